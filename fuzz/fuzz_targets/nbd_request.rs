@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use underseal_nbd_protocol::{
-    Command, ERROR_HEADER_LEN, ERROR_OFFSET_HEADER_LEN, Errno, ExtentState, MAX_STRING, REQUEST_LEN, Request,
+    RequestType, ERROR_HEADER_LEN, ERROR_OFFSET_HEADER_LEN, Errno, ExtentState, MAX_STRING, REQUEST_LEN, RequestHeader,
     block_descriptor, block_status_header, error_chunk, error_offset_chunk, none_chunk, offset_data_header,
     offset_hole_chunk, simple_reply,
 };
@@ -14,12 +14,12 @@ fuzz_target!(|input: &[u8]| {
         // With the magic in place, the other 24 bytes may be anything; without, it must be refused.
         let mut with_magic = *header;
         with_magic[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
-        assert_eq!(Request::parse(header).is_ok(), *header == with_magic);
-        let request = Request::parse(&with_magic).unwrap();
+        assert_eq!(RequestHeader::parse(header).is_ok(), *header == with_magic);
+        let request = RequestHeader::parse(&with_magic).unwrap();
         assert_eq!(request.encode(), with_magic);
         assert_eq!(
             request.payload_len() == request.length,
-            request.command == Command::Write || request.length == 0
+            request.command == RequestType::Write || request.length == 0
         );
         assert_eq!(request.end().is_none(), request.offset > u64::MAX - u64::from(request.length));
         reply(&request, rest);
@@ -28,9 +28,9 @@ fuzz_target!(|input: &[u8]| {
 });
 
 /// Encodes every kind of reply that the request allows; none may panic or say a wrong length.
-fn reply(request: &Request, payload: &[u8]) {
+fn reply(request: &RequestHeader, payload: &[u8]) {
     let message = String::from_utf8_lossy(payload);
-    let Request { cookie, offset, length, .. } = *request;
+    let RequestHeader { cookie, offset, length, .. } = *request;
     let mut out = vec![0; 64 + payload.len() % 5000];
     simple_reply(&mut out, cookie, Some(Errno::Inval));
     none_chunk(&mut out, cookie);

@@ -10,7 +10,7 @@ use underseal_cipher::{
 use crate::Machine;
 use crate::limits::{AES_BYTES, aes_rounds, widths};
 use crate::measure::{Effort, Subject, interleaved};
-use crate::report::{Report, Row};
+use crate::report::{CipherRow, Report};
 
 /// A shape of work.
 #[derive(Clone, Copy)]
@@ -99,7 +99,7 @@ fn subject<'a>(group: Group, cipher: Arc<dyn SectorCipher>, call: usize) -> Subj
     Subject { bytes: group.request, call: Box::new(work) }
 }
 
-fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> {
+fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<CipherRow>> {
     // Subject by name, and the limit that it is held against.
     let mut names: Vec<(String, &'static str)> = Vec::new();
     let mut subjects: Vec<Subject<'_>> = Vec::new();
@@ -132,7 +132,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
     let samples = interleaved(effort, &mut subjects, buffer);
     let find = |name: &str| names.iter().position(|(n, _)| n == name).map(|at| samples[at].gb_per_s);
     let ours = find(&format!("underseal {}", chosen.name())).unwrap_or(f64::NAN);
-    let rows = names.iter().zip(&samples).map(|((name, limit), sample)| Row {
+    let rows = names.iter().zip(&samples).map(|((name, limit), sample)| CipherRow {
         cipher: group.spec.into(),
         aes_bits: if group.spec.contains("aegis") || group.key == 16 { 128 } else { 256 },
         direction: if group.seal { "sealed" } else { "opened" },

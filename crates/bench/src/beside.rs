@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::Range;
-use crate::fio::{Seen, medians};
+use crate::fio::{FioResult, medians};
 
 /// One server under one workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -15,20 +15,20 @@ pub struct ServerRow {
     /// Whose server.
     pub server: &'static str,
     /// Medians over the rounds.
-    pub median: Seen,
+    pub median: FioResult,
     /// Our requests a second over this server's, round by round.
     pub ours_over_this: Range,
     /// What we mean to reach.
     pub goal: Option<f64>,
     /// Every round as it was.
-    pub rounds: Vec<Seen>,
+    pub rounds: Vec<FioResult>,
 }
 
 /// Rows of what was seen by workload and server. The first server is ours.
 pub(crate) fn rows(
     workloads: &[String],
     servers: &[&'static str],
-    seen: &[Vec<Vec<Seen>>],
+    seen: &[Vec<Vec<FioResult>>],
     goal: impl Fn(&'static str, &str) -> Option<f64>,
 ) -> Vec<ServerRow> {
     let mut rows = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn table(f: &mut fmt::Formatter<'_>, rows: &[ServerRow]) -> fmt::Resu
                 "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
             )?;
         }
-        let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
+        let FioResult { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
         let Range { least, median: ratio, most } = row.ours_over_this;
         write!(
             f,

@@ -10,8 +10,8 @@ use underseal_cipher::{
 use crate::Machine;
 use crate::limits::{AES_BYTES, aes_rounds, read_xor_write, widths};
 use crate::measure::{Effort, Subject, interleaved, rate, sample};
-use crate::peers::{SLACK, Task, all};
-use crate::report::{Report, Row, Scaling};
+use crate::peers::{PeerTask, SLACK, all};
+use crate::report::{CipherRow, Report, Scaling};
 
 /// The largest request.
 const LARGEST: usize = 64 << 20;
@@ -147,7 +147,7 @@ fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
     build_with(&options)
 }
 
-fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> {
+fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<CipherRow>> {
     let rounds = group.aes_bits / 32 + 6;
     let (bytes, encrypt, sector) = (group.request, group.encrypt, group.sector as usize);
     // Subject by name, and the limit that it is held against.
@@ -187,7 +187,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
     // In CBC the peers make ESSIV's IVs, and no others.
     let chain = chain.filter(|&chain| chain != "cbc" || iv.starts_with("essiv")).unwrap_or("");
     let cipher = cipher.unwrap_or("");
-    for mut peer in all(Task { cipher, chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
+    for mut peer in all(PeerTask { cipher, chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
         names.push((peer.name, memory.unwrap_or(limit(widths().first().copied().unwrap_or("")))));
         let call = move |b: &mut [u8]| {
             for (nth, at) in (0..bytes).step_by(sector).enumerate() {
@@ -200,7 +200,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
     let samples = interleaved(effort, &mut subjects, buffer);
     let find = |name: &str| names.iter().position(|(n, _)| n == name).map(|at| samples[at].gb_per_s);
     let chosen = find(&format!("underseal {}", CpuPath::chosen()?.name())).unwrap_or(f64::NAN);
-    let rows = names.iter().zip(&samples).map(|((name, limit), sample)| Row {
+    let rows = names.iter().zip(&samples).map(|((name, limit), sample)| CipherRow {
         cipher: group.spec.into(),
         aes_bits: group.aes_bits,
         direction: if encrypt { "encrypt" } else { "decrypt" },

@@ -19,7 +19,7 @@ use crate::{Effort, Machine};
 
 pub use bare::serve_bare_mount;
 pub use crypto::CryptoRow;
-pub use mounted::{MountOptions, MountReport, ecryptfs_mount};
+pub use mounted::{MountBenchOptions, MountReport, ecryptfs_mount};
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]

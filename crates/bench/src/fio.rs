@@ -11,7 +11,7 @@ use crate::range::Range;
 
 /// What the client saw of one server in one round, and what it cost the server.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Seen {
+pub struct FioResult {
     /// Requests a second.
     pub iops: f64,
     /// 10^6 bytes a second.
@@ -42,11 +42,11 @@ pub(crate) fn report(fio: &mut Command, over: &str) -> Result<Value, BenchError>
 }
 
 /// What a report says of its one group of jobs.
-pub(crate) fn seen(report: &Value, cpu: Duration, over: &str) -> Result<Seen, BenchError> {
+pub(crate) fn seen(report: &Value, cpu: Duration, over: &str) -> Result<FioResult, BenchError> {
     told(report, cpu).ok_or_else(|| BenchError::new(format!("fio's report over {over} cannot be read")))
 }
 
-fn told(report: &Value, cpu: Duration) -> Option<Seen> {
+fn told(report: &Value, cpu: Duration) -> Option<FioResult> {
     let job = report.get("jobs")?.get(0)?;
     let side = ["read", "write"]
         .into_iter()
@@ -56,7 +56,7 @@ fn told(report: &Value, cpu: Duration) -> Option<Seen> {
         let ns = side.get("clat_ns").and_then(|c| c.get("percentile")).map_or(0.0, |p| number(p, which));
         ns / 1000.0
     };
-    Some(Seen {
+    Some(FioResult {
         iops: number(side, "iops"),
         mb_per_s: number(side, "bw_bytes") / 1e6,
         p50_us: percentile("50.000000"),
@@ -71,9 +71,9 @@ fn number(value: &Value, key: &str) -> f64 {
 }
 
 /// Of each figure by itself.
-pub(crate) fn medians(rounds: &[Seen]) -> Seen {
-    let median = |of: fn(&Seen) -> f64| Range::of(rounds.iter().map(of)).median;
-    Seen {
+pub(crate) fn medians(rounds: &[FioResult]) -> FioResult {
+    let median = |of: fn(&FioResult) -> f64| Range::of(rounds.iter().map(of)).median;
+    FioResult {
         iops: median(|s| s.iops),
         mb_per_s: median(|s| s.mb_per_s),
         p50_us: median(|s| s.p50_us),

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use memory::serve_fuse_memory;
 pub use report::FuseReport;
@@ -27,7 +27,7 @@ pub use servers::serve_null_memory;
 #[derive(Debug, Clone)]
 pub struct FuseOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// Where images and mounts lie: a file system in memory.
     pub directory: PathBuf,
     /// Each image's bytes.
@@ -49,6 +49,7 @@ pub fn fuse(options: &FuseOptions, mut progress: impl FnMut(&str)) -> Result<Fus
     }
     let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen = interleaved(options.turns.rounds, &workloads, fio::Workload::name, &servers, progress, run)?;
+    let seen =
+        interleaved(options.turns.rounds, &workloads, fio::FuseWorkload::name, &servers, progress, run)?;
     Ok(report::report(machine, options.threads, &workloads, &servers, &seen, left_out))
 }

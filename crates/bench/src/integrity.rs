@@ -15,15 +15,15 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::{IntegrityReport, IntegrityRow};
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
-pub struct IntegrityOptions {
+pub struct IntegrityBenchOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// Where images and mounts lie: a file system in memory. Each image takes `size` and some more.
     pub directory: PathBuf,
     /// Each volume's bytes.
@@ -35,7 +35,7 @@ pub struct IntegrityOptions {
 /// # Errors
 /// When a tool is missing or a server or client fails.
 pub fn integrity(
-    options: &IntegrityOptions,
+    options: &IntegrityBenchOptions,
     mut progress: impl FnMut(&str),
 ) -> Result<IntegrityReport, BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
@@ -46,6 +46,6 @@ pub fn integrity(
     }
     let loads: Vec<_> = fio::LOADS.into_iter().filter(|load| options.turns.want(&load.name())).collect();
     let run = |volume: &_, load: &_| fio::run(volume, *load, options);
-    let seen = interleaved(options.turns.rounds, &loads, fio::Load::name, &volumes, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &loads, fio::IntegrityLoad::name, &volumes, progress, run)?;
     Ok(report::report(machine, &loads, &volumes, &seen))
 }

@@ -44,19 +44,19 @@ pub use aead::aead;
 pub use beside::ServerRow;
 pub use cipher::cipher;
 pub use ecryptfs::{
-    CryptoRow, EcryptfsReport, MountOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
+    CryptoRow, EcryptfsReport, MountBenchOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };
-pub use fio::Seen;
+pub use fio::FioResult;
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
-pub use integrity::{IntegrityOptions, IntegrityReport, IntegrityRow, integrity};
+pub use integrity::{IntegrityBenchOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;
-pub use measure::{Call, Effort, Sample, Subject, rates};
-pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Workload, nbd, serve_memory};
+pub use measure::{Effort, Subject, ThroughputSample, TimedCall, rates};
+pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, NbdWorkload, nbd, serve_memory};
 pub use range::Range;
-pub use rbd::{DriveOptions, Driven, RbdOptions, RbdReport, drive_rbd, rbd};
+pub use rbd::{DriveOptions, DriveSubject, RbdOptions, RbdReport, drive_rbd, rbd};
 pub use reencrypt::{ReencryptOptions, ReencryptReport, reencrypt};
-pub use report::{Report, Row, Scaling};
-pub use rounds::Turns;
+pub use report::{CipherRow, Report, Scaling};
+pub use rounds::InterleavedRounds;
 pub use ublk::{UblkOptions, UblkReport, ublk};
-pub use unlock::{UnlockOptions, UnlockReport, unlock};
+pub use unlock::{UnlockBenchOptions, UnlockReport, unlock};
 pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// Throughputs of one subject over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Sample {
+pub struct ThroughputSample {
     /// The median, in GB/s (10^9 bytes a second).
     pub gb_per_s: f64,
     /// Half the distance between the quartiles, as a part of the median.
@@ -33,18 +33,22 @@ impl Effort {
 }
 
 /// Works on the buffer.
-pub type Call<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
+pub type TimedCall<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
 
 /// What is timed: one call handles so many bytes.
 pub struct Subject<'a> {
     /// The bytes that one call handles.
     pub bytes: usize,
     /// The call.
-    pub call: Call<'a>,
+    pub call: TimedCall<'a>,
 }
 
 /// Times the subjects in turn over one buffer.
-pub(crate) fn interleaved(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) -> Vec<Sample> {
+pub(crate) fn interleaved(
+    effort: Effort,
+    subjects: &mut [Subject<'_>],
+    buffer: &mut [u8],
+) -> Vec<ThroughputSample> {
     rates(effort, subjects, buffer).into_iter().map(sample).collect()
 }
 
@@ -84,11 +88,11 @@ fn thread_time() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-pub(crate) fn sample(mut rates: Vec<f64>) -> Sample {
+pub(crate) fn sample(mut rates: Vec<f64>) -> ThroughputSample {
     rates.sort_by(f64::total_cmp);
     let last = rates.len() - 1;
     let (low, median, high) = (rates[last / 4], rates[last / 2], rates[last - last / 4]);
-    Sample { gb_per_s: median, spread: (high - low) / (2.0 * median) }
+    ThroughputSample { gb_per_s: median, spread: (high - low) / (2.0 * median) }
 }
 
 #[cfg(test)]
@@ -98,6 +102,6 @@ mod tests {
     #[test]
     fn a_sample_is_the_median_and_the_quartiles() {
         let sample = sample(vec![1.0, 2.0, 100.0, 3.0, 4.0]);
-        assert_eq!(sample, Sample { gb_per_s: 3.0, spread: 1.0 / 3.0 });
+        assert_eq!(sample, ThroughputSample { gb_per_s: 3.0, spread: 1.0 / 3.0 });
     }
 }

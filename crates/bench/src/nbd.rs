@@ -16,9 +16,9 @@ mod servers;
 use std::path::PathBuf;
 
 use crate::Machine;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
-pub use fio::Workload;
+pub use fio::NbdWorkload;
 pub use report::{NbdReport, NbdRow};
 pub use servers::serve_memory;
 pub(crate) use servers::{missing, process_time, run};
@@ -59,7 +59,7 @@ impl std::error::Error for NbdError {
 #[derive(Debug, Clone)]
 pub struct NbdOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// Where the images lie: a file system in memory. Each takes `size`.
     pub directory: PathBuf,
     /// Each image's bytes.
@@ -82,6 +82,6 @@ pub fn nbd(options: &NbdOptions, mut progress: impl FnMut(&str)) -> Result<NbdRe
     }
     let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen = interleaved(options.turns.rounds, &workloads, Workload::name, &servers, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &workloads, NbdWorkload::name, &servers, progress, run)?;
     Ok(report::report(machine, &workloads, &servers, &seen))
 }

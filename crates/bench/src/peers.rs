@@ -4,7 +4,7 @@
 type OneSector = Box<dyn FnMut(&[u8; 16], &mut [u8])>;
 
 /// A way to run a cipher over one sector, in place, with its IV.
-pub(crate) struct Peer {
+pub(crate) struct CipherPeer {
     pub(crate) name: String,
     /// IV, sector and [`SLACK`] bytes behind it.
     pub(crate) sector: OneSector,
@@ -16,7 +16,7 @@ pub(crate) struct Peer {
     not(any(feature = "aws-lc", feature = "openssl", feature = "libgcrypt")),
     expect(dead_code, reason = "no peer to read it")
 )]
-pub(crate) struct Task<'a> {
+pub(crate) struct PeerTask<'a> {
     /// By dm-crypt's name.
     pub(crate) cipher: &'a str,
     /// `xts` or `cbc`; CBC's IVs are encrypted by the peer too, under `salt`.
@@ -32,8 +32,8 @@ pub(crate) struct Task<'a> {
 }
 
 /// All peers of this build that have the cipher.
-pub(crate) fn all(task: Task<'_>) -> Vec<Peer> {
-    let peers: &[fn(Task<'_>) -> Option<Peer>] = &[
+pub(crate) fn all(task: PeerTask<'_>) -> Vec<CipherPeer> {
+    let peers: &[fn(PeerTask<'_>) -> Option<CipherPeer>] = &[
         #[cfg(feature = "aws-lc")]
         aws_lc::peer,
         #[cfg(feature = "openssl")]
@@ -51,7 +51,7 @@ mod aws_lc {
 
     use aws_lc_sys as lc;
 
-    use super::{Peer, Task};
+    use super::{CipherPeer, PeerTask};
 
     /// An EVP context that stays keyed.
     struct Context(*mut lc::EVP_CIPHER_CTX);
@@ -97,7 +97,7 @@ mod aws_lc {
         }
     }
 
-    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+    pub(super) fn peer(task: PeerTask<'_>) -> Option<CipherPeer> {
         // SAFETY: getters of statics and of a static string.
         let (cipher, ecb, version) = unsafe {
             let cipher = match (task.cipher, task.chain, task.key.len()) {
@@ -110,7 +110,7 @@ mod aws_lc {
         };
         let mut data = Context::new(cipher, task.key, task.encrypt);
         let mut salted = (task.chain == "cbc").then(|| Context::new(ecb, task.salt, true));
-        Some(Peer {
+        Some(CipherPeer {
             name: version.to_string_lossy().to_lowercase(),
             sector: Box::new(move |iv, sector| {
                 let mut iv = *iv;
@@ -129,7 +129,7 @@ mod openssl {
     use ::openssl::cipher::{Cipher, CipherRef};
     use ::openssl::cipher_ctx::CipherCtx;
 
-    use super::{Peer, Task};
+    use super::{CipherPeer, PeerTask};
 
     fn context(cipher: &CipherRef, key: &[u8], encrypt: bool) -> Option<CipherCtx> {
         let mut ctx = CipherCtx::new().ok()?;
@@ -142,7 +142,7 @@ mod openssl {
         Some(ctx)
     }
 
-    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+    pub(super) fn peer(task: PeerTask<'_>) -> Option<CipherPeer> {
         let cipher = match (task.cipher, task.chain, task.key.len()) {
             ("aes", "xts", 32) => Cipher::aes_128_xts(),
             ("aes", "xts", 64) => Cipher::aes_256_xts(),
@@ -157,7 +157,7 @@ mod openssl {
             _ => None,
         };
         let version = ::openssl::version::version();
-        Some(Peer {
+        Some(CipherPeer {
             name: version.split(' ').take(2).collect::<Vec<_>>().join(" ").to_lowercase(),
             sector: Box::new(move |iv, sector| {
                 let mut block = [0; 32];
@@ -187,7 +187,7 @@ mod libgcrypt {
 
     use libloading::Library;
 
-    use super::{Peer, Task};
+    use super::{CipherPeer, PeerTask};
 
     type Crypt = unsafe extern "C" fn(*mut c_void, *mut u8, usize, *const u8, usize) -> c_uint;
     type SetBytes = unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_uint;
@@ -218,7 +218,7 @@ mod libgcrypt {
         }
     }
 
-    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+    pub(super) fn peer(task: PeerTask<'_>) -> Option<CipherPeer> {
         let algorithm: c_int = match (task.cipher, task.chain, task.key.len()) {
             ("aes", "xts", 32) => 7,
             ("aes", "xts", 64) => 9,
@@ -248,7 +248,7 @@ mod libgcrypt {
             if set_key(handle.0, task.key.as_ptr(), task.key.len()) != 0 {
                 return None;
             }
-            Some(Peer {
+            Some(CipherPeer {
                 name: format!("libgcrypt {version}"),
                 sector: Box::new(move |iv, sector| {
                     let handle = &handle;

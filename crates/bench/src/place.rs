@@ -14,14 +14,14 @@ use crate::nbd::{NbdError as BenchError, missing, process_time, run};
 const TRIES: u32 = 20;
 
 /// Where images lie, and the passphrase to all of them, which is gone when this is dropped.
-pub(crate) struct Place {
+pub(crate) struct BenchFolder {
     underseal: PathBuf,
     directory: PathBuf,
     size: u64,
     passphrase: PathBuf,
 }
 
-impl Place {
+impl BenchFolder {
     /// Images of `size` bytes in `directory`, and the command that serves ours.
     pub(crate) fn new(underseal: &Path, directory: &Path, size: u64) -> Result<Self, BenchError> {
         let place = Self {
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.passphrase);
     }

@@ -25,16 +25,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
-pub use drive::{DriveOptions, Driven, drive_rbd};
+pub use drive::{DriveOptions, DriveSubject, drive_rbd};
 pub use report::RbdReport;
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct RbdOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// The cluster's configuration; where Ceph looks for it by default.
     pub conf: Option<PathBuf>,
     /// The pool where the images are made.
@@ -88,7 +88,7 @@ pub fn rbd(options: &RbdOptions, mut progress: impl FnMut(&str)) -> Result<RbdRe
     progress("filling the images");
     let clients = clients::start(&images)?;
     let workloads: Vec<_> = WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
-    let run = |client: &clients::Client, workload: &Workload| client.run(*workload, options.turns.runtime);
+    let run = |client: &clients::RbdClient, workload: &Workload| client.run(*workload, options.turns.runtime);
     let seen = interleaved(options.turns.rounds, &workloads, Workload::name, &clients, progress, run)?;
     Ok(report::report(machine, &workloads, &clients, &seen, first))
 }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Machine, Sample};
+use crate::{Machine, ThroughputSample};
 
 /// One subject over one shape of work.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct CipherRow {
     /// The cipher: `aes-xts-plain64`.
     pub cipher: String,
     /// The AES key's bits: half of an XTS key.
@@ -22,7 +22,7 @@ pub struct Row {
     /// Whose code: `underseal avx512`, a library with its version, or a limit.
     pub subject: String,
     /// The throughput.
-    pub sample: Sample,
+    pub sample: ThroughputSample,
     /// Nanoseconds for one request.
     pub ns: f64,
     /// What it is compared with: `aes rounds zmm` or `read-xor-write`.
@@ -39,9 +39,9 @@ pub struct Scaling {
     /// Bytes of each thread's buffer.
     pub request: usize,
     /// One thread alone.
-    pub one: Sample,
+    pub one: ThroughputSample,
     /// Two threads together.
-    pub two: Sample,
+    pub two: ThroughputSample,
     /// Their quotient.
     pub factor: f64,
 }
@@ -52,7 +52,7 @@ pub struct Report {
     /// Where.
     pub machine: Machine,
     /// Groups of subjects, each group with its limits.
-    pub rows: Vec<Row>,
+    pub rows: Vec<CipherRow>,
     /// AES-256-XTS over 4 KiB sectors on two threads; empty with one processor.
     pub scaling: Vec<Scaling>,
 }

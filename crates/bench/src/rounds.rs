@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Which program is set beside its peers, under what, and for how long.
 #[derive(Debug, Clone)]
-pub struct Turns {
+pub struct InterleavedRounds {
     /// The command that serves our volumes.
     pub underseal: PathBuf,
     /// How often every server, mount or disk meets every workload.
@@ -16,7 +16,7 @@ pub struct Turns {
     pub only: Option<String>,
 }
 
-impl Turns {
+impl InterleavedRounds {
     /// Whether a workload is among those that were asked for.
     pub(crate) fn want(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))

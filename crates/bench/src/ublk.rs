@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::UblkReport;
 
@@ -23,7 +23,7 @@ pub use report::UblkReport;
 #[derive(Debug, Clone)]
 pub struct UblkOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// RAM disks, one for each that is measured. What is on them is lost.
     pub devices: Vec<PathBuf>,
 }
@@ -41,6 +41,6 @@ pub fn ublk(options: &UblkOptions, mut progress: impl FnMut(&str)) -> Result<Ubl
     }
     let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |disk: &_, workload: &_| fio::run(disk, *workload, options.turns.runtime);
-    let seen = interleaved(options.turns.rounds, &workloads, fio::Workload::name, &disks, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &workloads, fio::UblkWorkload::name, &disks, progress, run)?;
     Ok(report::report(machine, &workloads, &disks, &seen))
 }

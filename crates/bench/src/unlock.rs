@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub struct UnlockOptions {
+pub struct UnlockBenchOptions {
     /// The command that is measured.
     pub underseal: PathBuf,
     /// How often each of them.
@@ -66,7 +66,7 @@ struct AnswerRow {
 ///
 /// # Errors
 /// When cryptsetup is missing, or a program fails.
-pub fn unlock(options: &UnlockOptions, progress: impl Fn(&str)) -> Result<UnlockReport, BenchError> {
+pub fn unlock(options: &UnlockBenchOptions, progress: impl Fn(&str)) -> Result<UnlockReport, BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
     let place = Place::new(options)?;
     let mut unlocks = Vec::new();
@@ -132,7 +132,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(options: &UnlockOptions) -> Result<Self, BenchError> {
+    fn new(options: &UnlockBenchOptions) -> Result<Self, BenchError> {
         let stem = format!("underseal-bench-unlock-{}", std::process::id());
         let path = |end: &str| options.directory.join(format!("{stem}.{end}"));
         let this =
@@ -142,7 +142,7 @@ impl Place {
         Ok(this)
     }
 
-    fn format(&self, options: &UnlockOptions, lanes: u32) -> Result<(), BenchError> {
+    fn format(&self, options: &UnlockBenchOptions, lanes: u32) -> Result<(), BenchError> {
         let mut command = self.ours(&["format"]);
         command.args(["--force", "--size", "20M", "--pbkdf", "argon2id"]);
         command.args(["--pbkdf-force-iterations", &options.passes.to_string()]);

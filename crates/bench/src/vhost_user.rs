@@ -14,9 +14,9 @@ mod servers;
 use std::path::PathBuf;
 
 use crate::Machine;
-use crate::fio::Seen;
+use crate::fio::FioResult;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::VhostUserReport;
 
@@ -24,7 +24,7 @@ pub use report::VhostUserReport;
 #[derive(Debug, Clone)]
 pub struct VhostUserOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// Where the images lie: a file system in memory. Each takes `size`.
     pub directory: PathBuf,
     /// Each image's bytes.
@@ -47,9 +47,16 @@ pub fn vhost_user(
         driver::fill(server, options.size)?;
     }
     let workloads: Vec<_> = driver::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
-    let run =
-        |server: &_, workload: &_| -> Result<Seen, BenchError> { driver::run(server, *workload, options) };
-    let seen =
-        interleaved(options.turns.rounds, &workloads, driver::Workload::name, &servers, progress, run)?;
+    let run = |server: &_, workload: &_| -> Result<FioResult, BenchError> {
+        driver::run(server, *workload, options)
+    };
+    let seen = interleaved(
+        options.turns.rounds,
+        &workloads,
+        driver::VhostUserWorkload::name,
+        &servers,
+        progress,
+        run,
+    )?;
     Ok(report::report(machine, pinned, &workloads, &servers, &seen))
 }

@@ -33,10 +33,10 @@ pub(crate) use authenc::Authenc;
 pub(crate) use aws_lc::AwsLc;
 pub(crate) use ccm::Ccm;
 pub(crate) use chacha::ChaChaPoly;
-pub(crate) use each::{Each, EachSector, Nonces};
+pub(crate) use each::{EachSector, Nonces, SectorAead};
 pub(crate) use gcm::Gcm;
-pub(crate) use sealed::{Places, Sealed};
-pub(crate) use stored::{Beside, StoredIv};
+pub(crate) use sealed::{TupleCipher, TupleLayout};
+pub(crate) use stored::{StoredIv, UnusedTuples};
 
 use cipher::inout::InOutBuf;
 use subtle::ConstantTimeEq;

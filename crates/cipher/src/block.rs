@@ -82,7 +82,7 @@ impl BlockCipher<16> for Cast6Key {
     }
 }
 
-impl<C: kernel::Cipher> BlockCipher<16> for Sliced<C> {
+impl<C: kernel::SlicedCipher> BlockCipher<16> for Sliced<C> {
     fn encrypt(&self, blocks: &mut [[u8; 16]]) {
         self.encrypt_blocks(blocks);
     }

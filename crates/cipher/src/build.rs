@@ -21,11 +21,11 @@ mod plan;
 use std::sync::Arc;
 
 pub use chain::{build_outer_cbc, chain};
-pub use extents::{Blocks, build_extents};
-use keys::Keys;
-use plan::Plan;
+pub use extents::{EcbCipher, build_extents};
+use keys::SplitKey;
+use plan::ModePlan;
 
-use crate::aead::Beside;
+use crate::aead::UnusedTuples;
 use crate::mode::ManyKeys;
 use crate::wipe::wipe_stack;
 use crate::{
@@ -79,29 +79,29 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
 /// that this processor cannot run; `KeySize` when the key's length does not fit; `SectorSize` when the IV generator
 /// does not take it; `Memory` when round keys cannot be placed on locked pages.
 pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
-    let plan = Plan::new(options.spec)?;
+    let plan = ModePlan::new(options.spec)?;
     goes_with(options, &plan)?;
     let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
-    let keys = Keys::split(options.spec, &plan, options.integrity, options.key.as_bytes())?;
+    let keys = SplitKey::split(options.spec, &plan, options.integrity, options.key.as_bytes())?;
     let built = assemble_all(options, &plan, &keys, path);
     // Libraries expand keys on the stack and move them to where they stay.
     wipe_stack::<{ 64 << 10 }>();
     let cipher = built?;
     Ok(match options.integrity {
-        Some(Integrity { tuple, .. }) if cipher.tag_size() == 0 => Arc::new(Beside { cipher, tuple }),
+        Some(Integrity { tuple, .. }) if cipher.tag_size() == 0 => Arc::new(UnusedTuples { cipher, tuple }),
         _ => cipher,
     })
 }
 
 /// Checks what is to be kept beside sectors against the mode.
-fn goes_with(options: &BuildOptions<'_>, plan: &Plan) -> Result<()> {
+fn goes_with(options: &BuildOptions<'_>, plan: &ModePlan) -> Result<()> {
     let spec = options.spec;
     let refused = |kernel: &str, why: String| Err(refuse(ErrorKind::Unsupported, kernel, spec, why));
     let aead = options.integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead);
     if aead && !spec.is_api_name() {
         return refused("Bad cipher specification", "authenticated modes are written as capi:..".into());
     }
-    if aead != matches!(plan, Plan::Authenticated(_)) {
+    if aead != matches!(plan, ModePlan::Authenticated(_)) {
         let why = if aead { "the mode authenticates nothing" } else { "it needs integrity:N:aead" };
         return refused("Error allocating crypto tfm", why.into());
     }
@@ -122,8 +122,8 @@ fn goes_with(options: &BuildOptions<'_>, plan: &Plan) -> Result<()> {
 
 fn assemble_all(
     options: &BuildOptions<'_>,
-    plan: &Plan,
-    keys: &Keys<'_>,
+    plan: &ModePlan,
+    keys: &SplitKey<'_>,
     path: CpuPath,
 ) -> Result<Arc<dyn SectorCipher>> {
     if keys.each.len() == 1 || assemble::has_treatment(options.spec, plan) {
@@ -141,7 +141,7 @@ pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
     if spec.is_null() {
         return Ok(&[0, 16, 24, 32, 48, 64]);
     }
-    Ok(Plan::new(spec)?.key_sizes())
+    Ok(ModePlan::new(spec)?.key_sizes())
 }
 
 /// What the specification keeps beside each sector, at its best.
@@ -149,10 +149,10 @@ pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
 /// # Errors
 /// `Unsupported` for a cipher that is not in this build.
 pub fn authentication(spec: &CipherSpec) -> Result<Authentication> {
-    let plan = Plan::new(spec)?;
+    let plan = ModePlan::new(spec)?;
     let stored_iv = if plan.has_iv() && spec.iv() == "random" { plan.iv_width() } else { 0 };
     let (tag, mac_key) = match &plan {
-        Plan::Authenticated(mode) => (mode.whole_tag(), mode.mac_key()),
+        ModePlan::Authenticated(mode) => (mode.whole_tag(), mode.mac_key()),
         _ => (0, 0),
     };
     Ok(Authentication { tag, stored_iv, mac_key })

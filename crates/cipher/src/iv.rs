@@ -24,8 +24,8 @@ mod tcw;
 pub(crate) use benbi::Benbi;
 pub(crate) use eboiv::Eboiv;
 pub(crate) use elephant::Elephant;
-pub(crate) use encrypted::{Encrypted, EncryptedNumbers};
-pub(crate) use extents::Extents;
+pub(crate) use encrypted::{EncryptedIv, EncryptedNumbers};
+pub(crate) use extents::ExtentIv;
 pub(crate) use lmk::Lmk;
 pub(crate) use null::NullIv;
 pub(crate) use plain::Plain;
@@ -35,7 +35,7 @@ pub(crate) use tcw::Tcw;
 
 use cipher::inout::InOutBuf;
 
-use crate::mode::{InTurn, Mode};
+use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 
 /// Makes IVs of `W` bytes, those of a run of sectors in one call.
@@ -54,14 +54,14 @@ impl<const W: usize> IvGenerator<W> for Box<dyn IvGenerator<W>> {
 ///
 /// `ivs` is room for an IV for each sector of `data`, and says how many there are.
 pub(crate) trait Treatment<const W: usize>: Send + Sync {
-    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
+    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>);
 
-    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
+    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>);
 
     /// Encrypts as much of a request, from its first sector on, as is faster together than in runs, and gives the rest back.
     fn encrypt_together<'i, 'o>(
         &self,
-        _modes: &InTurn<'_, W>,
+        _modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
         data
@@ -70,7 +70,7 @@ pub(crate) trait Treatment<const W: usize>: Send + Sync {
     /// The same of decryption.
     fn decrypt_together<'i, 'o>(
         &self,
-        _modes: &InTurn<'_, W>,
+        _modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
         data

@@ -78,18 +78,18 @@ pub(crate) use diffuser::DiffuserLanes;
 pub(crate) use double::double;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use hctr2_key::Hctr2Key;
-pub(crate) use key::{AesKey, BesideMd5, Hashed};
+pub(crate) use key::{AesKey, CbcWithMd5, Md5Batch};
 pub(crate) use md5::Md5Lanes;
 pub(crate) use nh::NhLanes;
 pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
-pub(crate) use sliced::{Aria, Camellia, Cipher, Kuznyechik, Sliced, Sm4};
+pub(crate) use sliced::{Aria, Camellia, Kuznyechik, Sliced, SlicedCipher, Sm4};
 pub(crate) use twofish::TwofishKey;
 pub(crate) use whiten::Whiten;
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum CryptDirection {
     Encrypt,
     Decrypt,
 }

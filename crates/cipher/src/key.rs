@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroize;
 
-use crate::locked::Memory;
+use crate::locked::LockedMemory;
 use crate::{Error, ErrorKind, Result};
 
 /// A secret: a volume key, a keyslot key, a passphrase or a key file's contents.
@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 /// It lives in memory that is locked (where the limit allows), left out of core dumps, and wiped on drop.
 /// Comparing two keys takes a time that depends on their lengths only.
 pub struct Key {
-    bytes: Memory,
+    bytes: LockedMemory,
     len: usize,
 }
 
@@ -29,7 +29,7 @@ impl Key {
             let context = format!("a key of {len} bytes is longer than {}", Self::MAX);
             return Err(Error::new(ErrorKind::KeySize, context));
         }
-        Ok(Self { bytes: Memory::new(len)?, len })
+        Ok(Self { bytes: LockedMemory::new(len)?, len })
     }
 
     /// Copies `bytes`; the caller wipes its own copy.

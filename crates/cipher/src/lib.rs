@@ -44,7 +44,7 @@ mod spec;
 mod wipe;
 
 pub use build::{
-    Blocks, BuildOptions, authentication, build, build_extents, build_outer_cbc, build_with, chain,
+    BuildOptions, EcbCipher, authentication, build, build_extents, build_outer_cbc, build_with, chain,
     key_sizes, weak_key,
 };
 pub use cipher::inout::InOutBuf;

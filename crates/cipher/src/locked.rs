@@ -18,41 +18,41 @@ use std::ptr::NonNull;
 use zeroize::Zeroize;
 
 use crate::Result;
-use pages::Pages;
+use pages::LockedPages;
 
 /// Zeroed memory that never reaches swap (where `RLIMIT_MEMLOCK` allows it) or a core dump.
-pub(crate) struct Memory {
+pub(crate) struct LockedMemory {
     at: NonNull<u8>,
     len: usize,
     /// What it is given back to.
-    home: Home,
+    home: MemoryOrigin,
 }
 
-enum Home {
+enum MemoryOrigin {
     Pool,
-    Own(#[expect(dead_code, reason = "held until it is dropped")] Pages),
+    Own(#[expect(dead_code, reason = "held until it is dropped")] LockedPages),
 }
 
-// SAFETY: `Memory` owns its bytes as `Box<[u8]>` owns its heap memory.
-unsafe impl Send for Memory {}
+// SAFETY: `LockedMemory` owns its bytes as `Box<[u8]>` owns its heap memory.
+unsafe impl Send for LockedMemory {}
 // SAFETY: as above; shared access only reads.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for LockedMemory {}
 
-impl Memory {
+impl LockedMemory {
     /// At least `len` bytes, aligned to the power of two that they fill, or to a page.
     ///
     /// # Errors
     /// `Memory` when no pages could be mapped.
     pub(crate) fn new(len: usize) -> Result<Self> {
         if let Some((at, len)) = pool::take(len)? {
-            return Ok(Self { at, len, home: Home::Pool });
+            return Ok(Self { at, len, home: MemoryOrigin::Pool });
         }
-        let pages = Pages::new(len)?;
-        Ok(Self { at: pages.at(), len: pages.len(), home: Home::Own(pages) })
+        let pages = LockedPages::new(len)?;
+        Ok(Self { at: pages.at(), len: pages.len(), home: MemoryOrigin::Own(pages) })
     }
 }
 
-impl Deref for Memory {
+impl Deref for LockedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -61,17 +61,17 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for LockedMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes it exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Memory {
+impl Drop for LockedMemory {
     fn drop(&mut self) {
         self.zeroize();
-        if let Home::Pool = self.home {
+        if let MemoryOrigin::Pool = self.home {
             // SAFETY: it was taken with this length, is zero again, and nobody refers to it any longer.
             unsafe { pool::give_back(self.at, self.len) };
         }
@@ -81,7 +81,7 @@ impl Drop for Memory {
 /// A value that lives in locked memory and is overwritten with zeros after it is dropped.
 pub struct Locked<T> {
     // `memory` holds an initialised `T` at its start.
-    memory: Memory,
+    memory: LockedMemory,
     owns: std::marker::PhantomData<T>,
 }
 
@@ -93,7 +93,7 @@ impl<T> Locked<T> {
     pub fn new(value: T) -> Result<Self> {
         // A size is a multiple of its alignment, so the power of two that it fills is one too.
         const { assert!(align_of::<T>() <= 4096, "pages are aligned enough for any secret") };
-        let memory = Memory::new(size_of::<T>())?;
+        let memory = LockedMemory::new(size_of::<T>())?;
         // SAFETY: the memory is writable, aligned for a `T` and at least `size_of::<T>()` bytes.
         unsafe { memory.at.cast::<T>().write(value) };
         Ok(Self { memory, owns: std::marker::PhantomData })

@@ -18,9 +18,9 @@ use crate::aead::Associated;
 use crate::block::{AnyCipher, BlockCipher, xor};
 
 /// A MAC; shorter ones leave the rest as it was.
-pub(crate) type Sum = [u8; 64];
+pub(crate) type MacBytes = [u8; 64];
 
-pub(crate) const NO_SUM: Sum = [0; 64];
+pub(crate) const NO_SUM: MacBytes = [0; 64];
 
 /// A message for each sector: a head, then the sector.
 pub(crate) struct Messages<'a> {
@@ -50,7 +50,7 @@ impl<'a> Messages<'a> {
 /// A keyed MAC.
 pub(crate) trait Mac: Send + Sync {
     /// Overwrites the first bytes of `sums` with the MACs of the messages, as many.
-    fn sums(&self, messages: &Messages<'_>, sums: &mut [Sum]);
+    fn sums(&self, messages: &Messages<'_>, sums: &mut [MacBytes]);
 }
 
 /// Any MAC.

@@ -1,4 +1,4 @@
-//! Chain modes: one file each. A mode takes sectors and their IVs; [`Sectors`] joins it to an IV generator and makes
+//! Chain modes: one file each. A mode takes sectors and their IVs; [`ChainedSectors`] joins it to an IV generator and makes
 //! a [`SectorCipher`](crate::SectorCipher) of the two.
 //!
 //! ```text
@@ -31,13 +31,13 @@ pub(crate) use cts::Cts;
 pub(crate) use ecb::Ecb;
 pub(crate) use hctr2::{AesHctr2, Hctr2};
 pub(crate) use lrw::Lrw;
-pub(crate) use many_keys::{InTurn, ManyKeys};
+pub(crate) use many_keys::{ManyKeys, RotatingModes};
 pub(crate) use nhpoly1305::{NH_PASSES, NH_PIECE, NhKey};
-pub(crate) use null::{Narrow, Null, NullBlock};
+pub(crate) use null::{Null, NullBlock, OneByteBlocks};
 pub(crate) use pcbc::Pcbc;
-pub(crate) use sectors::{Layout, Sectors, Treated};
-pub(crate) use stream::{Arc4, ChaCha, Twelve, Twenty};
-pub(crate) use xts::{AesXts, Tweaked, Xts};
+pub(crate) use sectors::{ChainedSectors, SectorSplit, TreatedSectors};
+pub(crate) use stream::{Arc4, ChaCha, ChaCha12Rounds, ChaCha20Rounds};
+pub(crate) use xts::{AesXts, EncryptedTweaks, Xts};
 
 use cipher::inout::InOutBuf;
 
@@ -47,7 +47,7 @@ use crate::kernel::AesKey;
 pub(crate) const GROUP: usize = 64;
 
 /// A chain mode with its keys; IVs are `W` bytes.
-pub(crate) trait Mode<const W: usize>: Send + Sync {
+pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
     /// Encrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
@@ -66,9 +66,9 @@ pub(crate) trait Mode<const W: usize>: Send + Sync {
 }
 
 /// Any chain mode.
-pub(crate) type AnyMode<const W: usize> = Box<dyn Mode<W>>;
+pub(crate) type AnyMode<const W: usize> = Box<dyn ChainCipher<W>>;
 
-impl<const W: usize> Mode<W> for AnyMode<W> {
+impl<const W: usize> ChainCipher<W> for AnyMode<W> {
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
         (**self).encrypt(ivs, data);
     }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 /// Claims in the order they came. One holds its range as soon as no earlier one overlaps it.
-pub(crate) struct Claims<T> {
+pub(crate) struct WriteOrdering<T> {
     all: Vec<Claim<T>>,
 }
 
@@ -15,12 +15,12 @@ struct Claim<T> {
     holds: bool,
 }
 
-impl<T: PartialEq + Clone> Claims<T> {
+impl<T: PartialEq + Clone> WriteOrdering<T> {
     pub(crate) fn new(room: usize) -> Self {
         Self { all: Vec::with_capacity(room) }
     }
 
-    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come.
+    /// Claims a range. False: an earlier claim overlaps it; [`WriteOrdering::leave`] will name it when its turn has come.
     pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
         let holds = self.is_free(&range);
         self.all.push(Claim { range, of, holds });
@@ -65,7 +65,7 @@ mod tests {
         ) {
             let all: Vec<_> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
             let excludes = |a: usize, b: usize| overlap(&all[a], &all[b]);
-            let mut claims = Claims::new(4);
+            let mut claims = WriteOrdering::new(4);
             let mut holding: Vec<usize> =
                 (0..all.len()).filter(|i| claims.enter(all[*i].clone(), *i)).collect();
             let mut over = vec![];

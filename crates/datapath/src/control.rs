@@ -14,13 +14,13 @@ use underseal_volume::Volume;
 
 use crate::layout::Layout;
 use crate::mover::Turn;
-use crate::post::{Below, Post};
+use crate::post::{LowerRequest, QueueInbox};
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
 /// Queues have nothing else to do when they are to let go of a key.
 const LET_GO: Duration = Duration::from_secs(10);
 
-pub(crate) struct Control {
+pub(crate) struct VolumeControl {
     version: AtomicU32,
     /// That of the layout, to be looked at without the lock.
     size: AtomicU64,
@@ -32,22 +32,22 @@ pub(crate) struct Control {
 }
 
 struct State {
-    settings: Settings,
+    settings: VolumeSettings,
     /// Suspended by who said so, until he says otherwise.
     stopped: bool,
     /// Suspended for a moment, as long as snapshots are made: so many, of one device or another.
     paused: u32,
     /// Sectors are written in part.
     modifies: bool,
-    moving: Moving,
-    queues: Vec<Arc<Post>>,
+    moving: ActiveMover,
+    queues: Vec<Arc<QueueInbox>>,
     /// What queues counted that are gone.
     past: Stats,
 }
 
 /// Who claims ranges for itself, and how far that is.
 #[derive(Default)]
-struct Moving {
+struct ActiveMover {
     /// A mover is there.
     is_there: bool,
     /// Ranges that it has.
@@ -58,7 +58,7 @@ struct Moving {
 
 /// A queue's copy of what is set.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct VolumeSettings {
     pub(crate) version: u32,
     pub(crate) policy: Policy,
     /// None: its key is wiped.
@@ -69,11 +69,11 @@ pub(crate) struct Settings {
     pub(crate) locks: bool,
 }
 
-impl Control {
+impl VolumeControl {
     pub(crate) fn new(volume: Volume, layout: Layout, policy: Policy) -> Self {
         let (volume, layout) = (Some(Arc::new(volume)), Arc::new(layout));
         let locks = layout.spreads;
-        let settings = Settings { version: 1, policy, volume, layout, suspended: false, locks };
+        let settings = VolumeSettings { version: 1, policy, volume, layout, suspended: false, locks };
         Self {
             version: AtomicU32::new(settings.version),
             size: AtomicU64::new(settings.layout.size),
@@ -82,7 +82,7 @@ impl Control {
                 stopped: false,
                 paused: 0,
                 modifies: false,
-                moving: Moving::default(),
+                moving: ActiveMover::default(),
                 queues: Vec::new(),
                 past: Stats::default(),
             }),
@@ -111,19 +111,19 @@ impl Control {
         self.state().stopped
     }
 
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> VolumeSettings {
         self.state().settings.clone()
     }
 
     /// A queue begins.
-    pub(crate) fn register(&self, post: Arc<Post>) -> Settings {
+    pub(crate) fn register(&self, post: Arc<QueueInbox>) -> VolumeSettings {
         let mut state = self.state();
         state.queues.push(post);
         state.settings.clone()
     }
 
     /// A queue ends.
-    pub(crate) fn unregister(&self, post: &Arc<Post>) {
+    pub(crate) fn unregister(&self, post: &Arc<QueueInbox>) {
         let mut state = self.state();
         state.queues.retain(|other| !Arc::ptr_eq(other, post));
         post.stats.add_to(&mut state.past);
@@ -132,7 +132,7 @@ impl Control {
     }
 
     /// A queue has settled under this version.
-    pub(crate) fn has_settled(&self, post: &Post, version: u32) {
+    pub(crate) fn has_settled(&self, post: &QueueInbox, version: u32) {
         let state = self.state();
         post.set_quiet(version);
         drop(state);
@@ -255,7 +255,7 @@ impl Control {
     ) -> Result<u64> {
         let _changing = self.changing();
         self.nobody_moves()?;
-        let Settings { volume: Some(old_volume), layout: old, .. } = self.settings() else {
+        let VolumeSettings { volume: Some(old_volume), layout: old, .. } = self.settings() else {
             return Err(no_key());
         };
         let (volume, layout) = resized(&old_volume)?;
@@ -362,7 +362,7 @@ impl Control {
     }
 
     /// The request that a lower device has had longest. A queue whose thread does not come to look in time is left out.
-    pub(crate) fn oldest_below(&self, limit: Duration) -> Option<Below> {
+    pub(crate) fn oldest_below(&self, limit: Duration) -> Option<LowerRequest> {
         let end = Instant::now() + limit;
         let mut state = self.state();
         let asked: Vec<_> = state.queues.iter().filter(|post| post.stats.is_busy()).cloned().collect();
@@ -378,7 +378,7 @@ impl Control {
     }
 
     /// A queue has looked what it waits for.
-    pub(crate) fn has_looked(&self, post: &Post, oldest: Option<Below>) {
+    pub(crate) fn has_looked(&self, post: &QueueInbox, oldest: Option<LowerRequest>) {
         let state = self.state();
         post.has_looked(oldest);
         drop(state);
@@ -425,7 +425,7 @@ impl State {
     }
 
     /// That queue is still there.
-    fn has(&self, post: &Arc<Post>) -> bool {
+    fn has(&self, post: &Arc<QueueInbox>) -> bool {
         self.queues.iter().any(|other| Arc::ptr_eq(other, post))
     }
 

@@ -20,7 +20,7 @@ use underseal_cipher::InOutBuf;
 use underseal_device::Buffer;
 use underseal_volume::Volume;
 
-use crate::post::{Letter, Post};
+use crate::post::{QueueInbox, QueueMessage};
 
 /// A crypto engine.
 ///
@@ -50,7 +50,7 @@ pub trait Accelerator: Send + Sync {
 
 /// A run of sectors to encrypt or decrypt.
 pub struct Job {
-    inside: Option<Inside>,
+    inside: Option<JobBuffers>,
 }
 
 /// What a queue knows a job by.
@@ -62,7 +62,7 @@ pub(crate) struct JobId {
     pub(crate) use_of: u32,
 }
 
-struct Inside {
+struct JobBuffers {
     id: JobId,
     encrypts: bool,
     volume: Arc<Volume>,
@@ -71,11 +71,11 @@ struct Inside {
     buffer: Buffer,
     /// The volume's own cipher refused a sector.
     is_broken: bool,
-    home: Arc<Post>,
+    home: Arc<QueueInbox>,
 }
 
 /// A job that came back.
-pub(crate) struct Returned {
+pub(crate) struct ReturnedJob {
     pub(crate) id: JobId,
     pub(crate) buffer: Buffer,
     pub(crate) result: Result<(), String>,
@@ -88,14 +88,23 @@ impl Job {
         volume: Arc<Volume>,
         (segment, sector): (usize, u64),
         buffer: Buffer,
-        home: Arc<Post>,
+        home: Arc<QueueInbox>,
     ) -> Self {
         Self {
-            inside: Some(Inside { id, encrypts, volume, segment, sector, buffer, is_broken: false, home }),
+            inside: Some(JobBuffers {
+                id,
+                encrypts,
+                volume,
+                segment,
+                sector,
+                buffer,
+                is_broken: false,
+                home,
+            }),
         }
     }
 
-    fn inside(&self) -> &Inside {
+    fn inside(&self) -> &JobBuffers {
         self.inside.as_ref().expect("only `complete` and `drop` take it, and both consume the job")
     }
 
@@ -141,10 +150,10 @@ impl Job {
     }
 
     fn send(&mut self, result: Result<(), String>) {
-        if let Some(Inside { id, buffer, is_broken, home, .. }) = self.inside.take() {
+        if let Some(JobBuffers { id, buffer, is_broken, home, .. }) = self.inside.take() {
             // The queue asks the cipher itself, and learns which sector it is.
             let result = if is_broken { Err("the cipher refused a sector".into()) } else { result };
-            home.send(Letter::Job(Returned { id, buffer, result }));
+            home.send(QueueMessage::Job(ReturnedJob { id, buffer, result }));
         }
     }
 }

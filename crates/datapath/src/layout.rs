@@ -17,18 +17,18 @@ pub(crate) struct Layout {
     /// A cipher spreads each byte over all of its sector, or authenticates it as a whole.
     pub(crate) spreads: bool,
     /// By where each begins in the volume.
-    pub(crate) lies: Vec<(u64, Lies)>,
+    pub(crate) lies: Vec<(u64, SegmentPlace)>,
 }
 
 /// Where a segment lies, and what its cipher allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lies {
+pub(crate) enum SegmentPlace {
     Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool, tags: usize },
     Zero,
     Error,
 }
 
-impl Lies {
+impl SegmentPlace {
     fn of(segment: &Segment) -> Self {
         match &segment.kind {
             SegmentKind::Stored(Stored { device, lower, cipher, .. }) => Self::Stored {
@@ -54,7 +54,7 @@ impl Layout {
             is_null: stored().all(|s| s.cipher.is_null() && s.cipher.tag_size() == 0),
             // A sector of which a part is older does not fit its tuple.
             spreads: stored().any(|s| !s.cipher.is_local() || s.cipher.tag_size() > 0),
-            lies: volume.segments().iter().map(|s| (s.start, Lies::of(s))).collect(),
+            lies: volume.segments().iter().map(|s| (s.start, SegmentPlace::of(s))).collect(),
         }
     }
 
@@ -67,11 +67,11 @@ impl Layout {
     }
 
     /// What begins at, or goes on at a byte.
-    fn at(&self, at: u64) -> Option<Lies> {
+    fn at(&self, at: u64) -> Option<SegmentPlace> {
         let after = self.lies.partition_point(|(start, _)| *start <= at);
         // How far it goes from there shows at the next bound.
         let (start, mut lies) = *self.lies.get(after.checked_sub(1)?)?;
-        if let Lies::Stored { lower, .. } = &mut lies {
+        if let SegmentPlace::Stored { lower, .. } = &mut lies {
             *lower = lower.wrapping_add(at - start);
         }
         Some(lies)

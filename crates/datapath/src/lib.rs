@@ -40,15 +40,15 @@ mod verified;
 mod workers;
 
 pub use error::{Error, ErrorKind};
-pub use mapping::{Mapping, Status};
-pub use mover::{Exclusive, Mover};
+pub use mapping::{Mapping, MappingStatus};
+pub use mover::{RangeGuard, RangeMover};
 pub use pace::{Advance, Pace, Rate};
 pub use policy::{Affinity, Dispatch, Policy, WriteOrder};
-pub use queue::{Full, Queue, QueueOptions, Rest};
+pub use queue::{Full, Queue, QueueOptions, SleepDecision};
 pub use request::{Completion, Request};
-pub use stats::{Backlog, Count, Dispatched, Histogram, LowerWait, MISMATCHES, Stages, Stats};
+pub use stats::{BacklogStats, DispatchStats, Histogram, LowerWait, MISMATCHES, RequestCount, Stages, Stats};
 pub use underseal_device::{Buffer, Zone, ZoneAction, ZoneLimits, Zones};
-pub use users::Users;
+pub use users::ServedVolume;
 pub use workers::may_run_first;
 
 /// The result of this crate's operations.

@@ -45,7 +45,7 @@ pub(crate) trait Claimant: Clone + PartialEq {
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub(crate) enum LockOutcome {
     /// It is held.
     Taken,
     /// It is held, and is in the map.
@@ -93,10 +93,10 @@ impl<C: Claimant> RangeLock<C> {
     }
 
     /// Claims a range of bytes, with others or alone.
-    pub(crate) fn claim(&self, range: Range<u64>, shared: bool, claimant: impl FnOnce() -> C) -> Claimed {
+    pub(crate) fn claim(&self, range: Range<u64>, shared: bool, claimant: impl FnOnce() -> C) -> LockOutcome {
         let grains = self.grains(range);
         if self.take_all(&grains, shared) {
-            return Claimed::Taken;
+            return LockOutcome::Taken;
         }
         let mut map = self.map();
         if is_long(&grains) {
@@ -118,7 +118,7 @@ impl<C: Claimant> RangeLock<C> {
             }
         }
         let holds = map.claims.enter(grains, Holder::Known(claimant()), shared);
-        if holds { Claimed::Listed } else { Claimed::Waits }
+        if holds { LockOutcome::Listed } else { LockOutcome::Waits }
     }
 
     /// Claims a range if that needs nobody's turn.
@@ -126,7 +126,7 @@ impl<C: Claimant> RangeLock<C> {
         self.take_all(&self.grains(range), shared)
     }
 
-    /// Gives a range back that was [taken](Claimed::Taken).
+    /// Gives a range back that was [taken](LockOutcome::Taken).
     pub(crate) fn give_back(&self, range: Range<u64>, shared: bool) {
         self.give_all_back(self.grains(range), shared);
     }

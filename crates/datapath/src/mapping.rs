@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Blocking, Device, Extent, Geometry, Lost};
+use underseal_device::{Blocking, Device, Extent, Geometry, LossHandler};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use guards::Guards;
-use shape::Shape;
+use shape::RequestLimits;
 
-use crate::control::{Control, Settings, no_key};
+use crate::control::{VolumeControl, VolumeSettings, no_key};
 use crate::engine::Accelerator;
 use crate::layout::{self, Layout};
 use crate::locks::RangeLock;
-use crate::mover::Waiting;
+use crate::mover::LockWaiter;
 use crate::workers::Workers;
 use crate::{Dispatch, Error, ErrorKind, LowerWait, Policy, Result, Stats};
 
@@ -30,12 +30,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A volume that is open: its segments, the devices they lie on, and what can be changed while it runs. Shared by all its
 /// queues.
 pub struct Mapping {
-    control: Control,
+    control: VolumeControl,
     devices: Vec<Arc<dyn Device>>,
     workers: Workers,
     engine: Option<Arc<dyn Accelerator>>,
-    locks: RangeLock<Waiting>,
-    shape: Shape,
+    locks: RangeLock<LockWaiter>,
+    shape: RequestLimits,
     guards: Guards,
     /// The volume's format fixes its size.
     fixed_size: bool,
@@ -43,7 +43,7 @@ pub struct Mapping {
 
 /// What a range of the volume is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
+pub struct MappingStatus {
     /// The length in bytes for which it holds.
     pub len: u64,
     /// Nothing is stored there.
@@ -68,7 +68,7 @@ impl Mapping {
     /// wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
         layout::check(&volume, |number| Some(&**devices.get(number)?))?;
-        let shape = Shape::of(&volume, &devices);
+        let shape = RequestLimits::of(&volume, &devices);
         // Requests are divided at any sector, and their memory with them.
         if let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > shape.sector)
         {
@@ -82,7 +82,7 @@ impl Mapping {
         }
         let layout = shape.layout_of(&volume);
         Ok(Self {
-            control: Control::new(volume, layout, Policy::INLINE),
+            control: VolumeControl::new(volume, layout, Policy::INLINE),
             workers: Workers::new(devices.clone()),
             devices,
             engine: None,
@@ -98,9 +98,9 @@ impl Mapping {
     pub fn with_sectors(mut self, sectors: SectorSize) -> Self {
         let sector = u32::try_from(sectors.bytes()).unwrap_or(u32::MAX);
         if sector > self.shape.sector {
-            let Shape { block, preferred_block, .. } = self.shape;
+            let RequestLimits { block, preferred_block, .. } = self.shape;
             let (block, preferred_block) = (block.max(sector), preferred_block.max(sector));
-            self.shape = Shape { sector, block, least: block, preferred_block, ..self.shape };
+            self.shape = RequestLimits { sector, block, least: block, preferred_block, ..self.shape };
             self.locks = RangeLock::new(sector);
         }
         self
@@ -176,7 +176,7 @@ impl Mapping {
     }
 
     /// Has something done when a device is [lost](Device::when_lost).
-    pub fn when_lost(&self, act: Lost) {
+    pub fn when_lost(&self, act: LossHandler) {
         self.devices.iter().for_each(|device| device.when_lost(act.clone()));
     }
 
@@ -258,7 +258,7 @@ impl Mapping {
     ///
     /// # Errors
     /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` while there is a
-    /// [mover](crate::Mover), or when the thread of a queue does not come to see it.
+    /// [mover](crate::RangeMover), or when the thread of a queue does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
         let volume = Arc::new(volume);
         let check =
@@ -275,7 +275,7 @@ impl Mapping {
     ///
     /// # Errors
     /// `Layout` when it does not fit on the device, is no whole number of sectors, or nothing would be left of the last segment;
-    /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::Mover), or
+    /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::RangeMover), or
     /// when requests do not end within `limit`: the volume keeps its size then.
     pub fn resize(&self, size: Option<u64>, limit: Duration) -> Result<u64> {
         if self.fixed_size {
@@ -335,7 +335,7 @@ impl Mapping {
     /// Whether a volume can take the place of one that lies like this. Its layout.
     fn check(&self, volume: &Volume, now: &Layout, outside: &Range<u64>) -> Result<Layout> {
         layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
-        let (shape, layout) = (Shape::of(volume, &self.devices), self.shape.layout_of(volume));
+        let (shape, layout) = (RequestLimits::of(volume, &self.devices), self.shape.layout_of(volume));
         // Requests are made for the largest sectors: smaller ones do.
         let same = shape.sector <= self.shape.sector && shape.discards == self.shape.discards;
         if !same || layout.size != now.size || !now.agrees(&layout, outside) {
@@ -349,7 +349,7 @@ impl Mapping {
     /// No queue has it afterwards. A job that an engine has never given back still does.
     ///
     /// # Errors
-    /// `NotSuspended`; `Busy` while there is a [mover](crate::Mover), or when the thread of a queue does not come to see it.
+    /// `NotSuspended`; `Busy` while there is a [mover](crate::RangeMover), or when the thread of a queue does not come to see it.
     pub fn wipe_key(&self) -> Result<()> {
         self.control.replace(|| Ok(None))
     }
@@ -369,10 +369,10 @@ impl Mapping {
 
     /// What the volume is made of at `offset`, for at most `len` bytes; the answer covers at least one byte.
     /// `None` beyond the end.
-    pub fn status(&self, offset: u64, len: u64) -> Option<Status> {
+    pub fn status(&self, offset: u64, len: u64) -> Option<MappingStatus> {
         let left = self.size().checked_sub(offset).filter(|left| *left > 0)?;
-        let data = |len| Some(Status { len, hole: false, zero: false });
-        let Settings { volume: Some(volume), .. } = self.control.settings() else {
+        let data = |len| Some(MappingStatus { len, hole: false, zero: false });
+        let VolumeSettings { volume: Some(volume), .. } = self.control.settings() else {
             return data(len.min(left).max(1));
         };
         let segment = &volume.segments()[volume.segment_index(offset)?];
@@ -389,11 +389,11 @@ impl Mapping {
         let block = u64::from(self.block());
         match extent.len / block * block {
             0 => data(block.min(len)),
-            len => Some(Status { len, hole: extent.hole, zero: extent.hole && is_null }),
+            len => Some(MappingStatus { len, hole: extent.hole, zero: extent.hole && is_null }),
         }
     }
 
-    pub(crate) fn control(&self) -> &Control {
+    pub(crate) fn control(&self) -> &VolumeControl {
         &self.control
     }
 
@@ -411,7 +411,7 @@ impl Mapping {
 
     /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or
     /// cannot be decrypted from a part of one ciphertext and a part of another; or somebody moves it.
-    pub(crate) fn locks(&self) -> &RangeLock<Waiting> {
+    pub(crate) fn locks(&self) -> &RangeLock<LockWaiter> {
         &self.locks
     }
 

@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 
 use underseal_volume::Volume;
 
-use crate::locks::{Claimant, Claimed};
-use crate::post::{Letter, Post};
+use crate::locks::{Claimant, LockOutcome};
+use crate::post::{QueueInbox, QueueMessage};
 use crate::{Error, ErrorKind, Mapping, Result};
 
 /// A mover of a volume. It is not for a thread that has a queue: it waits for them.
-pub struct Mover {
+pub struct RangeMover {
     mapping: Arc<Mapping>,
 }
 
-impl Mover {
+impl RangeMover {
     /// Comes to a volume: what runs there takes locks from now on.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Mover {
     ///
     /// # Errors
     /// `Busy` when the requests that are in it, or came before, do not end within `limit`, or the volume stays suspended.
-    pub fn claim(&self, range: Range<u64>, limit: Duration) -> Result<Exclusive<'_>> {
+    pub fn claim(&self, range: Range<u64>, limit: Duration) -> Result<RangeGuard<'_>> {
         let (control, locks) = (self.mapping.control(), self.mapping.locks());
         let end = Instant::now() + limit;
         loop {
@@ -56,11 +56,11 @@ impl Mover {
                     format!("the volume is suspended, for {limit:?} now"),
                 ));
             };
-            let claimed = locks.claim(range.clone(), false, || Waiting::Mover(turn.clone()));
-            let place = Place { mapping: &self.mapping, range: range.clone(), claimed, turn };
-            let came = claimed != Claimed::Waits || place.turn.comes_by(end);
+            let claimed = locks.claim(range.clone(), false, || LockWaiter::Mover(turn.clone()));
+            let place = GuardedRange { mapping: &self.mapping, range: range.clone(), claimed, turn };
+            let came = claimed != LockOutcome::Waits || place.turn.comes_by(end);
             if control.enters(&place.turn, came) {
-                return Ok(Exclusive(place));
+                return Ok(RangeGuard(place));
             }
             if Instant::now() >= end {
                 let context = format!("requests in the range did not end within {limit:?}");
@@ -70,16 +70,16 @@ impl Mover {
     }
 }
 
-impl Drop for Mover {
+impl Drop for RangeMover {
     fn drop(&mut self) {
         self.mapping.control().mover_goes();
     }
 }
 
 /// A range that is a mover's alone.
-pub struct Exclusive<'m>(Place<'m>);
+pub struct RangeGuard<'m>(GuardedRange<'m>);
 
-impl Exclusive<'_> {
+impl RangeGuard<'_> {
     /// The range, in bytes of the volume.
     pub fn range(&self) -> Range<u64> {
         self.0.range.clone()
@@ -97,39 +97,39 @@ impl Exclusive<'_> {
     }
 }
 
-impl Drop for Exclusive<'_> {
+impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         self.0.mapping.control().leaves();
     }
 }
 
 /// A range that is a mover's, or its place in the line for it.
-struct Place<'m> {
+struct GuardedRange<'m> {
     mapping: &'m Mapping,
     range: Range<u64>,
-    claimed: Claimed,
+    claimed: LockOutcome,
     turn: Arc<Turn>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for GuardedRange<'_> {
     fn drop(&mut self) {
         let locks = self.mapping.locks();
         match self.claimed {
-            Claimed::Taken => locks.give_back(self.range.clone(), false),
-            _ => locks.leave(self.range.clone(), Waiting::Mover(self.turn.clone())),
+            LockOutcome::Taken => locks.give_back(self.range.clone(), false),
+            _ => locks.leave(self.range.clone(), LockWaiter::Mover(self.turn.clone())),
         }
     }
 }
 
 /// Somebody with a place in the line for sectors.
 #[derive(Clone)]
-pub(crate) enum Waiting {
+pub(crate) enum LockWaiter {
     /// A queue's request, by its slot.
-    Request(Arc<Post>, u32),
+    Request(Arc<QueueInbox>, u32),
     Mover(Arc<Turn>),
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for LockWaiter {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Request(post, slot), Self::Request(other, of)) => slot == of && Arc::ptr_eq(post, other),
@@ -139,10 +139,10 @@ impl PartialEq for Waiting {
     }
 }
 
-impl Claimant for Waiting {
+impl Claimant for LockWaiter {
     fn granted(&self) {
         match self {
-            Self::Request(post, slot) => post.send(Letter::Granted(*slot)),
+            Self::Request(post, slot) => post.send(QueueMessage::Granted(*slot)),
             Self::Mover(turn) => turn.comes(),
         }
     }
@@ -151,13 +151,13 @@ impl Claimant for Waiting {
 /// What a mover waits for.
 #[derive(Default)]
 pub(crate) struct Turn {
-    told: Mutex<Option<Told>>,
+    told: Mutex<Option<WakeReason>>,
     is_told: Condvar,
 }
 
 /// What ends its waiting.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum WakeReason {
     Come,
     /// Somebody suspends the volume.
     Yield,
@@ -165,16 +165,16 @@ enum Told {
 
 impl Turn {
     fn comes(&self) {
-        self.tell(Told::Come);
+        self.tell(WakeReason::Come);
     }
 
     /// Ends the waiting without the range.
     pub(crate) fn yields(&self) {
-        self.tell(Told::Yield);
+        self.tell(WakeReason::Yield);
     }
 
     /// What is said first holds.
-    fn tell(&self, what: Told) {
+    fn tell(&self, what: WakeReason) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
         self.is_told.notify_one();
     }
@@ -188,6 +188,6 @@ impl Turn {
             }
             told = self.is_told.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        *told == Some(Told::Come)
+        *told == Some(WakeReason::Come)
     }
 }

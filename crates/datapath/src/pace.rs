@@ -56,12 +56,12 @@ struct State {
     past: VecDeque<(Instant, u64)>,
     last: Option<Step>,
     rests: Rests,
-    beside: Beside,
+    beside: StepTimes,
 }
 
 /// How long a step is beside users.
 #[derive(Debug)]
-struct Beside(u64);
+struct StepTimes(u64);
 
 /// The step that was begun last.
 #[derive(Debug)]
@@ -219,13 +219,13 @@ impl State {
     }
 }
 
-impl Default for Beside {
+impl Default for StepTimes {
     fn default() -> Self {
         Self(LEAST_STEP)
     }
 }
 
-impl Beside {
+impl StepTimes {
     /// A step beside users took so long.
     fn after(&mut self, took: Duration) {
         self.0 = match took {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn steps_that_take_long_become_shorter_and_others_longer() {
-        let mut beside = Beside::default();
+        let mut beside = StepTimes::default();
         (0..9).for_each(|_| beside.after(LONG / 10));
         assert_eq!(beside.0, MOST_BESIDE_USERS);
         beside.after(LONG);

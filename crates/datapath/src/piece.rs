@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher};
-use underseal_device::{Channel, Now};
+use underseal_device::{Channel, Immediate};
 use underseal_volume::{SegmentKind, Stored, Volume};
 
-use crate::slot::{Op, Slot, Stage};
+use crate::slot::{Slot, SlotOperation, SlotStage};
 use crate::{Error, ErrorKind};
 
 /// Encrypted zeros are made and written in pieces of this many bytes.
@@ -14,7 +14,7 @@ pub(crate) const ZEROS: u64 = 1 << 20;
 
 /// What is at a piece's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PieceKind {
     Stored,
     Zero,
     Error,
@@ -23,7 +23,7 @@ pub(crate) enum Place {
 /// A run of bytes in one segment, under the volume that its request has pinned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
-    pub(crate) place: Place,
+    pub(crate) place: PieceKind,
     /// Its number: a reference to its cipher would be counted on a cache line that all queues share.
     pub(crate) segment: usize,
     /// The lower device, where it is stored.
@@ -43,10 +43,10 @@ pub(crate) struct Piece {
 
 /// A sector that the cipher refuses: where it begins in the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused(pub(crate) u64);
+pub(crate) struct RefusedSector(pub(crate) u64);
 
-impl From<Refused> for Error {
-    fn from(Refused(at): Refused) -> Self {
+impl From<RefusedSector> for Error {
+    fn from(RefusedSector(at): RefusedSector) -> Self {
         Self::new(ErrorKind::Integrity, format!("the sector at byte {at} is not as it was written"))
     }
 }
@@ -54,7 +54,7 @@ impl From<Refused> for Error {
 impl Piece {
     /// Before the first one.
     pub(crate) const NONE: Self = Self {
-        place: Place::Zero,
+        place: PieceKind::Zero,
         segment: 0,
         device: 0,
         lower: 0,
@@ -69,9 +69,9 @@ impl Piece {
     pub(crate) fn next_of(slot: &Slot, volume: &Volume) -> Option<Self> {
         let piece = match slot.op {
             // The memory holds one piece at a time; there was less of it when others had the rest.
-            Op::WriteZeros => {
+            SlotOperation::WriteZeros => {
                 let most = match &slot.stage {
-                    Stage::Ready(Some(memory)) => memory.len() as u64,
+                    SlotStage::Ready(Some(memory)) => memory.len() as u64,
                     _ => ZEROS,
                 };
                 Self::find(volume, slot.at, slot.end.min(slot.at + most), slot.at)
@@ -101,11 +101,11 @@ impl Piece {
         let here = Self { segment: number, at, len, from, ..Self::NONE };
         Some(match &segment.kind {
             SegmentKind::Zero => here,
-            SegmentKind::Error => Self { place: Place::Error, ..here },
+            SegmentKind::Error => Self { place: PieceKind::Error, ..here },
             SegmentKind::Stored(Stored { device, lower, iv_offset, .. }) => {
                 let into = at - segment.start;
                 let sector = (into >> 9).wrapping_add(*iv_offset);
-                Self { place: Place::Stored, device: *device, lower: lower + into, sector, ..here }
+                Self { place: PieceKind::Stored, device: *device, lower: lower + into, sector, ..here }
             }
         })
     }
@@ -127,7 +127,12 @@ impl Piece {
     }
 
     /// Reads it, with its tuples if it has some, as far as that goes at once.
-    pub(crate) fn read_now(&self, channel: &mut dyn Channel, memory: &mut [u8], tags: &mut [u8]) -> Now {
+    pub(crate) fn read_now(
+        &self,
+        channel: &mut dyn Channel,
+        memory: &mut [u8],
+        tags: &mut [u8],
+    ) -> Immediate {
         let bytes = &mut memory[self.range()];
         match self.tags {
             0 => channel.read_now(self.lower, bytes),
@@ -136,7 +141,7 @@ impl Piece {
     }
 
     /// Writes it, as [`read_now`](Self::read_now).
-    pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Now {
+    pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Immediate {
         let bytes = &memory[self.range()];
         match self.tags {
             0 => channel.write_now(self.lower, bytes),
@@ -145,12 +150,22 @@ impl Piece {
     }
 
     /// Encrypts it in the request's memory, and makes its tuples.
-    pub(crate) fn encrypt(&self, volume: &Volume, memory: &mut [u8], tags: &mut [u8]) -> Result<(), Refused> {
+    pub(crate) fn encrypt(
+        &self,
+        volume: &Volume,
+        memory: &mut [u8],
+        tags: &mut [u8],
+    ) -> Result<(), RefusedSector> {
         self.seal(volume, memory, self.range(), &mut tags[..self.tags])
     }
 
     /// Decrypts it in the request's memory, if its tuples fit.
-    pub(crate) fn decrypt(&self, volume: &Volume, memory: &mut [u8], tags: &[u8]) -> Result<(), Refused> {
+    pub(crate) fn decrypt(
+        &self,
+        volume: &Volume,
+        memory: &mut [u8],
+        tags: &[u8],
+    ) -> Result<(), RefusedSector> {
         self.open(volume, memory, self.range(), &tags[..self.tags])
     }
 
@@ -161,8 +176,8 @@ impl Piece {
         memory: &mut [u8],
         range: Range<usize>,
         tags: &mut [u8],
-    ) -> Result<(), Refused> {
-        let Some(cipher) = self.cipher(volume) else { return Err(Refused(self.at)) };
+    ) -> Result<(), RefusedSector> {
+        let Some(cipher) = self.cipher(volume) else { return Err(RefusedSector(self.at)) };
         let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
         cipher.seal(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
@@ -174,8 +189,8 @@ impl Piece {
         memory: &mut [u8],
         range: Range<usize>,
         tags: &[u8],
-    ) -> Result<(), Refused> {
-        let Some(cipher) = self.cipher(volume) else { return Err(Refused(self.at)) };
+    ) -> Result<(), RefusedSector> {
+        let Some(cipher) = self.cipher(volume) else { return Err(RefusedSector(self.at)) };
         let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
         cipher.open(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
@@ -186,9 +201,9 @@ impl Piece {
     }
 
     /// The cipher refuses a sector of those from `place` in the request's memory on.
-    fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> Refused {
+    fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> RefusedSector {
         let size = volume.segments()[self.segment].sector_size().bytes();
-        Refused(self.at + (place - self.from + bad.0 * size) as u64)
+        RefusedSector(self.at + (place - self.from + bad.0 * size) as u64)
     }
 
     /// Whether its bytes are stored as they are.

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use underseal_device::{Bell, Mailbox};
+use underseal_device::{Mailbox, Wakeup};
 
-use crate::engine::Returned;
+use crate::engine::ReturnedJob;
 use crate::stats::QueueStats;
 use crate::workers::Task;
 
 /// What comes to a queue from other threads.
-pub(crate) enum Letter {
+pub(crate) enum QueueMessage {
     /// A worker is done with a piece.
     Task(Task),
     /// The accelerator is done with a job, or failed it.
-    Job(Returned),
+    Job(ReturnedJob),
     /// The slot's write may touch its sectors now.
     Granted(u32),
     /// Somebody wants to know what the queue waits for.
@@ -25,36 +25,36 @@ pub(crate) enum Letter {
 }
 
 /// One queue's address. Everything that is shared between its thread and others.
-pub(crate) struct Post {
-    mailbox: Mailbox<Letter>,
+pub(crate) struct QueueInbox {
+    mailbox: Mailbox<QueueMessage>,
     /// Rings in the queue's io_uring.
-    bell: Bell,
+    bell: Wakeup,
     /// The last version of the settings under which the queue was seen with nothing in flight.
     quiet_at: AtomicU32,
-    looks: Mutex<Looks>,
+    looks: Mutex<WaitSnapshot>,
     pub(crate) stats: QueueStats,
 }
 
 /// What the queue saw when it was last asked what it waits for.
 #[derive(Default)]
-struct Looks {
+struct WaitSnapshot {
     /// It was asked, and has not looked yet.
     asked: bool,
-    oldest: Option<Below>,
+    oldest: Option<LowerRequest>,
 }
 
 /// A request that a lower device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Below {
+pub(crate) struct LowerRequest {
     pub(crate) since: Instant,
     pub(crate) device: usize,
 }
 
-impl Post {
+impl QueueInbox {
     pub(crate) fn new(room: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailbox: Mailbox::new(room),
-            bell: Bell::new()?,
+            bell: Wakeup::new()?,
             quiet_at: AtomicU32::new(0),
             looks: Mutex::default(),
             stats: QueueStats::new(),
@@ -62,7 +62,7 @@ impl Post {
     }
 
     /// Sends from any thread.
-    pub(crate) fn send(&self, letter: Letter) {
+    pub(crate) fn send(&self, letter: QueueMessage) {
         if self.mailbox.send(letter) {
             self.bell.ring();
         }
@@ -85,7 +85,7 @@ impl Post {
         self.bell.heard();
     }
 
-    pub(crate) fn take(&self, into: &mut VecDeque<Letter>) {
+    pub(crate) fn take(&self, into: &mut VecDeque<QueueMessage>) {
         self.mailbox.take(into);
     }
 
@@ -104,22 +104,22 @@ impl Post {
     /// Asks the queue what it waits for. One letter is enough for all who ask before it comes to it.
     pub(crate) fn ask(&self) {
         if !std::mem::replace(&mut self.looks().asked, true) {
-            self.send(Letter::Look);
+            self.send(QueueMessage::Look);
         }
     }
 
     /// The queue has looked: its request that a lower device has had longest.
-    pub(crate) fn has_looked(&self, oldest: Option<Below>) {
-        *self.looks() = Looks { asked: false, oldest };
+    pub(crate) fn has_looked(&self, oldest: Option<LowerRequest>) {
+        *self.looks() = WaitSnapshot { asked: false, oldest };
     }
 
     /// What it saw. None: it was asked, and has not looked yet.
-    pub(crate) fn oldest(&self) -> Option<Option<Below>> {
+    pub(crate) fn oldest(&self) -> Option<Option<LowerRequest>> {
         let looks = self.looks();
         (!looks.asked).then_some(looks.oldest)
     }
 
-    fn looks(&self) -> MutexGuard<'_, Looks> {
+    fn looks(&self) -> MutexGuard<'_, WaitSnapshot> {
         self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -23,7 +23,7 @@ mod order;
 mod run;
 mod wait;
 
-pub use self::wait::Rest;
+pub use self::wait::SleepDecision;
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -36,11 +36,11 @@ use underseal_device::{Arena, Buffer, Channel, Finished, POLLIN, Ring};
 use self::adaptive::Adaptive;
 use self::epochs::Epochs;
 use self::jobs::Jobs;
-use self::order::Order;
-use crate::claims::Claims;
-use crate::control::Settings;
+use self::order::WriteQueue;
+use crate::claims::WriteOrdering;
+use crate::control::VolumeSettings;
 use crate::piece::ZEROS;
-use crate::post::{Letter, Post};
+use crate::post::{QueueInbox, QueueMessage};
 use crate::slot::Slots;
 use crate::{Completion, Error, Mapping, Request, Result};
 
@@ -76,11 +76,11 @@ pub struct Queue {
     _of_its_thread: PhantomData<*const ()>,
     mapping: Arc<Mapping>,
     /// Copies of what is set, renewed when the version differs.
-    settings: Settings,
+    settings: VolumeSettings,
     /// What requests in flight run under.
     epochs: Epochs,
-    post: Arc<Post>,
-    letters: VecDeque<Letter>,
+    post: Arc<QueueInbox>,
+    letters: VecDeque<QueueMessage>,
     /// One a lower device, by its number.
     channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
@@ -96,12 +96,12 @@ pub struct Queue {
     /// Requests that came while the volume was suspended.
     paused: VecDeque<u32>,
     /// Writes and their ranges: one that overlaps an earlier one waits for it.
-    writes: Claims<u32>,
+    writes: WriteOrdering<u32>,
     /// Slots that may begin, because what they waited for is over.
     runnable: VecDeque<u32>,
     /// Slots that need memory which others have: they try again whenever something may have come back.
     starved: VecDeque<u32>,
-    order: Order,
+    order: WriteQueue,
     adaptive: Adaptive,
     jobs: Jobs,
     ready: VecDeque<Completion>,
@@ -143,7 +143,7 @@ impl Queue {
         let arena = arena()?;
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
-        let post = Arc::new(Post::new(count as usize).map_err(no_bell)?);
+        let post = Arc::new(QueueInbox::new(count as usize).map_err(no_bell)?);
         ring.watch(post.bell(), POLLIN, BELL).map_err(no_bell)?;
         let settings = mapping.control().register(post.clone());
         let depth = options.depth as usize;
@@ -162,10 +162,10 @@ impl Queue {
             requests: 0,
             spare_parts: SHARED_PARTS,
             paused: VecDeque::with_capacity(depth),
-            writes: Claims::new(depth),
+            writes: WriteOrdering::new(depth),
             runnable: VecDeque::with_capacity(depth),
             starved: VecDeque::new(),
-            order: Order::new(count as usize),
+            order: WriteQueue::new(count as usize),
             adaptive: Adaptive::new(count as usize),
             jobs: Jobs::new(for_jobs),
             ready: VecDeque::with_capacity(depth * 2),

@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
-use crate::piece::{Piece, Refused};
-use crate::post::Below;
+use crate::piece::{Piece, RefusedSector};
+use crate::post::LowerRequest;
 use crate::{Dispatch, Error, WriteOrder};
 
 /// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
 /// request.
 pub(crate) struct Slot {
     pub(crate) tag: u64,
-    pub(crate) op: Op,
+    pub(crate) op: SlotOperation,
     /// Where it begins in the volume.
     pub(crate) start: u64,
     /// Everything before this is done.
@@ -26,7 +26,7 @@ pub(crate) struct Slot {
     pub(crate) then_flush: bool,
     /// Which of the queue's epochs it has pinned when it began: its volume, to its end.
     pub(crate) epoch: u32,
-    pub(crate) stage: Stage,
+    pub(crate) stage: SlotStage,
     /// The piece that is under way.
     pub(crate) piece: Piece,
     /// The lower device that has it, or had it last.
@@ -39,10 +39,10 @@ pub(crate) struct Slot {
     pub(crate) dispatch: Dispatch,
     pub(crate) order: WriteOrder,
     /// What it has of the lock on its sectors, which other queues may use too.
-    pub(crate) lock: Lock,
+    pub(crate) lock: LockState,
     /// What it is a part of.
-    pub(crate) part_of: Option<Part>,
-    pub(crate) class: Class,
+    pub(crate) part_of: Option<SlotPart>,
+    pub(crate) class: RequestClass,
     /// When it came.
     pub(crate) arrived: Instant,
     /// When its present stage began.
@@ -50,7 +50,7 @@ pub(crate) struct Slot {
 }
 
 /// How far a slot is with its piece, and so where its memory is.
-pub(crate) enum Stage {
+pub(crate) enum SlotStage {
     /// It has not begun: it is held back while the volume is suspended, or waits for others in its sectors.
     Held(Option<Buffer>),
     /// This thread is at its next piece, or comes to it. Discards and flushes have no memory.
@@ -64,16 +64,16 @@ pub(crate) enum Stage {
     /// A worker has it.
     Worker,
     /// The accelerator has copies: the next one begins at `next`, and so many are out.
-    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<Refused> },
+    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<RefusedSector> },
     /// Ciphertext waits for its turn to go down.
     Encrypted(Buffer),
     /// Zeros wait for their turn to be made and go down.
     Turn(Option<Buffer>),
     /// Its parts have it.
-    Parts(Parts),
+    Parts(RequestParts),
 }
 
-impl Stage {
+impl SlotStage {
     /// A lower device has it.
     fn is_below(&self) -> bool {
         matches!(self, Self::Below | Self::Flushes(_))
@@ -90,7 +90,7 @@ impl Stage {
 }
 
 /// A request's parts while they are under way.
-pub(crate) struct Parts {
+pub(crate) struct RequestParts {
     pub(crate) first: u32,
     pub(crate) left: u32,
     pub(crate) count: u32,
@@ -101,7 +101,7 @@ pub(crate) struct Parts {
 
 /// A slot that is a part.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct SlotPart {
     pub(crate) parent: u32,
     /// The one that follows in the volume.
     pub(crate) next: Option<u32>,
@@ -109,7 +109,7 @@ pub(crate) struct Part {
 
 /// A slot's part in the lock that all queues share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub(crate) enum LockState {
     None,
     /// It holds its sectors.
     Taken,
@@ -119,7 +119,13 @@ pub(crate) enum Lock {
 
 impl Slot {
     /// A request or a part of one that has not begun.
-    pub(crate) fn new(op: Op, range: Range<u64>, buffer: Option<Buffer>, class: Class, now: Instant) -> Self {
+    pub(crate) fn new(
+        op: SlotOperation,
+        range: Range<u64>,
+        buffer: Option<Buffer>,
+        class: RequestClass,
+        now: Instant,
+    ) -> Self {
         Self {
             tag: 0,
             op,
@@ -129,14 +135,14 @@ impl Slot {
             most: u64::MAX,
             then_flush: false,
             epoch: 0,
-            stage: Stage::Held(buffer),
+            stage: SlotStage::Held(buffer),
             piece: Piece::NONE,
             device: 0,
             spare: [None, None],
             tags: None,
             dispatch: Dispatch::Inline,
             order: WriteOrder::AsReady,
-            lock: Lock::None,
+            lock: LockState::None,
             part_of: None,
             class,
             arrived: now,
@@ -147,7 +153,7 @@ impl Slot {
 
 /// What a request counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RequestClass {
     Read,
     Write,
     Flush,
@@ -156,7 +162,7 @@ pub(crate) enum Class {
 
 /// What is to be done with each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum SlotOperation {
     /// `view`: the bytes of it that were asked for, from where and how many.
     Read {
         view: Option<(usize, usize)>,
@@ -186,7 +192,7 @@ pub(crate) enum Op {
     },
 }
 
-impl Op {
+impl SlotOperation {
     /// Its bytes come from the device and are decrypted.
     pub(crate) fn reads(self) -> bool {
         matches!(self, Self::Read { .. } | Self::Modify { reads: true, .. })
@@ -238,14 +244,14 @@ impl Slots {
     pub(crate) fn locked(&self) -> Vec<u32> {
         let slots = (0..).zip(&self.slots);
         let locked =
-            |(index, slot): (u32, &Option<Slot>)| (slot.as_ref()?.lock != Lock::None).then_some(index);
+            |(index, slot): (u32, &Option<Slot>)| (slot.as_ref()?.lock != LockState::None).then_some(index);
         slots.filter_map(locked).collect()
     }
 
     /// The request that a lower device has had longest.
-    pub(crate) fn oldest_below(&self) -> Option<Below> {
+    pub(crate) fn oldest_below(&self) -> Option<LowerRequest> {
         let below = self.slots.iter().flatten().filter(|slot| slot.stage.is_below());
-        below.map(|slot| Below { since: slot.since, device: slot.device }).min()
+        below.map(|slot| LowerRequest { since: slot.since, device: slot.device }).min()
     }
 
     pub(crate) fn has(&self, index: u32) -> bool {

@@ -21,21 +21,21 @@ pub struct Stats {
     /// Queues that are open now.
     pub queues: u64,
     /// Reads that are over.
-    pub reads: Count,
+    pub reads: RequestCount,
     /// Writes that are over.
-    pub writes: Count,
+    pub writes: RequestCount,
     /// Flushes that are over.
-    pub flushes: Count,
+    pub flushes: RequestCount,
     /// Discards, zeroing and prefetching that are over.
-    pub others: Count,
+    pub others: RequestCount,
     /// Requests that are neither completed nor failed yet.
     pub in_flight: u64,
     /// What waits for the cipher now.
-    pub backlog: Backlog,
+    pub backlog: BacklogStats,
     /// Latency by stage.
     pub stages: Stages,
     /// Where the crypto was done, in requests or pieces of them.
-    pub dispatched: Dispatched,
+    pub dispatched: DispatchStats,
     /// Reads, or pieces of them, that found a sector not as it was written.
     pub mismatches: u64,
     /// Where the first of those sectors begin, in bytes of the volume: up to [`MISMATCHES`].
@@ -56,7 +56,7 @@ pub struct LowerWait {
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct RequestCount {
     /// How many ended, well or not.
     pub requests: u64,
     /// Bytes of those that ended well.
@@ -67,7 +67,7 @@ pub struct Count {
 
 /// Work that waits for a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Backlog {
+pub struct BacklogStats {
     /// Requests.
     pub requests: u64,
     /// Their bytes.
@@ -95,7 +95,7 @@ pub struct Stages {
 
 /// Who did the crypto.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Dispatched {
+pub struct DispatchStats {
     /// The thread that brought the request.
     pub inline: u64,
     /// A worker.
@@ -110,10 +110,10 @@ pub struct Dispatched {
 
 /// One queue's counters. Its thread alone writes.
 pub(crate) struct QueueStats {
-    pub(crate) reads: Counters,
-    pub(crate) writes: Counters,
-    pub(crate) flushes: Counters,
-    pub(crate) others: Counters,
+    pub(crate) reads: ClassCounters,
+    pub(crate) writes: ClassCounters,
+    pub(crate) flushes: ClassCounters,
+    pub(crate) others: ClassCounters,
     pub(crate) in_flight: AtomicU64,
     pub(crate) backlog_requests: AtomicU64,
     pub(crate) backlog_bytes: AtomicU64,
@@ -124,7 +124,7 @@ pub(crate) struct QueueStats {
     pub(crate) lower: LiveHistogram,
     pub(crate) reply: LiveHistogram,
     pub(crate) total: LiveHistogram,
-    pub(crate) mismatches: Mismatches,
+    pub(crate) mismatches: TagMismatches,
     inline: AtomicU64,
     workers: AtomicU64,
     taken_back: AtomicU64,
@@ -134,7 +134,7 @@ pub(crate) struct QueueStats {
 
 /// Where a piece's crypto was done.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Did {
+pub(crate) enum CryptoSite {
     Inline,
     Worker,
     TakenBack,
@@ -143,7 +143,7 @@ pub(crate) enum Did {
 }
 
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct ClassCounters {
     requests: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
@@ -151,12 +151,12 @@ pub(crate) struct Counters {
 
 /// Sectors that were not as they were written.
 #[derive(Default)]
-pub(crate) struct Mismatches {
+pub(crate) struct TagMismatches {
     count: AtomicU64,
     first: Mutex<Vec<u64>>,
 }
 
-impl Mismatches {
+impl TagMismatches {
     /// One more, which begins there.
     pub(crate) fn add(&self, at: u64) {
         add(&self.count, 1);
@@ -174,7 +174,7 @@ impl Mismatches {
     }
 }
 
-impl Counters {
+impl ClassCounters {
     /// Counts a request of so many bytes that ended.
     pub(crate) fn ended(&self, bytes: u64, well: bool) {
         add(&self.requests, 1);
@@ -185,7 +185,7 @@ impl Counters {
         }
     }
 
-    fn add_to(&self, sum: &mut Count) {
+    fn add_to(&self, sum: &mut RequestCount) {
         sum.requests += self.requests.load(Relaxed);
         sum.bytes += self.bytes.load(Relaxed);
         sum.errors += self.errors.load(Relaxed);
@@ -196,10 +196,10 @@ impl QueueStats {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            reads: Counters::default(),
-            writes: Counters::default(),
-            flushes: Counters::default(),
-            others: Counters::default(),
+            reads: ClassCounters::default(),
+            writes: ClassCounters::default(),
+            flushes: ClassCounters::default(),
+            others: ClassCounters::default(),
             in_flight: zero(),
             backlog_requests: zero(),
             backlog_bytes: zero(),
@@ -210,7 +210,7 @@ impl QueueStats {
             lower: LiveHistogram::new(),
             reply: LiveHistogram::new(),
             total: LiveHistogram::new(),
-            mismatches: Mismatches::default(),
+            mismatches: TagMismatches::default(),
             inline: zero(),
             workers: zero(),
             taken_back: zero(),
@@ -224,13 +224,13 @@ impl QueueStats {
         self.in_flight.load(Relaxed) > 0
     }
 
-    pub(crate) fn did(&self, who: Did) {
+    pub(crate) fn did(&self, who: CryptoSite) {
         let counter = match who {
-            Did::Inline => &self.inline,
-            Did::Worker => &self.workers,
-            Did::TakenBack => &self.taken_back,
-            Did::Engine => &self.engine,
-            Did::EngineRetry => &self.engine_retries,
+            CryptoSite::Inline => &self.inline,
+            CryptoSite::Worker => &self.workers,
+            CryptoSite::TakenBack => &self.taken_back,
+            CryptoSite::Engine => &self.engine,
+            CryptoSite::EngineRetry => &self.engine_retries,
         };
         add(counter, 1);
     }

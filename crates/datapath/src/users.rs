@@ -16,26 +16,26 @@ use underseal_cipher::SectorSize;
 use underseal_volume::reencrypt::{self, Claim, Foreground};
 use underseal_volume::{self as volume, Segment, SegmentKind, Volume};
 
-use crate::{Error, ErrorKind, Exclusive, Mapping, Mover, Pace, Result, splice};
+use crate::{Error, ErrorKind, Mapping, Pace, RangeGuard, RangeMover, Result, splice};
 
 /// Requests that do not end within this time are waited for again, once those had their turn that wait behind the claim.
 const TRY: Duration = Duration::from_secs(10);
 
-/// The users of a volume that is open, as its reencryption sees them. It is a [`Mover`] for as long as it is there, and like that not
+/// The users of a volume that is open, as its reencryption sees them. It is a [`RangeMover`] for as long as it is there, and like that not
 /// for a thread that has a queue.
-pub struct Users {
+pub struct ServedVolume {
     mapping: Arc<Mapping>,
-    mover: Mover,
+    mover: RangeMover,
     pace: Arc<Pace>,
     /// How long the next step may be.
     longest: AtomicU64,
 }
 
-impl Users {
+impl ServedVolume {
     /// Comes to a volume, some of which has or will have sectors of this size.
     ///
     /// # Errors
-    /// `Unsupported` when its users were promised blocks of which such sectors would hold several; else as [`Mover::new`].
+    /// `Unsupported` when its users were promised blocks of which such sectors would hold several; else as [`RangeMover::new`].
     pub fn new(mapping: Arc<Mapping>, sectors: SectorSize, pace: Arc<Pace>, limit: Duration) -> Result<Self> {
         let (sector, known) = (sectors.bytes(), mapping.sector());
         if sector > known as usize {
@@ -44,12 +44,12 @@ impl Users {
             );
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
-        let mover = Mover::new(mapping.clone(), limit)?;
+        let mover = RangeMover::new(mapping.clone(), limit)?;
         Ok(Self { mapping, mover, pace, longest: AtomicU64::new(u64::MAX) })
     }
 }
 
-impl Users {
+impl ServedVolume {
     /// Whether some of the volume was given up.
     pub fn miss_some(&self) -> bool {
         let is_missing = |segment: &Segment| matches!(segment.kind, SegmentKind::Error);
@@ -57,12 +57,12 @@ impl Users {
     }
 }
 
-impl Foreground for Users {
+impl Foreground for ServedVolume {
     /// While the volume is suspended, and as long as requests in the range take, this waits: until it is told to stop.
     fn claim(&self, range: Range<u64>) -> volume::Result<Box<dyn Claim + '_>> {
         loop {
             match self.mover.claim(range.clone(), TRY) {
-                Ok(exclusive) => return Ok(Box::new(Claimed { users: self, exclusive })),
+                Ok(exclusive) => return Ok(Box::new(ServedRange { users: self, exclusive })),
                 Err(e) if e.kind() == ErrorKind::Busy && !self.pace.is_stopped() => {
                     log::debug!("reencryption: bytes {} to {}: {e}", range.start, range.end);
                 }
@@ -106,12 +106,12 @@ impl Foreground for Users {
 }
 
 /// A range that nobody uses.
-struct Claimed<'u> {
-    users: &'u Users,
-    exclusive: Exclusive<'u>,
+struct ServedRange<'u> {
+    users: &'u ServedVolume,
+    exclusive: RangeGuard<'u>,
 }
 
-impl Claimed<'_> {
+impl ServedRange<'_> {
     /// Puts what `makes` makes in the place of the range, and leaves the rest as it is.
     fn put(&self, made: impl FnOnce(&Volume, Range<u64>) -> volume::Result<Volume>) -> volume::Result<()> {
         let failed =
@@ -123,7 +123,7 @@ impl Claimed<'_> {
     }
 }
 
-impl Drop for Claimed<'_> {
+impl Drop for ServedRange<'_> {
     /// Nobody knows what is in the range when this thread panics amid a step.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -132,7 +132,7 @@ impl Drop for Claimed<'_> {
     }
 }
 
-impl Claim for Claimed<'_> {
+impl Claim for ServedRange<'_> {
     fn relay(&self, volume: Volume) -> volume::Result<()> {
         let relaid = self.put(|now, range| splice::splice(now, &volume, range));
         // The old form is not there any more.

@@ -10,7 +10,7 @@
 
 mod task;
 
-pub(crate) use task::{Outcome, Task, Work};
+pub(crate) use task::{CryptoWork, Task, TaskOutcome};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,7 +147,7 @@ fn work(injector: &Injector<Task>, devices: &[Arc<dyn Device>], high_priority: &
         let died = catch_unwind(AssertUnwindSafe(|| task.run(&mut channels))).is_err();
         if died {
             log::error!("a worker's task panicked; its request fails");
-            task.outcome = Outcome::Died;
+            task.outcome = TaskOutcome::Died;
         }
         task.send();
     }

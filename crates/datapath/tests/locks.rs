@@ -73,7 +73,7 @@ mod sync {
 
 use std::ops::Range;
 
-use locks::{Claimant, Claimed, RangeLock};
+use locks::{Claimant, LockOutcome, RangeLock};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -115,7 +115,7 @@ impl Volume {
         let range = grains.start << GRAIN..grains.end << GRAIN;
         let waiter = Waiter(thread, Arc::new((Mutex::new(false), Condvar::new())));
         let claimed = self.lock.claim(range.clone(), shared, || waiter.clone());
-        if claimed == Claimed::Waits {
+        if claimed == LockOutcome::Waits {
             let mut granted = waiter.1.0.lock().unwrap();
             // Without a turn that it can count on, loom finds a deadlock here.
             while !*granted {
@@ -130,7 +130,7 @@ impl Volume {
             }
         }
         match claimed {
-            Claimed::Taken => self.lock.give_back(range, shared),
+            LockOutcome::Taken => self.lock.give_back(range, shared),
             _ => self.lock.leave(range, waiter),
         }
     }

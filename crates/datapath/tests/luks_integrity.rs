@@ -12,7 +12,7 @@ use underseal_cipher::Key;
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_integrity::{IntegrityDevice, Mode, Options, Settings};
+use underseal_integrity::{IntegrityDevice, OpenSettings, RunSettings, WriteMode};
 use underseal_volume::{ActivateOptions, Header, UnlockOptions};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../volume/tests/vectors/luks");
@@ -36,25 +36,30 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// The volume over its layer, opened with the key that the manifest has.
-fn open(image: &Path, about: &Value, mode: Mode) -> (Arc<Mapping>, Arc<IntegrityDevice>) {
+fn open(image: &Path, about: &Value, mode: WriteMode) -> (Arc<Mapping>, Arc<IntegrityDevice>) {
     open_as(image, about, mode, false)
 }
 
-fn open_as(image: &Path, about: &Value, mode: Mode, read_only: bool) -> (Arc<Mapping>, Arc<IntegrityDevice>) {
+fn open_as(
+    image: &Path,
+    about: &Value,
+    mode: WriteMode,
+    read_only: bool,
+) -> (Arc<Mapping>, Arc<IntegrityDevice>) {
     let header = Header::read(&File::open(image).unwrap()).unwrap();
     let key = Key::new(&hex(about["volume_key"].as_str().unwrap())).unwrap();
     let key = header.volume_key(key, &UnlockOptions::default()).unwrap();
     let layer = header.integrity_layer().unwrap().expect("it is authenticated");
-    let options = Options {
+    let options = OpenSettings {
         start: layer.offset / 512,
         tag_size: Some(u16::try_from(layer.tag_size).unwrap()),
         block_size: Some(u32::try_from(layer.sector_size.bytes()).unwrap()),
-        ..Options::new(mode)
+        ..OpenSettings::new(mode)
     };
     let below = OpenOptions { read_only, ..OpenOptions::default() };
     let file = Arc::new(FileDevice::open(image, below).unwrap());
     let open = if read_only { IntegrityDevice::open_to_read } else { IntegrityDevice::open };
-    let over = Arc::new(open(file, None, &options, &Settings::default()).unwrap());
+    let over = Arc::new(open(file, None, &options, &RunSettings::default()).unwrap());
     let how = ActivateOptions { over_integrity: true, ..ActivateOptions::default() };
     let volume = header.activate(&key, over.geometry().size, &how).unwrap();
     let mapping = Mapping::new(volume, over.clone()).unwrap();
@@ -105,7 +110,7 @@ fn every_authenticated_volume_reads_back_exactly_and_takes_writes() {
         let folder = tempfile::tempdir().unwrap();
         let image = unpack(folder.path(), id);
         let len = usize::try_from(about["data_bytes"].as_u64().unwrap()).unwrap();
-        let (mapping, over) = open(&image, about, Mode::Journal);
+        let (mapping, over) = open(&image, about, WriteMode::Journal);
         let sectors: u64 = about["tables"][0].as_str().unwrap().split(' ').nth(2).unwrap().parse().unwrap();
         assert_eq!(mapping.size(), sectors * 512, "{id}");
         let mut queue = queue(&mapping);
@@ -127,7 +132,7 @@ fn every_authenticated_volume_reads_back_exactly_and_takes_writes() {
         drop(mapping);
         over.close().unwrap();
         drop(over);
-        let (mapping, _over) = open(&image, about, Mode::Direct);
+        let (mapping, _over) = open(&image, about, WriteMode::Direct);
         let mut queue = self::queue(&mapping);
         assert!(read(&mut queue, at, plain.len()) == Ok(plain), "{id}: opened again");
         assert_eq!(
@@ -147,7 +152,7 @@ fn volumes_that_stopped_with_a_journal_are_what_the_kernel_makes_of_them() {
         let folder = tempfile::tempdir().unwrap();
         let image = unpack(folder.path(), id);
         let before = std::fs::read(&image).unwrap();
-        let (mapping, over) = open_as(&image, about, Mode::Journal, read_only);
+        let (mapping, over) = open_as(&image, about, WriteMode::Journal, read_only);
         assert_eq!(mapping.read_only(), read_only, "{id}");
         assert_eq!(mapping.size(), about["mapping_sectors"].as_u64().unwrap() * 512, "{id}");
         let mut queue = queue(&mapping);

@@ -22,7 +22,7 @@ use cache::Cache;
 use channel::FaultChannel;
 use rule::{Decision, Dice, NowDecision};
 pub use rule::{Fault, Rule};
-use underseal_device::{Blocking, Channel, Device, Extent, Geometry, Kind, Result};
+use underseal_device::{Blocking, Channel, Device, Extent, Geometry, IoKind, Result};
 
 /// A device with faults.
 pub struct FaultDevice {
@@ -165,13 +165,13 @@ impl State {
         self.power & 1 == 1
     }
 
-    fn decide(&mut self, kind: Kind, offset: u64, len: u64, unit: u64) -> Decision {
+    fn decide(&mut self, kind: IoKind, offset: u64, len: u64, unit: u64) -> Decision {
         let decision = rule::decide(&mut self.rules, &mut self.dice, kind, offset, len, unit);
         self.injected += decision.faults;
         decision
     }
 
-    fn decide_now(&mut self, kind: Kind, offset: u64, len: u64, unit: u64) -> NowDecision {
+    fn decide_now(&mut self, kind: IoKind, offset: u64, len: u64, unit: u64) -> NowDecision {
         let decision = rule::decide_now(&mut self.rules, &mut self.dice, kind, offset, len, unit);
         self.injected += u64::from(matches!(decision, NowDecision::Cut(_)));
         decision

@@ -23,7 +23,7 @@ mod zoned;
 
 pub use dma::{DmaFaults, DmaModel, DmaSpec};
 pub use fault::{Fault, FaultControl, FaultDevice, Rule};
-pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
+pub use model::{DiskCounters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use recorder::{Record, RecorderDevice};
 pub use stripe::StripeDevice;
 pub use tagged::TaggedDevice;

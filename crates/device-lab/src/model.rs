@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use channel::ModelChannel;
-use disk::Disk;
+use disk::DiskModel;
 pub use profile::{Flash, Medium, Profile, Rotating, Scheduler};
 use underseal_device::{Channel, Device, Extent, Geometry, Result, monotonic};
 
@@ -37,7 +37,7 @@ pub struct ModelDevice {
 
 /// What a modelled disk has done. Times are the model's, before [`Profile::time_scale`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DiskCounters {
     /// Requests taken in.
     pub requests: u64,
     /// Requests that the scheduler appended to another.
@@ -51,7 +51,7 @@ pub struct Counters {
 impl ModelDevice {
     /// A device that keeps its data on `inner` and takes its time from `profile`.
     pub fn new(inner: Arc<dyn Device>, profile: &Profile) -> Self {
-        let shared = Disk::new(profile, inner.geometry().size).map(|disk| {
+        let shared = DiskModel::new(profile, inner.geometry().size).map(|disk| {
             let scale =
                 if profile.time_scale.is_finite() { profile.time_scale.clamp(1e-3, 1e3) } else { 1.0 };
             Arc::new(Shared { disk: Mutex::new(disk), opened: monotonic(), scale })
@@ -60,8 +60,8 @@ impl ModelDevice {
     }
 
     /// What the disk has done so far.
-    pub fn counters(&self) -> Counters {
-        self.shared.as_ref().map_or_else(Counters::default, |shared| shared.disk().counters)
+    pub fn counters(&self) -> DiskCounters {
+        self.shared.as_ref().map_or_else(DiskCounters::default, |shared| shared.disk().counters)
     }
 }
 
@@ -93,13 +93,13 @@ impl Device for ModelDevice {
 
 /// The one disk of all channels, and its clock.
 struct Shared {
-    disk: Mutex<Disk>,
+    disk: Mutex<DiskModel>,
     opened: Duration,
     scale: f64,
 }
 
 impl Shared {
-    fn disk(&self) -> MutexGuard<'_, Disk> {
+    fn disk(&self) -> MutexGuard<'_, DiskModel> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started, Token,
+    Channel, Device, Extent, Finished, Geometry, Immediate, Io, IoKind, Result, Ring, RingToken, Started,
 };
 
 /// A device whose requests are written down.
@@ -21,7 +21,7 @@ pub struct Record {
     /// When it began, since the device was made.
     pub time: Duration,
     /// What it does.
-    pub kind: Kind,
+    pub kind: IoKind,
     /// Where; 0 for a flush.
     pub offset: u64,
     /// How many bytes.
@@ -108,7 +108,7 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, channel: u32, kind: Kind, (offset, len): (u64, u64), durable: bool) -> Place {
+    fn begin(&self, channel: u32, kind: IoKind, (offset, len): (u64, u64), durable: bool) -> Place {
         let time = self.opened.elapsed();
         let mut log = self.log();
         log.sequence += 1;
@@ -142,14 +142,14 @@ struct RecorderChannel {
 
 impl RecorderChannel {
     /// Records what was done at once; what was not comes again as a request.
-    fn now(&self, kind: Kind, offset: u64, len: usize, answer: Now) -> Now {
+    fn now(&self, kind: IoKind, offset: u64, len: usize, answer: Immediate) -> Immediate {
         let done = match answer {
-            Now::Blocked(n) => n,
-            Now::Done | Now::Failed(_) => len,
+            Immediate::Blocked(n) => n,
+            Immediate::Done | Immediate::Failed(_) => len,
         };
         if done > 0 {
             let place = self.shared.begin(self.number, kind, (offset, done as u64), false);
-            self.shared.end(place, !matches!(answer, Now::Failed(_)));
+            self.shared.end(place, !matches!(answer, Immediate::Failed(_)));
         }
         answer
     }
@@ -160,24 +160,24 @@ impl RecorderChannel {
 }
 
 impl Channel for RecorderChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         let answer = self.inner.read_now(offset, data);
-        self.now(Kind::Read, offset, data.len(), answer)
+        self.now(IoKind::Read, offset, data.len(), answer)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         let answer = self.inner.write_now(offset, data);
-        self.now(Kind::Write, offset, data.len(), answer)
+        self.now(IoKind::Write, offset, data.len(), answer)
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let answer = self.inner.read_tagged_now(offset, data, tags);
-        self.now(Kind::Read, offset, data.len(), answer)
+        self.now(IoKind::Read, offset, data.len(), answer)
     }
 
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         let answer = self.inner.write_tagged_now(offset, data, tags);
-        self.now(Kind::Write, offset, data.len(), answer)
+        self.now(IoKind::Write, offset, data.len(), answer)
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -191,13 +191,13 @@ impl Channel for RecorderChannel {
         started
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
         self.over(&done);
         Some(done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.inner.woken(ring, token, result, over);
         over[before..].iter().for_each(|done| self.over(done));
@@ -223,10 +223,10 @@ mod tests {
         let seen: Vec<_> =
             device.take().iter().map(|r| (r.kind, r.offset, r.len, r.durable, r.channel)).collect();
         let expected = [
-            (Kind::Write, 4096, 512, true, 0),
-            (Kind::Read, 0, 1024, false, 1),
-            (Kind::Flush, 0, 0, false, 0),
-            (Kind::Discard, 8192, 4096, false, 1),
+            (IoKind::Write, 4096, 512, true, 0),
+            (IoKind::Read, 0, 1024, false, 1),
+            (IoKind::Flush, 0, 0, false, 0),
+            (IoKind::Discard, 8192, 4096, false, 1),
         ];
         assert_eq!(seen, expected);
         first.flush().unwrap();
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn what_is_answered_at_once_is_recorded_too() {
         let device = RecorderDevice::new(Arc::new(RamDevice::new(1 << 20)), 4);
-        assert!(matches!(device.channel(1).unwrap().write_now(0, &[1; 4096]), Now::Done));
+        assert!(matches!(device.channel(1).unwrap().write_now(0, &[1; 4096]), Immediate::Done));
         let records = device.take();
-        assert_eq!((records.len(), records[0].kind, records[0].len), (1, Kind::Write, 4096));
+        assert_eq!((records.len(), records[0].kind, records[0].len), (1, IoKind::Write, 4096));
     }
 }

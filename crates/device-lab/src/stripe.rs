@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use underseal_device::{
-    Below, Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result,
-    Ring, Started, Token,
+    Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, IoKind, LowerToken,
+    Result, Ring, RingToken, Started,
 };
 
 /// Bits of a member's slot that number the pieces of one request, and how many may be in flight of one request.
@@ -238,7 +238,7 @@ impl Flight {
             self.pieces.extend((0..layout.count).zip(0..).filter_map(|(number, member)| {
                 let (from, to) = (layout.on(number, offset), layout.on(number, offset + len));
                 let piece = Piece { member, offset: from, len: to - from, buffer: None };
-                (kind == Kind::Flush || from < to).then_some(piece)
+                (kind == IoKind::Flush || from < to).then_some(piece)
             }));
             return;
         };
@@ -301,7 +301,7 @@ impl StripeChannel {
             let index = flight.next;
             flight.next += 1;
             let piece = &mut flight.pieces[index];
-            let way = Below::new(BITS, piece.member, self.members.len());
+            let way = LowerToken::new(BITS, piece.member, self.members.len());
             let member = &mut self.members[piece.member];
             let Some(io) = piece.io(job) else { continue };
             #[expect(clippy::cast_possible_truncation, reason = "below PARTS")]
@@ -316,32 +316,32 @@ impl StripeChannel {
 }
 
 impl Channel for StripeChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         let mut done = 0;
         for (member, at, len) in self.layout.chunks(offset, data.len() as u64) {
             #[expect(clippy::cast_possible_truncation, reason = "a part of a slice")]
             let len = len as usize;
             match self.members[member].read_now(at, &mut data[done..done + len]) {
-                Now::Done => done += len,
-                Now::Blocked(n) => return Now::Blocked(done + n),
-                failed @ Now::Failed(_) => return failed,
+                Immediate::Done => done += len,
+                Immediate::Blocked(n) => return Immediate::Blocked(done + n),
+                failed @ Immediate::Failed(_) => return failed,
             }
         }
-        Now::Done
+        Immediate::Done
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         let mut done = 0;
         for (member, at, len) in self.layout.chunks(offset, data.len() as u64) {
             #[expect(clippy::cast_possible_truncation, reason = "a part of a slice")]
             let len = len as usize;
             match self.members[member].write_now(at, &data[done..done + len]) {
-                Now::Done => done += len,
-                Now::Blocked(n) => return Now::Blocked(done + n),
-                failed @ Now::Failed(_) => return failed,
+                Immediate::Done => done += len,
+                Immediate::Blocked(n) => return Immediate::Blocked(done + n),
+                failed @ Immediate::Failed(_) => return failed,
             }
         }
-        Now::Done
+        Immediate::Done
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -353,20 +353,20 @@ impl Channel for StripeChannel {
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let below = token.below(BITS)?;
         let (slot, part) = parts(below.as_lower()?);
         let flight = self.flights.get(slot as usize)?;
         let number = flight.pieces[flight.parts[part]?].member;
-        let way = Below::new(BITS, number, self.members.len());
+        let way = LowerToken::new(BITS, number, self.members.len());
         let done = ring.nested(way, |ring| self.members[number].finish(ring, below, result))?;
         self.go_on(ring, done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let Some((number, below)) = token.fork(self.members.len()) else { return };
         let mut done = std::mem::take(&mut self.done);
-        let way = Below::new(BITS, number, self.members.len());
+        let way = LowerToken::new(BITS, number, self.members.len());
         ring.nested(way, |ring| self.members[number].woken(ring, below, result, &mut done));
         over.extend(done.drain(..).filter_map(|done| self.go_on(ring, done)));
         self.done = done;

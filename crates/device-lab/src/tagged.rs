@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use underseal_device::{
-    Buffer, Channel, Device, Extent, Finished, Geometry, Io, Now, RamDevice, Result, Ring, Started, Token,
+    Buffer, Channel, Device, Extent, Finished, Geometry, Immediate, Io, RamDevice, Result, Ring, RingToken,
+    Started,
 };
 
 /// A device whose blocks have tuples.
@@ -104,27 +105,27 @@ impl TaggedChannel {
 }
 
 impl Channel for TaggedChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.inner.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.inner.write_now(offset, data)
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         match self.inner.read_now(offset, data) {
-            Now::Done => self.tuples.read_now(self.place(offset, 0).0, tags),
-            Now::Blocked(_) => Now::Blocked(0),
-            failed @ Now::Failed(_) => failed,
+            Immediate::Done => self.tuples.read_now(self.place(offset, 0).0, tags),
+            Immediate::Blocked(_) => Immediate::Blocked(0),
+            failed @ Immediate::Failed(_) => failed,
         }
     }
 
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         match self.inner.write_now(offset, data) {
-            Now::Done => self.tuples.write_now(self.place(offset, 0).0, tags),
-            Now::Blocked(_) => Now::Blocked(0),
-            failed @ Now::Failed(_) => failed,
+            Immediate::Done => self.tuples.write_now(self.place(offset, 0).0, tags),
+            Immediate::Blocked(_) => Immediate::Blocked(0),
+            failed @ Immediate::Failed(_) => failed,
         }
     }
 
@@ -148,12 +149,12 @@ impl Channel for TaggedChannel {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
         Some(self.over(done))
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.inner.woken(ring, token, result, over);
         for done in over.split_off(before) {
@@ -173,7 +174,7 @@ mod tests {
         let device = TaggedDevice::in_memory(1 << 20, 4096, 20);
         let mut channel = device.channel(1).unwrap();
         let tags: Vec<u8> = (1..=40).collect();
-        assert!(matches!(channel.write_tagged_now(8192, &[7; 8192], &tags), Now::Done));
+        assert!(matches!(channel.write_tagged_now(8192, &[7; 8192], &tags), Immediate::Done));
         let (mut ring, mut arena) = (Ring::new(2).unwrap(), Arena::new(1 << 20).unwrap());
         let [buffer, tags] = [16384, 80].map(|len| arena.alloc(len).unwrap());
         let io = Io::ReadTagged { offset: 4096, buffer, range: 0..12288, tags };
@@ -191,7 +192,7 @@ mod tests {
     fn a_device_without_tuples_says_so() {
         let ram = RamDevice::new(1 << 20);
         let mut channel = ram.channel(1).unwrap();
-        assert!(matches!(channel.read_tagged_now(0, &mut [0; 512], &mut [0; 8]), Now::Failed(_)));
+        assert!(matches!(channel.read_tagged_now(0, &mut [0; 512], &mut [0; 8]), Immediate::Failed(_)));
         let (mut ring, mut arena) = (Ring::new(2).unwrap(), Arena::new(1 << 20).unwrap());
         let [buffer, tags] = [4096, 8].map(|len| arena.alloc(len).unwrap());
         let io = Io::WriteTagged { offset: 0, buffer, range: 0..4096, tags, durable: true };

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use underseal_device::{
-    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started,
-    Token, Zones,
+    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, IoKind, Result, Ring,
+    RingToken, Started, Zones,
 };
 
 /// A device with zones.
@@ -164,12 +164,12 @@ impl ZonedChannel {
         let (offset, len) = io.extent();
         let whole = self.state.whole(offset, len).map(|(first, last)| Change::Reset { first, last });
         match (io.kind(), whole) {
-            (Kind::Discard | Kind::Zero, Some(reset)) => {
+            (IoKind::Discard | IoKind::Zero, Some(reset)) => {
                 // An empty zone reads as zeros.
                 *io = Io::Zero { offset, len, punch: true };
                 return Ok(reset);
             }
-            (Kind::Write | Kind::Zero, _) => {}
+            (IoKind::Write | IoKind::Zero, _) => {}
             _ => return Ok(Change::None),
         }
         let mut pointers = self.state.pointers();
@@ -202,27 +202,27 @@ impl ZonedChannel {
     }
 }
 
-fn violation(kind: Kind, offset: u64) -> Error {
+fn violation(kind: IoKind, offset: u64) -> Error {
     kind.failed(offset, "not at the zone's write pointer", Errno::IO)
 }
 
 impl Channel for ZonedChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.inner.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         // Held until it is known how much was written; nobody waits long for what is done at once.
         let mut pointers = self.state.pointers();
         match self.state.place(&pointers, offset, data.len() as u64) {
             Place::Conventional => self.inner.write_now(offset, data),
-            Place::Violation => Now::Failed(violation(Kind::Write, offset)),
+            Place::Violation => Immediate::Failed(violation(IoKind::Write, offset)),
             Place::InSequence { zone } => {
                 let answer = self.inner.write_now(offset, data);
                 pointers[zone] += match answer {
-                    Now::Done => data.len() as u64,
-                    Now::Blocked(n) => n as u64,
-                    Now::Failed(_) => 0,
+                    Immediate::Done => data.len() as u64,
+                    Immediate::Blocked(n) => n as u64,
+                    Immediate::Failed(_) => 0,
                 };
                 answer
             }
@@ -231,7 +231,7 @@ impl Channel for ZonedChannel {
 
     fn start(&mut self, ring: &mut Ring, slot: u32, mut io: Io) -> Started {
         let (kind, (offset, len)) = (io.kind(), io.extent());
-        if kind == Kind::Discard
+        if kind == IoKind::Discard
             && !self.state.is_conventional(offset, len)
             && self.state.whole(offset, len).is_none()
         {
@@ -251,13 +251,13 @@ impl Channel for ZonedChannel {
         started
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
         self.over(&done);
         Some(done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.inner.woken(ring, token, result, over);
         over[before..].iter().for_each(|done| self.over(done));
@@ -331,7 +331,7 @@ mod tests {
         let device = ZonedDevice::new(Arc::new(faults), ZONES, true).unwrap();
         let mut io = Blocking::new(&device).unwrap();
         io.write(ZONE, &[7; 4096], false).unwrap();
-        control.add(Rule::new(Fault::EIO).on(Kind::Write).times(1));
+        control.add(Rule::new(Fault::EIO).on(IoKind::Write).times(1));
         assert!(io.write(ZONE + 4096, &[7; 4096], false).is_err());
         assert_eq!((device.write_pointer(1), device.violations()), (Some(ZONE + 4096), 0));
         io.write(ZONE + 4096, &[7; 4096], false).unwrap();

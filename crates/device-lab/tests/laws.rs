@@ -16,8 +16,8 @@ use proptest::test_runner::TestRunner;
 use queue::Queue;
 use server::{Behaviour, Server};
 use underseal_device::{
-    Blocking, Channel, Device, ErrorKind, FileDevice, Io, Kind, NbdDevice, OpenOptions, RamDevice, RbdDevice,
-    Zones,
+    Blocking, Channel, Device, ErrorKind, FileDevice, Io, IoKind, NbdDevice, OpenOptions, RamDevice,
+    RbdDevice, Zones,
 };
 use underseal_device_lab::{
     Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
@@ -342,7 +342,7 @@ fn a_stripes_request_fails_with_its_first_error_and_gives_its_memory_back() {
     let control = faults.control();
     let device = stripe(vec![ram(), model(Arc::new(faults), Profile::nvme())], 4096);
     let mut queue = Queue::new(&*device, DEPTH);
-    control.add(Rule::new(Fault::Error(28)).on(Kind::Write).within(8192..12_288));
+    control.add(Rule::new(Fault::Error(28)).on(IoKind::Write).within(8192..12_288));
     for durable in [false, true] {
         let mut buffer = queue.arena.alloc(128 << 10).unwrap();
         buffer.fill(5);
@@ -354,7 +354,7 @@ fn a_stripes_request_fails_with_its_first_error_and_gives_its_memory_back() {
         queue.arena.free(buffer);
     }
     control.clear();
-    control.add(Rule::new(Fault::EIO).on(Kind::Flush));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Flush));
     assert!(Blocking::new(&*device).unwrap().flush().is_err(), "every member is flushed");
 }
 
@@ -399,7 +399,7 @@ fn writes_that_are_waited_for_together_are_all_there_and_a_failure_is_told() {
     let small = bytes[..big].chunks(BLOCK).enumerate().map(|(n, part)| ((n * BLOCK) as u64, part));
     let parts: Vec<_> = small.rev().chain([(big as u64, &bytes[big..])]).collect();
     control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
-    control.add(Rule::new(Fault::Error(28)).on(Kind::Write).within(8192..12_288));
+    control.add(Rule::new(Fault::Error(28)).on(IoKind::Write).within(8192..12_288));
     assert_eq!(io.write_all(parts.clone()).unwrap_err().errno(), Some(28));
     control.clear();
     io.write(0, &vec![0; SIZE], false).unwrap();

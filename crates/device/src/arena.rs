@@ -19,7 +19,7 @@ const KEPT: usize = 1 << 20;
 
 /// Memory for a queue's requests, reserved when the queue opens.
 pub struct Arena {
-    mapping: Arc<Mapping>,
+    mapping: Arc<MappedMemory>,
     /// For each order, a bit for each piece of that size: set when it is free as a whole.
     free: Vec<Bits>,
     /// Pages beyond this one are not there: never used, or given back.
@@ -36,7 +36,7 @@ impl Arena {
         let orders = (bytes / UNIT).ilog2() as usize + 1;
         let mut free: Vec<Bits> = (0..orders).map(|order| Bits::new((bytes / UNIT) >> order)).collect();
         free[orders - 1].set(0);
-        Ok(Self { mapping: Arc::new(Mapping::new(bytes)?), free, used: 0 })
+        Ok(Self { mapping: Arc::new(MappedMemory::new(bytes)?), free, used: 0 })
     }
 
     /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None` when no piece of that
@@ -53,7 +53,7 @@ impl Arena {
             mapping: self.mapping.clone(),
             start: (index * UNIT) << order,
             len,
-            whole: Some(Whole { order, len }),
+            whole: Some(ArenaPiece { order, len }),
         })
     }
 
@@ -74,7 +74,7 @@ impl Arena {
         let whole = buffer.whole.filter(|whole| whole.len == buffer.len);
         let ours = Arc::ptr_eq(&buffer.mapping, &self.mapping);
         // Of one that was split somebody may still have the rest of the piece.
-        let Some(Whole { mut order, .. }) = whole.filter(|_| ours) else { return Err(buffer) };
+        let Some(ArenaPiece { mut order, .. }) = whole.filter(|_| ours) else { return Err(buffer) };
         let first = buffer.start / UNIT;
         self.used = self.used.max(first + (1 << order));
         let mut index = first >> order;
@@ -116,16 +116,16 @@ fn order_of(len: usize) -> Option<usize> {
 /// Page-aligned memory of one request. Dropping it instead of giving it back leaves its piece unused until the arena
 /// goes.
 pub struct Buffer {
-    mapping: Arc<Mapping>,
+    mapping: Arc<MappedMemory>,
     start: usize,
     len: usize,
     /// None for a part that was split off.
-    whole: Option<Whole>,
+    whole: Option<ArenaPiece>,
 }
 
 /// The piece of the arena that begins with a buffer.
 #[derive(Clone, Copy)]
-struct Whole {
+struct ArenaPiece {
     order: usize,
     /// The buffer's length while none of it is split off.
     len: usize,
@@ -197,17 +197,17 @@ impl fmt::Debug for Buffer {
     }
 }
 
-struct Mapping {
+struct MappedMemory {
     at: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: the mapping is plain memory; who may touch which bytes is settled by the buffers' ownership.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MappedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MappedMemory {}
 
-impl Mapping {
+impl MappedMemory {
     fn new(len: usize) -> Result<Self> {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
         let at = unsafe {
@@ -228,7 +228,7 @@ impl Mapping {
     }
 }
 
-impl Mapping {
+impl MappedMemory {
     /// Gives pages back, which must be of free pieces.
     fn discard(&self, start: usize, len: usize) {
         assert!(start + len <= self.len, "pages of the mapping");
@@ -239,7 +239,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and whole; no buffer refers to it any longer.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };

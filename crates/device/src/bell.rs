@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A descriptor that a ring watches, and that any thread makes readable.
-pub struct Bell(OwnedFd);
+pub struct Wakeup(OwnedFd);
 
-impl Bell {
+impl Wakeup {
     /// One that does not ring.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Wakeup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

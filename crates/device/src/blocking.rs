@@ -1,6 +1,6 @@
 //! A device for those who have nothing else to do: a request is waited for, or several writes together.
 
-use crate::{Arena, Channel, Completion, Device, Error, ErrorKind, Finished, Io, Result, Ring, Started};
+use crate::{Arena, Channel, Device, Error, ErrorKind, Finished, Io, Result, Ring, RingCompletion, Started};
 
 /// The most that one request moves.
 const MOST: usize = 1 << 20;
@@ -212,7 +212,7 @@ impl Blocking {
                 self.astray = true;
                 return Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e));
             }
-            while let Some(Completion { token, result }) = self.ring.next_completion() {
+            while let Some(RingCompletion { token, result }) = self.ring.next_completion() {
                 let before = self.over.len();
                 if token.as_channel().is_some() {
                     self.channel.woken(&mut self.ring, token, result, &mut self.over);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Buffer, Error, Geometry, Kind, Result, Ring, Token, Zone, ZoneAction, ZoneLimits};
+use crate::{Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, Zone, ZoneAction, ZoneLimits};
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
@@ -41,12 +41,12 @@ pub trait Device: Send + Sync {
 
     /// Has something done, once, when it has learnt that nothing can be read or written any more until it is opened again. It must not
     /// wait. Most devices never know.
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         let _ = act;
     }
 
     /// Has requests paused while a snapshot is made of what lies below. Most devices never hear of one.
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         let _ = pause;
     }
 
@@ -93,10 +93,10 @@ pub trait Device: Send + Sync {
 }
 
 /// What is done when a device is lost.
-pub type Lost = Arc<dyn Fn() + Send + Sync>;
+pub type LossHandler = Arc<dyn Fn() + Send + Sync>;
 
 /// Who lets requests wait for the moment of a snapshot.
-pub trait Pause: Send + Sync {
+pub trait SnapshotPause: Send + Sync {
     /// Nothing is written from now on, and all that was is stored. False: that is not so, and everything goes on.
     fn begin(&self) -> bool;
 
@@ -115,7 +115,7 @@ pub struct Extent {
 
 /// How a request was answered that may not wait.
 #[derive(Debug)]
-pub enum Now {
+pub enum Immediate {
     /// All of it is done.
     Done,
     /// So many bytes are done; the rest would block.
@@ -185,38 +185,38 @@ pub enum Started {
 ///
 /// # Contract
 /// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
-/// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`, those for
-/// [`Token::channel`] to `woken`.
+/// depth and no other request in flight has it. Completions that the ring gives for [`RingToken::lower`] go to `finish`, those for
+/// [`RingToken::channel`] to `woken`.
 ///
 /// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a whole: what could not be moved at
-/// once ([`Now::Blocked`], of no bytes) is started anew. No two of them are under way for one block if one of them writes: whoever
+/// once ([`Immediate::Blocked`], of no bytes) is started anew. No two of them are under way for one block if one of them writes: whoever
 /// asks sees to that.
 pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate;
 
     /// Writes without waiting. Memory need not be aligned. What is done is not yet durable.
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now;
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate;
 
     /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has as many bytes as they have.
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let _ = (data, tags);
-        Now::Failed(Kind::Read.untagged(offset))
+        Immediate::Failed(IoKind::Read.untagged(offset))
     }
 
     /// Writes blocks and their tuples without waiting, as [`read_tagged_now`](Channel::read_tagged_now).
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         let _ = (data, tags);
-        Now::Failed(Kind::Write.untagged(offset))
+        Immediate::Failed(IoKind::Write.untagged(offset))
     }
 
     /// Starts a request that may wait.
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started;
 
     /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was started again).
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished>;
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished>;
 
     /// Something has come that the channel waits for by itself, whichever requests are in flight: a socket, a time, the bell that a
     /// library's thread rings. Requests that are over with it are put into `over`.
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>);
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>);
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
-use crate::losses::{Losses, Sticky};
+use crate::losses::{FlushLosses, Sticky};
 use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
@@ -53,15 +53,15 @@ struct Shared {
     /// Another filesystem keeps the write-back errors.
     is_stacked: bool,
     name: String,
-    way: Way,
+    way: FileAccess,
     /// What discards on a block device are multiples of.
     discard_unit: Option<u32>,
-    losses: Arc<Losses>,
+    losses: Arc<FlushLosses>,
 }
 
 /// How a file's data is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum FileAccess {
     /// Through the page cache of a disk: at once where it is cached, else through the ring.
     Cached,
     /// A file that lives in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT is refused there.
@@ -94,9 +94,9 @@ impl FileDevice {
         }
         let size = size(&file).map_err(cannot)?;
         let way = match () {
-            () if options.direct => Way::Direct,
-            () if kind.is_file() && lives_in_memory(&file) => Way::Memory,
-            () => Way::Cached,
+            () if options.direct => FileAccess::Direct,
+            () if kind.is_file() && lives_in_memory(&file) => FileAccess::Memory,
+            () => FileAccess::Cached,
         };
         let (block, memory_alignment) = if options.direct { direct_alignment(&file, &name)? } else { (1, 1) };
         if kind.is_block_device() {
@@ -123,7 +123,7 @@ impl FileDevice {
             true => Some(ioctl_blksszget(&file).map_err(|e| cannot(e.into()))?.max(512)),
             false => None,
         };
-        let losses = Arc::new(Losses::new(&name));
+        let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
         let shared = Shared { file, asking: Mutex::default(), is_stacked, name, way, discard_unit, losses };
         Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
@@ -141,7 +141,7 @@ impl FileDevice {
     /// # Errors
     /// `Open` when it cannot be opened any more.
     pub fn reopen(&self) -> Result<File> {
-        self.open_again(Way::Cached)
+        self.open_again(FileAccess::Cached)
     }
 
     /// Syncs a file that was [opened once more](Self::reopen). When that fails every flush of the device fails from then on: what the
@@ -162,12 +162,12 @@ impl FileDevice {
         self.shared.losses.check()
     }
 
-    fn open_again(&self, way: Way) -> Result<File> {
+    fn open_again(&self, way: FileAccess) -> Result<File> {
         let Shared { file, name, .. } = &*self.shared;
         let cannot = |e| {
             Error::new(ErrorKind::Open, format!("cannot open {name} again, by /proc/self/fd")).with_source(e)
         };
-        open_again(file, if way == Way::Direct { libc::O_DIRECT } else { 0 }).map_err(cannot)
+        open_again(file, if way == FileAccess::Direct { libc::O_DIRECT } else { 0 }).map_err(cannot)
     }
 }
 

@@ -44,9 +44,9 @@ mod signal;
 mod sync;
 
 pub use arena::{Arena, Buffer};
-pub use bell::Bell;
+pub use bell::Wakeup;
 pub use blocking::Blocking;
-pub use channel::{Channel, Device, Extent, Finished, Io, Lost, Now, Pause, Started};
+pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions, open_again};
@@ -58,9 +58,9 @@ pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use rbd::RbdDevice;
-pub use replies::{Awaited, Replies};
-pub use request::Kind;
-pub use ring::{Below, Completion, Ring, Token, restrictions};
+pub use replies::{ReplyReceiver, ReplySender};
+pub use request::IoKind;
+pub use ring::{LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
 
 /// The result of this crate's operations.

@@ -31,11 +31,11 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use rustix::io::Errno;
 
-use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Result, Ring, Started, Token};
+use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, Result, Ring, RingToken, Started};
 
 /// What a device knows of acknowledged writes, over all its channels.
 #[derive(Debug, Default)]
-pub(crate) struct Losses {
+pub(crate) struct FlushLosses {
     /// The device's.
     name: String,
     /// The error number of the first flush that failed; 0 before.
@@ -50,7 +50,7 @@ pub(crate) struct Losses {
     told: AtomicU64,
 }
 
-impl Losses {
+impl FlushLosses {
     pub(crate) fn new(name: &str) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -124,13 +124,13 @@ pub(crate) fn unflushed(errno: Errno) -> Error {
 /// A channel on which every flush fails once one of its device has failed.
 pub(crate) struct Sticky<C> {
     inner: C,
-    losses: Arc<Losses>,
+    losses: Arc<FlushLosses>,
     /// The slots of flushes in flight.
     flushes: Vec<u32>,
 }
 
 impl<C> Sticky<C> {
-    pub(crate) fn new(inner: C, losses: Arc<Losses>) -> Self {
+    pub(crate) fn new(inner: C, losses: Arc<FlushLosses>) -> Self {
         Self { inner, losses, flushes: Vec::new() }
     }
 
@@ -146,19 +146,19 @@ impl<C> Sticky<C> {
 }
 
 impl<C: Channel> Channel for Sticky<C> {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.inner.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.inner.write_now(offset, data)
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         self.inner.read_tagged_now(offset, data, tags)
     }
 
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         self.inner.write_tagged_now(offset, data, tags)
     }
 
@@ -177,13 +177,13 @@ impl<C: Channel> Channel for Sticky<C> {
         started
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let mut done = self.inner.finish(ring, token, result)?;
         self.over(&mut done);
         Some(done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.inner.woken(ring, token, result, over);
         over[before..].iter_mut().for_each(|done| self.over(done));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_flush_that_failed_is_not_made_good() {
-        let losses = Losses::default();
+        let losses = FlushLosses::default();
         losses.check().unwrap();
         losses.fail(Errno::IO);
         losses.fail(Errno::NOSPC);
@@ -209,11 +209,11 @@ mod tests {
     struct Later(Box<dyn Channel>, Vec<u32>);
 
     impl Channel for Later {
-        fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
             self.0.read_now(offset, data)
         }
 
-        fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
             self.0.write_now(offset, data)
         }
 
@@ -227,24 +227,24 @@ mod tests {
             }
         }
 
-        fn finish(&mut self, _: &mut Ring, _: Token, _: i32) -> Option<Finished> {
+        fn finish(&mut self, _: &mut Ring, _: RingToken, _: i32) -> Option<Finished> {
             None
         }
 
-        fn woken(&mut self, _: &mut Ring, _: Token, _: i32, over: &mut Vec<Finished>) {
+        fn woken(&mut self, _: &mut Ring, _: RingToken, _: i32, over: &mut Vec<Finished>) {
             over.extend(self.1.drain(..).map(|slot| Finished::bare(slot, Ok(()))));
         }
     }
 
     #[test]
     fn every_channel_fails_to_flush_from_then_on_and_does_all_else() {
-        let (device, losses) = (RamDevice::new(1 << 20), Arc::new(Losses::default()));
+        let (device, losses) = (RamDevice::new(1 << 20), Arc::new(FlushLosses::default()));
         let mut ring = Ring::new(2).unwrap();
         let [mut a, mut b] =
             [(); 2].map(|()| Sticky::new(Later(device.channel(4).unwrap(), Vec::new()), losses.clone()));
         let wake = |channel: &mut Sticky<Later>, ring: &mut Ring| {
             let mut over = Vec::new();
-            channel.woken(ring, Token::channel(0), 0, &mut over);
+            channel.woken(ring, RingToken::channel(0), 0, &mut over);
             over.into_iter().map(|done| (done.slot, done.result.is_ok())).collect::<Vec<_>>()
         };
         assert!(matches!(a.start(&mut ring, 1, Io::Flush), Started::Pending));
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn every_channel_hears_of_a_loss_once() {
-        let losses = Losses::default();
+        let losses = FlushLosses::default();
         let (mut a, mut b) = (losses.told(), losses.told());
         assert!(!losses.note(), "nothing was written");
         losses.acknowledge();
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_channel_that_flushes_once_takes_the_news_from_no_later_one() {
-        let losses = Losses::default();
+        let losses = FlushLosses::default();
         losses.acknowledge();
         assert!(losses.note());
         let mut suspended = losses.told();

@@ -1,6 +1,6 @@
 //! Where threads leave what is for one that has other things to wait for. `tests/mailbox.rs` tries every interleaving.
 //!
-//! Its owner never sleeps here but in its ring, and whoever sends wakes it, if it sleeps: with a [`Bell`](crate::Bell) that the ring
+//! Its owner never sleeps here but in its ring, and whoever sends wakes it, if it sleeps: with a [`Wakeup`](crate::Wakeup) that the ring
 //! watches.
 
 use std::collections::VecDeque;
@@ -10,12 +10,12 @@ use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// What was sent to one thread that has other things to wait for.
 pub struct Mailbox<T> {
-    inside: Mutex<Inside<T>>,
+    inside: Mutex<MailboxState<T>>,
     /// How many items there are: lets the owner look without the lock.
     count: AtomicUsize,
 }
 
-struct Inside<T> {
+struct MailboxState<T> {
     items: VecDeque<T>,
     /// The owner sleeps, or is about to.
     sleeping: bool,
@@ -24,7 +24,7 @@ struct Inside<T> {
 impl<T> Mailbox<T> {
     /// With room for so many before it has to grow.
     pub fn new(room: usize) -> Self {
-        let inside = Inside { items: VecDeque::with_capacity(room), sleeping: false };
+        let inside = MailboxState { items: VecDeque::with_capacity(room), sleeping: false };
         Self { inside: Mutex::new(inside), count: AtomicUsize::new(0) }
     }
 

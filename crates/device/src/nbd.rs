@@ -73,54 +73,54 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use underseal_nbd_protocol::TransmissionFlags;
 use underseal_sandbox::{Target, will_connect};
 
-use self::address::Place;
+use self::address::ServerAddress;
 use self::channel::{NbdChannel, cannot_open};
-use self::extents::Extents;
-use self::link::{Link, say_goodbye};
-use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
-use crate::bell::Bell;
-use crate::losses::{Losses, Sticky};
+use self::extents::ExtentQuery;
+use self::link::{NbdLink, say_goodbye};
+use self::socket::{HANDSHAKE_LIMIT, NbdSocket, connect_now};
+use crate::bell::Wakeup;
+use crate::losses::{FlushLosses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
-pub use address::Address;
-pub use handshake::{Export, Handshake, Refused};
+pub use address::NbdAddress;
+pub use handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 
 /// An export of an NBD server.
 pub struct NbdDevice {
     shared: Arc<Shared>,
     /// The one connection of a server that does not want several.
-    single: Option<Arc<Link>>,
+    single: Option<Arc<NbdLink>>,
     /// All but the size.
     geometry: Geometry,
-    extents: Extents,
+    extents: ExtentQuery,
 }
 
 /// What all connections have in common.
 struct Shared {
-    address: Address,
+    address: NbdAddress,
     name: String,
     /// The host's addresses, looked up once: no name server is waited for amid requests.
     addresses: Vec<SocketAddr>,
-    export: Export,
+    export: ServerExport,
     /// The export's size when it was last asked for; what `export` says is of opening time.
     size: AtomicU64,
-    losses: Arc<Losses>,
+    losses: Arc<FlushLosses>,
     /// A connection that nobody uses now.
-    spare: Mutex<Option<Connected>>,
+    spare: Mutex<Option<NegotiatedConnection>>,
     /// Those in use.
-    sockets: Mutex<Vec<Weak<Socket>>>,
+    sockets: Mutex<Vec<Weak<NbdSocket>>>,
 }
 
 /// A connection that is negotiated.
-struct Connected {
-    socket: Arc<Socket>,
+struct NegotiatedConnection {
+    socket: Arc<NbdSocket>,
     structured: bool,
     /// The export's size as this connection knows it: for another one the client has to connect again.
     size: u64,
 }
 
-impl Connected {
-    fn new(socket: Arc<Socket>, export: &Export) -> Self {
+impl NegotiatedConnection {
+    fn new(socket: Arc<NbdSocket>, export: &ServerExport) -> Self {
         Self { socket, structured: export.structured, size: export.size }
     }
 }
@@ -131,14 +131,14 @@ impl NbdDevice {
     /// # Errors
     /// `Open` when the server is not there, is none, or does not give the export; also when it is to be written to, and is
     /// read-only.
-    pub fn open(address: Address, read_only: bool) -> Result<Self> {
+    pub fn open(address: NbdAddress, read_only: bool) -> Result<Self> {
         let name = address.to_string();
         let addresses = address
             .place
             .lookup()
             .map_err(|e| Error::new(ErrorKind::Open, format!("{name}: no such host")).with_source(e))?;
         // For when the server went away and came back.
-        if let Place::Unix(path) = &address.place {
+        if let ServerAddress::Unix(path) = &address.place {
             will_connect(Target::Unix(path));
         }
         addresses.iter().for_each(|to| will_connect(Target::Tcp(*to)));
@@ -165,16 +165,16 @@ impl NbdDevice {
             tag_size: 0,
         };
         let several = has(TransmissionFlags::CAN_MULTI_CONN);
-        let spare = Mutex::new(Some(Connected::new(socket, &export)));
+        let spare = Mutex::new(Some(NegotiatedConnection::new(socket, &export)));
         let size = AtomicU64::new(export.size);
-        let (losses, sockets) = (Arc::new(Losses::new(&name)), Mutex::default());
+        let (losses, sockets) = (Arc::new(FlushLosses::new(&name)), Mutex::default());
         let shared = Arc::new(Shared { address, name, addresses, export, size, losses, spare, sockets });
-        let single = (!several).then(|| Arc::new(Link::new(shared.clone())));
-        Ok(Self { shared, single, geometry, extents: Extents::default() })
+        let single = (!several).then(|| Arc::new(NbdLink::new(shared.clone())));
+        Ok(Self { shared, single, geometry, extents: ExtentQuery::default() })
     }
 
     /// What the server said of the export when it was opened.
-    pub fn export(&self) -> Export {
+    pub fn export(&self) -> ServerExport {
         self.shared.export
     }
 }
@@ -198,13 +198,13 @@ impl Device for NbdDevice {
         }
         let (socket, export) =
             connect_now(address, addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(name, &e))?;
-        if let Some(why) = self.shared.differs(&Export { size: self.shared.size(), ..export }) {
+        if let Some(why) = self.shared.differs(&ServerExport { size: self.shared.size(), ..export }) {
             let context = format!("{name}: what is served there is another export: {why}");
             return Err(Error::new(ErrorKind::Open, context));
         }
         // Connections that are used are made again when a request needs what they do not reach.
         self.shared.size.store(export.size, SeqCst);
-        self.shared.keep_spare(Connected::new(socket, &export));
+        self.shared.keep_spare(NegotiatedConnection::new(socket, &export));
         Ok(self.geometry().size)
     }
 
@@ -213,8 +213,8 @@ impl Device for NbdDevice {
             Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e)
         };
         let (link, bell) = match &self.single {
-            Some(link) => (link.clone(), Some(Arc::new(Bell::new().map_err(no_bell)?))),
-            None => (Arc::new(Link::new(self.shared.clone())), None),
+            Some(link) => (link.clone(), Some(Arc::new(Wakeup::new().map_err(no_bell)?))),
+            None => (Arc::new(NbdLink::new(self.shared.clone())), None),
         };
         let channel = NbdChannel::new(self.shared.clone(), link, bell);
         Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
@@ -239,7 +239,7 @@ impl Device for NbdDevice {
 
 impl Shared {
     /// A connection that nobody uses, if there is one and it is whole.
-    fn take_spare(&self) -> Option<Connected> {
+    fn take_spare(&self) -> Option<NegotiatedConnection> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         if spare.socket.is_dead() {
             self.note_loss(&spare.socket);
@@ -257,7 +257,7 @@ impl Shared {
     }
 
     /// Keeps a connection for the next channel. One is enough.
-    fn keep_spare(&self, spare: Connected) {
+    fn keep_spare(&self, spare: NegotiatedConnection) {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = kept.take() {
             // Nobody would look at it any more, and its channel's writes may not be flushed.
@@ -271,14 +271,14 @@ impl Shared {
     }
 
     /// A connection is used from now on.
-    fn register(&self, socket: &Arc<Socket>) {
+    fn register(&self, socket: &Arc<NbdSocket>) {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, &Arc::downgrade(socket)));
         sockets.push(Arc::downgrade(socket));
     }
 
     /// A connection has ended, and perhaps the server. Others that ended with it count as one.
-    fn note_loss(&self, socket: &Socket) {
+    fn note_loss(&self, socket: &NbdSocket) {
         if !socket.count() {
             return;
         }
@@ -294,7 +294,7 @@ impl Shared {
     }
 
     /// A change was acknowledged on this connection. Where its end is counted already, another thread saw it between the reply and this.
-    fn acknowledge(&self, socket: &Socket) {
+    fn acknowledge(&self, socket: &NbdSocket) {
         self.losses.acknowledge();
         if socket.is_counted() {
             self.note();
@@ -316,7 +316,7 @@ impl Shared {
     fn look(&self) {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is counted may hide another that died later.
-        let is_news = |socket: &Arc<Socket>| !socket.is_counted() && socket.is_dead();
+        let is_news = |socket: &Arc<NbdSocket>| !socket.is_counted() && socket.is_dead();
         let dead = sockets.iter().filter_map(Weak::upgrade).find(is_news);
         drop(sockets);
         if let Some(socket) = dead {
@@ -325,7 +325,7 @@ impl Shared {
     }
 
     /// What is different about an export that should be the same; `None` when it can take its place.
-    fn differs(&self, now: &Export) -> Option<String> {
+    fn differs(&self, now: &ServerExport) -> Option<String> {
         let was = &self.export;
         let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;
         let size = self.size();
@@ -359,8 +359,8 @@ mod tests {
     use super::*;
 
     fn shared() -> Shared {
-        let address: Address = "nbd+unix:///?socket=/nowhere".parse().unwrap();
-        let export = Export {
+        let address: NbdAddress = "nbd+unix:///?socket=/nowhere".parse().unwrap();
+        let export = ServerExport {
             size: 1 << 20,
             flags: TransmissionFlags::all(),
             min_block: 1,
@@ -369,7 +369,7 @@ mod tests {
             structured: true,
             allocation: None,
         };
-        let losses = Arc::new(Losses::new("test"));
+        let losses = Arc::new(FlushLosses::new("test"));
         let (spare, sockets) = (Mutex::default(), Mutex::default());
         let (name, size) = (address.to_string(), AtomicU64::new(export.size));
         Shared { address, name, addresses: Vec::new(), export, size, losses, spare, sockets }
@@ -380,7 +380,7 @@ mod tests {
     fn a_write_that_is_acknowledged_after_its_connection_was_counted_is_a_loss_of_its_own() {
         let shared = shared();
         let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
-        let sockets: Vec<_> = ours.into_iter().map(|fd| Arc::new(Socket::new(fd.into()))).collect();
+        let sockets: Vec<_> = ours.into_iter().map(|fd| Arc::new(NbdSocket::new(fd.into()))).collect();
         sockets.iter().for_each(|socket| shared.register(socket));
         drop(theirs);
         let mut seen = shared.losses.told();

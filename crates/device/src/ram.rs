@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::{Channel, Device, Extent, Finished, Geometry, Io, Now, Result, Ring, Started, Token};
+use crate::{Channel, Device, Extent, Finished, Geometry, Immediate, Io, Result, Ring, RingToken, Started};
 
 /// Bytes under one lock, and the unit of allocation.
 const STRIPE: usize = 64 << 10;
@@ -90,7 +90,7 @@ impl RamChannel {
 }
 
 impl Channel for RamChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         let mut done = 0;
         self.over(offset, data.len(), |stripe, from, n| {
             let to = &mut data[done..done + n];
@@ -100,10 +100,10 @@ impl Channel for RamChannel {
             }
             done += n;
         });
-        Now::Done
+        Immediate::Done
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         let mut done = 0;
         self.over(offset, data.len(), |stripe, from, n| {
             let mut stripe = stripe.write().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +111,7 @@ impl Channel for RamChannel {
             bytes[from..from + n].copy_from_slice(&data[done..done + n]);
             done += n;
         });
-        Now::Done
+        Immediate::Done
     }
 
     fn start(&mut self, _ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -137,12 +137,12 @@ impl Channel for RamChannel {
         Started::Finished(Finished { slot, buffer, tags: None, result: Ok(()) })
     }
 
-    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
+    fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }
 
     /// It waits for nothing.
-    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
+    fn woken(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 #[cfg(test)]
@@ -154,9 +154,9 @@ mod tests {
         let device = RamDevice::new(4 << 20);
         let mut channel = device.channel(1).unwrap();
         let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
-        assert!(matches!(channel.write_now(65_000, &data), Now::Done));
+        assert!(matches!(channel.write_now(65_000, &data), Immediate::Done));
         let mut back = vec![1; 200_002];
-        assert!(matches!(channel.read_now(64_999, &mut back), Now::Done));
+        assert!(matches!(channel.read_now(64_999, &mut back), Immediate::Done));
         assert_eq!(back[1..200_001], data);
         assert_eq!((back[0], back[200_001]), (0, 0));
     }

@@ -45,13 +45,13 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, mpsc};
 use rustix::io::Errno;
 
 use self::channel::RbdChannel;
-use self::holder::Holder;
+use self::holder::LockHolderFile;
 use self::library::{Cluster, Image};
 use self::lock::lock;
-use crate::losses::{Losses, Sticky};
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Pause, Result};
+use crate::losses::{FlushLosses, Sticky};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SnapshotPause};
 
-pub use address::Address;
+pub use address::RbdAddress;
 
 /// What can be read and written.
 const BLOCK: u32 = 512;
@@ -75,7 +75,7 @@ struct Shared {
     /// None when it was let go.
     image: RwLock<Option<Image>>,
     /// Says that this process has the lock, as long as it has.
-    holder: Mutex<Option<Holder>>,
+    holder: Mutex<Option<LockHolderFile>>,
     name: String,
     /// All but the size.
     geometry: Geometry,
@@ -86,9 +86,9 @@ struct Shared {
     /// It can tell quickly what is stored.
     tells: bool,
     shut_out: AtomicBool,
-    when_lost: OnceLock<Lost>,
+    when_lost: OnceLock<LossHandler>,
     told: Once,
-    losses: Arc<Losses>,
+    losses: Arc<FlushLosses>,
 }
 
 impl RbdDevice {
@@ -97,7 +97,7 @@ impl RbdDevice {
     ///
     /// # Errors
     /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when somebody else writes to it.
-    pub fn open(address: &Address, read_only: bool, holders: Option<&Path>) -> Result<Self> {
+    pub fn open(address: &RbdAddress, read_only: bool, holders: Option<&Path>) -> Result<Self> {
         let name = address.to_string();
         if address.is_snapshot() && !read_only {
             let what = format!(
@@ -143,7 +143,7 @@ impl RbdDevice {
         let shared = Shared {
             image: RwLock::new(Some(image)),
             holder: Mutex::new(holder),
-            losses: Arc::new(Losses::new(&name)),
+            losses: Arc::new(FlushLosses::new(&name)),
             name,
             geometry,
             size: AtomicU64::new(size),
@@ -159,7 +159,7 @@ impl RbdDevice {
 }
 
 /// A connection to the cluster of an address.
-fn connected(address: &Address) -> Result<Cluster> {
+fn connected(address: &RbdAddress) -> Result<Cluster> {
     let failed =
         |what: String, e: Errno| Error::new(ErrorKind::Open, format!("{address}: {what}")).with_source(e);
     // Whoever begins with the library has it read them, too.
@@ -242,7 +242,7 @@ fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
 }
 
 /// What the image or its pool turns on again: a cache that would acknowledge what is nowhere yet, and writes that would never be over.
-fn only_as_asked(image: &Image, address: &Address) -> Result<()> {
+fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
     let refused = |what: String| Error::new(ErrorKind::Open, format!("{address}: {what}"));
     // Where there are none, nobody can have changed them.
     let [cache, lends] = image.settings([c"rbd_cache", c"rbd_disable_zero_copy_writes"]).map_err(|e| {
@@ -365,7 +365,7 @@ impl Device for RbdDevice {
         drop(self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         if self.shared.geometry.read_only {
             return;
         }
@@ -400,7 +400,7 @@ impl Device for RbdDevice {
         }
     }
 
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         // The first one that asks serves it; it may be lost already.
         let _ = self.shared.when_lost.set(act);
         if self.shared.was_shut_out() {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Bell, Mailbox, POLLIN, Ring, Token, monotonic};
+use crate::{Mailbox, POLLIN, Ring, RingToken, Wakeup, monotonic};
 
 /// What a channel is woken for: an answer is there, or it is time to try again to listen for one.
 const BELL: u8 = 0;
@@ -15,12 +15,12 @@ const CLOCK: u8 = 1;
 const SOON: Duration = Duration::from_millis(10);
 
 /// Where a channel's answers are sent, by any thread, also when the channel has gone.
-pub struct Replies<T> {
+pub struct ReplySender<T> {
     mailbox: Mailbox<T>,
-    bell: Bell,
+    bell: Wakeup,
 }
 
-impl<T> Replies<T> {
+impl<T> ReplySender<T> {
     /// Sends an answer. It waits for nobody.
     pub fn send(&self, reply: T) {
         if self.mailbox.send(reply) {
@@ -29,9 +29,9 @@ impl<T> Replies<T> {
     }
 }
 
-/// The channel's own side: the answers that it waits for. It takes the [tokens](Token::channel) 0 and 1.
-pub struct Awaited<T> {
-    replies: Arc<Replies<T>>,
+/// The channel's own side: the answers that it waits for. It takes the [tokens](RingToken::channel) 0 and 1.
+pub struct ReplyReceiver<T> {
+    replies: Arc<ReplySender<T>>,
     come: VecDeque<T>,
     count: usize,
     /// The next answer rings the bell, or one has.
@@ -41,19 +41,19 @@ pub struct Awaited<T> {
     ticks: bool,
 }
 
-impl<T> Awaited<T> {
+impl<T> ReplyReceiver<T> {
     /// For `depth` answers at a time.
     ///
     /// # Errors
     /// When the system has no descriptor for the bell.
     pub fn new(depth: u32) -> io::Result<Self> {
-        let replies = Arc::new(Replies { mailbox: Mailbox::new(depth as usize), bell: Bell::new()? });
+        let replies = Arc::new(ReplySender { mailbox: Mailbox::new(depth as usize), bell: Wakeup::new()? });
         let come = VecDeque::with_capacity(depth as usize);
         Ok(Self { replies, come, count: 0, expects: false, listens: false, ticks: false })
     }
 
     /// Where they are sent.
-    pub fn replies(&self) -> Arc<Replies<T>> {
+    pub fn replies(&self) -> Arc<ReplySender<T>> {
         self.replies.clone()
     }
 
@@ -64,7 +64,7 @@ impl<T> Awaited<T> {
     }
 
     /// What has come, when the ring has woken the channel.
-    pub fn woken(&mut self, ring: &mut Ring, token: Token) -> impl Iterator<Item = T> + use<'_, T> {
+    pub fn woken(&mut self, ring: &mut Ring, token: RingToken) -> impl Iterator<Item = T> + use<'_, T> {
         match token.what() {
             BELL => {
                 self.listens = false;
@@ -88,10 +88,10 @@ impl<T> Awaited<T> {
             self.replies.bell.ring();
         }
         if !self.listens {
-            match ring.poll(self.replies.bell.as_fd(), POLLIN, Token::channel(BELL)) {
+            match ring.poll(self.replies.bell.as_fd(), POLLIN, RingToken::channel(BELL)) {
                 Ok(()) => self.listens = true,
                 Err(_) if self.ticks => {}
-                Err(_) => self.ticks = ring.timeout(Token::channel(CLOCK), monotonic() + SOON).is_ok(),
+                Err(_) => self.ticks = ring.timeout(RingToken::channel(CLOCK), monotonic() + SOON).is_ok(),
             }
         }
     }

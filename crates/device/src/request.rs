@@ -7,7 +7,7 @@ use crate::{Buffer, Error, ErrorKind, Finished, Io};
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of `Io`, which explains them")]
-pub enum Kind {
+pub enum IoKind {
     Read,
     Write,
     Flush,
@@ -16,7 +16,7 @@ pub enum Kind {
     Prefetch,
 }
 
-impl Kind {
+impl IoKind {
     /// True when it changes what is stored.
     pub fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Discard | Self::Zero)
@@ -43,14 +43,14 @@ impl Kind {
 
 impl Io {
     /// What it does.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> IoKind {
         match self {
-            Self::Read { .. } | Self::ReadTagged { .. } => Kind::Read,
-            Self::Write { .. } | Self::WriteTagged { .. } => Kind::Write,
-            Self::Flush => Kind::Flush,
-            Self::Discard { .. } => Kind::Discard,
-            Self::Zero { .. } => Kind::Zero,
-            Self::Prefetch { .. } => Kind::Prefetch,
+            Self::Read { .. } | Self::ReadTagged { .. } => IoKind::Read,
+            Self::Write { .. } | Self::WriteTagged { .. } => IoKind::Write,
+            Self::Flush => IoKind::Flush,
+            Self::Discard { .. } => IoKind::Discard,
+            Self::Zero { .. } => IoKind::Zero,
+            Self::Prefetch { .. } => IoKind::Prefetch,
         }
     }
 

@@ -25,9 +25,9 @@ use crate::{Error, ErrorKind, Result, monotonic};
 ///   0  1      depth  |  forks of the way (28 bits)  |  the queue's channel (20)  |  what it waits for (6)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token(u64);
+pub struct RingToken(u64);
 
-impl Token {
+impl RingToken {
     const EVENT: u64 = 1 << 63;
     const CHANNEL: u64 = 1 << 62;
     const DEPTH: u32 = 54;
@@ -82,7 +82,7 @@ impl Token {
 
     /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is the channel itself.
     pub fn fork(self, of: usize) -> Option<(usize, Self)> {
-        let bits = Below::fork_bits(of);
+        let bits = LowerToken::fork_bits(of);
         let forks = (self.0 & ((1 << Self::DEPTH) - 1)) >> Self::FORKS & ((1 << 28) - 1);
         let low = self.0 & ((1 << Self::FORKS) - 1);
         let head = (self.0 >> Self::DEPTH).checked_sub(1).filter(|_| self.depth() != 0)?;
@@ -110,13 +110,13 @@ impl Token {
 
 /// One of a channel's lower channels, as a token finds it again.
 #[derive(Debug, Clone, Copy)]
-pub struct Below {
+pub struct LowerToken {
     bits: u32,
     number: usize,
     of: usize,
 }
 
-impl Below {
+impl LowerToken {
     /// The only one, whose slots are those of the channel above.
     pub const ONLY: Self = Self { bits: 0, number: 0, of: 1 };
 
@@ -142,28 +142,28 @@ struct Marks {
 }
 
 impl Marks {
-    fn below(self, below: Below) -> Self {
-        let forks = self.forks + Below::fork_bits(below.of);
-        debug_assert!(Token::FORKS + forks <= Token::DEPTH, "the way down is too long for a token");
-        let fork = (below.number as u64) << (Token::FORKS + self.forks);
+    fn below(self, below: LowerToken) -> Self {
+        let forks = self.forks + LowerToken::fork_bits(below.of);
+        debug_assert!(RingToken::FORKS + forks <= RingToken::DEPTH, "the way down is too long for a token");
+        let fork = (below.number as u64) << (RingToken::FORKS + self.forks);
         Self {
-            slots: self.slots + Token::nesting(below.bits),
-            own: self.own + (1 << Token::DEPTH) + fork,
+            slots: self.slots + RingToken::nesting(below.bits),
+            own: self.own + (1 << RingToken::DEPTH) + fork,
             forks,
         }
     }
 
-    fn mark(self, token: Token) -> Token {
-        let mark = if token.0 & Token::CHANNEL == 0 { self.slots } else { self.own };
-        Token(token.0 | mark)
+    fn mark(self, token: RingToken) -> RingToken {
+        let mark = if token.0 & RingToken::CHANNEL == 0 { self.slots } else { self.own };
+        RingToken(token.0 | mark)
     }
 }
 
 /// Something that the ring was waiting for.
 #[derive(Debug, Clone, Copy)]
-pub struct Completion {
+pub struct RingCompletion {
     /// Whose.
-    pub token: Token,
+    pub token: RingToken,
     /// As the system call would have returned: a count, or a negative error number.
     pub result: i32,
 }
@@ -210,16 +210,16 @@ impl Ring {
         Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), posted: VecDeque::new() })
     }
 
-    /// Runs a lower channel. The completions of its requests come with a token that [`Token::below`] opens, what it waits for by
-    /// itself with one that [`Token::fork`] opens.
-    pub fn nested<T>(&mut self, below: Below, run: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs a lower channel. The completions of its requests come with a token that [`RingToken::below`] opens, what it waits for by
+    /// itself with one that [`RingToken::fork`] opens.
+    pub fn nested<T>(&mut self, below: LowerToken, run: impl FnOnce(&mut Self) -> T) -> T {
         self.marked(self.marks.below(below), run)
     }
 
     /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token that tells the number
-    /// ([`Token::as_channel`]). Who has one channel only need not say so.
+    /// ([`RingToken::as_channel`]). Who has one channel only need not say so.
     pub fn channel<T>(&mut self, number: usize, run: impl FnOnce(&mut Self) -> T) -> T {
-        self.marked(Marks { own: (number as u64) << Token::OWNER, ..Marks::default() }, run)
+        self.marked(Marks { own: (number as u64) << RingToken::OWNER, ..Marks::default() }, run)
     }
 
     fn marked<T>(&mut self, marks: Marks, run: impl FnOnce(&mut Self) -> T) -> T {
@@ -233,7 +233,7 @@ impl Ring {
     ///
     /// # Errors
     /// When the kernel (before 5.11) cannot wait for completions and for a time at once.
-    pub fn timeout(&mut self, token: Token, deadline: Duration) -> io::Result<()> {
+    pub fn timeout(&mut self, token: RingToken, deadline: Duration) -> io::Result<()> {
         if !self.has_timeouts() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
@@ -246,7 +246,7 @@ impl Ring {
         self.ring.params().is_feature_ext_arg()
     }
 
-    /// Watches a descriptor once: a completion with `Token::event(number)` comes when one of `events` (poll(2) bits)
+    /// Watches a descriptor once: a completion with `RingToken::event(number)` comes when one of `events` (poll(2) bits)
     /// holds. The descriptor must stay open until then.
     ///
     /// # Errors
@@ -254,12 +254,12 @@ impl Ring {
     pub fn watch(&mut self, fd: BorrowedFd<'_>, events: i16, number: u32) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
             .build()
-            .user_data(Token::event(number).0);
+            .user_data(RingToken::event(number).0);
         // SAFETY: polling refers to no memory of ours.
         unsafe { self.push(&poll) }
     }
 
-    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with `Token::event(number)` brings what it
+    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with `RingToken::event(number)` brings what it
     /// answers. The descriptor must stay open until then.
     ///
     /// # Errors
@@ -278,13 +278,13 @@ impl Ring {
         let command = opcode::UringCmd16::new(types::Fd(fd.as_raw_fd()), operation)
             .cmd(payload)
             .build()
-            .user_data(Token::event(number).0);
+            .user_data(RingToken::event(number).0);
         // SAFETY: the caller's promise.
         unsafe { self.push(&command) }
     }
 
     /// Gives a completion with result 0 at once.
-    pub fn post(&mut self, token: Token) {
+    pub fn post(&mut self, token: RingToken) {
         self.posted.push_back(self.marks.mark(token).0);
     }
 
@@ -292,7 +292,7 @@ impl Ring {
     ///
     /// # Errors
     /// When the ring cannot take an operation.
-    pub fn poll(&mut self, fd: BorrowedFd<'_>, events: i16, token: Token) -> io::Result<()> {
+    pub fn poll(&mut self, fd: BorrowedFd<'_>, events: i16, token: RingToken) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
             .build()
             .user_data(token.0);
@@ -306,7 +306,7 @@ impl Ring {
     /// The memory that the operation refers to stays valid, and untouched where the kernel writes, until its completion
     /// has come.
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        let marked = self.marks.mark(Token(entry.get_user_data())).0;
+        let marked = self.marks.mark(RingToken(entry.get_user_data())).0;
         let nested;
         let entry = if marked == entry.get_user_data() {
             entry
@@ -385,19 +385,19 @@ impl Ring {
     }
 
     /// The next completion that has come.
-    pub fn next_completion(&mut self) -> Option<Completion> {
+    pub fn next_completion(&mut self) -> Option<RingCompletion> {
         if let Some(token) = self.posted.pop_front() {
-            return Some(Completion { token: Token(token), result: 0 });
+            return Some(RingCompletion { token: RingToken(token), result: 0 });
         }
         if let Some(entry) = self.ring.completion().next() {
-            return Some(Completion { token: Token(entry.user_data()), result: entry.result() });
+            return Some(RingCompletion { token: RingToken(entry.user_data()), result: entry.result() });
         }
         let &Reverse((deadline, token)) = self.timeouts.peek()?;
         if deadline > monotonic() {
             return None;
         }
         self.timeouts.pop();
-        Some(Completion { token: Token(token), result: -libc::ETIME })
+        Some(RingCompletion { token: RingToken(token), result: -libc::ETIME })
     }
 }
 
@@ -418,9 +418,10 @@ mod tests {
         let mut ring = Ring::new(4).unwrap();
         let (outer, inner) = (5u32, (5 << 4 | 3) << 2 | 1);
         let past = monotonic();
-        let (first, then) = (Below::new(4, 0, 1), Below::new(2, 0, 1));
-        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(Token::lower(inner), past))).unwrap();
-        ring.timeout(Token::lower(outer), past).unwrap();
+        let (first, then) = (LowerToken::new(4, 0, 1), LowerToken::new(2, 0, 1));
+        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(RingToken::lower(inner), past)))
+            .unwrap();
+        ring.timeout(RingToken::lower(outer), past).unwrap();
         let mut seen = Vec::new();
         while seen.len() < 2 {
             ring.wait().unwrap();
@@ -431,23 +432,23 @@ mod tests {
         let third = second.below(2).unwrap();
         let slots = [seen[0], second, third, seen[1]].map(|t| t.as_lower().unwrap());
         assert_eq!(slots, [outer, outer << 4 | 3, inner, outer]);
-        assert_eq!((third, third.below(0)), (Token::lower(inner), None));
+        assert_eq!((third, third.below(0)), (RingToken::lower(inner), None));
     }
 
     #[test]
     fn tokens_of_its_own_find_each_channel() {
         let mut ring = Ring::new(4).unwrap();
         // A queue's fifth channel: a stripe of three, the last of which is a model of a stripe of two.
-        let own = |what: u8| move |ring: &mut Ring| ring.post(Token::channel(what));
+        let own = |what: u8| move |ring: &mut Ring| ring.post(RingToken::channel(what));
         ring.channel(4, |ring| {
             own(1)(ring);
-            ring.nested(Below::new(4, 2, 3), |ring| {
+            ring.nested(LowerToken::new(4, 2, 3), |ring| {
                 own(2)(ring);
-                ring.nested(Below::ONLY, |ring| {
+                ring.nested(LowerToken::ONLY, |ring| {
                     own(3)(ring);
-                    ring.nested(Below::new(4, 1, 2), own(63));
+                    ring.nested(LowerToken::new(4, 1, 2), own(63));
                 });
-                ring.post(Token::lower(7 << 4));
+                ring.post(RingToken::lower(7 << 4));
             });
         });
         own(5)(&mut ring);
@@ -473,7 +474,7 @@ mod tests {
         let start = monotonic();
         let deadline = |slot: u32| start + Duration::from_millis(u64::from(slot) * 3);
         // More than the ring takes at a time.
-        (0..20).rev().for_each(|slot| ring.timeout(Token::lower(slot), deadline(slot)).unwrap());
+        (0..20).rev().for_each(|slot| ring.timeout(RingToken::lower(slot), deadline(slot)).unwrap());
         let mut seen = Vec::new();
         while seen.len() < 20 {
             ring.wait().unwrap();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use one::One;
 use rustix::fs::OFlags;
 use underseal_device::{
-    Blocking, Device, ErrorKind, Extent, FileDevice, Io, Now, OpenOptions, Ring, Started,
+    Blocking, Device, ErrorKind, Extent, FileDevice, Immediate, Io, OpenOptions, Ring, Started,
 };
 
 const EINTR: i32 = 4;
@@ -74,7 +74,7 @@ fn a_cached_page_is_read_at_once() {
     // Where memory is short the cache loses a page now and then.
     let at_once = (0..100).any(|_| {
         std::fs::read(&f.path).unwrap();
-        matches!(channel.read_now(777, &mut data), Now::Done)
+        matches!(channel.read_now(777, &mut data), Immediate::Done)
     });
     assert!(at_once);
     assert_eq!(data, pattern(1 << 20)[777..10_777]);
@@ -87,9 +87,9 @@ fn a_file_in_memory_is_read_and_written_at_once() {
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
     let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
     let mut channel = device.channel(1).unwrap();
-    assert!(matches!(channel.write_now(5, &pattern(9000)), Now::Done));
+    assert!(matches!(channel.write_now(5, &pattern(9000)), Immediate::Done));
     let mut data = vec![0; 9000];
-    assert!(matches!(channel.read_now(5, &mut data), Now::Done));
+    assert!(matches!(channel.read_now(5, &mut data), Immediate::Done));
     assert_eq!(data, pattern(9000));
 }
 

@@ -27,11 +27,11 @@ mod sync;
 mod view;
 mod write;
 
-pub use crypto::{Crypto, Policy};
-pub(crate) use failure::Failure;
-pub(crate) use open::{Closing, Held, OpenFile, size_of};
+pub use crypto::{Crypto, CryptoPolicy};
+pub(crate) use failure::FsError;
+pub(crate) use open::{Closing, LowerDescriptor, OpenFile, size_of};
 pub(crate) use sync::Opener;
-pub(crate) use view::View;
+pub(crate) use view::LowerView;
 pub use view::{MountKeys, Sealing};
 
 use crate::EXTENT;

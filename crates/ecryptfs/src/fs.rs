@@ -56,14 +56,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use rustix::io::Errno;
 
-pub use crate::file::{Crypto, MountKeys, Policy, Sealing};
+pub use crate::file::{Crypto, CryptoPolicy, MountKeys, Sealing};
 pub(crate) use mount::raise_descriptor_limit;
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
-pub use underseal_fuse::Mounted;
+pub use underseal_fuse::MountEntry;
 
-use crate::file::View;
+use crate::file::LowerView;
 use crate::proc_path;
-use complaints::Complaints;
+use complaints::FailureLog;
 use handles::Handles;
 use nodes::Nodes;
 
@@ -76,8 +76,8 @@ type Answer<T> = Result<T, Errno>;
 struct Fs {
     nodes: Nodes,
     handles: Handles,
-    complaints: Complaints,
-    view: Arc<View>,
+    complaints: FailureLog,
+    view: Arc<LowerView>,
     /// Held while long names come and go.
     long_names: Mutex<()>,
     /// Files are made on behalf of whoever asks.
@@ -91,8 +91,8 @@ impl Fs {
         Ok(Self {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
-            complaints: Complaints::default(),
-            view: Arc::new(View { sealing }),
+            complaints: FailureLog::default(),
+            view: Arc::new(LowerView { sealing }),
             long_names: Mutex::default(),
             root: identity::is_root(),
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),

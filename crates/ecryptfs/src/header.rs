@@ -9,7 +9,7 @@
 
 mod packet;
 
-pub(crate) use packet::{Reader, write_length};
+pub(crate) use packet::{PacketReader, write_length};
 
 pub use packet::KeyPacket;
 
@@ -20,7 +20,7 @@ pub const XATTR: &str = "user.ecryptfs";
 
 /// Where a header lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum HeaderLocation {
     /// In front of the contents.
     File,
     /// In the xattr `user.ecryptfs`; the lower file begins with the contents.
@@ -29,9 +29,9 @@ pub enum Place {
 
 /// A header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct FileHeader {
     size: u64,
-    place: Place,
+    place: HeaderLocation,
     marker: u32,
     version: u8,
     /// The low 24 bits.
@@ -55,7 +55,7 @@ const WRITTEN: usize = 4000;
 /// The least that a header takes of its file.
 const IN_FILE: usize = 8192;
 
-impl Header {
+impl FileHeader {
     /// How much of a file to read: nothing behind it is looked at.
     pub const PARSED: usize = PARSED;
     /// How much of its file a new header takes.
@@ -65,10 +65,10 @@ impl Header {
     ///
     /// # Errors
     /// `BadOption` for no token, or more than fit; `Memory`; `Io` when the kernel has no random bytes.
-    pub fn new(key: &FileKey, tokens: &[&AuthToken], place: Place) -> Result<Self> {
+    pub fn new(key: &FileKey, tokens: &[&AuthToken], place: HeaderLocation) -> Result<Self> {
         let mut marker = [0; 4];
         random::fill(&mut marker)?;
-        let place_flag = if place == Place::Xattr { IN_XATTR } else { 0 };
+        let place_flag = if place == HeaderLocation::Xattr { IN_XATTR } else { 0 };
         let mut header = Self {
             size: 0,
             place,
@@ -88,20 +88,20 @@ impl Header {
         Ok(header)
     }
 
-    /// The header at the start of a file, of which at least [`Header::PARSED`] bytes are given where it has so many.
+    /// The header at the start of a file, of which at least [`FileHeader::PARSED`] bytes are given where it has so many.
     ///
     /// # Errors
     /// `NotEncrypted` when there is none; `BadHeader`; `Unsupported` for a later version.
     pub fn read(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes, Place::File)
+        Self::parse(bytes, HeaderLocation::File)
     }
 
     /// The header in an xattr.
     ///
     /// # Errors
-    /// As [`Header::read`].
+    /// As [`FileHeader::read`].
     pub fn read_xattr(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes, Place::Xattr)
+        Self::parse(bytes, HeaderLocation::Xattr)
     }
 
     /// Whether a file that begins so has a header: its marker says so, and nothing else is looked at.
@@ -112,7 +112,7 @@ impl Header {
         }
     }
 
-    fn parse(bytes: &[u8], place: Place) -> Result<Self> {
+    fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Self> {
         if !Self::is_marked(bytes) {
             return Err(Error::new(ErrorKind::NotEncrypted, "there is no eCryptfs header"));
         }
@@ -138,7 +138,7 @@ impl Header {
         let packets = packet::read(bytes.get(packets..).ok_or_else(cut)?)?;
         let header =
             Self { size, place, marker, version, flags: flags & 0xff_ffff, extent_bytes, extents, packets };
-        if place == Place::File && header.data_offset() < IN_FILE as u64 {
+        if place == HeaderLocation::File && header.data_offset() < IN_FILE as u64 {
             let context = format!(
                 "{} extents of {} bytes are no room for a header",
                 header.extents, header.extent_bytes
@@ -223,21 +223,21 @@ impl Header {
     /// Where in the lower file the contents begin.
     pub fn data_offset(&self) -> u64 {
         match self.place {
-            Place::File => u64::from(self.extent_bytes) * u64::from(self.extents),
-            Place::Xattr => 0,
+            HeaderLocation::File => u64::from(self.extent_bytes) * u64::from(self.extents),
+            HeaderLocation::Xattr => 0,
         }
     }
 
     /// Where it lies.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> HeaderLocation {
         self.place
     }
 
     /// The same header elsewhere, where a new one's size and version are its own.
-    pub fn moved_to(&self, place: Place) -> Self {
+    pub fn moved_to(&self, place: HeaderLocation) -> Self {
         let flags = match place {
-            Place::File => self.flags & !IN_XATTR,
-            Place::Xattr => self.flags | IN_XATTR,
+            HeaderLocation::File => self.flags & !IN_XATTR,
+            HeaderLocation::Xattr => self.flags | IN_XATTR,
         };
         Self { place, version: VERSION, flags, extent_bytes: 4096, extents: 2, ..self.clone() }
     }
@@ -296,8 +296,8 @@ impl Header {
         bytes
     }
 
-    /// What goes to the start of a new file: [`Header::IN_FILE`] bytes. Where pages are larger, zeros follow up to
-    /// [`Header::data_offset`].
+    /// What goes to the start of a new file: [`FileHeader::IN_FILE`] bytes. Where pages are larger, zeros follow up to
+    /// [`FileHeader::data_offset`].
     pub fn to_file(&self) -> Vec<u8> {
         let mut bytes = self.to_xattr();
         bytes.resize(IN_FILE, 0);

@@ -65,7 +65,7 @@ pub use cipher::Cipher;
 pub use contents::{Contents, EXTENT};
 pub use error::{Error, ErrorKind};
 pub use file_key::FileKey;
-pub use header::{Header, KeyPacket, Place, XATTR};
+pub use header::{FileHeader, HeaderLocation, KeyPacket, XATTR};
 pub use keyring::Keyring;
 pub use name::{LowerName, NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};

@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// What others may do meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum LockMode {
     /// Read.
     Shared,
     /// Nothing.
@@ -31,16 +31,16 @@ pub(crate) enum Access {
 
 /// A lower root that is in use, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct RootLock {
     _folder: OwnedFd,
 }
 
-impl Claim {
+impl RootLock {
     /// Takes a folder. Anything else has the lock of a file.
     ///
     /// # Errors
     /// `Busy`, with who has it; `Io`.
-    pub(crate) fn of(root: &Path, access: Access) -> Result<Option<Self>> {
+    pub(crate) fn of(root: &Path, access: LockMode) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = match openat(CWD, root, flags, Mode::empty()) {
             Err(Errno::NOTDIR) => return Ok(None),
@@ -52,8 +52,8 @@ impl Claim {
     /// Takes the folder behind a descriptor; the path is for messages.
     ///
     /// # Errors
-    /// As [`Claim::of`].
-    pub(crate) fn on(folder: impl AsFd, path: &Path, access: Access) -> Result<Self> {
+    /// As [`RootLock::of`].
+    pub(crate) fn on(folder: impl AsFd, path: &Path, access: LockMode) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, ".", flags, Mode::empty());
         let folder = folder.map_err(|e| Error::io(path, "cannot be opened", e))?;
@@ -67,7 +67,7 @@ impl Claim {
 ///
 /// # Errors
 /// `Busy`, with who has it; `Io`.
-pub(crate) fn lock_for_tool(fd: impl AsFd, access: Access) -> Result<()> {
+pub(crate) fn lock_for_tool(fd: impl AsFd, access: LockMode) -> Result<()> {
     let asked = Instant::now();
     loop {
         match lock(&fd, access) {
@@ -85,10 +85,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// `EWOULDBLOCK` when somebody has it.
-pub(crate) fn lock(fd: impl AsFd, access: Access) -> std::result::Result<(), Errno> {
+pub(crate) fn lock(fd: impl AsFd, access: LockMode) -> std::result::Result<(), Errno> {
     let operation = match access {
-        Access::Shared => FlockOperation::NonBlockingLockShared,
-        Access::Alone => FlockOperation::NonBlockingLockExclusive,
+        LockMode::Shared => FlockOperation::NonBlockingLockShared,
+        LockMode::Alone => FlockOperation::NonBlockingLockExclusive,
     };
     loop {
         match flock(&fd, operation) {
@@ -138,17 +138,17 @@ mod tests {
     #[test]
     fn a_root_has_one_writer_or_many_readers_and_says_who() {
         let folder = tempfile::tempdir().unwrap();
-        let claim = |access| Claim::of(folder.path(), access);
-        let readers = [claim(Access::Shared).unwrap(), claim(Access::Shared).unwrap()];
+        let claim = |access| RootLock::of(folder.path(), access);
+        let readers = [claim(LockMode::Shared).unwrap(), claim(LockMode::Shared).unwrap()];
         assert!(readers.iter().all(Option::is_some));
-        let refused = claim(Access::Alone).unwrap_err();
+        let refused = claim(LockMode::Alone).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
         drop(readers);
-        let writer = claim(Access::Alone).unwrap();
-        assert_eq!(claim(Access::Shared).unwrap_err().kind(), ErrorKind::Busy);
+        let writer = claim(LockMode::Alone).unwrap();
+        assert_eq!(claim(LockMode::Shared).unwrap_err().kind(), ErrorKind::Busy);
         drop(writer);
-        claim(Access::Shared).unwrap();
+        claim(LockMode::Shared).unwrap();
     }
 
     #[test]
@@ -157,8 +157,8 @@ mod tests {
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         fs::write(&file, b"x").unwrap();
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();
-        assert!(Claim::of(&file, Access::Alone).unwrap().is_none());
-        let _claim = Claim::of(&link, Access::Alone).unwrap();
-        assert_eq!(Claim::of(folder.path(), Access::Alone).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(RootLock::of(&file, LockMode::Alone).unwrap().is_none());
+        let _claim = RootLock::of(&link, LockMode::Alone).unwrap();
+        assert_eq!(RootLock::of(folder.path(), LockMode::Alone).unwrap_err().kind(), ErrorKind::Busy);
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use md5::{Digest, Md5};
-use underseal_cipher::{Blocks, Locked};
+use underseal_cipher::{EcbCipher, Locked};
 use zeroize::Zeroizing;
 
 use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
@@ -42,7 +42,7 @@ pub fn signature(lower: &[u8]) -> Result<Signature> {
 pub struct NameCipher {
     token: Arc<AuthToken>,
     cipher: Cipher,
-    blocks: Blocks,
+    blocks: EcbCipher,
     padding: Locked<[u8; PADDING]>,
 }
 

@@ -9,7 +9,7 @@ use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
 
 /// What a mount's options say. What nobody said is absent, so that headers may tell it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct EcryptfsOptions {
     /// `ecryptfs_sig`, once for each key that new files are wrapped for.
     pub signatures: Vec<Signature>,
     /// `ecryptfs_cipher`.
@@ -89,7 +89,7 @@ const OF_EVERY_MOUNT: [&str; 23] = [
     "noauto",
 ];
 
-impl Options {
+impl EcryptfsOptions {
     /// Reads a comma-separated list. A later option replaces an earlier one of its name, save signatures, which add up.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Options {
     /// The cipher of names, which is that of files where nothing else is said.
     ///
     /// # Errors
-    /// As [`Options::cipher_or`].
+    /// As [`EcryptfsOptions::cipher_or`].
     pub fn name_cipher_or(&self, otherwise: Cipher) -> Result<Cipher> {
         pick(self.name_cipher.as_deref(), self.name_key_bytes, self.cipher_or(otherwise)?)
     }
@@ -251,7 +251,7 @@ mod tests {
         let text = "rw,nosuid,ecryptfs_sig=0ebe4519ccc61621,ecryptfs_sig=d395309aaad4de06,ecryptfs_cipher=aes,\
                     ecryptfs_key_bytes=32,ecryptfs_fnek_sig=dcc4faa948be4b5e,ecryptfs_fn_key_bytes=16,\
                     ecryptfs_passthrough,ecryptfs_xattr_metadata,ecryptfs_unlink_sigs,ecryptfs_mount_auth_tok_only";
-        let options = Options::parse(text).unwrap();
+        let options = EcryptfsOptions::parse(text).unwrap();
         assert_eq!(options.signatures.len(), 2);
         assert_eq!(options.cipher_or(Cipher::DEFAULT).unwrap(), Cipher::new("aes", 32).unwrap());
         assert_eq!(options.name_cipher_or(Cipher::DEFAULT).unwrap(), Cipher::DEFAULT);
@@ -264,13 +264,13 @@ mod tests {
     fn the_helper_s_options_name_where_a_passphrase_is() {
         let text = "key=passphrase:passphrase_passwd_file=/run/p:salt=0102030405060708,no_sig_cache,\
                     ecryptfs_enable_filename_crypto=n,ecryptfs_passthrough=no";
-        let options = Options::parse(text).unwrap();
+        let options = EcryptfsOptions::parse(text).unwrap();
         let passphrase = options.passphrase.unwrap();
         assert_eq!(passphrase.source, Some(PassphraseSource::File("/run/p".into())));
         assert_eq!(passphrase.salt, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(!options.encrypt_names && !options.passthrough && !options.long_names);
-        assert!(Options::parse("long_names").unwrap().long_names);
-        let options = Options::parse("key=passphrase:passphrase_passwd_fd=7").unwrap();
+        assert!(EcryptfsOptions::parse("long_names").unwrap().long_names);
+        let options = EcryptfsOptions::parse("key=passphrase:passphrase_passwd_fd=7").unwrap();
         assert_eq!(options.passphrase.unwrap().source, Some(PassphraseSource::Descriptor(7)));
         assert_eq!(passphrase_in_line(b"passphrase_passwd=a b"), b"a b");
         assert_eq!(passphrase_in_line(b"a b"), b"a b");
@@ -278,13 +278,13 @@ mod tests {
 
     #[test]
     fn an_encrypted_view_is_read_only_and_of_xattrs() {
-        let options = Options::parse("ecryptfs_encrypted_view").unwrap();
+        let options = EcryptfsOptions::parse("ecryptfs_encrypted_view").unwrap();
         assert!(options.read_only && options.xattr_metadata);
     }
 
     #[test]
     fn a_passphrase_among_the_options_is_refused_and_not_repeated() {
-        let error = Options::parse("key=passphrase:passphrase_passwd=secret").unwrap_err();
+        let error = EcryptfsOptions::parse("key=passphrase:passphrase_passwd=secret").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadOption);
         assert!(!error.to_string().contains("secret"));
     }
@@ -303,7 +303,7 @@ mod tests {
             ("key=passphrase:salt=12", ErrorKind::BadOption),
             ("ecryptfs_sigs=0ebe4519ccc61621", ErrorKind::BadOption),
         ] {
-            assert_eq!(Options::parse(text).unwrap_err().kind(), kind, "{text}");
+            assert_eq!(EcryptfsOptions::parse(text).unwrap_err().kind(), kind, "{text}");
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
             ("ecryptfs_cipher=cast5", 16),
             ("ecryptfs_key_bytes=24", 24),
         ] {
-            let options = Options::parse(text).unwrap();
+            let options = EcryptfsOptions::parse(text).unwrap();
             assert_eq!(options.cipher_or(Cipher::DEFAULT).unwrap().key_bytes(), key_bytes, "{text}");
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha512};
-use underseal_cipher::{Blocks, Key};
+use underseal_cipher::{EcbCipher, Key};
 
 use crate::{Cipher, Error, ErrorKind, Result};
 
@@ -126,8 +126,8 @@ impl AuthToken {
     }
 
     /// The cipher over blocks, keyed with as much of the key as it takes.
-    pub(crate) fn blocks(&self, cipher: Cipher) -> Result<Blocks> {
-        Ok(Blocks::new(cipher.name(), &self.key()[..cipher.key_bytes()])?)
+    pub(crate) fn blocks(&self, cipher: Cipher) -> Result<EcbCipher> {
+        Ok(EcbCipher::new(cipher.name(), &self.key()[..cipher.key_bytes()])?)
     }
 }
 

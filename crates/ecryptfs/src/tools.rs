@@ -38,24 +38,24 @@ use std::path::Path;
 
 use crate::Error;
 
-pub use check::{Finding, check};
+pub use check::{CheckFinding, check};
 pub use convert::convert;
-pub use export::{Export, export};
+pub use export::{ExportOptions, export};
 pub use find::find;
 pub use fit::{Fit, fit};
-pub use import::{Import, import, import_tar};
-pub use keys::Keys;
-pub use list::{Entry, list};
-pub use lower::Lower;
+pub use import::{ImportOptions, import, import_tar};
+pub use keys::TreeKeys;
+pub use list::{ListEntry, list};
+pub use lower::LowerFile;
 pub use reader::PlainReader;
-pub use rekey::{Change, rekey};
+pub use rekey::{KeyChange, rekey};
 pub use rename::rename;
 pub use sink::{FolderSink, Sink, TarSink};
 pub use survey::Survey;
-pub use walk::Kind;
+pub use walk::EntryKind;
 
 /// Who is told how it goes.
-pub trait Watch {
+pub trait ProgressWatch {
     /// So many more plain bytes are done.
     fn advance(&mut self, bytes: u64);
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use underseal_ecryptfs::options::Options;
-use underseal_ecryptfs::{AuthToken, Cipher, EXTENT, Header, Keyring, NameCipher, Place, XATTR, is_encoded};
+use underseal_ecryptfs::options::EcryptfsOptions;
+use underseal_ecryptfs::{
+    AuthToken, Cipher, EXTENT, FileHeader, HeaderLocation, Keyring, NameCipher, XATTR, is_encoded,
+};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
 
@@ -55,12 +57,12 @@ fn unpack(tree: &str) -> HashMap<PathBuf, Lower> {
 fn open(lower: &Lower, keyring: &Keyring) -> Vec<u8> {
     let header = match &lower.xattr {
         Some(xattr) => {
-            let header = Header::read_xattr(xattr).unwrap();
+            let header = FileHeader::read_xattr(xattr).unwrap();
             assert_eq!(header.to_xattr(), *xattr);
             header
         }
         None => {
-            let header = Header::read(&lower.bytes).unwrap();
+            let header = FileHeader::read(&lower.bytes).unwrap();
             assert_eq!(header.to_file(), lower.bytes[..8192]);
             header
         }
@@ -87,7 +89,7 @@ fn every_tree_of_the_kernel_reads_back_exactly() {
     let keyring = Keyring::from(AuthToken::from_passphrase(passphrase, AuthToken::DEFAULT_SALT).unwrap());
     let token = Arc::new(AuthToken::from_passphrase(passphrase, AuthToken::NAME_SALT).unwrap());
     for (tree, about) in manifest["trees"].as_object().unwrap() {
-        let options = Options::parse(about["options"].as_str().unwrap()).unwrap();
+        let options = EcryptfsOptions::parse(about["options"].as_str().unwrap()).unwrap();
         let names = NameCipher::new(token.clone(), options.name_cipher_or(Cipher::DEFAULT).unwrap()).unwrap();
         let all = unpack(tree);
         let mut files = 0;
@@ -114,8 +116,8 @@ fn every_tree_of_the_kernel_reads_back_exactly() {
                 let plain = open(lower, &keyring);
                 assert_eq!(hex::encode(Sha256::digest(&plain)), digest, "{tree}: {path}");
                 assert_eq!(Some(plain.len() as u64), entry["size"].as_u64());
-                let place = if options.xattr_metadata { Place::Xattr } else { Place::File };
-                assert_eq!(lower.xattr.is_some(), place == Place::Xattr);
+                let place = if options.xattr_metadata { HeaderLocation::Xattr } else { HeaderLocation::File };
+                assert_eq!(lower.xattr.is_some(), place == HeaderLocation::Xattr);
                 files += 1;
             }
         }

@@ -9,14 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_ecryptfs::tools::{
-    Change, Export, FolderSink, Import, Keys, Summary, Watch, convert, export, import, rekey, rename,
+    ExportOptions, FolderSink, ImportOptions, KeyChange, ProgressWatch, Summary, TreeKeys, convert, export,
+    import, rekey, rename,
 };
-use underseal_ecryptfs::{AuthToken, Cipher, Error, NameCipher, Place};
+use underseal_ecryptfs::{AuthToken, Cipher, Error, HeaderLocation, NameCipher};
 
 /// Does something once, as soon as a tool tells of bytes or of a failure.
 struct Swap<F>(Option<F>);
 
-impl<F: FnOnce()> Watch for Swap<F> {
+impl<F: FnOnce()> ProgressWatch for Swap<F> {
     fn advance(&mut self, _bytes: u64) {
         self.0.take().into_iter().for_each(|swap| swap());
     }
@@ -29,7 +30,7 @@ impl<F: FnOnce()> Watch for Swap<F> {
 /// Does nothing, and lets nothing fail.
 struct Quiet;
 
-impl Watch for Quiet {
+impl ProgressWatch for Quiet {
     fn advance(&mut self, _bytes: u64) {}
 
     fn failed(&mut self, lower: &Path, error: Error) {
@@ -78,10 +79,16 @@ impl Trees {
         all
     }
 
-    fn import(&self, to: &str, watch: &mut dyn Watch, names: bool) -> Summary {
+    fn import(&self, to: &str, watch: &mut dyn ProgressWatch, names: bool) -> Summary {
         let names = names.then(|| NameCipher::new(token(AuthToken::NAME_SALT), Cipher::DEFAULT).unwrap());
         let tokens = vec![token(AuthToken::DEFAULT_SALT)];
-        let how = Import { tokens, cipher: Cipher::DEFAULT, place: Place::File, names, long_names: false };
+        let how = ImportOptions {
+            tokens,
+            cipher: Cipher::DEFAULT,
+            place: HeaderLocation::File,
+            names,
+            long_names: false,
+        };
         import(&self.at("plain"), &self.at(to), &how, watch).unwrap()
     }
 }
@@ -90,14 +97,14 @@ fn token(salt: [u8; 8]) -> Arc<AuthToken> {
     Arc::new(AuthToken::from_passphrase(b"passphrase", salt).unwrap())
 }
 
-fn keys() -> Keys {
-    let mut keys = Keys::new(Cipher::DEFAULT);
+fn keys() -> TreeKeys {
+    let mut keys = TreeKeys::new(Cipher::DEFAULT);
     keys.add(token(AuthToken::DEFAULT_SALT));
     keys.add(token(AuthToken::NAME_SALT));
     keys
 }
 
-const HOW: Export = Export { passthrough: false, strict: true };
+const HOW: ExportOptions = ExportOptions { passthrough: false, strict: true };
 
 #[test]
 fn import_reads_only_the_folder_that_it_began_with() {
@@ -137,7 +144,7 @@ fn export_reads_and_writes_only_the_folders_that_it_began_with() {
 }
 
 /// Runs a tool that changes files, and puts another folder in the place of `lower/dir` while the tool waits for a file's lock.
-fn while_it_waits(tool: impl FnOnce(&Path, &mut dyn Watch) -> Summary + Send) {
+fn while_it_waits(tool: impl FnOnce(&Path, &mut dyn ProgressWatch) -> Summary + Send) {
     let place = Trees::new();
     fs::remove_dir_all(place.at("plain/dir")).unwrap();
     fs::create_dir(place.at("plain/dir")).unwrap();
@@ -172,13 +179,13 @@ fn descriptors_of(path: &Path) -> usize {
 
 #[test]
 fn convert_replaces_only_the_file_that_it_opened() {
-    while_it_waits(|lower, watch| convert(lower, &mut keys(), Place::Xattr, watch).unwrap());
+    while_it_waits(|lower, watch| convert(lower, &mut keys(), HeaderLocation::Xattr, watch).unwrap());
 }
 
 #[test]
 fn rewrap_changes_only_the_file_that_it_opened() {
     let new = Arc::new(AuthToken::from_passphrase(b"new", AuthToken::DEFAULT_SALT).unwrap());
-    while_it_waits(|lower, watch| rekey(lower, &mut keys(), &Change::Replace(new), watch).unwrap());
+    while_it_waits(|lower, watch| rekey(lower, &mut keys(), &KeyChange::Replace(new), watch).unwrap());
 }
 
 #[test]
@@ -206,9 +213,9 @@ fn a_single_file_is_converted_and_its_other_names_follow_in_a_tree() {
     fs::hard_link(place.at("plain/dir/file0"), place.at("plain/dir/again")).unwrap();
     place.import("lower", &mut Quiet, false);
     let one = place.at("lower/dir/file1");
-    let done = convert(&one, &mut keys(), Place::Xattr, &mut Quiet).unwrap();
+    let done = convert(&one, &mut keys(), HeaderLocation::Xattr, &mut Quiet).unwrap();
     assert_eq!(done.files, 1);
-    let done = convert(&place.at("lower"), &mut keys(), Place::Xattr, &mut Quiet).unwrap();
+    let done = convert(&place.at("lower"), &mut keys(), HeaderLocation::Xattr, &mut Quiet).unwrap();
     assert_eq!((done.files, done.others, done.unchanged), (19, 1, 1));
     let inode = |name: &str| fs::metadata(place.at("lower/dir").join(name)).unwrap().ino();
     assert_eq!(inode("file0"), inode("again"));

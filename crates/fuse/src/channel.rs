@@ -14,13 +14,13 @@ use crate::wire::{Body, notify, reply_header};
 
 /// One thread's way to the kernel. A request is answered on the descriptor that it came from.
 #[derive(Debug)]
-pub struct Channel {
+pub struct FuseChannel {
     device: OwnedFd,
 }
 
 /// What came of asking for a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceivedRequest {
     /// So many bytes of it.
     Request(usize),
     /// Nothing is there now.
@@ -29,7 +29,7 @@ pub enum Received {
     Ended,
 }
 
-impl Channel {
+impl FuseChannel {
     /// Another descriptor for a session's requests; one that does not wait for them, if `flags` say so.
     #[expect(unsafe_code, reason = "an ioctl")]
     pub(crate) fn of(session: BorrowedFd<'_>, flags: OFlags) -> io::Result<Self> {
@@ -49,16 +49,16 @@ impl Channel {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn receive(&self, memory: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
+    pub fn receive(&self, memory: &mut [IoSliceMut<'_>]) -> io::Result<ReceivedRequest> {
         loop {
             match readv(&self.device, memory) {
                 // The end of a script.
-                Ok(0) => return Ok(Received::Ended),
-                Ok(len) => return Ok(Received::Request(len)),
+                Ok(0) => return Ok(ReceivedRequest::Ended),
+                Ok(len) => return Ok(ReceivedRequest::Request(len)),
                 // ENOENT: whoever asked was interrupted before the request was taken.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
+                Err(Errno::AGAIN) => return Ok(ReceivedRequest::Nothing),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(ReceivedRequest::Ended),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -101,7 +101,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for FuseChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }

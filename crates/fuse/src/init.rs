@@ -4,8 +4,8 @@ use std::io::{self, IoSliceMut};
 
 use rustix::io::Errno;
 
-use crate::channel::{Channel, Received};
-use crate::wire::{Args, Body, Header, op};
+use crate::channel::{FuseChannel, ReceivedRequest};
+use crate::wire::{Body, InHeader, RequestArgs, op};
 
 /// What the kernel may be asked for (`FUSE_..` of INIT's flags).
 pub mod capability {
@@ -57,12 +57,12 @@ const PAGE: u32 = 4096;
 
 impl Init {
     /// Answers the first request.
-    pub(crate) fn shake_hands(&self, channel: &Channel) -> io::Result<()> {
+    pub(crate) fn shake_hands(&self, channel: &FuseChannel) -> io::Result<()> {
         let mut request = vec![0; ROOM];
-        let Received::Request(len) = channel.receive(&mut [IoSliceMut::new(&mut request)])? else {
+        let ReceivedRequest::Request(len) = channel.receive(&mut [IoSliceMut::new(&mut request)])? else {
             return Err(io::Error::other("the mount was gone before it began"));
         };
-        let (header, mut args) = Header::read(&request[..len])?;
+        let (header, mut args) = InHeader::read(&request[..len])?;
         match self.answer(&header, &mut args) {
             Ok(reply) => channel.reply(header.unique, Ok(&reply)),
             Err(e) => {
@@ -73,7 +73,7 @@ impl Init {
         }
     }
 
-    fn answer(&self, header: &Header, args: &mut Args<'_>) -> io::Result<Vec<u8>> {
+    fn answer(&self, header: &InHeader, args: &mut RequestArgs<'_>) -> io::Result<Vec<u8>> {
         if header.opcode != op::INIT {
             return Err(io::Error::other("the kernel does not begin with a handshake"));
         }
@@ -118,7 +118,7 @@ mod tests {
         let words = [104, op::INIT, 7, 0, 1, 0, 0, 0, 0, 0, MAJOR, minor, 128 << 10, low, high];
         let mut request: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
         request.resize(104, 0);
-        let (header, mut args) = Header::read(&request).unwrap();
+        let (header, mut args) = InHeader::read(&request).unwrap();
         INIT.answer(&header, &mut args)
     }
 

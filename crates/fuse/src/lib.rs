@@ -27,10 +27,10 @@ mod table;
 mod unmount;
 pub mod wire;
 
-pub use channel::{Channel, Received};
+pub use channel::{FuseChannel, ReceivedRequest};
 pub use init::{Init, capability};
-pub use mount::{Failure, Options};
+pub use mount::{MountFailure, MountSettings};
 pub use point::Point;
-pub use session::Session;
-pub use table::Mounted;
+pub use session::FuseSession;
+pub use table::MountEntry;
 pub use unmount::{is_in_use, unmount};

@@ -20,7 +20,7 @@ use crate::point::Point;
 
 /// How a folder or file is mounted on.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct MountSettings {
     /// What the mount table shows as the source.
     pub name: String,
     /// The type that it shows after "fuse.", where fusermount3 mounts.
@@ -35,7 +35,7 @@ pub struct Options {
 
 /// Why there is no mount.
 #[derive(Debug)]
-pub enum Failure {
+pub enum MountFailure {
     /// Users may not let others into their mounts on this system.
     OthersForbidden(io::Error),
     /// There is no fusermount3.
@@ -46,7 +46,7 @@ pub enum Failure {
     Refused(io::Error),
 }
 
-impl Failure {
+impl MountFailure {
     /// The system's own words.
     pub fn into_source(self) -> io::Error {
         match self {
@@ -56,7 +56,7 @@ impl Failure {
 }
 
 /// What follows "cannot mount on PATH".
-impl fmt::Display for Failure {
+impl fmt::Display for MountFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OthersForbidden(_) => {
@@ -71,20 +71,20 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for MountFailure {
     fn from(e: io::Error) -> Self {
         Self::Refused(e)
     }
 }
 
-impl From<Errno> for Failure {
+impl From<Errno> for MountFailure {
     fn from(e: Errno) -> Self {
         Self::Refused(e.into())
     }
 }
 
 /// Mounts. The descriptor that requests come from.
-pub(crate) fn mount(point: &Point, options: &Options) -> Result<OwnedFd, Failure> {
+pub(crate) fn mount(point: &Point, options: &MountSettings) -> Result<OwnedFd, MountFailure> {
     let device = device("/dev/fuse")?;
     if point.is_elsewhere()? {
         return Err(io::Error::other("it was moved or replaced since it was looked at").into());
@@ -109,8 +109,8 @@ pub(crate) fn mount(point: &Point, options: &Options) -> Result<OwnedFd, Failure
     }
 }
 
-fn device(path: &str) -> Result<OwnedFd, Failure> {
-    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Failure::NoDevice(e.into()))
+fn device(path: &str) -> Result<OwnedFd, MountFailure> {
+    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| MountFailure::NoDevice(e.into()))
 }
 
 /// The flag of an option of every mount.
@@ -128,7 +128,7 @@ fn flag(option: &str) -> Option<(MountFlags, bool)> {
     })
 }
 
-impl Options {
+impl MountSettings {
     fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
         flags.set(MountFlags::RDONLY, self.read_only);
@@ -153,15 +153,15 @@ impl Options {
     }
 }
 
-fn fusermount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
+fn fusermount(at: &Path, options: &MountSettings) -> Result<OwnedFd, MountFailure> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options.text()).arg("--").arg(at);
     // It finds the socket in place of its input.
     command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null()).stderr(Stdio::piped());
     let helper = command.spawn().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Failure::NoHelper(e),
-        _ => Failure::Refused(e),
+        io::ErrorKind::NotFound => MountFailure::NoHelper(e),
+        _ => MountFailure::Refused(e),
     })?;
     // Our copy of its end is in there: it is to be the last one.
     drop(command);
@@ -174,7 +174,7 @@ fn fusermount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
             let said = String::from_utf8_lossy(&said.stderr).trim().to_owned();
             let others = said.contains("user_allow_other");
             let e = io::Error::other(said);
-            Err(if others { Failure::OthersForbidden(e) } else { Failure::Refused(e) })
+            Err(if others { MountFailure::OthersForbidden(e) } else { MountFailure::Refused(e) })
         }
     }
 }
@@ -208,8 +208,13 @@ mod tests {
     fn options_are_the_same_for_the_kernel_and_its_helper() {
         let others =
             ["nodev", "suid", "exec", "noexec", "noatime", "_netdev", "a,b"].map(String::from).into();
-        let options =
-            Options { name: r"a,b\c".into(), subtype: "kind", read_only: true, allow_other: true, others };
+        let options = MountSettings {
+            name: r"a,b\c".into(),
+            subtype: "kind",
+            read_only: true,
+            allow_other: true,
+            others,
+        };
         let flags = MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME | MountFlags::RDONLY;
         assert_eq!(options.flags(), flags);
         assert_eq!(

@@ -7,25 +7,25 @@ use std::thread::{self, JoinHandle};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 
 /// The longest reply that is taken: longer ones do not go through a socket whole.
 const LONGEST: usize = 192 << 10;
 
 /// A thread that serves as for a mount, and what stands in the kernel's place.
-pub struct Script<E> {
+pub struct KernelScript<E> {
     kernel: OwnedFd,
     thread: JoinHandle<Result<(), E>>,
 }
 
-impl<E: Send + 'static> Script<E> {
-    /// Serves. `waits`: the thread's descriptor does, as [`Session::channel`](crate::Session::channel) says.
+impl<E: Send + 'static> KernelScript<E> {
+    /// Serves. `waits`: the thread's descriptor does, as [`FuseSession::channel`](crate::FuseSession::channel) says.
     ///
     /// # Errors
     /// When the system has no descriptor or thread left.
     pub fn start(
         waits: bool,
-        serve: impl FnOnce(Channel) -> Result<(), E> + Send + 'static,
+        serve: impl FnOnce(FuseChannel) -> Result<(), E> + Send + 'static,
     ) -> io::Result<Self> {
         // As with /dev/fuse a request comes whole, and a reply goes whole.
         let (kernel, device) =
@@ -33,7 +33,7 @@ impl<E: Send + 'static> Script<E> {
         if !waits {
             fcntl_setfl(&device, OFlags::NONBLOCK)?;
         }
-        let body = move || serve(Channel::over(device));
+        let body = move || serve(FuseChannel::over(device));
         let thread = thread::Builder::new().name("fuse-script".into()).spawn(body)?;
         Ok(Self { kernel, thread })
     }

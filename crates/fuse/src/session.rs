@@ -8,48 +8,48 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use underseal_sandbox::Helper;
 
-use crate::channel::Channel;
+use crate::channel::FuseChannel;
 use crate::init::Init;
-use crate::mount::{Failure, Options, mount};
+use crate::mount::{MountFailure, MountSettings, mount};
 use crate::point::Point;
 
 /// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
 #[derive(Debug)]
-pub struct Session {
+pub struct FuseSession {
     /// The descriptor that the mount was made with; the threads' are made from it.
-    first: Channel,
+    first: FuseChannel,
     /// Nothing when somebody else sees to the end.
     at: Option<Arc<Point>>,
 }
 
-impl Session {
+impl FuseSession {
     /// Mounts on a file or folder.
     ///
     /// # Errors
     /// Why the system, its helper or its age does not allow it.
-    pub fn mount(point: &Arc<Point>, options: &Options, init: &Init) -> Result<Self, Failure> {
+    pub fn mount(point: &Arc<Point>, options: &MountSettings, init: &Init) -> Result<Self, MountFailure> {
         let device = mount(point, options)?;
         let identity = point.identity()?;
         point.is_mounted(identity);
         if let Some(helper) = Helper::get() {
             helper.mounted(&identity)?;
         }
-        let session = Self { first: Channel::over(device), at: Some(point.clone()) };
+        let session = Self { first: FuseChannel::over(device), at: Some(point.clone()) };
         init.shake_hands(&session.first)?;
         Ok(session)
     }
 
     /// A mount that another process has made, by its descriptor. That process sees to its end until this one says that it does.
     pub fn over(device: OwnedFd) -> Self {
-        Self { first: Channel::over(device), at: None }
+        Self { first: FuseChannel::over(device), at: None }
     }
 
     /// A descriptor for one more thread. `waits`: it sleeps until there is a request.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn channel(&self, waits: bool) -> io::Result<Channel> {
-        Channel::of(self.first.as_fd(), if waits { OFlags::empty() } else { OFlags::NONBLOCK })
+    pub fn channel(&self, waits: bool) -> io::Result<FuseChannel> {
+        FuseChannel::of(self.first.as_fd(), if waits { OFlags::empty() } else { OFlags::NONBLOCK })
     }
 
     /// Lets go of a mount that was unmounted, perhaps only out of sight: something else may be at its path by now.
@@ -65,13 +65,13 @@ impl Session {
     }
 }
 
-impl AsFd for Session {
+impl AsFd for FuseSession {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.first.as_fd()
     }
 }
 
-impl Drop for Session {
+impl Drop for FuseSession {
     fn drop(&mut self) {
         if let Some(at) = self.at.take()
             && !self.is_gone()

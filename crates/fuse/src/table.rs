@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// What is mounted somewhere.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountEntry {
     /// The filesystem's type.
     pub kind: String,
     /// What it says that it shows.
     pub source: String,
 }
 
-impl Mounted {
+impl MountEntry {
     /// What is mounted on a path, on top of all else; nothing where nothing is.
     ///
     /// # Errors
@@ -68,8 +68,8 @@ mod tests {
     fn a_mount_is_found_by_its_escaped_path() {
         let line =
             br"36 35 0:70 / /tmp/a\040b\134c rw,nosuid shared:1 - fuse.underseal underseal rw,user_id=0";
-        let expected = Mounted { kind: "fuse.underseal".into(), source: "underseal".into() };
-        let found = |line, path| Mounted::in_line(line, Path::new(path));
+        let expected = MountEntry { kind: "fuse.underseal".into(), source: "underseal".into() };
+        let found = |line, path| MountEntry::in_line(line, Path::new(path));
         assert_eq!(found(line, r"/tmp/a b\c"), Some(expected));
         assert_eq!(found(line, "/tmp/a"), None);
         assert_eq!(found(b"", "/"), None);
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn the_table_is_asked_for_paths_of_any_kind() {
-        assert_eq!(Mounted::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
-        assert_eq!(Mounted::at(Path::new("/proc/../proc")).unwrap().unwrap().kind, "proc");
-        assert!(Mounted::at(Path::new("/")).unwrap().is_some());
-        assert_eq!(Mounted::at(Path::new("nothing has this name")).unwrap(), None);
-        assert!(Mounted::at(Path::new("/no such folder/name")).is_err());
+        assert_eq!(MountEntry::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
+        assert_eq!(MountEntry::at(Path::new("/proc/../proc")).unwrap().unwrap().kind, "proc");
+        assert!(MountEntry::at(Path::new("/")).unwrap().is_some());
+        assert_eq!(MountEntry::at(Path::new("nothing has this name")).unwrap(), None);
+        assert!(MountEntry::at(Path::new("/no such folder/name")).is_err());
     }
 
     #[test]

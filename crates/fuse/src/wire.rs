@@ -101,7 +101,7 @@ pub mod open_flag {
 
 /// Who asks for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct InHeader {
     /// One of [`op`].
     pub opcode: u32,
     /// The request's number, for the reply.
@@ -116,12 +116,12 @@ pub struct Header {
     pub pid: u32,
 }
 
-impl Header {
+impl InHeader {
     /// Takes a request apart: the header, and where its arguments begin.
     ///
     /// # Errors
     /// `EIO` when it is shorter than it says.
-    pub fn read(bytes: &[u8]) -> Result<(Self, Args<'_>), Errno> {
+    pub fn read(bytes: &[u8]) -> Result<(Self, RequestArgs<'_>), Errno> {
         Self::read_first(bytes, bytes.len())
     }
 
@@ -129,8 +129,8 @@ impl Header {
     ///
     /// # Errors
     /// `EIO` when it is shorter than it says.
-    pub fn read_first(bytes: &[u8], len: usize) -> Result<(Self, Args<'_>), Errno> {
-        let mut args = Args(&bytes[..len.min(bytes.len())]);
+    pub fn read_first(bytes: &[u8], len: usize) -> Result<(Self, RequestArgs<'_>), Errno> {
+        let mut args = RequestArgs(&bytes[..len.min(bytes.len())]);
         let said = args.u32()?;
         let header = Self {
             opcode: args.u32()?,
@@ -151,9 +151,9 @@ impl Header {
 
 /// The arguments of a request, taken one after the other.
 #[derive(Debug)]
-pub struct Args<'a>(&'a [u8]);
+pub struct RequestArgs<'a>(&'a [u8]);
 
-impl<'a> Args<'a> {
+impl<'a> RequestArgs<'a> {
     /// So many bytes.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_apart() {
         let bytes = lookup(b"file\0");
-        let (header, mut args) = Header::read(&bytes).unwrap();
+        let (header, mut args) = InHeader::read(&bytes).unwrap();
         assert_eq!((header.opcode, header.unique, header.node), (op::LOOKUP, 7, 1));
         assert_eq!((header.uid, header.gid, header.pid), (1000, 100, 4242));
         assert_eq!(args.name().unwrap(), b"file");
@@ -233,9 +233,9 @@ mod tests {
     fn what_is_cut_short_is_refused() {
         let bytes = lookup(b"file\0");
         for len in 0..bytes.len() {
-            assert_eq!(Header::read(&bytes[..len]).map(drop), Err(Errno::IO), "{len}");
+            assert_eq!(InHeader::read(&bytes[..len]).map(drop), Err(Errno::IO), "{len}");
         }
         let bytes = lookup(b"no end");
-        assert_eq!(Header::read(&bytes).unwrap().1.name(), Err(Errno::IO));
+        assert_eq!(InHeader::read(&bytes).unwrap().1.name(), Err(Errno::IO));
     }
 }

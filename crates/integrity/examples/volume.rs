@@ -14,7 +14,8 @@ use std::sync::Arc;
 use underseal_cipher::Key;
 use underseal_device::{Blocking, Device, FileDevice, OpenOptions};
 use underseal_integrity::{
-    Disks, Format, Hash, IntegrityDevice, JournalCrypt, Mode, Options, Settings, Wipe, format, wipe,
+    Disks, IntegrityDevice, JournalCrypt, KeyedHash, NewSuperblock, OpenSettings, RunSettings, Wipe,
+    WriteMode, format, wipe,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -28,8 +29,8 @@ fn unhex(text: &str) -> Result<Option<Key>> {
     Ok(Some(Key::new(&bytes?)?))
 }
 
-fn hash(name: &str, key: &str) -> Result<Option<Hash>> {
-    if name == "-" { Ok(None) } else { Ok(Some(Hash::new(name, unhex(key)?.as_ref())?)) }
+fn hash(name: &str, key: &str) -> Result<Option<KeyedHash>> {
+    if name == "-" { Ok(None) } else { Ok(Some(KeyedHash::new(name, unhex(key)?.as_ref())?)) }
 }
 
 fn block(size: usize, number: u64, version: u64) -> Vec<u8> {
@@ -81,7 +82,7 @@ fn main() -> Result<()> {
     };
     let size: usize = size.parse()?;
     let mut options =
-        Options::new(Mode::from_letter(mode.chars().next().unwrap_or('J')).ok_or("no such mode")?);
+        OpenSettings::new(WriteMode::from_letter(mode.chars().next().unwrap_or('J')).ok_or("no such mode")?);
     options.hash = hash(name, key)?;
     options.journal_mac = hash(mac, mac_key)?;
     options.sectors_per_bit = Some(64);
@@ -91,7 +92,7 @@ fn main() -> Result<()> {
     if what == "format" {
         let disk = fs::File::options().read(true).write(true).open(image)?;
         let disks = Disks::one(&disk);
-        let of = Format {
+        let of = NewSuperblock {
             block_size: u32::try_from(size)?,
             journal_sectors: Some(1600),
             interleave_sectors: Some(1024),
@@ -99,7 +100,8 @@ fn main() -> Result<()> {
         };
         let superblock = of.superblock(&options, disks.sizes()?)?;
         format(&disks, &options, &superblock)?;
-        let opened = underseal_integrity::open(&disks, &Options { mode: Mode::Direct, ..options.clone() })?;
+        let opened =
+            underseal_integrity::open(&disks, &OpenSettings { mode: WriteMode::Direct, ..options.clone() })?;
         let tags = opened.tags.as_ref().ok_or("no hash")?;
         wipe(&disks, &opened.geometry, tags, 0..opened.geometry.provided(), Wipe::All)?;
         fs::write(file, "0 0\n".repeat(usize::try_from(opened.geometry.provided())? * 512 / size))?;
@@ -107,7 +109,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let below: Arc<dyn Device> = Arc::new(FileDevice::open(Path::new(image), OpenOptions::default())?);
-    let volume = IntegrityDevice::open(below, None, &options, &Settings::default())?;
+    let volume = IntegrityDevice::open(below, None, &options, &RunSettings::default())?;
     while volume.status().recalculated.is_some() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::disk::{self, Disk};
-use crate::{Error, ErrorKind, Geometry, Result};
+use crate::{Error, ErrorKind, Result, VolumeGeometry};
 
 /// The kernel's default: log2 of the sectors of a bit.
 const DEFAULT_LOG2: u32 = 15;
@@ -24,7 +24,7 @@ pub struct Bitmap {
 
 impl Bitmap {
     /// log2 of the blocks of a bit: as asked for, but a block at least, and as many as the journal's area has room for.
-    pub fn granularity(geometry: &Geometry, sectors_per_bit: Option<u64>) -> u8 {
+    pub fn granularity(geometry: &VolumeGeometry, sectors_per_bit: Option<u64>) -> u8 {
         let block = geometry.block_sectors().ilog2();
         let asked = sectors_per_bit.map_or(DEFAULT_LOG2, |sectors| sectors.max(1).ilog2());
         let room = (geometry.journal_bytes() * 8).min(u64::from(u32::MAX));
@@ -39,7 +39,7 @@ impl Bitmap {
     ///
     /// # Errors
     /// `BadSuperblock` for a granularity that has no room; `Memory` for a bitmap that is too large.
-    pub fn new(geometry: &Geometry, log2_blocks: u8) -> Result<Self> {
+    pub fn new(geometry: &VolumeGeometry, log2_blocks: u8) -> Result<Self> {
         let log2 = u32::from(log2_blocks) + geometry.block_sectors().ilog2();
         let count = if log2 < 64 { geometry.provided().div_ceil(1 << log2) } else { 1 };
         let bytes = count.div_ceil(8).next_multiple_of(UNIT as u64);
@@ -64,7 +64,7 @@ impl Bitmap {
     ///
     /// # Errors
     /// As [`Bitmap::new`], and `Io`.
-    pub fn read(disk: &dyn Disk, geometry: &Geometry, log2_blocks: u8) -> Result<Self> {
+    pub fn read(disk: &dyn Disk, geometry: &VolumeGeometry, log2_blocks: u8) -> Result<Self> {
         let mut bitmap = Self::new(geometry, log2_blocks)?;
         let room = usize::try_from(geometry.journal_bytes()).unwrap_or(usize::MAX).min(bitmap.bits.len());
         disk::read(disk, bitmap.offset, &mut bitmap.bits[..room])?;

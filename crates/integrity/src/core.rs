@@ -42,41 +42,41 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
-use claims::{Claim, Claims};
-pub(crate) use flight::Flight;
+use claims::{BlockGuard, BlockLocks};
+pub(crate) use flight::BlockTransfer;
 use journal::Journal;
 use lower::may_wait;
-pub(crate) use lower::{Lower, Side, Step, Stop};
-pub use open::Settings;
+pub(crate) use lower::{LowerDisks, Side, StepResult, Stop};
+pub use open::RunSettings;
 use recalculate::Recalculation;
 use regions::Regions;
-use status::Mismatches;
-pub use status::Status;
+pub use status::IntegrityStatus;
+use status::MismatchLog;
 use tag_cache::TagCache;
 
-use crate::{Geometry, Hash, Journal as Sections, Mode, Superblock, Tags};
+use crate::{JournalFormat, KeyedHash, Superblock, TagMaker, VolumeGeometry, WriteMode};
 
 /// A running volume. Offsets and lengths are bytes, multiples of its block.
 pub(crate) struct Core {
-    mode: Mode,
-    geometry: Geometry,
+    mode: WriteMode,
+    geometry: VolumeGeometry,
     /// What makes tags; none: they are brought along.
-    hash: Option<Tags>,
+    hash: Option<TagMaker>,
     discards: bool,
     /// Bytes that the device keeps with each block, in mode I.
     tuple: usize,
-    settings: Settings,
-    claims: Arc<Claims>,
+    settings: RunSettings,
+    claims: Arc<BlockLocks>,
     cache: TagCache,
     journal: Option<Journal>,
     /// What makes an empty journal.
-    sections: Option<Sections>,
+    sections: Option<JournalFormat>,
     regions: Option<Regions>,
     recalculation: Recalculation,
-    superblock: Mutex<(Superblock, Option<Hash>)>,
-    mismatches: Mismatches,
+    superblock: Mutex<(Superblock, Option<KeyedHash>)>,
+    mismatches: MismatchLog,
     failed: OnceLock<(Errno, String)>,
     /// The devices below take no writes.
     read_only: bool,
@@ -92,11 +92,11 @@ impl Core {
         self.geometry.provided() * 512
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &VolumeGeometry {
         &self.geometry
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> WriteMode {
         self.mode
     }
 
@@ -111,11 +111,17 @@ impl Core {
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only || self.mode == Mode::Recovery
+        self.read_only || self.mode == WriteMode::Recovery
     }
 
     /// Reads blocks, and their tags where those are handed out.
-    pub(crate) fn read(&self, lower: &mut dyn Lower, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Step {
+    pub(crate) fn read(
+        &self,
+        lower: &mut dyn LowerDisks,
+        offset: u64,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> StepResult {
         if data.is_empty() {
             return Ok(());
         }
@@ -140,7 +146,7 @@ impl Core {
     }
 
     /// Compares blocks with their tags. Whoever calls has claimed them since before they were read.
-    fn verify(&self, offset: u64, data: &mut [u8], tags: &[u8]) -> Step {
+    fn verify(&self, offset: u64, data: &mut [u8], tags: &[u8]) -> StepResult {
         let Some(hash) = &self.hash else { return Ok(()) };
         // Who makes tags anew has no claim beside this one: a block without a tag has none still.
         let bad = hash.bad(offset / 512, data, tags, self.discards);
@@ -154,11 +160,17 @@ impl Core {
     }
 
     /// Writes blocks, with their tags where those are handed in. Where it stops, whole blocks are written.
-    pub(crate) fn write(&self, lower: &mut dyn Lower, offset: u64, data: &[u8], tags: &[u8]) -> Step {
+    pub(crate) fn write(
+        &self,
+        lower: &mut dyn LowerDisks,
+        offset: u64,
+        data: &[u8],
+        tags: &[u8],
+    ) -> StepResult {
         if data.is_empty() {
             return Ok(());
         }
-        self.check_writable(Kind::Write, offset)?;
+        self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_none() {
             // Who stops between a block and its tag would leave others a block that fails.
             may_wait(lower)?;
@@ -188,9 +200,9 @@ impl Core {
     }
 
     /// What it tells of itself.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> IntegrityStatus {
         let (mismatches, first_mismatches) = self.mismatches.tell();
-        Status {
+        IntegrityStatus {
             mismatches,
             first_mismatches,
             recalculated: self.recalculation.progress(self.geometry.provided()),
@@ -202,7 +214,7 @@ impl Core {
     /// True when the tag of the block at this sector is what it should be: it is not still to be made anew.
     fn has_tag(&self, sector: u64) -> bool {
         let end = sector + self.geometry.block_sectors();
-        self.mode != Mode::Recovery
+        self.mode != WriteMode::Recovery
             && (self.recalculation.has_done(end)
                 || self.regions.as_ref().is_some_and(|regions| {
                     self.recalculation.follows_bitmap() && regions.is_sound(&(sector..end))
@@ -212,7 +224,7 @@ impl Core {
     /// Bytes whose tags are still to be made anew: until then they are compared with nothing.
     pub(crate) fn unverified(&self) -> u64 {
         let size = self.geometry.provided();
-        let Some((done, _)) = self.recalculation.progress(size).filter(|_| self.mode != Mode::Recovery)
+        let Some((done, _)) = self.recalculation.progress(size).filter(|_| self.mode != WriteMode::Recovery)
         else {
             return 0;
         };
@@ -225,14 +237,14 @@ impl Core {
         self.cache.forget();
     }
 
-    fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim> {
+    fn claim(&self, lower: &dyn LowerDisks, blocks: Range<u64>, alone: bool) -> StepResult<BlockGuard> {
         if lower.may_wait() {
             return Ok(self.claims.take(blocks, alone));
         }
         self.claims.try_take(blocks, alone).ok_or(Stop::Blocked(0))
     }
 
-    fn check_writable(&self, kind: Kind, offset: u64) -> Step {
+    fn check_writable(&self, kind: IoKind, offset: u64) -> StepResult {
         if self.is_read_only() {
             let why = "the volume is open for recovery or its device is read-only: nothing is changed";
             return Err(kind.failed(offset, why, Errno::ROFS).into());
@@ -241,7 +253,7 @@ impl Core {
     }
 
     /// Fails from the first failure on.
-    fn check(&self, kind: Kind, offset: u64) -> Step {
+    fn check(&self, kind: IoKind, offset: u64) -> StepResult {
         match self.failed.get() {
             None if self.closed.load(SeqCst) => {
                 Err(kind.failed(offset, "the volume is closed", Errno::SHUTDOWN).into())
@@ -252,7 +264,7 @@ impl Core {
     }
 
     /// A step after whose failure nothing can be kept together any more.
-    fn last<T>(&self, step: Step<T>) -> Step<T> {
+    fn last<T>(&self, step: StepResult<T>) -> StepResult<T> {
         if let Err(Stop::Failed(e)) = &step {
             self.fail(e);
         }
@@ -269,7 +281,7 @@ impl Core {
         }
     }
 
-    fn superblock(&self) -> MutexGuard<'_, (Superblock, Option<Hash>)> {
+    fn superblock(&self) -> MutexGuard<'_, (Superblock, Option<KeyedHash>)> {
         lock(&self.superblock)
     }
 }

@@ -25,16 +25,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind, Lost, Pause};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, IoKind, LossHandler, SnapshotPause};
 
 use below::below;
 use channel::IntegrityChannel;
-use jobs::{Job, Jobs};
-use lower::Waiting;
-use replayed::Replayed;
+use jobs::{QueuedRequest, RequestQueue};
+use lower::WaitingLower;
+use replayed::ReplayedDevice;
 
-use crate::core::{Core, Settings, Status, Step, Stop};
-use crate::{Disks, Error, ErrorKind, Mode, Options, Overlay, Result};
+use crate::core::{Core, IntegrityStatus, RunSettings, StepResult, Stop};
+use crate::{Disks, Error, ErrorKind, OpenSettings, Overlay, Result, WriteMode};
 
 /// How many bytes of zeros a worker writes before it takes the next request.
 const PIECE: u64 = 1 << 20;
@@ -54,7 +54,7 @@ struct Shared {
     geometry: Geometry,
     /// What the device with the data asks of memory.
     alignment: usize,
-    jobs: Jobs,
+    jobs: RequestQueue,
 }
 
 #[derive(Default)]
@@ -71,8 +71,8 @@ impl IntegrityDevice {
     pub fn open(
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
-        options: &Options,
-        settings: &Settings,
+        options: &OpenSettings,
+        settings: &RunSettings,
     ) -> Result<Self> {
         let core = {
             let (disk, meta_disk) = below(&data, &meta, options)?;
@@ -92,8 +92,8 @@ impl IntegrityDevice {
     pub fn open_to_read(
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
-        options: &Options,
-        settings: &Settings,
+        options: &OpenSettings,
+        settings: &RunSettings,
     ) -> Result<Self> {
         let (core, over_data, over_meta) = {
             let (disk, meta_disk) = below(&data, &meta, options)?;
@@ -111,15 +111,15 @@ impl IntegrityDevice {
             let over_meta = over_meta.map(|over| over.into_sectors(journal));
             (core.without_writes(), over_data.into_sectors(of_data), over_meta)
         };
-        let meta = meta.zip(over_meta).map(|(meta, over)| Replayed::over(meta, over));
-        Self::run(core, Replayed::over(data, over_data), meta, settings)
+        let meta = meta.zip(over_meta).map(|(meta, over)| ReplayedDevice::over(meta, over));
+        Self::run(core, ReplayedDevice::over(data, over_data), meta, settings)
     }
 
     fn run(
         core: Core,
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
-        settings: &Settings,
+        settings: &RunSettings,
     ) -> Result<Self> {
         let (geometry, unverified) = (geometry(&core, &*data), core.unverified());
         if core.is_read_only() && unverified > 0 {
@@ -131,7 +131,8 @@ impl IntegrityDevice {
             );
         }
         let alignment = data.geometry().memory_alignment as usize;
-        let shared = Arc::new(Shared { core, data, meta, geometry, alignment, jobs: Jobs::default() });
+        let shared =
+            Arc::new(Shared { core, data, meta, geometry, alignment, jobs: RequestQueue::default() });
         let device = Self { shared, threads: Mutex::default() };
         device.start(settings.workers.max(1))?;
         Ok(device)
@@ -161,12 +162,12 @@ impl IntegrityDevice {
     }
 
     /// What the volume tells of itself.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> IntegrityStatus {
         self.shared.core.status()
     }
 
     /// The mode in which it runs.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> WriteMode {
         self.shared.core.mode()
     }
 
@@ -232,7 +233,7 @@ impl Device for IntegrityDevice {
     }
 
     fn verifies(&self) -> bool {
-        self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
+        self.shared.core.handed_tags() == 0 && self.mode() != WriteMode::Recovery
     }
 
     fn forget(&self) {
@@ -248,12 +249,12 @@ impl Device for IntegrityDevice {
         self.shared.data.let_go();
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         self.shared.meta.iter().for_each(|meta| meta.when_snapshot(pause.clone()));
         self.shared.data.when_snapshot(pause);
     }
 
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         self.shared.meta.iter().for_each(|meta| meta.when_lost(act.clone()));
         self.shared.data.when_lost(act);
     }
@@ -261,8 +262,8 @@ impl Device for IntegrityDevice {
 
 impl Shared {
     /// The calling thread's way to the devices; says whether there is one.
-    fn waiting(&self, ready: &mpsc::Sender<Result<()>>) -> Option<Waiting> {
-        let (way, told) = match Waiting::new(&*self.data, self.meta.as_deref()) {
+    fn waiting(&self, ready: &mpsc::Sender<Result<()>>) -> Option<WaitingLower> {
+        let (way, told) = match WaitingLower::new(&*self.data, self.meta.as_deref()) {
             Ok(way) => (Some(way), Ok(())),
             Err(e) => (None, Err(e)),
         };
@@ -271,9 +272,9 @@ impl Shared {
         way
     }
 
-    fn work(&self, lower: &mut Waiting) {
+    fn work(&self, lower: &mut WaitingLower) {
         while let Some(job) = self.jobs.next() {
-            let Some(Job { slot, io, to, done }) = self.shorten(lower, job) else { continue };
+            let Some(QueuedRequest { slot, io, to, done }) = self.shorten(lower, job) else { continue };
             let done = self.run(lower, slot, io, done);
             self.rouse_keeper();
             to.send(done);
@@ -282,7 +283,7 @@ impl Shared {
 
     /// Does one piece of a long request for zeros and puts the rest at the end of the queue, so that other requests wait for a piece and
     /// not for all of it. What is left for this worker; none where there is nothing.
-    fn shorten(&self, lower: &mut Waiting, mut job: Job) -> Option<Job> {
+    fn shorten(&self, lower: &mut WaitingLower, mut job: QueuedRequest) -> Option<QueuedRequest> {
         while let Io::Zero { offset, len, .. } = job.io
             && len - job.done > PIECE
         {
@@ -301,7 +302,7 @@ impl Shared {
     }
 
     /// Does a request that may wait, of zeros all but the first `zeroed` bytes.
-    fn run(&self, lower: &mut Waiting, slot: u32, mut io: Io, zeroed: u64) -> Finished {
+    fn run(&self, lower: &mut WaitingLower, slot: u32, mut io: Io, zeroed: u64) -> Finished {
         let durable = io.is_durable();
         let done = match &mut io {
             Io::Read { offset, buffer, range } => {
@@ -329,7 +330,7 @@ impl Shared {
     }
 
     /// Writes at most [`PIECE`] zeros, which have tags like everything else.
-    fn zero(&self, lower: &mut Waiting, offset: u64, len: u64) -> Step {
+    fn zero(&self, lower: &mut WaitingLower, offset: u64, len: u64) -> StepResult {
         let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
         self.core.write(lower, offset, &zeros, &[])
     }
@@ -354,7 +355,7 @@ impl Shared {
     }
 
     /// The keeper's life. It closes the volume when all others have ended.
-    fn keep(&self, lower: &mut Waiting) -> Result<()> {
+    fn keep(&self, lower: &mut WaitingLower) -> Result<()> {
         while self.jobs.wait_as_keeper(if self.core.is_recalculating() { Duration::ZERO } else { ROUND }) {
             // What fails here has made the volume fail, and is told to whoever writes or flushes next.
             let _ = self.core.tend(lower);
@@ -369,11 +370,11 @@ impl Shared {
     }
 }
 
-fn untagged(kind: Kind, offset: u64) -> underseal_device::Error {
+fn untagged(kind: IoKind, offset: u64) -> underseal_device::Error {
     kind.failed(offset, "each block needs a tag, and none came with it", rustix::io::Errno::OPNOTSUPP)
 }
 
-fn as_result(step: Step, kind: Kind, offset: u64) -> underseal_device::Result<()> {
+fn as_result(step: StepResult, kind: IoKind, offset: u64) -> underseal_device::Result<()> {
     match step {
         Ok(()) => Ok(()),
         Err(Stop::Failed(e)) => Err(e),

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
 use crate::geometry::SECTOR;
-use crate::{Error, ErrorKind, Result, Sizes};
+use crate::{DiskSizes, Error, ErrorKind, Result};
 
 /// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order of writes.
 pub trait Disk {
@@ -78,8 +78,8 @@ impl<'d> Disks<'d> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn sizes(&self) -> Result<Sizes> {
-        Ok(Sizes { data: size(self.data)?, meta: self.meta.map(size).transpose()? })
+    pub fn sizes(&self) -> Result<DiskSizes> {
+        Ok(DiskSizes { data: size(self.data)?, meta: self.meta.map(size).transpose()? })
     }
 
     /// Syncs the data, then the metadata.

@@ -6,8 +6,8 @@ use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
 use crate::superblock::MAX_TAG;
 use crate::{
-    Bitmap, Error, ErrorKind, Flags, Geometry, Journal, Mode, Options, Result, Round, Section, Sizes,
-    Superblock, Tags,
+    Bitmap, DiskSizes, Error, ErrorKind, Flags, JournalFormat, JournalRound, OpenSettings, Result,
+    SectionShape, Superblock, TagMaker, VolumeGeometry, WriteMode,
 };
 
 /// The journal that the kernel makes by itself is not larger, in sectors.
@@ -19,7 +19,7 @@ const LARGEST_TAG: u16 = 255;
 
 /// What a new volume's superblock says.
 #[derive(Debug, Clone)]
-pub struct Format {
+pub struct NewSuperblock {
     /// Bytes of a tag; none: as long as the hash.
     pub tag_size: Option<u16>,
     /// Bytes of a block.
@@ -36,7 +36,7 @@ pub struct Format {
     pub recalculating: bool,
 }
 
-impl Default for Format {
+impl Default for NewSuperblock {
     fn default() -> Self {
         Self {
             tag_size: None,
@@ -50,16 +50,16 @@ impl Default for Format {
     }
 }
 
-impl Format {
+impl NewSuperblock {
     /// The superblock of a new volume on devices of these sizes, with a salt of its own.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, `TooSmall` for devices that are, `Unsupported` as [`Geometry::new`].
-    pub fn superblock(&self, options: &Options, sizes: Sizes) -> Result<Superblock> {
+    /// `BadOption` for options that do not fit, `TooSmall` for devices that are, `Unsupported` as [`VolumeGeometry::new`].
+    pub fn superblock(&self, options: &OpenSettings, sizes: DiskSizes) -> Result<Superblock> {
         options.check(sizes.meta.is_some())?;
         let (tag_size, log2_block) = (self.tag_size(options)?, self.log2_block()?);
         let has_keys = options.hash.is_some() || options.journal_mac.is_some();
-        let is_inline = options.mode == Mode::Inline;
+        let is_inline = options.mode == WriteMode::Inline;
         let mut flags = Flags::default();
         flags.set(Flags::INLINE, is_inline);
         flags.set(Flags::JOURNAL_MAC, options.journal_mac.is_some());
@@ -94,17 +94,17 @@ impl Format {
     }
 
     /// As many sections as were asked for.
-    fn sections(&self, superblock: &Superblock, sizes: Sizes) -> Result<u32> {
+    fn sections(&self, superblock: &Superblock, sizes: DiskSizes) -> Result<u32> {
         let default = (sizes.data / SECTOR / 128).min(LARGEST_JOURNAL);
         let wanted = self.journal_sectors.unwrap_or(default);
         let has_mac = superblock.flags.has(Flags::JOURNAL_MAC);
-        let section = Section::new(superblock.log2_block, superblock.tag_size, has_mac)?;
+        let section = SectionShape::new(superblock.log2_block, superblock.tag_size, has_mac)?;
         u32::try_from((wanted / section.sectors() as u64).max(1)).map_err(|_| {
             Error::new(ErrorKind::BadOption, format!("a journal of {wanted} sectors is too long"))
         })
     }
 
-    fn tag_size(&self, options: &Options) -> Result<u16> {
+    fn tag_size(&self, options: &OpenSettings) -> Result<u16> {
         let made = options.hash.as_ref().and_then(|hash| u16::try_from(hash.size()).ok());
         let size = self.tag_size.or(made).filter(|size| (1..=LARGEST_TAG.min(MAX_TAG)).contains(size));
         size.ok_or_else(|| {
@@ -125,33 +125,33 @@ impl Format {
 }
 
 /// The geometry, with as many sections of the journal as fit where a metadata device has not room for all.
-fn fit(superblock: &mut Superblock, options: &Options, sizes: Sizes) -> Result<Geometry> {
+fn fit(superblock: &mut Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<VolumeGeometry> {
     let most = superblock.journal_sections;
-    let first = Geometry::new(superblock, options, sizes);
+    let first = VolumeGeometry::new(superblock, options, sizes);
     if sizes.meta.is_none() || first.is_ok() {
         return first;
     }
     let mut found = 0;
     for bit in (0..u32::BITS).rev().map(|bit| 1 << bit).filter(|bit| *bit <= most) {
         superblock.journal_sections = found | bit;
-        if superblock.journal_sections <= most && Geometry::new(superblock, options, sizes).is_ok() {
+        if superblock.journal_sections <= most && VolumeGeometry::new(superblock, options, sizes).is_ok() {
             found |= bit;
         }
     }
     superblock.journal_sections = found;
-    if found == 0 { first } else { Geometry::new(superblock, options, sizes) }
+    if found == 0 { first } else { VolumeGeometry::new(superblock, options, sizes) }
 }
 
 /// Writes an empty journal, then this superblock; whatever was there is lost. Tags are not made: that is [`wipe`], or recalculation.
 ///
 /// # Errors
-/// `Io`, and what [`Geometry::new`] says.
-pub fn format(disks: &Disks<'_>, options: &Options, superblock: &Superblock) -> Result<()> {
-    let geometry = Geometry::new(superblock, options, disks.sizes()?)?;
+/// `Io`, and what [`VolumeGeometry::new`] says.
+pub fn format(disks: &Disks<'_>, options: &OpenSettings, superblock: &Superblock) -> Result<()> {
+    let geometry = VolumeGeometry::new(superblock, options, disks.sizes()?)?;
     let metadata = disks.metadata();
     if geometry.sections() > 0 {
-        let journal = Journal::new(&geometry, superblock, options)?;
-        journal.clear(metadata, 0, geometry.sections(), Round::FIRST)?;
+        let journal = JournalFormat::new(&geometry, superblock, options)?;
+        journal.clear(metadata, 0, geometry.sections(), JournalRound::FIRST)?;
         disk::sync(metadata)?;
     }
     superblock.write(metadata, options.start, options.mode, options.journal_mac.as_ref())?;
@@ -177,8 +177,8 @@ pub const WIPE_STEP: u64 = 32_768;
 /// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
 pub fn wipe(
     disks: &Disks<'_>,
-    geometry: &Geometry,
-    tags: &Tags,
+    geometry: &VolumeGeometry,
+    tags: &TagMaker,
     sectors: Range<u64>,
     what: Wipe,
 ) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Where things lie: superblock, journal, and the runs of tags between the data.
 
 use crate::superblock::MAX_TAG;
-use crate::{Error, ErrorKind, Flags, Options, Result, Superblock};
+use crate::{Error, ErrorKind, Flags, OpenSettings, Result, Superblock};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 512;
@@ -22,7 +22,7 @@ pub(crate) const MAC_PART: usize = 8;
 
 /// How large the devices are, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub struct DiskSizes {
     /// What holds the data.
     pub data: u64,
     /// The metadata device.
@@ -31,7 +31,7 @@ pub struct Sizes {
 
 /// The shape of a journal section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Section {
+pub struct SectionShape {
     /// Bytes of an entry.
     pub entry_size: usize,
     /// Entries in each of the 8 metadata sectors.
@@ -42,7 +42,7 @@ pub struct Section {
     pub has_mac: bool,
 }
 
-impl Section {
+impl SectionShape {
     /// The shape for blocks of `2^log2_block` sectors.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ enum Layout {
 
 /// A place of the volume on its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct BlockLocation {
     /// The byte of the data device where the data are.
     pub data: u64,
     /// The byte of the metadata's device where the block's tag is; without meaning in inline mode.
@@ -99,24 +99,24 @@ pub struct Place {
 
 /// Where everything lies. What it says stays within the devices that it was made for, and within 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
+pub struct VolumeGeometry {
     start: u64,
     provided: u64,
     tag_size: u16,
     log2_block: u8,
     sections: u32,
-    section: Section,
+    section: SectionShape,
     layout: Layout,
 }
 
-impl Geometry {
+impl VolumeGeometry {
     /// The geometry of a volume on devices of these sizes. How much it offers is computed anew, as the kernel does.
     ///
     /// # Errors
     /// `TooSmall` when it does not fit; `Unsupported` for the geometry in which the kernel puts tags over data.
-    pub fn new(superblock: &Superblock, options: &Options, sizes: Sizes) -> Result<Self> {
+    pub fn new(superblock: &Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<Self> {
         let has_mac = superblock.flags.has(Flags::JOURNAL_MAC);
-        let section = Section::new(superblock.log2_block, superblock.tag_size, has_mac)?;
+        let section = SectionShape::new(superblock.log2_block, superblock.tag_size, has_mac)?;
         let layout = layout(superblock, options.buffer_sectors, sizes.meta.is_some())?;
         let mut geometry = Self {
             start: options.start,
@@ -162,7 +162,7 @@ impl Geometry {
     }
 
     /// The shape of each section.
-    pub fn section(&self) -> &Section {
+    pub fn section(&self) -> &SectionShape {
         &self.section
     }
 
@@ -203,7 +203,7 @@ impl Geometry {
     }
 
     /// Where `sector`, which the volume offers, lies.
-    pub fn place(&self, sector: u64) -> Place {
+    pub fn place(&self, sector: u64) -> BlockLocation {
         debug_assert!(sector < self.provided, "sector {sector} of {}", self.provided);
         let base = self.start + self.initial();
         let tag = |sector: u64| (sector >> self.log2_block) * u64::from(self.tag_size);
@@ -211,24 +211,24 @@ impl Geometry {
             Layout::Interleaved { log2, run } => {
                 let (area, within) = (sector >> log2, sector & ((1 << log2) - 1));
                 let tags = base + (area << log2) + area * run;
-                Place {
+                BlockLocation {
                     data: (tags + run + within) * SECTOR,
                     tag: tags * SECTOR + tag(within),
                     sectors: ((1 << log2) - within).min(self.provided - sector),
                 }
             }
-            Layout::Apart => Place {
+            Layout::Apart => BlockLocation {
                 data: sector * SECTOR,
                 tag: base * SECTOR + tag(sector),
                 sectors: self.provided - sector,
             },
             Layout::Inline => {
-                Place { data: (base + sector) * SECTOR, tag: 0, sectors: self.provided - sector }
+                BlockLocation { data: (base + sector) * SECTOR, tag: 0, sectors: self.provided - sector }
             }
         }
     }
 
-    /// Refuses to write tags where [`Place::tag`] has no meaning.
+    /// Refuses to write tags where [`BlockLocation::tag`] has no meaning.
     pub(crate) fn check_tags_have_places(&self) -> Result<()> {
         if self.layout == Layout::Inline {
             let context =
@@ -239,7 +239,7 @@ impl Geometry {
     }
 
     /// The largest number of sectors that fits.
-    fn capacity(&self, sizes: Sizes) -> Result<u64> {
+    fn capacity(&self, sizes: DiskSizes) -> Result<u64> {
         let data = sizes.data / SECTOR;
         let metadata = sizes.meta.map_or(data, |meta| meta / SECTOR);
         let small = |what: &str| {

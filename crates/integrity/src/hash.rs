@@ -12,13 +12,13 @@ use functions::Function;
 
 /// A hash or MAC with its key: what makes tags, or protects a journal.
 #[derive(Clone)]
-pub struct Hash {
+pub struct KeyedHash {
     name: String,
     is_keyed: bool,
     function: Arc<dyn Function>,
 }
 
-impl Hash {
+impl KeyedHash {
     /// The hash of that name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, as cryptsetup writes it.
     ///
     /// # Errors
@@ -55,13 +55,13 @@ impl Hash {
         self.function.size()
     }
 
-    /// Its result over the parts, one after the other, into `out`, which is as long as [`Hash::size`].
+    /// Its result over the parts, one after the other, into `out`, which is as long as [`KeyedHash::size`].
     pub fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
         self.function.digest(parts, out);
     }
 }
 
-impl fmt::Debug for Hash {
+impl fmt::Debug for KeyedHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hash")
             .field("name", &self.name)
@@ -72,8 +72,8 @@ impl fmt::Debug for Hash {
 
 /// What makes the tags of a volume's blocks.
 #[derive(Clone, Debug)]
-pub struct Tags {
-    hash: Hash,
+pub struct TagMaker {
+    hash: KeyedHash,
     salt: Option<[u8; 16]>,
     size: usize,
     block_size: usize,
@@ -82,9 +82,9 @@ pub struct Tags {
 /// The byte that a discarded block's tag consists of.
 pub const DISCARDED: u8 = 0xf6;
 
-impl Tags {
+impl TagMaker {
     /// Tags of `size` bytes for blocks of `block_size`; `salt` with [`crate::Flags::FIXED_HMAC`].
-    pub fn new(hash: Hash, salt: Option<[u8; 16]>, size: usize, block_size: usize) -> Self {
+    pub fn new(hash: KeyedHash, salt: Option<[u8; 16]>, size: usize, block_size: usize) -> Self {
         Self { hash, salt, size, block_size }
     }
 

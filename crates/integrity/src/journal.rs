@@ -13,30 +13,30 @@ mod replay;
 mod section;
 
 pub use crypt::JournalCrypt;
-pub use replay::{Plan, Replayed, Seen};
+pub use replay::{ReplayPlan, ReplayResult, SectionContents};
 
 use ids::CommitIds;
 
 use crate::disk::{self, Disk};
-use crate::{Flags, Geometry, Hash, Options, Result, Superblock};
+use crate::{Flags, KeyedHash, OpenSettings, Result, Superblock, VolumeGeometry};
 
 /// What makes and reads the sections of a volume's journal.
 #[derive(Clone, Debug)]
-pub struct Journal {
-    geometry: Geometry,
+pub struct JournalFormat {
+    geometry: VolumeGeometry,
     ids: CommitIds,
     crypt: Option<JournalCrypt>,
-    mac: Option<Hash>,
+    mac: Option<KeyedHash>,
     /// Goes into the MAC.
     salt: Option<[u8; 16]>,
 }
 
-impl Journal {
+impl JournalFormat {
     /// The journal of this volume.
     ///
     /// # Errors
     /// `Unsupported` for a journal that is too long for its cipher.
-    pub fn new(geometry: &Geometry, superblock: &Superblock, options: &Options) -> Result<Self> {
+    pub fn new(geometry: &VolumeGeometry, superblock: &Superblock, options: &OpenSettings) -> Result<Self> {
         let ids = match &options.journal_crypt {
             Some(crypt) => crypt.commit_ids(geometry.journal_bytes())?,
             None => CommitIds::PLAIN,
@@ -65,11 +65,11 @@ impl Journal {
     }
 
     /// Puts commit ids of this round and the MAC into section `index`, and encrypts it. What comes out goes to
-    /// [`Geometry::section_offset`], whole.
+    /// [`VolumeGeometry::section_offset`], whole.
     ///
     /// # Errors
     /// `Unsupported` for a journal that is too long for its cipher.
-    pub fn seal(&self, index: u32, round: Round, section: &mut [u8]) -> Result<()> {
+    pub fn seal(&self, index: u32, round: JournalRound, section: &mut [u8]) -> Result<()> {
         self.ids.stamp(index, round, section);
         if let Some(mac) = self.mac_of(index, section) {
             self.geometry.section().set_mac(section, &mac);
@@ -86,16 +86,16 @@ impl Journal {
     ///
     /// # Errors
     /// `BadJournal` when a sector says none.
-    pub fn seen(&self, index: u32, section: &[u8]) -> Result<Seen> {
+    pub fn seen(&self, index: u32, section: &[u8]) -> Result<SectionContents> {
         let rounds = self.ids.rounds(index, section)?;
-        Ok(Seen { rounds, is_unused: self.geometry.section().is_unused(section) })
+        Ok(SectionContents { rounds, is_unused: self.geometry.section().is_unused(section) })
     }
 
     /// Writes `count` sections from `first` on, round the ring, with no entries; the caller syncs.
     ///
     /// # Errors
     /// `Io`.
-    pub fn clear(&self, disk: &dyn Disk, first: u32, count: u32, round: Round) -> Result<()> {
+    pub fn clear(&self, disk: &dyn Disk, first: u32, count: u32, round: JournalRound) -> Result<()> {
         /// About how many bytes are written at once.
         const RUN: usize = 1 << 20;
         let (bytes, sections) = (self.geometry.section().bytes(), self.geometry.sections());
@@ -141,9 +141,9 @@ fn after(index: u32, by: u32, sections: u32) -> u32 {
 
 /// One of the four numbers that rounds of the ring have, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Round(u8);
+pub struct JournalRound(u8);
 
-impl Round {
+impl JournalRound {
     /// What a journal that was never used has.
     pub const FIRST: Self = Self(0);
 

@@ -28,19 +28,19 @@ mod reader;
 mod recalculate;
 mod superblock;
 
-pub use self::core::{Settings, Status};
+pub use self::core::{IntegrityStatus, RunSettings};
 pub use bitmap::Bitmap;
 pub use device::IntegrityDevice;
 pub use disk::{Disk, Disks};
 pub use error::{Error, ErrorKind};
-pub use format::{Format, WIPE_STEP, Wipe, format, wipe};
-pub use geometry::{Geometry, Place, Section, Sizes};
-pub use hash::{DISCARDED, Hash, Tags};
-pub use journal::{Journal, JournalCrypt, Plan, Replayed, Round, Seen};
-pub use open::{Opened, look, open};
-pub use options::{Mode, Options, Recalculate};
+pub use format::{NewSuperblock, WIPE_STEP, Wipe, format, wipe};
+pub use geometry::{BlockLocation, DiskSizes, SectionShape, VolumeGeometry};
+pub use hash::{DISCARDED, KeyedHash, TagMaker};
+pub use journal::{JournalCrypt, JournalFormat, JournalRound, ReplayPlan, ReplayResult, SectionContents};
+pub use open::{OpenedVolume, look, open};
+pub use options::{OpenSettings, Recalculate, WriteMode};
 pub use overlay::Overlay;
-pub use reader::Reader;
+pub use reader::VolumeReader;
 pub use superblock::{Flags, MAX_TAG, Superblock};
 
 /// The result of this crate's operations.

@@ -3,30 +3,30 @@
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
 use crate::{
-    Bitmap, Error, ErrorKind, Flags, Geometry, Journal, Mode, Options, Recalculate, Replayed, Result, Round,
-    Sizes, Superblock, Tags,
+    Bitmap, DiskSizes, Error, ErrorKind, Flags, JournalFormat, JournalRound, OpenSettings, Recalculate,
+    ReplayResult, Result, Superblock, TagMaker, VolumeGeometry, WriteMode,
 };
 
 /// A volume that is ready to be read and written.
 #[derive(Debug, Clone)]
-pub struct Opened {
+pub struct OpenedVolume {
     /// The superblock, as it is on disk.
     pub superblock: Superblock,
     /// Where things lie.
-    pub geometry: Geometry,
+    pub geometry: VolumeGeometry,
     /// What makes the tags.
-    pub tags: Option<Tags>,
+    pub tags: Option<TagMaker>,
     /// The journal; none in recovery, and with inline tags.
-    pub journal: Option<Journal>,
+    pub journal: Option<JournalFormat>,
     /// What was replayed; nothing where a bitmap was in the place of the journal.
-    pub replayed: Option<Replayed>,
+    pub replayed: Option<ReplayResult>,
     /// The section of the journal that is written next, and its round.
-    pub next: (u32, Round),
+    pub next: (u32, JournalRound),
     /// In bitmap mode what is on disk: the regions whose tags are still to be made anew.
     pub bitmap: Option<Bitmap>,
 }
 
-impl Opened {
+impl OpenedVolume {
     /// The first sector whose tag is still to be made anew, if one is.
     pub fn recalculation(&self) -> Option<u64> {
         let unfinished = self.superblock.flags.has(Flags::RECALCULATING) && self.tags.is_some();
@@ -41,9 +41,9 @@ impl Opened {
 /// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity` and `BadJournal` for what is damaged,
 /// forged or has other keys; `Unsupported` for a recalculation that would authenticate what a forger wrote; `TooSmall` for a device that was
 /// cut short; `Io`.
-pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
+pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let mut opened = look(disks, options)?;
-    if options.mode == Mode::Recovery {
+    if options.mode == WriteMode::Recovery {
         return Ok(opened);
     }
     let stored = opened.superblock.clone();
@@ -84,10 +84,10 @@ pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
 ///
 /// # Errors
 /// As [`open`], but for what concerns journal and bitmap.
-pub fn look(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
+pub fn look(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let has_meta = disks.meta.is_some();
     options.check(has_meta)?;
-    let is_recovery = options.mode == Mode::Recovery;
+    let is_recovery = options.mode == WriteMode::Recovery;
     let mac = options.journal_mac.as_ref().filter(|_| !is_recovery);
     let missing = || {
         options.missing.clone().filter(|_| is_recovery).ok_or_else(|| {
@@ -103,22 +103,30 @@ pub fn look(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     };
     superblock.check(options, has_meta)?;
     let sizes = disks.sizes()?;
-    let geometry = Geometry::new(&superblock, options, sizes)?;
+    let geometry = VolumeGeometry::new(&superblock, options, sizes)?;
     if !is_recovery {
         refuse_cut_short(&superblock, &geometry, sizes)?;
     }
     refuse_recalculation(&superblock, &geometry, options)?;
     let tags = options.hash.clone().map(|hash| {
         let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
-        Tags::new(hash, salt, geometry.tag_size(), geometry.block_size())
+        TagMaker::new(hash, salt, geometry.tag_size(), geometry.block_size())
     });
     let has_journal = geometry.sections() > 0 && !is_recovery;
-    let journal = if has_journal { Some(Journal::new(&geometry, &superblock, options)?) } else { None };
-    Ok(Opened { superblock, geometry, tags, journal, replayed: None, next: (0, Round::FIRST), bitmap: None })
+    let journal = if has_journal { Some(JournalFormat::new(&geometry, &superblock, options)?) } else { None };
+    Ok(OpenedVolume {
+        superblock,
+        geometry,
+        tags,
+        journal,
+        replayed: None,
+        next: (0, JournalRound::FIRST),
+        bitmap: None,
+    })
 }
 
 /// The kernel gives such a volume to whoever asks for no more than is left, and forgets what it was; cryptsetup asks for all of it.
-fn refuse_cut_short(superblock: &Superblock, geometry: &Geometry, sizes: Sizes) -> Result<()> {
+fn refuse_cut_short(superblock: &Superblock, geometry: &VolumeGeometry, sizes: DiskSizes) -> Result<()> {
     let (was, is) = (superblock.provided, geometry.provided());
     if was <= is {
         return Ok(());
@@ -133,15 +141,19 @@ fn refuse_cut_short(superblock: &Superblock, geometry: &Geometry, sizes: Sizes) 
 
 /// A recalculation takes whatever stands there for good: with a key that would make a forger's data authentic, unless the superblock,
 /// which says how far it is, has a MAC with a key.
-fn refuse_recalculation(superblock: &Superblock, geometry: &Geometry, options: &Options) -> Result<()> {
-    let has_key = |hash: &Option<crate::Hash>| hash.as_ref().is_some_and(crate::Hash::is_keyed);
+fn refuse_recalculation(
+    superblock: &Superblock,
+    geometry: &VolumeGeometry,
+    options: &OpenSettings,
+) -> Result<()> {
+    let has_key = |hash: &Option<crate::KeyedHash>| hash.as_ref().is_some_and(crate::KeyedHash::is_keyed);
     let (hash, mac) = (has_key(&options.hash), has_key(&options.journal_mac));
     let forgeable = if superblock.flags.has(Flags::FIXED_HMAC) { hash && !mac } else { hash || mac };
     let begins = options.recalculate != Recalculate::AsNeeded;
     let is_unfinished =
         superblock.flags.has(Flags::RECALCULATING) && superblock.recalculated < geometry.provided();
     // A bitmap where the mode has none ends in a recalculation, of everything if the bitmap says so.
-    let has_no_place = !matches!(options.mode, Mode::Bitmap | Mode::Recovery);
+    let has_no_place = !matches!(options.mode, WriteMode::Bitmap | WriteMode::Recovery);
     let has_bitmap = superblock.flags.has(Flags::DIRTY_BITMAP) && has_no_place;
     if (begins || is_unfinished || has_bitmap) && forgeable && !options.legacy_recalculate {
         let context = "a recalculation with a keyed hash would authenticate what a forger wrote: give the journal a keyed MAC when \
@@ -151,18 +163,19 @@ fn refuse_recalculation(superblock: &Superblock, geometry: &Geometry, options: &
     Ok(())
 }
 
-impl Opened {
+impl OpenedVolume {
     /// Options for who only reads: of a volume that was left with a bitmap only what that names is without tags, whatever the mode is.
-    pub fn keep_bitmap(&self, options: &mut Options) {
-        let has_none = matches!(options.mode, Mode::Recovery | Mode::Inline) || options.hash.is_none();
+    pub fn keep_bitmap(&self, options: &mut OpenSettings) {
+        let has_none =
+            matches!(options.mode, WriteMode::Recovery | WriteMode::Inline) || options.hash.is_none();
         if self.superblock.flags.has(Flags::DIRTY_BITMAP) && !has_none {
-            options.mode = Mode::Bitmap;
+            options.mode = WriteMode::Bitmap;
             let log2 = u32::from(self.superblock.log2_bitmap) + u32::from(self.superblock.log2_block);
             options.sectors_per_bit = 1u64.checked_shl(log2);
         }
     }
 
-    fn begin_recalculation(&mut self, options: &Options) {
+    fn begin_recalculation(&mut self, options: &OpenSettings) {
         let is_on = self.superblock.flags.has(Flags::RECALCULATING);
         let begins = match options.recalculate {
             Recalculate::AsNeeded => false,
@@ -180,7 +193,7 @@ impl Opened {
     }
 
     /// The journal's area holds a journal: it is replayed, and in bitmap mode becomes a bitmap.
-    fn take_in_journal(&mut self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+    fn take_in_journal(&mut self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         if let Some(journal) = &self.journal {
             let replayed = journal.replay(disks, self.tags.as_ref(), options.mode).map_err(|e| {
                 if e.kind() != ErrorKind::Io {
@@ -193,7 +206,7 @@ impl Opened {
             self.next = (replayed.next, replayed.round);
             self.replayed = Some(replayed);
         }
-        if options.mode == Mode::Bitmap {
+        if options.mode == WriteMode::Bitmap {
             let log2 = Bitmap::granularity(&self.geometry, options.sectors_per_bit);
             let mut bitmap = Bitmap::new(&self.geometry, log2)?;
             if let Some(from) = self.recalculation() {
@@ -210,7 +223,7 @@ impl Opened {
     fn take_in_bitmap(
         &mut self,
         disks: &Disks<'_>,
-        options: &Options,
+        options: &OpenSettings,
         grown: std::ops::Range<u64>,
     ) -> Result<()> {
         if self.tags.is_none() {
@@ -232,7 +245,7 @@ impl Opened {
         if bitmap.dirty().next().is_some() {
             self.recalculate_all();
         }
-        if options.mode == Mode::Bitmap {
+        if options.mode == WriteMode::Bitmap {
             if self.superblock.log2_bitmap != log2 {
                 self.disown_bitmap(disks, options)?;
             }
@@ -245,16 +258,16 @@ impl Opened {
         if let Some(journal) = &self.journal {
             // That tags are to be made anew must be on the disk before the bitmap, which says so, is gone.
             self.disown_bitmap(disks, options)?;
-            journal.clear(metadata, 0, self.geometry.sections(), Round::FIRST)?;
+            journal.clear(metadata, 0, self.geometry.sections(), JournalRound::FIRST)?;
             disk::sync(metadata)?;
-            self.next = (0, Round::FIRST.next());
+            self.next = (0, JournalRound::FIRST.next());
         }
         self.superblock.flags.set(Flags::DIRTY_BITMAP, false);
         Ok(())
     }
 
     /// Writes a superblock with a granularity that nobody has: whatever lies where the bitmap would, no region is known.
-    fn disown_bitmap(&self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+    fn disown_bitmap(&self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         let mut unknown = self.clone();
         unknown.superblock.flags.set(Flags::DIRTY_BITMAP, true);
         unknown.superblock.log2_bitmap |= 0x80;
@@ -265,7 +278,7 @@ impl Opened {
     ///
     /// # Errors
     /// `Io`.
-    pub fn write_superblock(&self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+    pub fn write_superblock(&self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         let metadata = disks.metadata();
         self.superblock.write(metadata, options.start, options.mode, options.journal_mac.as_ref())?;
         disk::sync(metadata)

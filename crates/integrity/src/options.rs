@@ -1,10 +1,10 @@
 //! How a volume is opened: what its superblock does not say.
 
-use crate::{Error, ErrorKind, Hash, JournalCrypt, Result, Superblock};
+use crate::{Error, ErrorKind, JournalCrypt, KeyedHash, Result, Superblock};
 
 /// What becomes of a write, and of the volume when the power goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum WriteMode {
     /// `J`: data and tags go through the journal, so that both are there or neither.
     Journal,
     /// `B`: in place; a bitmap says where tags have to be made anew after a power cut.
@@ -17,7 +17,7 @@ pub enum Mode {
     Inline,
 }
 
-impl Mode {
+impl WriteMode {
     /// The letter of table lines.
     pub fn letter(self) -> char {
         match self {
@@ -51,22 +51,22 @@ pub enum Recalculate {
 
 /// How a volume is opened. Nothing of this stands in the superblock but what `tag_size` and `block_size` check.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct OpenSettings {
     /// The mode.
-    pub mode: Mode,
+    pub mode: WriteMode,
     /// Sectors before the superblock.
     pub start: u64,
     /// What makes the tags. None: whoever is above brings them along.
-    pub hash: Option<Hash>,
+    pub hash: Option<KeyedHash>,
     /// What protects the journal's sector numbers, and the superblock.
-    pub journal_mac: Option<Hash>,
+    pub journal_mac: Option<KeyedHash>,
     /// What encrypts the journal.
     pub journal_crypt: Option<JournalCrypt>,
     /// The tag size that the superblock must have.
     pub tag_size: Option<u16>,
     /// The block size in bytes that the superblock must have.
     pub block_size: Option<u32>,
-    /// How many sectors of tags are read at once. It matters for where tags lie, see [`crate::Geometry`].
+    /// How many sectors of tags are read at once. It matters for where tags lie, see [`crate::VolumeGeometry`].
     pub buffer_sectors: u32,
     /// Discards are taken, and what was discarded reads without a tag of its own.
     pub allow_discards: bool,
@@ -80,7 +80,7 @@ pub struct Options {
     pub missing: Option<Superblock>,
 }
 
-impl Options {
+impl OpenSettings {
     /// Refuses what does not go together.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ impl Options {
         let recalculates = self.recalculate != Recalculate::AsNeeded;
         if self.hash.is_none() {
             match self.mode {
-                Mode::Bitmap => return bad("the bitmap needs a hash, to make tags anew"),
-                Mode::Inline => return bad("inline tags need a hash that makes them"),
+                WriteMode::Bitmap => return bad("the bitmap needs a hash, to make tags anew"),
+                WriteMode::Inline => return bad("inline tags need a hash that makes them"),
                 _ if self.allow_discards => {
                     return bad("discards need a hash: without one nobody can tell what was discarded");
                 }
@@ -99,7 +99,7 @@ impl Options {
                 _ => {}
             }
         }
-        if self.mode == Mode::Inline {
+        if self.mode == WriteMode::Inline {
             let has_journal = self.journal_mac.is_some() || self.journal_crypt.is_some();
             return match () {
                 () if has_meta => bad("inline tags and a metadata device exclude each other"),
@@ -114,7 +114,7 @@ impl Options {
     }
 
     /// The kernel's defaults in this mode, for tags that are brought along.
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: WriteMode) -> Self {
         Self {
             mode,
             start: 0,

@@ -14,12 +14,12 @@ const MOST_SECTORS: usize = 2 << 20;
 /// Sectors over those of the disk below.
 pub struct Overlay<'d, D: Disk + ?Sized = dyn Disk> {
     below: &'d D,
-    sectors: Mutex<Sectors>,
+    sectors: Mutex<SectorMap>,
 }
 
 /// What was written, by the number of the sector.
 #[derive(Default)]
-pub(crate) struct Sectors(BTreeMap<u64, [u8; SECTOR_BYTES]>);
+pub(crate) struct SectorMap(BTreeMap<u64, [u8; SECTOR_BYTES]>);
 
 impl<'d, D: Disk + ?Sized> Overlay<'d, D> {
     /// Nothing yet over `below`.
@@ -28,14 +28,14 @@ impl<'d, D: Disk + ?Sized> Overlay<'d, D> {
     }
 
     /// What was written, without what lies in these bytes.
-    pub(crate) fn into_sectors(self, without: Range<u64>) -> Sectors {
+    pub(crate) fn into_sectors(self, without: Range<u64>) -> SectorMap {
         let mut sectors = self.sectors.into_inner().unwrap_or_else(PoisonError::into_inner);
         sectors.0.retain(|sector, _| !without.contains(&(sector * SECTOR)));
         sectors
     }
 }
 
-impl Sectors {
+impl SectorMap {
     /// Puts those that lie in bytes which were read at `offset` over them.
     pub(crate) fn put_over(&self, offset: u64, bytes: &mut [u8]) {
         let end = offset.saturating_add(bytes.len() as u64);

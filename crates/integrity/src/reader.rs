@@ -2,20 +2,20 @@
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
-use crate::{Flags, Mode, Opened, Options, Result};
+use crate::{Flags, OpenSettings, OpenedVolume, Result, WriteMode};
 
 /// Reads blocks of a volume that was opened.
-pub struct Reader<'d> {
+pub struct VolumeReader<'d> {
     disks: Disks<'d>,
-    opened: &'d Opened,
+    opened: &'d OpenedVolume,
     verifies: bool,
     discards: bool,
 }
 
-impl<'d> Reader<'d> {
+impl<'d> VolumeReader<'d> {
     /// A reader of what was `opened` with these options.
-    pub fn new(disks: Disks<'d>, opened: &'d Opened, options: &Options) -> Self {
-        let verifies = !matches!(options.mode, Mode::Recovery | Mode::Inline);
+    pub fn new(disks: Disks<'d>, opened: &'d OpenedVolume, options: &OpenSettings) -> Self {
+        let verifies = !matches!(options.mode, WriteMode::Recovery | WriteMode::Inline);
         Self { disks, opened, verifies, discards: options.allow_discards }
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
-use crate::{Flags, Mode, Opened, Options, Result, Round};
+use crate::{Flags, JournalRound, OpenSettings, OpenedVolume, Result, WriteMode};
 
 /// The most sectors of a step.
 const STEP: u64 = 32_768;
@@ -13,7 +13,7 @@ const RUN: u64 = 2048;
 /// After so many steps the superblock says how far it is.
 const STEPS: u32 = 16;
 
-impl Opened {
+impl OpenedVolume {
     /// The next sectors whose tags are to be made anew, within one area; none when all are made. In bitmap mode those regions are
     /// passed over whose bits are clear.
     fn next_step(&self) -> Option<Range<u64>> {
@@ -55,7 +55,7 @@ impl Opened {
     pub fn recalculate(
         &mut self,
         disks: &Disks<'_>,
-        options: &Options,
+        options: &OpenSettings,
         mut progress: impl FnMut(u64) -> bool,
     ) -> Result<()> {
         if self.recalculation().is_none() {
@@ -86,11 +86,11 @@ impl Opened {
     ///
     /// # Errors
     /// `Io`.
-    pub fn close_bitmap(&mut self, disks: &Disks<'_>, options: &Options) -> Result<()> {
-        let Some(journal) = self.journal.as_ref().filter(|_| options.mode == Mode::Bitmap) else {
+    pub fn close_bitmap(&mut self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
+        let Some(journal) = self.journal.as_ref().filter(|_| options.mode == WriteMode::Bitmap) else {
             return Ok(());
         };
-        journal.clear(disks.metadata(), 0, self.geometry.sections(), Round::FIRST)?;
+        journal.clear(disks.metadata(), 0, self.geometry.sections(), JournalRound::FIRST)?;
         disk::sync(disks.metadata())?;
         self.superblock.flags.set(Flags::DIRTY_BITMAP, false);
         self.bitmap = None;

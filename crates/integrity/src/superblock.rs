@@ -1,7 +1,7 @@
 //! The superblock: 4096 bytes, of which the first 64 say something, and a MAC at the end of the first sector.
 
 use crate::disk::{self, Disk};
-use crate::{Error, ErrorKind, Hash, Mode, Options, Result};
+use crate::{Error, ErrorKind, KeyedHash, OpenSettings, Result, WriteMode};
 
 const MAGIC: [u8; 8] = *b"integrt\0";
 /// The size in bytes.
@@ -84,7 +84,7 @@ impl Superblock {
     /// # Errors
     /// `Io` and `TooSmall` from the device, else as [`Superblock::parse`], and `Integrity` for a wrong MAC, which is made with `mac`
     /// (not given in recovery, which takes what it gets).
-    pub fn read(disk: &dyn Disk, start: u64, mac: Option<&Hash>) -> Result<Option<Self>> {
+    pub fn read(disk: &dyn Disk, start: u64, mac: Option<&KeyedHash>) -> Result<Option<Self>> {
         let mut bytes = [0; SIZE];
         disk::read(disk, sector_offset(start)?, &mut bytes)?;
         if bytes == [0; SIZE] {
@@ -146,10 +146,10 @@ impl Superblock {
     ///
     /// # Errors
     /// `BadSuperblock`, which names what differs.
-    pub fn check(&self, options: &Options, has_meta: bool) -> Result<()> {
+    pub fn check(&self, options: &OpenSettings, has_meta: bool) -> Result<()> {
         let bad = |context: String| Err(Error::new(ErrorKind::BadSuperblock, context));
         let inline = self.flags.has(Flags::INLINE);
-        if inline != (options.mode == Mode::Inline) {
+        if inline != (options.mode == WriteMode::Inline) {
             let is = if inline { "has" } else { "does not have" };
             return bad(format!(
                 "the volume {is} its tags inline, and mode {} was asked for",
@@ -183,14 +183,14 @@ impl Superblock {
     }
 
     /// The version that it has on disk when it is written in `mode`: the kernel makes it anew each time.
-    pub fn version(&self, mode: Mode) -> u8 {
+    pub fn version(&self, mode: WriteMode) -> u8 {
         if self.flags.has(Flags::INLINE) {
             6
         } else if self.flags.has(Flags::FIXED_HMAC) {
             5
         } else if self.flags.has(Flags::FIXED_PADDING) {
             4
-        } else if mode == Mode::Bitmap || self.flags.has(Flags::DIRTY_BITMAP) {
+        } else if mode == WriteMode::Bitmap || self.flags.has(Flags::DIRTY_BITMAP) {
             3
         } else if self.log2_interleave == 0 || self.flags.has(Flags::RECALCULATING) {
             2
@@ -203,7 +203,7 @@ impl Superblock {
     ///
     /// # Errors
     /// `BadOption` for a MAC that does not fit.
-    pub fn encode(&self, mode: Mode, mac: Option<&Hash>) -> Result<[u8; SIZE]> {
+    pub fn encode(&self, mode: WriteMode, mac: Option<&KeyedHash>) -> Result<[u8; SIZE]> {
         let mut bytes = [0; SIZE];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8] = self.version(mode);
@@ -227,7 +227,7 @@ impl Superblock {
     ///
     /// # Errors
     /// As [`Superblock::encode`], and `Io`.
-    pub fn write(&self, disk: &dyn Disk, start: u64, mode: Mode, mac: Option<&Hash>) -> Result<()> {
+    pub fn write(&self, disk: &dyn Disk, start: u64, mode: WriteMode, mac: Option<&KeyedHash>) -> Result<()> {
         disk::write(disk, sector_offset(start)?, &self.encode(mode, mac)?)
     }
 
@@ -237,7 +237,7 @@ impl Superblock {
 }
 
 /// Where the MAC begins.
-fn mac_at(mac: &Hash) -> Result<usize> {
+fn mac_at(mac: &KeyedHash) -> Result<usize> {
     let room = SECTOR - 64;
     if mac.size() > room {
         return Err(Error::new(
@@ -248,7 +248,7 @@ fn mac_at(mac: &Hash) -> Result<usize> {
     Ok(SECTOR - mac.size())
 }
 
-fn mac_of(bytes: &[u8; SIZE], mac: &Hash) -> Result<Vec<u8>> {
+fn mac_of(bytes: &[u8; SIZE], mac: &KeyedHash) -> Result<Vec<u8>> {
     let mut made = vec![0; mac.size()];
     mac.digest(&[&bytes[..mac_at(mac)?]], &mut made);
     Ok(made)

@@ -14,7 +14,9 @@ mod zoned;
 
 use std::time::Instant;
 
-use crate::{Error, ErrorKind, Finding, Lab, Machine, Outcome, Panel, Published, Range, Result};
+use crate::{
+    AnswerFigure, Error, ErrorKind, ExperimentOutcome, Lab, Machine, Panel, Published, Range, Result,
+};
 
 /// An experiment: what it asks, what was published about it, and how it is measured here.
 pub struct Experiment {
@@ -34,7 +36,7 @@ pub struct Experiment {
 struct Measured {
     setup: Vec<String>,
     answer: String,
-    findings: Vec<Finding>,
+    findings: Vec<AnswerFigure>,
     panels: Vec<Panel>,
 }
 
@@ -72,11 +74,11 @@ impl Experiment {
     ///
     /// # Errors
     /// When the system refuses what it needs, or the path under test gave wrong bytes.
-    pub fn run(&self, lab: &Lab<'_>) -> Result<Outcome> {
+    pub fn run(&self, lab: &Lab<'_>) -> Result<ExperimentOutcome> {
         let machine = Machine::this()?;
         let start = Instant::now();
         let Measured { setup, answer, findings, panels } = (self.run)(lab, self.rounds)?;
-        let outcome = Outcome {
+        let outcome = ExperimentOutcome {
             name: self.name.into(),
             question: self.question.into(),
             published: Published {
@@ -99,7 +101,7 @@ impl Experiment {
 }
 
 /// Refuses figures that are none: nothing was moved, or in no time.
-fn is_measured(outcome: &Outcome) -> Result<()> {
+fn is_measured(outcome: &ExperimentOutcome) -> Result<()> {
     let finite = |range: &Range| [range.median, range.least, range.most].iter().all(|v| v.is_finite());
     let bad = |what: &str| {
         Err(Error::new(ErrorKind::Wrong, format!("{}: {what}: nothing was measured", outcome.name)))
@@ -118,8 +120,8 @@ fn is_measured(outcome: &Outcome) -> Result<()> {
 
 /// An outcome with a bit of everything, for tests.
 #[cfg(test)]
-pub(crate) fn example() -> Outcome {
-    use crate::{Goal, PanelRow, Shape, Unit};
+pub(crate) fn example() -> ExperimentOutcome {
+    use crate::{Goal, PanelRow, PanelShape, Unit};
     let range = |median: f64| Range { median, least: median - 0.01, most: median + 0.01 };
     let of = |median: f64, spread: f64| Range { median, least: median - spread, most: median + spread };
     let heat_row = |group: &str, label: &str, values: [f64; 2]| PanelRow {
@@ -127,7 +129,7 @@ pub(crate) fn example() -> Outcome {
         label: label.into(),
         cells: values.map(|v| Some(of(v, 1.0).into())).into(),
     };
-    let mut heat = Panel::new("All of it", Unit::MbPerS, ["4k", "1M"]).shape(Shape::Heat);
+    let mut heat = Panel::new("All of it", Unit::MbPerS, ["4k", "1M"]).shape(PanelShape::Heat);
     heat.rows.push(heat_row("reads", "inline", [100.0, 400.0]));
     heat.rows.push(heat_row("reads", "workers", [50.0, 800.0]));
     heat.rows.push(PanelRow {
@@ -135,7 +137,7 @@ pub(crate) fn example() -> Outcome {
         label: "inline".into(),
         cells: vec![None, None],
     });
-    Outcome {
+    ExperimentOutcome {
         name: "example".into(),
         question: "Is a < b & \"c\"?".into(),
         published: Published {
@@ -150,11 +152,11 @@ pub(crate) fn example() -> Outcome {
         seconds: 1.5,
         answer: "Yes: <b>.".into(),
         findings: vec![
-            Finding::new("inline over plain", Unit::Part, range(0.98))
+            AnswerFigure::new("inline over plain", Unit::Part, range(0.98))
                 .published(0.995)
                 .goal(Goal::AtLeast(0.97)),
-            Finding::new("p99", Unit::Micros, of(30.0, 4.0)).goal(Goal::AtMost(20.0)),
-            Finding::new("requests", Unit::Count, of(3.0, 0.0)),
+            AnswerFigure::new("p99", Unit::Micros, of(30.0, 4.0)).goal(Goal::AtMost(20.0)),
+            AnswerFigure::new("requests", Unit::Count, of(3.0, 0.0)),
         ],
         panels: vec![
             Panel::new("Rates", Unit::MbPerS, ["plain", "inline & co"])
@@ -162,7 +164,7 @@ pub(crate) fn example() -> Outcome {
                 .row("1M", [of(2100.0, 5.0), of(0.0, 0.0)])
                 .note("a < b"),
             Panel::new("Latency", Unit::Micros, ["idle"])
-                .shape(Shape::Dots)
+                .shape(PanelShape::Dots)
                 .less_is_better()
                 .row("p50", [of(2.0, 1.0)])
                 .row("p99", [(of(2000.0, 1999.5), 10.0)]),
@@ -190,9 +192,9 @@ mod tests {
     fn an_outcome_is_read_back_as_it_was_written() {
         let outcome = example();
         let text = serde_json::to_string_pretty(&outcome).unwrap();
-        assert_eq!(Outcome::from_json(&text).unwrap(), outcome);
+        assert_eq!(ExperimentOutcome::from_json(&text).unwrap(), outcome);
         for bad in ["", "{}", "[]", &text[..text.len() / 2]] {
-            assert_eq!(Outcome::from_json(bad).unwrap_err().kind(), ErrorKind::BadResult);
+            assert_eq!(ExperimentOutcome::from_json(bad).unwrap_err().kind(), ErrorKind::BadResult);
         }
     }
 

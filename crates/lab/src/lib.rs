@@ -41,7 +41,9 @@ use std::time::Duration;
 pub use error::{Error, ErrorKind};
 pub use experiments::{Experiment, all, find};
 pub use hogs::spin;
-pub use outcome::{Cell, Finding, Goal, Outcome, Panel, PanelRow, Published, Shape, Unit};
+pub use outcome::{
+    AnswerFigure, Cell, ExperimentOutcome, Goal, Panel, PanelRow, PanelShape, Published, Unit,
+};
 pub use page::page;
 pub use underseal_bench::{Machine, Range};
 

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use underseal_datapath::{Histogram, Mapping, Policy};
 use underseal_device::{Buffer, Device};
 
-use crate::stream::{Bare, Done, Stream, queue};
+use crate::stream::{Bare, FinishedRequest, RequestStream, queue};
 use crate::{Error, ErrorKind, Result};
 
 /// Which requests, how many at a time, and until when.
@@ -23,7 +23,7 @@ pub(crate) struct Load {
     pub(crate) pattern: Pattern,
     /// How many of a hundred requests are reads.
     pub(crate) reads: u8,
-    pub(crate) until: Until,
+    pub(crate) until: LoadEnd,
     /// Requests of a thread begin at least so far apart; zero: as fast as they are answered.
     pub(crate) pace: Duration,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Pattern {
 
 /// When a load ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Until {
+pub(crate) enum LoadEnd {
     /// After so long.
     Time(Duration),
     /// When each thread has moved so many bytes.
@@ -48,7 +48,7 @@ pub(crate) enum Until {
 
 impl Load {
     /// One thread, one request at a time, sequential.
-    pub(crate) fn new(size: usize, reads: u8, until: Until) -> Self {
+    pub(crate) fn new(size: usize, reads: u8, until: LoadEnd) -> Self {
         let pattern = Pattern::Sequential;
         Self { threads: 1, depth: 1, size, pattern, reads, until, pace: Duration::ZERO }
     }
@@ -72,14 +72,14 @@ impl Load {
 
 /// What a load goes through.
 #[derive(Clone)]
-pub(crate) enum Target {
+pub(crate) enum LoadTarget {
     /// The device alone.
     Bare(Arc<dyn Device>),
     /// A volume under a policy.
     Volume(Arc<Mapping>, Policy),
 }
 
-impl Target {
+impl LoadTarget {
     fn size(&self) -> u64 {
         match self {
             Self::Bare(device) => device.geometry().size,
@@ -90,7 +90,7 @@ impl Target {
 
 /// What came of a load.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct LoadResult {
     pub(crate) bytes: u64,
     pub(crate) requests: u64,
     /// Requests that failed; they are not among the others.
@@ -101,7 +101,7 @@ pub(crate) struct Seen {
     pub(crate) latency: Histogram,
 }
 
-impl Seen {
+impl LoadResult {
     /// 10^6 bytes a second.
     pub(crate) fn mb_per_s(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
@@ -118,7 +118,7 @@ impl Seen {
 }
 
 /// Runs a load; the first request that fails ends it.
-pub(crate) fn run(target: &Target, load: &Load) -> Result<Seen> {
+pub(crate) fn run(target: &LoadTarget, load: &Load) -> Result<LoadResult> {
     let seen = run_with_errors(target, load)?;
     match seen.1 {
         Some(error) => Err(error),
@@ -127,8 +127,8 @@ pub(crate) fn run(target: &Target, load: &Load) -> Result<Seen> {
 }
 
 /// Runs a load whose requests may fail; what the first of them failed with is beside the rest.
-pub(crate) fn run_with_errors(target: &Target, load: &Load) -> Result<(Seen, Option<Error>)> {
-    if let Target::Volume(mapping, policy) = target {
+pub(crate) fn run_with_errors(target: &LoadTarget, load: &Load) -> Result<(LoadResult, Option<Error>)> {
+    if let LoadTarget::Volume(mapping, policy) = target {
         mapping.set_policy(*policy)?;
     }
     let barrier = Barrier::new(load.threads);
@@ -141,7 +141,7 @@ pub(crate) fn run_with_errors(target: &Target, load: &Load) -> Result<(Seen, Opt
         let died = || Err(Error::new(ErrorKind::Wrong, "a thread of the load panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| died())).collect()
     });
-    let mut seen = Seen {
+    let mut seen = LoadResult {
         bytes: 0,
         requests: 0,
         errors: 0,
@@ -176,14 +176,14 @@ struct Ran {
     latency: Histogram,
 }
 
-fn thread(nth: usize, target: &Target, load: &Load, barrier: &Barrier) -> Result<Ran> {
+fn thread(nth: usize, target: &LoadTarget, load: &Load, barrier: &Barrier) -> Result<Ran> {
     // Every thread comes to the barrier, also one whose stream does not open.
     match target {
-        Target::Bare(device) => {
+        LoadTarget::Bare(device) => {
             let stream = Bare::open(&**device, load.depth, load.size);
             both(stream, nth, target.size(), load, barrier)
         }
-        Target::Volume(mapping, _) => {
+        LoadTarget::Volume(mapping, _) => {
             let stream = queue(mapping, load.depth, load.size);
             both(stream, nth, target.size(), load, barrier)
         }
@@ -191,10 +191,16 @@ fn thread(nth: usize, target: &Target, load: &Load, barrier: &Barrier) -> Result
 }
 
 /// A part that does not count, so that memory, caches and workers are awake; then the load.
-fn both<S: Stream>(stream: Result<S>, nth: usize, size: u64, load: &Load, barrier: &Barrier) -> Result<Ran> {
+fn both<S: RequestStream>(
+    stream: Result<S>,
+    nth: usize,
+    size: u64,
+    load: &Load,
+    barrier: &Barrier,
+) -> Result<Ran> {
     let mut generator = stream.and_then(|stream| Generator::new(stream, nth, size, load));
     let warm = match (load.until, &mut generator) {
-        (Until::Time(time), Ok(generator)) => generator.run(Until::Time(time / 8)).map(|_| ()),
+        (LoadEnd::Time(time), Ok(generator)) => generator.run(LoadEnd::Time(time / 8)).map(|_| ()),
         // What is counted in bytes is counted from the first.
         _ => Ok(()),
     };
@@ -223,7 +229,7 @@ struct Generator<'a, S> {
     buffers: Vec<Buffer>,
 }
 
-impl<'a, S: Stream> Generator<'a, S> {
+impl<'a, S: RequestStream> Generator<'a, S> {
     fn new(stream: S, nth: usize, size: u64, load: &'a Load) -> Result<Self> {
         let all = size / load.size as u64;
         let (from, count) = match load.pattern {
@@ -251,17 +257,17 @@ impl<'a, S: Stream> Generator<'a, S> {
         })
     }
 
-    fn run(&mut self, until: Until) -> Result<Ran> {
+    fn run(&mut self, until: LoadEnd) -> Result<Ran> {
         let mut ran = Ran::default();
         let start = Instant::now();
         let mut now = start;
         let mut next = start;
         let mut left = match until {
-            Until::Time(_) => u64::MAX,
-            Until::Bytes(bytes) => bytes / self.load.size as u64,
+            LoadEnd::Time(_) => u64::MAX,
+            LoadEnd::Bytes(bytes) => bytes / self.load.size as u64,
         };
         loop {
-            let over = left == 0 || matches!(until, Until::Time(time) if now - start >= time);
+            let over = left == 0 || matches!(until, LoadEnd::Time(time) if now - start >= time);
             if over && self.free.len() == self.load.depth {
                 break;
             }
@@ -288,7 +294,7 @@ impl<'a, S: Stream> Generator<'a, S> {
                 self.stream.wait()?;
             }
             // As the doors do: what can be submitted is, before this thread does the work of what was.
-            let more = left > 0 && !matches!(until, Until::Time(time) if now - start >= time);
+            let more = left > 0 && !matches!(until, LoadEnd::Time(time) if now - start >= time);
             while let Some(done) = if more && now >= next && !self.free.is_empty() {
                 self.stream.ready()
             } else {
@@ -332,7 +338,7 @@ impl<'a, S: Stream> Generator<'a, S> {
         Ok(taken)
     }
 
-    fn count(&mut self, done: Done, now: Instant, ran: &mut Ran) -> Result<()> {
+    fn count(&mut self, done: FinishedRequest, now: Instant, ran: &mut Ran) -> Result<()> {
         let began = self.began.get(done.tag as usize);
         let began = began.ok_or_else(|| Error::new(ErrorKind::Wrong, "an answer without a request"))?;
         match done.result {
@@ -370,17 +376,17 @@ mod tests {
     use crate::volumes;
     use underseal_device::RamDevice;
 
-    fn targets() -> Vec<Target> {
+    fn targets() -> Vec<LoadTarget> {
         let device: Arc<dyn Device> = Arc::new(RamDevice::new(1 << 20));
         let mapping = volumes::mapping(volumes::XTS, 4096, &device).unwrap();
-        vec![Target::Bare(device), Target::Volume(mapping, Policy::INLINE)]
+        vec![LoadTarget::Bare(device), LoadTarget::Volume(mapping, Policy::INLINE)]
     }
 
     #[test]
     fn every_request_is_counted_once() {
         for target in targets() {
             for (depth, reads) in [(1, 100), (7, 0), (3, 50)] {
-                let load = Load::new(8192, reads, Until::Bytes(8192 * 100)).depth(depth).threads(2);
+                let load = Load::new(8192, reads, LoadEnd::Bytes(8192 * 100)).depth(depth).threads(2);
                 let seen = run(&target, &load).unwrap();
                 assert_eq!((seen.requests, seen.bytes, seen.errors), (200, 200 * 8192, 0));
                 assert_eq!(seen.latency.count(), 200);
@@ -394,7 +400,7 @@ mod tests {
         for target in targets() {
             for depth in [1, 4] {
                 let pace = Duration::from_millis(2);
-                let load = Load::new(4096, 100, Until::Bytes(4096 * 10)).random().depth(depth).pace(pace);
+                let load = Load::new(4096, 100, LoadEnd::Bytes(4096 * 10)).random().depth(depth).pace(pace);
                 let seen = run(&target, &load).unwrap();
                 assert_eq!(seen.requests, 10);
                 assert!(seen.elapsed >= pace * 9, "{:?}", seen.elapsed);
@@ -408,7 +414,7 @@ mod tests {
         had: Vec<usize>,
     }
 
-    impl Stream for &mut Lazy {
+    impl RequestStream for &mut Lazy {
         fn alloc(&mut self, _: usize) -> Option<Buffer> {
             None
         }
@@ -420,11 +426,11 @@ mod tests {
         fn write(&mut self, _: u32, _: u64, data: Buffer) -> Option<Buffer> {
             Some(data)
         }
-        fn next(&mut self) -> Option<Done> {
+        fn next(&mut self) -> Option<FinishedRequest> {
             self.had.push(self.has.len());
-            Some(Done { tag: self.has.pop()?, result: Ok(()), buffer: None })
+            Some(FinishedRequest { tag: self.has.pop()?, result: Ok(()), buffer: None })
         }
-        fn ready(&mut self) -> Option<Done> {
+        fn ready(&mut self) -> Option<FinishedRequest> {
             None
         }
         fn poll(&mut self) -> Result<()> {
@@ -438,7 +444,7 @@ mod tests {
     #[test]
     fn as_many_are_in_flight_as_were_asked_for_before_any_is_worked_on() {
         let mut lazy = Lazy { has: Vec::new(), had: Vec::new() };
-        let load = Load::new(4096, 100, Until::Bytes(4096 * 100)).depth(8);
+        let load = Load::new(4096, 100, LoadEnd::Bytes(4096 * 100)).depth(8);
         let ran = Generator::new(&mut lazy, 0, 1 << 20, &load).unwrap().run(load.until).unwrap();
         assert_eq!(ran.requests, 100);
         // The last eight go without others behind them.
@@ -448,7 +454,7 @@ mod tests {
     #[test]
     fn a_volume_that_is_too_small_is_refused() {
         for target in targets() {
-            let load = Load::new(1 << 20, 100, Until::Bytes(1 << 20)).threads(2);
+            let load = Load::new(1 << 20, 100, LoadEnd::Bytes(1 << 20)).threads(2);
             assert_eq!(run(&target, &load).unwrap_err().kind(), ErrorKind::Wrong);
         }
     }

@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// What an experiment found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ExperimentOutcome {
     /// The experiment's name.
     pub name: String,
     /// What it asks.
@@ -27,12 +27,12 @@ pub struct Outcome {
     /// The answer, in one sentence.
     pub answer: String,
     /// The figures that answer it, published and measured side by side.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<AnswerFigure>,
     /// Everything else, to be drawn.
     pub panels: Vec<Panel>,
 }
 
-impl Outcome {
+impl ExperimentOutcome {
     /// Reads a result that was stored.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Outcome {
 
     /// How many goals were reached, and how many there are.
     pub fn goals(&self) -> (usize, usize) {
-        let met = self.findings.iter().filter_map(Finding::met);
+        let met = self.findings.iter().filter_map(AnswerFigure::met);
         met.fold((0, 0), |(reached, all), met| (reached + usize::from(met), all + 1))
     }
 }
@@ -62,7 +62,7 @@ pub struct Published {
 
 /// A figure that answers the question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct AnswerFigure {
     /// Of what.
     pub what: String,
     /// In what.
@@ -75,7 +75,7 @@ pub struct Finding {
     pub goal: Option<Goal>,
 }
 
-impl Finding {
+impl AnswerFigure {
     pub(crate) fn new(what: impl Into<String>, unit: Unit, measured: Range) -> Self {
         Self { what: what.into(), unit, published: None, measured, goal: None }
     }
@@ -141,7 +141,7 @@ pub struct Panel {
     /// Of all figures.
     pub unit: Unit,
     /// How it is drawn.
-    pub shape: Shape,
+    pub shape: PanelShape,
     /// Whether more is better.
     pub more_is_better: bool,
     /// The names of the series.
@@ -153,7 +153,7 @@ pub struct Panel {
 /// How a panel is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum PanelShape {
     /// Bars from zero.
     Bars,
     /// Dots on a logarithmic scale.
@@ -193,7 +193,7 @@ impl Panel {
             title: title.into(),
             note: None,
             unit,
-            shape: Shape::Bars,
+            shape: PanelShape::Bars,
             more_is_better: true,
             series: series.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
@@ -204,7 +204,7 @@ impl Panel {
         Self { note: Some(note.into()), ..self }
     }
 
-    pub(crate) fn shape(self, shape: Shape) -> Self {
+    pub(crate) fn shape(self, shape: PanelShape) -> Self {
         Self { shape, ..self }
     }
 
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn goals_are_held_against_the_median() {
-        let finding = |goal| Finding::new("x", Unit::Times, range(2.0)).published(2.5).goal(goal);
+        let finding = |goal| AnswerFigure::new("x", Unit::Times, range(2.0)).published(2.5).goal(goal);
         for (goal, met) in [
             (Goal::AtLeast(2.0), true),
             (Goal::AtLeast(2.1), false),
@@ -345,8 +345,8 @@ mod tests {
         ] {
             assert_eq!(finding(goal).met(), Some(met), "{goal:?}");
         }
-        assert_eq!(Finding::new("x", Unit::Times, range(2.0)).met(), None);
-        let nothing = Finding::new("x", Unit::Times, range(f64::NAN)).goal(Goal::AtLeast(0.0));
+        assert_eq!(AnswerFigure::new("x", Unit::Times, range(2.0)).met(), None);
+        let nothing = AnswerFigure::new("x", Unit::Times, range(f64::NAN)).goal(Goal::AtLeast(0.0));
         assert_eq!(nothing.met(), Some(false), "what was not measured has not reached its goal");
     }
 }

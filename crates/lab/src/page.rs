@@ -11,13 +11,13 @@ mod bars;
 mod heat;
 mod xml;
 
-use crate::{Finding, Outcome, Panel, Shape, Unit};
+use crate::{AnswerFigure, ExperimentOutcome, Panel, PanelShape, Unit};
 use xml::Xml;
 
 const STYLE: &str = include_str!("page/style.css");
 
 /// The page.
-pub fn page(outcomes: &[Outcome]) -> String {
+pub fn page(outcomes: &[ExperimentOutcome]) -> String {
     let mut xml = Xml::new("<!DOCTYPE html>\n");
     xml.element("html", &[("lang", &"en")], |xml| {
         xml.element("head", &[], |xml| {
@@ -41,7 +41,7 @@ pub fn page(outcomes: &[Outcome]) -> String {
     xml.finish()
 }
 
-fn head(xml: &mut Xml, outcomes: &[Outcome]) {
+fn head(xml: &mut Xml, outcomes: &[ExperimentOutcome]) {
     xml.line("h1", &[], "Published experiments, measured again");
     let mut machines: Vec<_> = outcomes.iter().map(|outcome| &outcome.machine).collect();
     machines.dedup();
@@ -60,7 +60,7 @@ fn head(xml: &mut Xml, outcomes: &[Outcome]) {
     }
 }
 
-fn summary(xml: &mut Xml, outcomes: &[Outcome]) {
+fn summary(xml: &mut Xml, outcomes: &[ExperimentOutcome]) {
     xml.element("table", &[("class", &"summary")], |xml| {
         xml.element("thead", &[], |xml| {
             xml.element("tr", &[], |xml| {
@@ -86,7 +86,7 @@ fn summary(xml: &mut Xml, outcomes: &[Outcome]) {
     });
 }
 
-fn chip(xml: &mut Xml, outcome: &Outcome) {
+fn chip(xml: &mut Xml, outcome: &ExperimentOutcome) {
     let (met, all) = outcome.goals();
     let (class, text) = match (met, all) {
         (_, 0) => ("chip none", "no goal".to_owned()),
@@ -96,7 +96,7 @@ fn chip(xml: &mut Xml, outcome: &Outcome) {
     xml.line("span", &[("class", &class)], &text);
 }
 
-fn section(xml: &mut Xml, outcome: &Outcome) {
+fn section(xml: &mut Xml, outcome: &ExperimentOutcome) {
     xml.element("section", &[("id", &outcome.name)], |xml| {
         xml.line("h2", &[], &outcome.name);
         xml.line("p", &[("class", &"question")], &outcome.question);
@@ -126,7 +126,7 @@ fn section(xml: &mut Xml, outcome: &Outcome) {
     });
 }
 
-fn findings(xml: &mut Xml, findings: &[Finding]) {
+fn findings(xml: &mut Xml, findings: &[AnswerFigure]) {
     xml.element("table", &[("class", &"findings")], |xml| {
         xml.element("thead", &[], |xml| {
             xml.element("tr", &[], |xml| {
@@ -136,7 +136,7 @@ fn findings(xml: &mut Xml, findings: &[Finding]) {
         });
         xml.element("tbody", &[], |xml| {
             for finding in findings {
-                let Finding { what, unit, published, measured, goal } = finding;
+                let AnswerFigure { what, unit, published, measured, goal } = finding;
                 xml.element("tr", &[], |xml| {
                     xml.line("th", &[("scope", &"row")], what);
                     xml.line("td", &[], &published.map_or_else(String::new, |v| unit.show(v)));
@@ -166,8 +166,8 @@ fn figure(xml: &mut Xml, panel: &Panel) {
             }
         });
         match panel.shape {
-            Shape::Bars | Shape::Dots => bars::draw(xml, panel),
-            Shape::Heat => heat::draw(xml, panel),
+            PanelShape::Bars | PanelShape::Dots => bars::draw(xml, panel),
+            PanelShape::Heat => heat::draw(xml, panel),
         }
         xml.element("details", &[], |xml| {
             xml.line("summary", &[], "figures");
@@ -178,9 +178,9 @@ fn figure(xml: &mut Xml, panel: &Panel) {
 
 fn how_to_read(panel: &Panel) -> String {
     let scale = match panel.shape {
-        Shape::Bars => "",
-        Shape::Dots => ", logarithmic",
-        Shape::Heat => ", as part of the best of its group",
+        PanelShape::Bars => "",
+        PanelShape::Dots => ", logarithmic",
+        PanelShape::Heat => ", as part of the best of its group",
     };
     format!("{}{scale}; {} is better", panel.unit.name(), if panel.more_is_better { "more" } else { "less" })
 }

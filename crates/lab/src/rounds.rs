@@ -2,7 +2,7 @@
 
 use underseal_bench::Range;
 
-use crate::load::{self, Load, Seen, Target};
+use crate::load::{self, Load, LoadResult, LoadTarget};
 use crate::stalls::Stalls;
 use crate::{Cell, Lab, Panel, Result, Unit};
 
@@ -45,17 +45,17 @@ pub(crate) fn interleaved<T>(
 }
 
 /// Ways to the data, by name.
-pub(crate) struct Ways(pub(crate) Vec<(&'static str, Target)>);
+pub(crate) struct Contenders(pub(crate) Vec<(&'static str, LoadTarget)>);
 
 /// Several ways under several loads: what was seen in every round.
 pub(crate) struct Grid {
     ways: Vec<&'static str>,
     loads: Vec<String>,
     /// By way, then by load, then by round.
-    seen: Vec<Vec<Vec<Seen>>>,
+    seen: Vec<Vec<Vec<LoadResult>>>,
 }
 
-impl Ways {
+impl Contenders {
     /// Measures each way under each load.
     pub(crate) fn measure(
         &self,
@@ -72,7 +72,7 @@ impl Ways {
             let (way, load) = pairs[nth];
             load::run(&self.0[way].1, &loads[load].1)
         })?;
-        let mut seen: Vec<Vec<Vec<Seen>>> = self.0.iter().map(|_| Vec::with_capacity(count)).collect();
+        let mut seen: Vec<Vec<Vec<LoadResult>>> = self.0.iter().map(|_| Vec::with_capacity(count)).collect();
         for ((way, _), rounds) in pairs.iter().zip(rounds) {
             seen[*way].push(rounds);
         }
@@ -99,16 +99,16 @@ impl Grid {
     }
 
     /// All rounds of a way under a load.
-    pub(crate) fn all(&self, way: &str, load: usize) -> &[Seen] {
+    pub(crate) fn all(&self, way: &str, load: usize) -> &[LoadResult] {
         &self.seen[self.way(way)][load]
     }
 
     /// What each round of a way under a load came to.
-    pub(crate) fn each(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Vec<f64> {
+    pub(crate) fn each(&self, way: &str, load: usize, of: impl Fn(&LoadResult) -> f64) -> Vec<f64> {
         self.all(way, load).iter().map(of).collect()
     }
 
-    pub(crate) fn range(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Range {
+    pub(crate) fn range(&self, way: &str, load: usize, of: impl Fn(&LoadResult) -> f64) -> Range {
         Range::of(self.each(way, load, of))
     }
 
@@ -118,13 +118,13 @@ impl Grid {
         over: &str,
         under: &str,
         load: usize,
-        of: impl Fn(&Seen) -> f64 + Copy,
+        of: impl Fn(&LoadResult) -> f64 + Copy,
     ) -> Range {
         Range::of_ratios(&self.each(over, load, of), &self.each(under, load, of))
     }
 
     /// All of it: a row for each load, a series for each way.
-    pub(crate) fn panel(&self, title: &str, unit: Unit, of: impl Fn(&Seen) -> f64 + Copy) -> Panel {
+    pub(crate) fn panel(&self, title: &str, unit: Unit, of: impl Fn(&LoadResult) -> f64 + Copy) -> Panel {
         let mut panel = Panel::new(title, unit, self.ways.iter().copied());
         for (load, name) in self.loads.iter().enumerate() {
             let cells = self.ways.iter().map(|way| Cell::from(self.range(way, load, of)));
@@ -138,7 +138,7 @@ impl Grid {
         &self,
         over: &str,
         under: impl Fn(usize) -> Vec<f64>,
-        of: impl Fn(&Seen) -> f64 + Copy,
+        of: impl Fn(&LoadResult) -> f64 + Copy,
     ) -> (&str, Range) {
         let ratios = (0..self.loads.len()).map(|load| {
             (self.loads[load].as_str(), Range::of_ratios(&self.each(over, load, of), &under(load)))
@@ -148,7 +148,12 @@ impl Grid {
     }
 
     /// Round by round, the best of these ways under a load.
-    pub(crate) fn best(&self, ways: &[&str], load: usize, of: impl Fn(&Seen) -> f64 + Copy) -> Vec<f64> {
+    pub(crate) fn best(
+        &self,
+        ways: &[&str],
+        load: usize,
+        of: impl Fn(&LoadResult) -> f64 + Copy,
+    ) -> Vec<f64> {
         let best = ways.iter().map(|way| (Range::of(self.each(way, load, of)).median, *way));
         // The best by its median: the best of each round alone would be luck.
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0));

@@ -11,19 +11,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Arena, Buffer, Channel, Completion, Device, Finished, Io, Now, Ring, Started};
+use underseal_device::{
+    Arena, Buffer, Channel, Device, Finished, Immediate, Io, Ring, RingCompletion, Started,
+};
 
 use crate::{Error, Result};
 
 /// A request that is over.
-pub(crate) struct Done {
+pub(crate) struct FinishedRequest {
     pub(crate) tag: u32,
     pub(crate) result: Result<()>,
     /// What was read, or the memory of what was written.
     pub(crate) buffer: Option<Buffer>,
 }
 
-impl From<underseal_datapath::Completion> for Done {
+impl From<underseal_datapath::Completion> for FinishedRequest {
     fn from(done: underseal_datapath::Completion) -> Self {
         // Tags are the ones given in `read` and `write`.
         let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
@@ -32,7 +34,7 @@ impl From<underseal_datapath::Completion> for Done {
 }
 
 /// One thread's stream of requests. Tags are below the depth it was opened with, and one is used once at a time.
-pub(crate) trait Stream {
+pub(crate) trait RequestStream {
     /// Memory for a write.
     fn alloc(&mut self, len: usize) -> Option<Buffer>;
     /// Takes memory back.
@@ -42,9 +44,9 @@ pub(crate) trait Stream {
     /// Gives the memory back when it is full.
     fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer>;
     /// What is over, after this thread's share of the work if nothing is yet.
-    fn next(&mut self) -> Option<Done>;
+    fn next(&mut self) -> Option<FinishedRequest>;
     /// What is over already: work that waits for this thread is left waiting.
-    fn ready(&mut self) -> Option<Done>;
+    fn ready(&mut self) -> Option<FinishedRequest>;
     /// Hands over what was started, and takes what has come back.
     fn poll(&mut self) -> Result<()>;
     /// Waits until something moves on.
@@ -62,7 +64,7 @@ pub(crate) fn queue(mapping: &Arc<Mapping>, depth: usize, size: usize) -> Result
     Ok(Queue::open(mapping.clone(), QueueOptions { depth, max_request })?)
 }
 
-impl Stream for Queue {
+impl RequestStream for Queue {
     fn alloc(&mut self, len: usize) -> Option<Buffer> {
         Queue::alloc(self, len)
     }
@@ -82,12 +84,12 @@ impl Stream for Queue {
         }
     }
 
-    fn next(&mut self) -> Option<Done> {
-        self.next_completion().map(Done::from)
+    fn next(&mut self) -> Option<FinishedRequest> {
+        self.next_completion().map(FinishedRequest::from)
     }
 
-    fn ready(&mut self) -> Option<Done> {
-        self.next_ready().map(Done::from)
+    fn ready(&mut self) -> Option<FinishedRequest> {
+        self.next_ready().map(FinishedRequest::from)
     }
 
     fn poll(&mut self) -> Result<()> {
@@ -105,7 +107,7 @@ pub(crate) struct Bare {
     ring: Ring,
     arena: Arena,
     over: Vec<Finished>,
-    ready: VecDeque<Done>,
+    ready: VecDeque<FinishedRequest>,
 }
 
 impl Bare {
@@ -122,7 +124,7 @@ impl Bare {
     }
 
     fn done(&mut self, tag: u32, result: underseal_device::Result<()>, buffer: Option<Buffer>) {
-        self.ready.push_back(Done { tag, result: result.map_err(Error::from), buffer });
+        self.ready.push_back(FinishedRequest { tag, result: result.map_err(Error::from), buffer });
     }
 
     fn start(&mut self, tag: u32, io: Io) {
@@ -134,7 +136,7 @@ impl Bare {
     }
 
     fn reap(&mut self) {
-        while let Some(Completion { token, result }) = self.ring.next_completion() {
+        while let Some(RingCompletion { token, result }) = self.ring.next_completion() {
             if token.as_channel().is_some() {
                 self.channel.woken(&mut self.ring, token, result, &mut self.over);
             } else {
@@ -147,7 +149,7 @@ impl Bare {
     }
 }
 
-impl Stream for Bare {
+impl RequestStream for Bare {
     fn alloc(&mut self, len: usize) -> Option<Buffer> {
         self.arena.alloc(len)
     }
@@ -159,9 +161,9 @@ impl Stream for Bare {
     fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool {
         let Some(mut buffer) = self.arena.alloc(len) else { return false };
         match self.channel.read_now(offset, &mut buffer) {
-            Now::Done => self.done(tag, Ok(()), Some(buffer)),
-            Now::Failed(e) => self.done(tag, Err(e), Some(buffer)),
-            Now::Blocked(done) => {
+            Immediate::Done => self.done(tag, Ok(()), Some(buffer)),
+            Immediate::Failed(e) => self.done(tag, Err(e), Some(buffer)),
+            Immediate::Blocked(done) => {
                 self.start(tag, Io::Read { offset: offset + done as u64, buffer, range: done..len })
             }
         }
@@ -170,9 +172,9 @@ impl Stream for Bare {
 
     fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer> {
         match self.channel.write_now(offset, &data) {
-            Now::Done => self.done(tag, Ok(()), Some(data)),
-            Now::Failed(e) => self.done(tag, Err(e), Some(data)),
-            Now::Blocked(done) => {
+            Immediate::Done => self.done(tag, Ok(()), Some(data)),
+            Immediate::Failed(e) => self.done(tag, Err(e), Some(data)),
+            Immediate::Blocked(done) => {
                 let (offset, range) = (offset + done as u64, done..data.len());
                 self.start(tag, Io::Write { offset, buffer: data, range, durable: false });
             }
@@ -180,11 +182,11 @@ impl Stream for Bare {
         None
     }
 
-    fn next(&mut self) -> Option<Done> {
+    fn next(&mut self) -> Option<FinishedRequest> {
         self.ready.pop_front()
     }
 
-    fn ready(&mut self) -> Option<Done> {
+    fn ready(&mut self) -> Option<FinishedRequest> {
         self.ready.pop_front()
     }
 

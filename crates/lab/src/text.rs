@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::{Cell, Finding, Outcome, Panel, Shape};
+use crate::{AnswerFigure, Cell, ExperimentOutcome, Panel, PanelShape};
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ExperimentOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.question)?;
         writeln!(f, "  published: {}", self.published.figures)?;
@@ -27,8 +27,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn finding_row(finding: &Finding) -> [String; 6] {
-    let Finding { what, unit, published, measured, goal } = finding;
+fn finding_row(finding: &AnswerFigure) -> [String; 6] {
+    let AnswerFigure { what, unit, published, measured, goal } = finding;
     [
         what.clone(),
         published.map_or_else(String::new, |v| unit.show(v)),
@@ -57,7 +57,7 @@ fn panel_text(f: &mut fmt::Formatter<'_>, panel: &Panel) -> fmt::Result {
 fn cell_text(panel: &Panel, cell: Cell) -> String {
     let number = |v| panel.unit.number(v);
     let mut text = number(cell.measured.median);
-    if panel.shape != Shape::Heat {
+    if panel.shape != PanelShape::Heat {
         text += &format!(" ({}..{})", number(cell.measured.least), number(cell.measured.most));
     }
     if let Some(published) = cell.published {

@@ -21,7 +21,7 @@ pub use reply::{
     block_status_header, error_chunk, error_offset_chunk, none_chunk, offset_data_header, offset_hole_chunk,
     simple_reply,
 };
-pub use request::{BadMagic, Command, Cookie, REQUEST_LEN, Request};
+pub use request::{BadMagic, Cookie, REQUEST_LEN, RequestHeader, RequestType};
 
 bitflags::bitflags! {
     /// What the server says of itself in its greeting ("handshake flags").

@@ -6,11 +6,11 @@ use super::{CommandFlags, REQUEST_MAGIC};
 
 /// A request's header. A WRITE's payload of `length` bytes follows it on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestHeader {
     /// Flags, unknown bits included.
     pub flags: CommandFlags,
     /// What to do.
-    pub command: Command,
+    pub command: RequestType,
     /// The client's, returned as it came.
     pub cookie: Cookie,
     /// First byte, in the export.
@@ -24,7 +24,7 @@ pub type Cookie = [u8; 8];
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
+pub enum RequestType {
     /// Read.
     Read,
     /// Write; the payload follows.
@@ -48,7 +48,7 @@ pub enum Command {
 /// Bytes of a request's header.
 pub const REQUEST_LEN: usize = 28;
 
-impl Request {
+impl RequestHeader {
     /// Reads a header.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Request {
         }
         Ok(Self {
             flags: CommandFlags::from_bits_retain(u16::from_be_bytes(field::<FLAGS, 2>(header))),
-            command: Command::from(u16::from_be_bytes(field::<TYPE, 2>(header))),
+            command: RequestType::from(u16::from_be_bytes(field::<TYPE, 2>(header))),
             cookie: field::<COOKIE, 8>(header),
             offset: u64::from_be_bytes(field::<OFFSET, 8>(header)),
             length: u32::from_be_bytes(field::<LENGTH, 4>(header)),
@@ -81,7 +81,7 @@ impl Request {
 
     /// Bytes that follow the header on the wire.
     pub fn payload_len(&self) -> u32 {
-        if self.command == Command::Write { self.length } else { 0 }
+        if self.command == RequestType::Write { self.length } else { 0 }
     }
 
     /// The first byte after the range, or `None` where that is more than 64 bits hold.
@@ -90,7 +90,7 @@ impl Request {
     }
 }
 
-impl From<u16> for Command {
+impl From<u16> for RequestType {
     fn from(number: u16) -> Self {
         match number {
             0 => Self::Read,
@@ -106,18 +106,18 @@ impl From<u16> for Command {
     }
 }
 
-impl From<Command> for u16 {
-    fn from(command: Command) -> Self {
+impl From<RequestType> for u16 {
+    fn from(command: RequestType) -> Self {
         match command {
-            Command::Read => 0,
-            Command::Write => 1,
-            Command::Disconnect => 2,
-            Command::Flush => 3,
-            Command::Trim => 4,
-            Command::Cache => 5,
-            Command::WriteZeroes => 6,
-            Command::BlockStatus => 7,
-            Command::Other(number) => number,
+            RequestType::Read => 0,
+            RequestType::Write => 1,
+            RequestType::Disconnect => 2,
+            RequestType::Flush => 3,
+            RequestType::Trim => 4,
+            RequestType::Cache => 5,
+            RequestType::WriteZeroes => 6,
+            RequestType::BlockStatus => 7,
+            RequestType::Other(number) => number,
         }
     }
 }
@@ -166,9 +166,9 @@ mod tests {
             0x25, 0x60, 0x95, 0x13, 0x00, 0x01, 0x00, 0x01, b'c', b'o', b'o', b'k', b'i', b'e', b'0', b'1',
             0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x10, 0,
         ];
-        let request = Request::parse(&header).unwrap();
+        let request = RequestHeader::parse(&header).unwrap();
         assert_eq!(request.flags, CommandFlags::FUA);
-        assert_eq!(request.command, Command::Write);
+        assert_eq!(request.command, RequestType::Write);
         assert_eq!(&request.cookie, b"cookie01");
         assert_eq!((request.offset, request.length), (1 << 20, 4096));
         assert_eq!(request.payload_len(), 4096);
@@ -180,7 +180,7 @@ mod tests {
         let mut header = [0; REQUEST_LEN];
         // The reserved magic of extended headers is as foreign as any other.
         header[..4].copy_from_slice(&0x21e4_1c71_u32.to_be_bytes());
-        let error = Request::parse(&header).unwrap_err();
+        let error = RequestHeader::parse(&header).unwrap_err();
         assert_eq!(error, BadMagic(0x21e4_1c71));
         assert!(error.to_string().contains("0x21e41c71"));
     }
@@ -189,7 +189,7 @@ mod tests {
         #[test]
         fn any_header_with_the_magic_survives_a_round_trip(mut header: [u8; REQUEST_LEN]) {
             header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-            prop_assert_eq!(Request::parse(&header).unwrap().encode(), header);
+            prop_assert_eq!(RequestHeader::parse(&header).unwrap().encode(), header);
         }
     }
 }

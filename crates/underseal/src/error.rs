@@ -125,48 +125,48 @@ impl fmt::Display for Error {
 
 impl From<volume::Error> for Error {
     fn from(error: volume::Error) -> Self {
-        use volume::ErrorKind as Kind;
+        use volume::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::NoHeader => (
+            IoKind::NoHeader => (
                 Exit::BadHeader,
                 "name the header's file with --header, or say --type plain if there is none, tcrypt for TrueCrypt and VeraCrypt",
             ),
-            Kind::BadHeader => (
+            IoKind::BadHeader => (
                 Exit::BadHeader,
                 "`underseal header check` says what is wrong, and `underseal header restore` puts a backup back",
             ),
-            Kind::Ambiguous => (
+            IoKind::Ambiguous => (
                 Exit::BadHeader,
                 "`underseal header repair` on a copy: it overwrites what is there now with the volume's header",
             ),
-            Kind::BadLayout | Kind::TooSmall => {
+            IoKind::BadLayout | IoKind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
             }
-            Kind::WrongPassphrase => {
+            IoKind::WrongPassphrase => {
                 (Exit::NoKey, "check the keyboard's layout and Caps Lock; a key file is given by --key-file")
             }
-            Kind::NoKeyslot => (Exit::NoKey, "`underseal info` lists the keyslots in use"),
-            Kind::LastKeyslot => (Exit::Usage, "--force to remove it all the same; the data are lost then"),
-            Kind::NoRoom => (Exit::Usage, "`underseal keyslot kill` on one that nobody needs makes room"),
-            Kind::WrongKey => (Exit::NoKey, "a key belongs to one volume: is this its image?"),
-            Kind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
-            Kind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
-            Kind::TooCostly => (Exit::Unsupported, "another keyslot with --key-slot"),
-            Kind::Untrusted => (
+            IoKind::NoKeyslot => (Exit::NoKey, "`underseal info` lists the keyslots in use"),
+            IoKind::LastKeyslot => (Exit::Usage, "--force to remove it all the same; the data are lost then"),
+            IoKind::NoRoom => (Exit::Usage, "`underseal keyslot kill` on one that nobody needs makes room"),
+            IoKind::WrongKey => (Exit::NoKey, "a key belongs to one volume: is this its image?"),
+            IoKind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
+            IoKind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
+            IoKind::TooCostly => (Exit::Unsupported, "another keyslot with --key-slot"),
+            IoKind::Untrusted => (
                 Exit::Unsupported,
                 "find out who changed the header; if you did, `underseal info` shows its new digest",
             ),
-            Kind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
-            Kind::NeedsRecovery => {
+            IoKind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
+            IoKind::NeedsRecovery => {
                 (Exit::Unsupported, "`underseal reencrypt --resume-only` makes it good, and goes on")
             }
-            Kind::UnfinishedStart => (
+            IoKind::UnfinishedStart => (
                 Exit::Unsupported,
                 "`underseal reencrypt --resume-only` makes the device what it was; with --encrypt it begins again",
             ),
-            Kind::Busy | Kind::Locked => (Exit::InUse, "again, when the other program has ended"),
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
-            Kind::Io => (Exit::Failed, ""),
+            IoKind::Busy | IoKind::Locked => (Exit::InUse, "again, when the other program has ended"),
+            IoKind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Io => (Exit::Failed, ""),
             _ => (Exit::Failed, ""),
         };
         Self { volume: Some(error.kind()), ..Self::of(exit, &error, remedy) }
@@ -206,16 +206,16 @@ impl From<formats::Error> for Error {
 
 impl From<tokens::Error> for Error {
     fn from(error: tokens::Error) -> Self {
-        use tokens::ErrorKind as Kind;
+        use tokens::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::NotUsable => (Exit::NoKey, "a passphrase: --no-token"),
-            Kind::PinWanted => (Exit::NoKey, "on a terminal, or --token-pin-file FILE"),
-            Kind::WrongPin => {
+            IoKind::NotUsable => (Exit::NoKey, "a passphrase: --no-token"),
+            IoKind::PinWanted => (Exit::NoKey, "on a terminal, or --token-pin-file FILE"),
+            IoKind::WrongPin => {
                 (Exit::NoKey, "the right PIN; most devices lock themselves after a few wrong ones")
             }
-            Kind::NoTool => (Exit::Failed, "install it, or --no-token"),
-            Kind::NoHardware => (Exit::Failed, "again when it is there, or --no-token"),
-            Kind::Unknown => (Exit::Unsupported, "a passphrase: --no-token"),
+            IoKind::NoTool => (Exit::Failed, "install it, or --no-token"),
+            IoKind::NoHardware => (Exit::Failed, "again when it is there, or --no-token"),
+            IoKind::Unknown => (Exit::Unsupported, "a passphrase: --no-token"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -233,17 +233,17 @@ impl From<cipher::Error> for Error {
 
 impl From<device::Error> for Error {
     fn from(error: device::Error) -> Self {
-        use device::ErrorKind as Kind;
+        use device::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::Locked => {
+            IoKind::Locked => {
                 (Exit::InUse, "stop the other program or unmount it; or read only, where it reads only too")
             }
-            Kind::NoLock => {
+            IoKind::NoLock => {
                 (Exit::Failed, "a file system that has locks, or --no-lock with open, read, write and table")
             }
-            Kind::Alignment => (Exit::Usage, "without --direct"),
-            Kind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Alignment => (Exit::Usage, "without --direct"),
+            IoKind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
+            IoKind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -252,14 +252,16 @@ impl From<device::Error> for Error {
 
 impl From<datapath::Error> for Error {
     fn from(error: datapath::Error) -> Self {
-        use datapath::ErrorKind as Kind;
+        use datapath::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge | Kind::ReadOnly => (Exit::Usage, ""),
-            Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
-            Kind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
-            Kind::NoKey => (Exit::NoKey, ""),
-            Kind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
+            IoKind::OutOfRange | IoKind::Misaligned | IoKind::TooLarge | IoKind::ReadOnly => {
+                (Exit::Usage, "")
+            }
+            IoKind::Unsupported => (Exit::Unsupported, ""),
+            IoKind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
+            IoKind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
+            IoKind::NoKey => (Exit::NoKey, ""),
+            IoKind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -268,19 +270,19 @@ impl From<datapath::Error> for Error {
 
 impl From<integrity::Error> for Error {
     fn from(error: integrity::Error) -> Self {
-        use integrity::ErrorKind as Kind;
+        use integrity::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::NoSuperblock | Kind::BadSuperblock | Kind::TooSmall => (
+            IoKind::NoSuperblock | IoKind::BadSuperblock | IoKind::TooSmall => (
                 Exit::BadHeader,
                 "compare the image with the original: is its integrity layer damaged, or cut short?",
             ),
-            Kind::BadJournal | Kind::Integrity => {
+            IoKind::BadJournal | IoKind::Integrity => {
                 (Exit::BadHeader, "--integrity-recovery-mode reads what is in its place, without the journal")
             }
-            Kind::BadOption => (Exit::Usage, ""),
-            Kind::BadKey => (Exit::NoKey, ""),
-            Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::BadOption => (Exit::Usage, ""),
+            IoKind::BadKey => (Exit::NoKey, ""),
+            IoKind::Unsupported => (Exit::Unsupported, ""),
+            IoKind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -289,35 +291,37 @@ impl From<integrity::Error> for Error {
 
 impl From<export::Error> for Error {
     fn from(error: export::Error) -> Self {
-        use export::ErrorKind as Kind;
+        use export::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::BadEndpoint | Kind::BadExport | Kind::BadName => (Exit::Usage, ""),
-            Kind::Directory => (
+            IoKind::BadEndpoint | IoKind::BadExport | IoKind::BadName => (Exit::Usage, ""),
+            IoKind::Directory => (
                 Exit::Failed,
                 "UNDERSEAL_RUNTIME_DIR with a directory of your own that others cannot write to",
             ),
-            Kind::NotOpen => (Exit::Usage, "`underseal list` shows the open volumes"),
-            Kind::Plaintext => (
+            IoKind::NotOpen => (Exit::Usage, "`underseal list` shows the open volumes"),
+            IoKind::Plaintext => (
                 Exit::Usage,
                 "--tls-certificates DIR, tcp:localhost:PORT, or --allow-plaintext-tcp on a network you trust",
             ),
-            Kind::Certificate => (Exit::Usage, "the section FILES of underseal-open(1)"),
-            Kind::FuseDevice => (
+            IoKind::Certificate => (Exit::Usage, "the section FILES of underseal-open(1)"),
+            IoKind::FuseDevice => (
                 Exit::Failed,
                 "`modprobe fuse`; in a container `--device /dev/fuse`; --nbd unix:PATH needs neither",
             ),
-            Kind::UblkDevice => (
+            IoKind::UblkDevice => (
                 Exit::Failed,
                 "`modprobe ublk_drv` on Linux 6.5 or later (its module may be in the package linux-modules-extra); \
                  --nbd unix:PATH and --fuse PATH need none of it",
             ),
-            Kind::Forbidden => (Exit::Failed, "as root; or --nbd unix:PATH, or --fuse PATH"),
-            Kind::DeviceInUse => (Exit::InUse, "another number with --ublk-id, or stop its server first"),
-            Kind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
-            Kind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
-            Kind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
-            Kind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
-            Kind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
+            IoKind::Forbidden => (Exit::Failed, "as root; or --nbd unix:PATH, or --fuse PATH"),
+            IoKind::DeviceInUse => (Exit::InUse, "another number with --ublk-id, or stop its server first"),
+            IoKind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
+            IoKind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
+            IoKind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
+            IoKind::Mount => {
+                (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH")
+            }
+            IoKind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -326,27 +330,27 @@ impl From<export::Error> for Error {
 
 impl From<ecryptfs::Error> for Error {
     fn from(error: ecryptfs::Error) -> Self {
-        use ecryptfs::ErrorKind as Kind;
+        use ecryptfs::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            Kind::NoKey => (Exit::NoKey, "another passphrase, or another salt"),
-            Kind::WrongPassphrase => (Exit::NoKey, "check the keyboard's layout and Caps Lock"),
-            Kind::BadOption | Kind::NameTooLong => (Exit::Usage, ""),
-            Kind::NotEncrypted
-            | Kind::BadHeader
-            | Kind::BadName
-            | Kind::BadFile
-            | Kind::Empty
-            | Kind::Cut => (Exit::BadHeader, ""),
-            Kind::Missing => (
+            IoKind::NoKey => (Exit::NoKey, "another passphrase, or another salt"),
+            IoKind::WrongPassphrase => (Exit::NoKey, "check the keyboard's layout and Caps Lock"),
+            IoKind::BadOption | IoKind::NameTooLong => (Exit::Usage, ""),
+            IoKind::NotEncrypted
+            | IoKind::BadHeader
+            | IoKind::BadName
+            | IoKind::BadFile
+            | IoKind::Empty
+            | IoKind::Cut => (Exit::BadHeader, ""),
+            IoKind::Missing => (
                 Exit::BadHeader,
                 "restore the file from a backup; `cat` and `export` give zeros for what is missing with --no-strict",
             ),
-            Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::Busy => (
+            IoKind::Unsupported => (Exit::Unsupported, ""),
+            IoKind::Busy => (
                 Exit::InUse,
                 "`underseal ecryptfs umount` where it is mounted, or again when the other tool has ended",
             ),
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

@@ -11,7 +11,8 @@ use std::thread;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::Device;
 use underseal_integrity::{
-    Disk, Disks, Format, Geometry, IntegrityDevice, Mode, Options, Settings, Sizes, Superblock,
+    Disk, DiskSizes, Disks, IntegrityDevice, NewSuperblock, OpenSettings, RunSettings, Superblock,
+    VolumeGeometry, WriteMode,
 };
 use underseal_volume::table::IntegrityLine;
 use underseal_volume::{IntegrityLayer, Target};
@@ -32,9 +33,9 @@ pub(crate) fn open(
     read_only: bool,
 ) -> Result<Arc<IntegrityDevice>> {
     let mode = match () {
-        () if how.integrity_recovery_mode => Mode::Recovery,
-        () if how.integrity_no_journal || !layer.has_journal => Mode::Direct,
-        () => Mode::Journal,
+        () if how.integrity_recovery_mode => WriteMode::Recovery,
+        () if how.integrity_no_journal || !layer.has_journal => WriteMode::Direct,
+        () => WriteMode::Journal,
     };
     let options = options(layer, mode)?;
     let below = Below { data: device.clone(), meta: None, read_only };
@@ -64,8 +65,8 @@ pub(crate) struct Below {
 /// Those of the layer.
 pub(crate) fn stand(
     below: Below,
-    options: &Options,
-    settings: &Settings,
+    options: &OpenSettings,
+    settings: &RunSettings,
 ) -> underseal_integrity::Result<Arc<IntegrityDevice>> {
     let Below { data, meta, read_only } = below;
     let open = if read_only { IntegrityDevice::open_to_read } else { IntegrityDevice::open };
@@ -86,25 +87,25 @@ pub(crate) fn open_directly(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
 ) -> Result<Arc<IntegrityDevice>> {
-    let options = options(layer, Mode::Direct)?;
+    let options = options(layer, WriteMode::Direct)?;
     let below = Below { data: device.clone(), meta: None, read_only: false };
-    Ok(stand(below, &options, &Settings::default())?)
+    Ok(stand(below, &options, &RunSettings::default())?)
 }
 
 /// What a header says of its layer. Neither hash nor keys: tags come from above.
-fn options(layer: &IntegrityLayer, mode: Mode) -> Result<Options> {
+fn options(layer: &IntegrityLayer, mode: WriteMode) -> Result<OpenSettings> {
     let bad = |what: &str| Error::new(Exit::BadHeader, format!("the integrity layer's {what} is none"));
-    Ok(Options {
+    Ok(OpenSettings {
         start: layer.offset / 512,
         tag_size: Some(u16::try_from(layer.tag_size).map_err(|_| bad("tag size"))?),
         block_size: Some(u32::try_from(layer.sector_size.bytes()).map_err(|_| bad("block size"))?),
-        ..Options::new(mode)
+        ..OpenSettings::new(mode)
     })
 }
 
 /// The layer of a new volume, decided: it fits.
 pub(crate) struct Plan {
-    options: Options,
+    options: OpenSettings,
     superblock: Superblock,
 }
 
@@ -113,11 +114,11 @@ pub(crate) struct Plan {
 /// # Errors
 /// Those of the layer that would not fit.
 pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>) -> Result<Plan> {
-    let options = options(layer, Mode::Journal)?;
-    let sizes = Sizes { data: size, meta: None };
+    let options = options(layer, WriteMode::Journal)?;
+    let sizes = DiskSizes { data: size, meta: None };
     let superblock = superblock(&options, sizes)?;
     if let Some(device) = found {
-        let geometry = Geometry::new(&superblock, &options, sizes)?;
+        let geometry = VolumeGeometry::new(&superblock, &options, sizes)?;
         IntegrityDevice::fits(&geometry, options.mode, device, None)?;
     }
     Ok(Plan { options, superblock })
@@ -128,7 +129,7 @@ pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>
 /// # Errors
 /// Those of a layer that cannot be.
 pub(crate) fn offers(layer: &IntegrityLayer, size: u64) -> Result<u64> {
-    match superblock(&options(layer, Mode::Journal)?, Sizes { data: size, meta: None }) {
+    match superblock(&options(layer, WriteMode::Journal)?, DiskSizes { data: size, meta: None }) {
         Ok(superblock) => Ok(superblock.provided * 512),
         Err(e) if e.kind() == underseal_integrity::ErrorKind::TooSmall => Ok(0),
         Err(e) => Err(e.into()),
@@ -136,11 +137,11 @@ pub(crate) fn offers(layer: &IntegrityLayer, size: u64) -> Result<u64> {
 }
 
 /// The superblock that a new volume's layer gets.
-fn superblock(options: &Options, sizes: Sizes) -> underseal_integrity::Result<Superblock> {
-    let format = Format {
+fn superblock(options: &OpenSettings, sizes: DiskSizes) -> underseal_integrity::Result<Superblock> {
+    let format = NewSuperblock {
         tag_size: options.tag_size,
         block_size: options.block_size.unwrap_or_default(),
-        ..Format::default()
+        ..NewSuperblock::default()
     };
     format.superblock(options, sizes)
 }

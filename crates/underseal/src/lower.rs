@@ -22,9 +22,9 @@ pub(crate) enum Lower {
 /// Where an image is that is no file here.
 pub(crate) enum Remote {
     /// At an NBD server.
-    Nbd(nbd::Address),
+    Nbd(nbd::NbdAddress),
     /// On a Ceph cluster.
-    Rbd(rbd::Address),
+    Rbd(rbd::RbdAddress),
 }
 
 impl Lower {
@@ -84,15 +84,15 @@ impl Lower {
 pub(crate) fn address(name: &Path) -> Result<Option<Remote>> {
     let refused = |e: underseal_device::Error| Error::usage(e.to_string());
     match name.to_str() {
-        Some(text) if nbd::Address::is_uri(text) => Ok(Some(Remote::Nbd(text.parse().map_err(refused)?))),
-        Some(text) if rbd::Address::is_one(text) => Ok(Some(Remote::Rbd(text.parse().map_err(refused)?))),
+        Some(text) if nbd::NbdAddress::is_uri(text) => Ok(Some(Remote::Nbd(text.parse().map_err(refused)?))),
+        Some(text) if rbd::RbdAddress::is_one(text) => Ok(Some(Remote::Rbd(text.parse().map_err(refused)?))),
         _ => Ok(None),
     }
 }
 
 /// Whether a name is no path.
 pub(crate) fn is_remote(name: &Path) -> bool {
-    name.to_str().is_some_and(|text| nbd::Address::is_uri(text) || rbd::Address::is_one(text))
+    name.to_str().is_some_and(|text| nbd::NbdAddress::is_uri(text) || rbd::RbdAddress::is_one(text))
 }
 
 /// Opens what holds a header and no data that is served: a detached header, or an image that is only looked at. It is not

@@ -4,7 +4,7 @@ use serde::Serialize;
 use underseal_cipher::CpuPath;
 use underseal_ecryptfs::{Cipher, Contents, EXTENT, FileKey, Result};
 
-use crate::measure::{Effort, Sample, Subject, interleaved};
+use crate::measure::{Effort, Subject, ThroughputSample, interleaved};
 
 /// One subject over one shape of work.
 #[derive(Debug, Clone, Serialize)]
@@ -18,7 +18,7 @@ pub struct CryptoRow {
     /// `extent by extent`, or `whole request` with the processor's path.
     pub subject: String,
     /// The throughput.
-    pub sample: Sample,
+    pub sample: ThroughputSample,
     /// Nanoseconds for one request.
     pub ns: f64,
     /// Its throughput over that of extents one by one.

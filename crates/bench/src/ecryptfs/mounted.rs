@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::work::{Work, pack};
+use super::work::{MountWork, pack};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::nbd::{NbdError as BenchError, process_time};
 use crate::place::this_program;
-use crate::rounds::{Turns, interleaved};
+use crate::rounds::{InterleavedRounds, interleaved};
 
 const OURS: &str = "underseal, aes-128, names";
 const BARE: &str = "underseal, no cipher";
@@ -37,9 +37,9 @@ fn to_install(path: &OsStr) -> String {
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
-pub struct MountOptions {
+pub struct MountBenchOptions {
     /// Of the benchmark.
-    pub turns: Turns,
+    pub turns: InterleavedRounds,
     /// Where folders and mounts lie: a file system in memory.
     pub directory: PathBuf,
     /// The bytes of each of fio's files.
@@ -66,13 +66,13 @@ pub struct MountReport {
 }
 
 /// A mount until this is dropped.
-pub(super) struct Mounted {
+pub(super) struct MountedFolder {
     pub(super) name: &'static str,
     pub(super) plain: PathBuf,
     process: Child,
 }
 
-impl Mounted {
+impl MountedFolder {
     /// The processor time that its process has used.
     pub(super) fn cpu_time(&self) -> Result<Duration, BenchError> {
         process_time(self.name, self.process.id())
@@ -97,7 +97,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedFolder {
     fn drop(&mut self) {
         let mut unmount = Command::new("fusermount3");
         let _ = unmount.args(["-u", "-q", "-z", "--"]).arg(&self.plain).stderr(Stdio::null()).status();
@@ -123,19 +123,19 @@ impl Place {
         Ok(path)
     }
 
-    fn start(&self, options: &MountOptions) -> Result<(Vec<Mounted>, Vec<String>), BenchError> {
+    fn start(&self, options: &MountBenchOptions) -> Result<(Vec<MountedFolder>, Vec<String>), BenchError> {
         let threads = options.threads.to_string();
         let mut ours = Command::new(&options.turns.underseal);
         let (lower, plain) = (self.folder("ours.lower")?, self.folder("ours")?);
         ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
         ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
             .arg(self.0.join("passphrase"));
-        let mut mounts = vec![Mounted::start(OURS, ours, plain)?];
+        let mut mounts = vec![MountedFolder::start(OURS, ours, plain)?];
 
         let mut bare = this_program()?;
         let (lower, plain) = (self.folder("bare.lower")?, self.folder("bare")?);
         bare.args(["serve-bare-mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
-        mounts.push(Mounted::start(BARE, bare, plain)?);
+        mounts.push(MountedFolder::start(BARE, bare, plain)?);
 
         let mut left_out = Vec::new();
         match self.gocryptfs() {
@@ -148,7 +148,7 @@ impl Place {
         Ok((mounts, left_out))
     }
 
-    fn gocryptfs(&self) -> Result<Mounted, BenchError> {
+    fn gocryptfs(&self) -> Result<MountedFolder, BenchError> {
         let (lower, plain) = (self.folder("gocryptfs.lower")?, self.folder("gocryptfs")?);
         let command = || {
             let mut command = Command::new("gocryptfs");
@@ -161,7 +161,7 @@ impl Place {
         }
         let mut mount = command();
         mount.arg("-fg").arg(lower).arg(&plain);
-        Mounted::start(GOCRYPTFS, mount, plain)
+        MountedFolder::start(GOCRYPTFS, mount, plain)
     }
 }
 
@@ -179,25 +179,28 @@ fn cannot_make(e: std::io::Error) -> BenchError {
 ///
 /// # Errors
 /// When a tool is missing, or a mount or a client fails.
-pub fn ecryptfs_mount(options: &MountOptions, progress: impl FnMut(&str)) -> Result<MountReport, BenchError> {
+pub fn ecryptfs_mount(
+    options: &MountBenchOptions,
+    progress: impl FnMut(&str),
+) -> Result<MountReport, BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
     let place = Place::new(&options.directory)?;
     let tar = pack(&place.0, options.files)?;
     let (mounts, left_out) = place.start(options)?;
     let only = &options.turns.only;
     // The steps of a tree need each other.
-    let wanted = |work: &Work| match work {
-        Work::Tree(_) => only.as_ref().is_none_or(|only| only.contains("tree")),
-        Work::Requests { .. } => options.turns.want(&work.name()),
+    let wanted = |work: &MountWork| match work {
+        MountWork::Tree(_) => only.as_ref().is_none_or(|only| only.contains("tree")),
+        MountWork::Requests { .. } => options.turns.want(&work.name()),
     };
-    let work: Vec<Work> = super::work::WORK.into_iter().filter(wanted).collect();
-    let run = |on: &Mounted, work: &Work| work.run(on, options, &tar);
-    let seen = interleaved(options.turns.rounds, &work, Work::name, &mounts, progress, run)?;
+    let work: Vec<MountWork> = super::work::WORK.into_iter().filter(wanted).collect();
+    let run = |on: &MountedFolder, work: &MountWork| work.run(on, options, &tar);
+    let seen = interleaved(options.turns.rounds, &work, MountWork::name, &mounts, progress, run)?;
     let names: Vec<_> = mounts.iter().map(|mounted| mounted.name).collect();
-    let work: Vec<_> = work.iter().map(Work::name).collect();
+    let work: Vec<_> = work.iter().map(MountWork::name).collect();
     let rows = beside::rows(&work, &names, &seen, |server, work| match server {
         BARE if work.starts_with("1M") => Some(0.7),
-        GOCRYPTFS => Some(Work::goal(work)),
+        GOCRYPTFS => Some(MountWork::goal(work)),
         _ => None,
     });
     drop(mounts);

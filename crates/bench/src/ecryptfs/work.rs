@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::mounted::{MountOptions, Mounted};
-use crate::fio::{Seen, block, report, seen};
+use super::mounted::{MountBenchOptions, MountedFolder};
+use crate::fio::{FioResult, block, report, seen};
 use crate::nbd::NbdError as BenchError;
 
 /// One thing to measure.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Work {
+pub(super) enum MountWork {
     /// Requests of one kind, through the page cache, by so many threads with a file each.
     Requests { kind: &'static str, kib: u32, threads: u32 },
     /// A step in the life of a tree, in this order.
     Tree(&'static str),
 }
 
-const fn requests(kind: &'static str, kib: u32, threads: u32) -> Work {
-    Work::Requests { kind, kib, threads }
+const fn requests(kind: &'static str, kib: u32, threads: u32) -> MountWork {
+    MountWork::Requests { kind, kib, threads }
 }
 
-pub(super) const WORK: [Work; 12] = [
+pub(super) const WORK: [MountWork; 12] = [
     requests("write", 1024, 1),
     requests("write", 1024, 4),
     requests("read", 1024, 1),
@@ -33,13 +33,13 @@ pub(super) const WORK: [Work; 12] = [
     requests("randread", 4, 4),
     requests("randwrite", 4, 1),
     requests("randwrite", 4, 4),
-    Work::Tree("untar"),
-    Work::Tree("ls -lR"),
-    Work::Tree("find"),
-    Work::Tree("rm -r"),
+    MountWork::Tree("untar"),
+    MountWork::Tree("ls -lR"),
+    MountWork::Tree("find"),
+    MountWork::Tree("rm -r"),
 ];
 
-impl Work {
+impl MountWork {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Requests { kind, kib, threads } => format!("{} {kind} threads {threads}", block(*kib)),
@@ -56,7 +56,12 @@ impl Work {
         }
     }
 
-    pub(super) fn run(&self, on: &Mounted, options: &MountOptions, tar: &Path) -> Result<Seen, BenchError> {
+    pub(super) fn run(
+        &self,
+        on: &MountedFolder,
+        options: &MountBenchOptions,
+        tar: &Path,
+    ) -> Result<FioResult, BenchError> {
         let before = on.cpu_time()?;
         match self {
             Self::Requests { kind, kib, threads } => {
@@ -94,10 +99,10 @@ impl Work {
 }
 
 /// What came to each of so many files.
-fn each(files: u32, took: Duration, cpu: Duration) -> Seen {
+fn each(files: u32, took: Duration, cpu: Duration) -> FioResult {
     let files = f64::from(files.max(1));
     let us = took.as_secs_f64() * 1e6 / files;
-    Seen {
+    FioResult {
         iops: 1e6 / us,
         mb_per_s: 0.0,
         p50_us: us,
@@ -108,11 +113,11 @@ fn each(files: u32, took: Duration, cpu: Duration) -> Seen {
 }
 
 fn fio(
-    on: &Mounted,
+    on: &MountedFolder,
     kind: &str,
     kib: u32,
     threads: u32,
-    options: &MountOptions,
+    options: &MountBenchOptions,
 ) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     fio.args(["--ioengine=psync", "--group_reporting", "--time_based"])

@@ -4,37 +4,37 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::servers::Server;
+use super::servers::MountedPeer;
 use super::{BenchError, FuseOptions};
-use crate::fio::{Seen, block, report, seen};
+use crate::fio::{FioResult, block, report, seen};
 
 /// The longest request's bytes.
 const BLOCK: u64 = 1 << 20;
 
 /// Requests of one kind by so many threads.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Workload {
+pub(super) struct FuseWorkload {
     kind: &'static str,
     kib: u32,
     threads: u32,
 }
 
-pub(super) const WORKLOADS: [Workload; 12] = [
-    Workload { kind: "randread", kib: 4, threads: 1 },
-    Workload { kind: "randread", kib: 4, threads: 4 },
-    Workload { kind: "randwrite", kib: 4, threads: 1 },
-    Workload { kind: "randwrite", kib: 4, threads: 4 },
-    Workload { kind: "randread", kib: 128, threads: 1 },
-    Workload { kind: "randread", kib: 128, threads: 4 },
-    Workload { kind: "randwrite", kib: 128, threads: 1 },
-    Workload { kind: "randwrite", kib: 128, threads: 4 },
-    Workload { kind: "read", kib: 1024, threads: 1 },
-    Workload { kind: "read", kib: 1024, threads: 4 },
-    Workload { kind: "write", kib: 1024, threads: 1 },
-    Workload { kind: "write", kib: 1024, threads: 4 },
+pub(super) const WORKLOADS: [FuseWorkload; 12] = [
+    FuseWorkload { kind: "randread", kib: 4, threads: 1 },
+    FuseWorkload { kind: "randread", kib: 4, threads: 4 },
+    FuseWorkload { kind: "randwrite", kib: 4, threads: 1 },
+    FuseWorkload { kind: "randwrite", kib: 4, threads: 4 },
+    FuseWorkload { kind: "randread", kib: 128, threads: 1 },
+    FuseWorkload { kind: "randread", kib: 128, threads: 4 },
+    FuseWorkload { kind: "randwrite", kib: 128, threads: 1 },
+    FuseWorkload { kind: "randwrite", kib: 128, threads: 4 },
+    FuseWorkload { kind: "read", kib: 1024, threads: 1 },
+    FuseWorkload { kind: "read", kib: 1024, threads: 4 },
+    FuseWorkload { kind: "write", kib: 1024, threads: 1 },
+    FuseWorkload { kind: "write", kib: 1024, threads: 4 },
 ];
 
-impl Workload {
+impl FuseWorkload {
     /// `4k randread threads 1`
     pub(super) fn name(&self) -> String {
         let Self { kind, kib, threads } = *self;
@@ -44,11 +44,15 @@ impl Workload {
 }
 
 /// Writes every byte once, so that no server reads holes.
-pub(super) fn fill(server: &Server, size: u64) -> Result<(), BenchError> {
+pub(super) fn fill(server: &MountedPeer, size: u64) -> Result<(), BenchError> {
     fio(server, &["--rw=write", "--bs=1m", &format!("--size={size}")]).map(drop)
 }
 
-pub(super) fn run(server: &Server, workload: Workload, options: &FuseOptions) -> Result<Seen, BenchError> {
+pub(super) fn run(
+    server: &MountedPeer,
+    workload: FuseWorkload,
+    options: &FuseOptions,
+) -> Result<FioResult, BenchError> {
     let share = options.size / u64::from(workload.threads) / BLOCK * BLOCK;
     let arguments = [
         format!("--rw={}", workload.kind),
@@ -67,7 +71,7 @@ pub(super) fn run(server: &Server, workload: Workload, options: &FuseOptions) ->
     seen(&report, cpu, server.name)
 }
 
-fn fio(server: &Server, arguments: &[&str]) -> Result<Value, BenchError> {
+fn fio(server: &MountedPeer, arguments: &[&str]) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     fio.args(["--ioengine=psync", "--direct=1", "--group_reporting", "--fallocate=none"]);
     fio.arg(format!("--filename={}", server.file.display())).args(arguments);

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::fio::Workload;
-use super::servers::{self, Server};
+use super::fio::FuseWorkload;
+use super::servers::{self, MountedPeer};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
-use crate::fio::Seen;
+use crate::fio::FioResult;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -26,13 +26,13 @@ pub struct FuseReport {
 pub(super) fn report(
     machine: Machine,
     threads: u16,
-    workloads: &[Workload],
-    servers: &[Server],
-    seen: &[Vec<Vec<Seen>>],
+    workloads: &[FuseWorkload],
+    servers: &[MountedPeer],
+    seen: &[Vec<Vec<FioResult>>],
     left_out: Vec<String>,
 ) -> FuseReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
-    let workloads: Vec<_> = workloads.iter().map(Workload::name).collect();
+    let workloads: Vec<_> = workloads.iter().map(FuseWorkload::name).collect();
     let rows = beside::rows(&workloads, &names, seen, |server, _| goal(server));
     FuseReport { machine, threads, rows, left_out }
 }

@@ -14,7 +14,7 @@ use underseal_volume::{Segment, Volume};
 
 use super::{BenchError, FuseOptions};
 use crate::nbd::{missing, process_time};
-use crate::place::{Place, cannot_make, this_program};
+use crate::place::{BenchFolder, cannot_make, this_program};
 
 /// Ours with the cipher: what the others are compared with.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
@@ -26,7 +26,7 @@ const OURS_NULL: &str = "underseal, cipher_null";
 const OURS_MEMORY: &str = "underseal, memory, no cipher";
 
 /// A mounted file until this is dropped.
-pub(super) struct Server {
+pub(super) struct MountedPeer {
     pub(super) name: &'static str,
     pub(super) file: PathBuf,
     mount: PathBuf,
@@ -34,14 +34,14 @@ pub(super) struct Server {
     files: Vec<PathBuf>,
 }
 
-impl Server {
+impl MountedPeer {
     /// The processor time that its processes have used.
     pub(super) fn cpu_time(&self) -> Result<Duration, BenchError> {
         self.processes.iter().map(|process| process_time(self.name, process.id())).sum()
     }
 }
 
-impl Drop for Server {
+impl Drop for MountedPeer {
     fn drop(&mut self) {
         let mut unmount = Command::new("fusermount3");
         let _ = unmount.args(["-u", "-q", "-z", "--"]).arg(&self.mount).stderr(Stdio::null()).status();
@@ -57,9 +57,11 @@ impl Drop for Server {
 }
 
 /// All that can be started, and why others cannot.
-pub(super) fn start(options: &FuseOptions) -> Result<(Vec<Server>, Vec<String>), BenchError> {
-    let place =
-        Mounts { options, place: Place::new(&options.turns.underseal, &options.directory, options.size)? };
+pub(super) fn start(options: &FuseOptions) -> Result<(Vec<MountedPeer>, Vec<String>), BenchError> {
+    let place = Mounts {
+        options,
+        place: BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?,
+    };
     let mut servers = vec![place.ours()?, place.null()?];
     servers.push(place.memory(OURS_MEMORY, "serve-fuse-null")?);
     servers.push(place.memory(MEMORY, "serve-fuse-memory")?);
@@ -75,7 +77,7 @@ pub(super) fn start(options: &FuseOptions) -> Result<(Vec<Server>, Vec<String>),
 
 struct Mounts<'a> {
     options: &'a FuseOptions,
-    place: Place,
+    place: BenchFolder,
 }
 
 impl Mounts<'_> {
@@ -84,19 +86,19 @@ impl Mounts<'_> {
         open
     }
 
-    fn ours(&self) -> Result<Server, BenchError> {
+    fn ours(&self) -> Result<MountedPeer, BenchError> {
         let (image, file) = (self.place.luks2("luks2", "4096")?, self.file("luks2")?);
         let open = self.mounted(self.place.open(&image), &file);
         self.serve(OURS, vec![open], file.clone(), file, vec![image])
     }
 
-    fn null(&self) -> Result<Server, BenchError> {
+    fn null(&self) -> Result<MountedPeer, BenchError> {
         let (image, file) = (self.place.image("null.img")?, self.file("null")?);
         let open = self.mounted(self.place.open_null(&image), &file);
         self.serve(OURS_NULL, vec![open], file.clone(), file, vec![image])
     }
 
-    fn memory(&self, name: &'static str, verb: &str) -> Result<Server, BenchError> {
+    fn memory(&self, name: &'static str, verb: &str) -> Result<MountedPeer, BenchError> {
         let file = self.file(verb)?;
         let mut serve = this_program()?;
         serve.args([verb, "--size", &self.options.size.to_string(), "--fuse"]).arg(&file);
@@ -104,7 +106,7 @@ impl Mounts<'_> {
         self.serve(name, vec![serve], file.clone(), file, Vec::new())
     }
 
-    fn nbdfuse(&self) -> Result<Server, BenchError> {
+    fn nbdfuse(&self) -> Result<MountedPeer, BenchError> {
         let (image, socket) = (self.place.luks1("qemu-nbd")?, self.place.path("sock"));
         let folder = self.place.path("nbdfuse");
         fs::create_dir(&folder).map_err(|e| cannot_make(&folder, e))?;
@@ -119,7 +121,7 @@ impl Mounts<'_> {
         self.serve(NBDFUSE, vec![serve, mount], folder, file, vec![image, socket])
     }
 
-    fn daemon(&self) -> Result<Server, BenchError> {
+    fn daemon(&self) -> Result<MountedPeer, BenchError> {
         let (image, file) = (self.place.luks1("daemon")?, self.file("daemon")?);
         let mut serve = Command::new("qemu-storage-daemon");
         serve.arg("--object").arg(self.place.secret()).arg("--blockdev");
@@ -144,8 +146,8 @@ impl Mounts<'_> {
         mount: PathBuf,
         file: PathBuf,
         files: Vec<PathBuf>,
-    ) -> Result<Server, BenchError> {
-        let mut server = Server { name, file, mount, processes: Vec::new(), files };
+    ) -> Result<MountedPeer, BenchError> {
+        let mut server = MountedPeer { name, file, mount, processes: Vec::new(), files };
         let last = commands.len() - 1;
         for (i, mut command) in commands.into_iter().enumerate() {
             command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -164,7 +166,7 @@ impl Mounts<'_> {
     }
 }
 
-fn wait_until(server: &mut Server, ready: impl Fn(&Server) -> bool) -> Result<(), BenchError> {
+fn wait_until(server: &mut MountedPeer, ready: impl Fn(&MountedPeer) -> bool) -> Result<(), BenchError> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !ready(server) {
         let ended = server.processes.iter_mut().find_map(|process| process.try_wait().ok().flatten());

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::volumes::Volume;
-use super::{BenchError, IntegrityOptions};
-use crate::fio::{Seen, block, report, seen};
+use super::volumes::BenchVolume;
+use super::{BenchError, IntegrityBenchOptions};
+use crate::fio::{FioResult, block, report, seen};
 
 /// Where the client comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,27 +17,28 @@ enum Door {
 
 /// Requests of one kind through one door.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct IntegrityLoad {
     door: Door,
     pub(super) kind: &'static str,
     pub(super) kib: u32,
     depth: u32,
 }
 
-const fn through(door: Door) -> [Load; 4] {
+const fn through(door: Door) -> [IntegrityLoad; 4] {
     [
-        Load { door, kind: "randread", kib: 4, depth: 32 },
-        Load { door, kind: "randwrite", kib: 4, depth: 32 },
-        Load { door, kind: "randread", kib: 64, depth: 8 },
-        Load { door, kind: "write", kib: 1024, depth: 4 },
+        IntegrityLoad { door, kind: "randread", kib: 4, depth: 32 },
+        IntegrityLoad { door, kind: "randwrite", kib: 4, depth: 32 },
+        IntegrityLoad { door, kind: "randread", kib: 64, depth: 8 },
+        IntegrityLoad { door, kind: "write", kib: 1024, depth: 4 },
     ]
 }
 
-const NBD: [Load; 4] = through(Door::Nbd);
-const FUSE: [Load; 4] = through(Door::Fuse);
-pub(super) const LOADS: [Load; 8] = [NBD[0], NBD[1], NBD[2], NBD[3], FUSE[0], FUSE[1], FUSE[2], FUSE[3]];
+const NBD: [IntegrityLoad; 4] = through(Door::Nbd);
+const FUSE: [IntegrityLoad; 4] = through(Door::Fuse);
+pub(super) const LOADS: [IntegrityLoad; 8] =
+    [NBD[0], NBD[1], NBD[2], NBD[3], FUSE[0], FUSE[1], FUSE[2], FUSE[3]];
 
-impl Load {
+impl IntegrityLoad {
     /// `NBD 4k randread depth 32`
     pub(super) fn name(&self) -> String {
         let Self { door, kind, kib, depth } = *self;
@@ -48,11 +49,15 @@ impl Load {
 }
 
 /// Writes every byte once.
-pub(super) fn fill(volume: &Volume, size: u64) -> Result<(), BenchError> {
+pub(super) fn fill(volume: &BenchVolume, size: u64) -> Result<(), BenchError> {
     fio(volume, Door::Nbd, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={size}")]).map(drop)
 }
 
-pub(super) fn run(volume: &Volume, load: Load, options: &IntegrityOptions) -> Result<Seen, BenchError> {
+pub(super) fn run(
+    volume: &BenchVolume,
+    load: IntegrityLoad,
+    options: &IntegrityBenchOptions,
+) -> Result<FioResult, BenchError> {
     let arguments = [
         format!("--rw={}", load.kind),
         format!("--bs={}k", load.kib),
@@ -68,7 +73,7 @@ pub(super) fn run(volume: &Volume, load: Load, options: &IntegrityOptions) -> Re
     seen(&report, cpu, volume.server.name)
 }
 
-fn fio(volume: &Volume, door: Door, arguments: &[&str]) -> Result<Value, BenchError> {
+fn fio(volume: &BenchVolume, door: Door, arguments: &[&str]) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     match door {
         Door::Nbd => fio

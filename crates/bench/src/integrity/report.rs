@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::fio::Load;
-use super::volumes::{self, Volume};
-use crate::fio::{Seen, medians};
+use super::fio::IntegrityLoad;
+use super::volumes::{self, BenchVolume};
+use crate::fio::{FioResult, medians};
 use crate::{Machine, Range};
 
 /// One volume under one load, over all rounds.
@@ -17,13 +17,13 @@ pub struct IntegrityRow {
     /// How its sectors are authenticated.
     pub volume: &'static str,
     /// Medians over the rounds.
-    pub median: Seen,
+    pub median: FioResult,
     /// Its requests a second over those of the volume without tags, round by round.
     pub of_plain: Range,
     /// What we mean to reach.
     pub goal: Option<f64>,
     /// Every round as it was.
-    pub rounds: Vec<Seen>,
+    pub rounds: Vec<FioResult>,
 }
 
 /// All that was measured.
@@ -37,9 +37,9 @@ pub struct IntegrityReport {
 
 pub(super) fn report(
     machine: Machine,
-    loads: &[Load],
-    volumes: &[Volume],
-    seen: &[Vec<Vec<Seen>>],
+    loads: &[IntegrityLoad],
+    volumes: &[BenchVolume],
+    seen: &[Vec<Vec<FioResult>>],
 ) -> IntegrityReport {
     let mut rows = Vec::new();
     for (load, seen) in loads.iter().zip(seen) {
@@ -59,7 +59,7 @@ pub(super) fn report(
     IntegrityReport { machine, rows }
 }
 
-fn goal(volume: &str, load: &Load) -> Option<f64> {
+fn goal(volume: &str, load: &IntegrityLoad) -> Option<f64> {
     let is_aead = [volumes::GCM_DIRECT, volumes::GCM_JOURNAL].contains(&volume);
     let is_direct = [volumes::GCM_DIRECT, volumes::HMAC_DIRECT].contains(&volume);
     match (load.kind, load.kib) {
@@ -88,7 +88,7 @@ impl fmt::Display for IntegrityReport {
                     "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
                 )?;
             }
-            let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
+            let FioResult { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
             let Range { least, median: ratio, most } = row.of_plain;
             write!(
                 f,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{BenchError, IntegrityOptions};
-use crate::place::{Place, SocketServer, cannot_make};
+use super::{BenchError, IntegrityBenchOptions};
+use crate::place::{BenchFolder, SocketServer, cannot_make};
 
 /// Without tags: the first, which the others are compared with.
 const PLAIN: &str = "aes-xts";
@@ -20,13 +20,13 @@ const HMAC: [&str; 2] = ["--integrity", "hmac-sha256"];
 const DIRECT: &str = "--integrity-no-journal";
 
 /// An open volume until this is dropped.
-pub(super) struct Volume {
+pub(super) struct BenchVolume {
     pub(super) server: SocketServer,
     /// The mounted file.
     pub(super) file: PathBuf,
 }
 
-impl Drop for Volume {
+impl Drop for BenchVolume {
     fn drop(&mut self) {
         let mut unmount = Command::new("fusermount3");
         let _ = unmount.args(["-u", "-q", "-z", "--"]).arg(&self.file).stderr(Stdio::null()).status();
@@ -35,8 +35,8 @@ impl Drop for Volume {
 }
 
 /// Makes and opens all of them.
-pub(super) fn start(options: &IntegrityOptions) -> Result<Vec<Volume>, BenchError> {
-    let place = Place::new(&options.turns.underseal, &options.directory, options.size)?;
+pub(super) fn start(options: &IntegrityBenchOptions) -> Result<Vec<BenchVolume>, BenchError> {
+    let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     let direct = |of: &[&'static str]| [of, &[DIRECT]].concat();
     let kinds = [
         (PLAIN, vec![]),
@@ -48,7 +48,7 @@ pub(super) fn start(options: &IntegrityOptions) -> Result<Vec<Volume>, BenchErro
     kinds.into_iter().map(|(name, how)| open(&place, name, &how)).collect()
 }
 
-fn open(place: &Place, name: &'static str, how: &[&str]) -> Result<Volume, BenchError> {
+fn open(place: &BenchFolder, name: &'static str, how: &[&str]) -> Result<BenchVolume, BenchError> {
     let stem = name.replace([' ', ','], "");
     let image = place.luks2_with(&stem, "4096", how)?;
     let (socket, file) = (place.path(&format!("{stem}.sock")), place.path(&stem));
@@ -57,7 +57,7 @@ fn open(place: &Place, name: &'static str, how: &[&str]) -> Result<Volume, Bench
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command.arg("--fuse").arg(&file).args(["--fuse-threads", "2"]);
     let server = SocketServer::start(name, &mut command, socket, vec![image])?;
-    let volume = Volume { server, file };
+    let volume = BenchVolume { server, file };
     let deadline = Instant::now() + Duration::from_secs(30);
     while !fs::metadata(&volume.file).is_ok_and(|file| file.len() >= place.size()) {
         if Instant::now() > deadline {

@@ -5,13 +5,13 @@ use std::process::Command;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::servers::Server;
+use super::servers::NbdServerProcess;
 use super::{NbdError, NbdOptions};
-use crate::fio::{Seen, block, report, seen};
+use crate::fio::{FioResult, block, report, seen};
 
 /// A stream of requests of one kind.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Workload {
+pub struct NbdWorkload {
     /// fio's word: `randread`, `write`, ..
     pub kind: &'static str,
     /// A request's bytes.
@@ -30,11 +30,11 @@ const fn workload(
     depth: u32,
     nbdkit: Option<f64>,
     qemu: Option<f64>,
-) -> Workload {
-    Workload { kind, block: kib << 10, depth, goal_nbdkit: nbdkit, goal_qemu: qemu }
+) -> NbdWorkload {
+    NbdWorkload { kind, block: kib << 10, depth, goal_nbdkit: nbdkit, goal_qemu: qemu }
 }
 
-pub(super) const WORKLOADS: [Workload; 8] = [
+pub(super) const WORKLOADS: [NbdWorkload; 8] = [
     workload("randread", 4, 1, None, None),
     workload("randwrite", 4, 1, None, None),
     workload("randread", 4, 32, Some(2.4), Some(4.5)),
@@ -45,7 +45,7 @@ pub(super) const WORKLOADS: [Workload; 8] = [
     workload("write", 1024, 4, Some(2.2), None),
 ];
 
-impl Workload {
+impl NbdWorkload {
     /// `4k randread depth 32`
     pub fn name(&self) -> String {
         format!("{} {} depth {}", block(self.block >> 10), self.kind, self.depth)
@@ -65,11 +65,15 @@ pub(super) fn check() -> Result<(), NbdError> {
 }
 
 /// Writes every byte once, so that no server reads holes.
-pub(super) fn fill(server: &Server, size: u64) -> Result<(), NbdError> {
+pub(super) fn fill(server: &NbdServerProcess, size: u64) -> Result<(), NbdError> {
     fio(server, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={size}")]).map(drop)
 }
 
-pub(super) fn run(server: &Server, workload: Workload, options: &NbdOptions) -> Result<Seen, NbdError> {
+pub(super) fn run(
+    server: &NbdServerProcess,
+    workload: NbdWorkload,
+    options: &NbdOptions,
+) -> Result<FioResult, NbdError> {
     let arguments = [
         format!("--rw={}", workload.kind),
         format!("--bs={}", workload.block),
@@ -85,7 +89,7 @@ pub(super) fn run(server: &Server, workload: Workload, options: &NbdOptions) -> 
     seen(&output, cpu, server.name)
 }
 
-fn fio(server: &Server, arguments: &[&str]) -> Result<Value, NbdError> {
+fn fio(server: &NbdServerProcess, arguments: &[&str]) -> Result<Value, NbdError> {
     let mut fio = Command::new("fio");
     fio.arg("--ioengine=nbd").arg(format!("--uri={}", server.uri())).args(arguments);
     report(&mut fio, server.name)

@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::Command;
 
 use super::NbdError;
-use super::servers::{Server, run, unix};
-use crate::place::Place;
+use super::servers::{NbdServerProcess, run, unix};
+use crate::place::BenchFolder;
 
 /// Ours: what the others are compared with.
 const OURS: &str = "underseal over NBD";
 
 /// Starts a server over a memory of its own for each.
-pub(super) fn start(place: &Place) -> Result<Vec<Server>, NbdError> {
+pub(super) fn start(place: &BenchFolder) -> Result<Vec<NbdServerProcess>, NbdError> {
     Ok(vec![
         ours(place, OURS, "4096", true)?,
         ours(place, "underseal, one connection", "4096", false)?,
@@ -29,7 +29,12 @@ pub(super) fn start(place: &Place) -> Result<Vec<Server>, NbdError> {
 }
 
 /// nbdkit's memory, with room for a header.
-fn memory(place: &Place, name: &'static str, stem: &str, several: bool) -> Result<Server, NbdError> {
+fn memory(
+    place: &BenchFolder,
+    name: &'static str,
+    stem: &str,
+    several: bool,
+) -> Result<NbdServerProcess, NbdError> {
     let socket = place.path(&format!("lower-{stem}.sock"));
     let mut serve = Command::new("nbdkit");
     serve.args(["--foreground", "--unix"]).arg(&socket);
@@ -40,10 +45,15 @@ fn memory(place: &Place, name: &'static str, stem: &str, several: bool) -> Resul
     if !several {
         serve.arg("multi-conn-mode=disable");
     }
-    Server::start(name, &mut serve, socket, Vec::new())
+    NbdServerProcess::start(name, &mut serve, socket, Vec::new())
 }
 
-fn ours(place: &Place, name: &'static str, sector: &str, several: bool) -> Result<Server, NbdError> {
+fn ours(
+    place: &BenchFolder,
+    name: &'static str,
+    sector: &str,
+    several: bool,
+) -> Result<NbdServerProcess, NbdError> {
     let stem = if several { "ours" } else { "ours-one" };
     let below = memory(place, name, stem, several)?;
     let mut format = place.underseal();
@@ -53,18 +63,18 @@ fn ours(place: &Place, name: &'static str, sector: &str, several: bool) -> Resul
     let socket = place.path(&format!("{stem}.sock"));
     let mut open = place.open(Path::new(&below.uri()));
     open.arg("--nbd").arg(unix(&socket));
-    Ok(Server::start(name, &mut open, socket, Vec::new())?.over(below))
+    Ok(NbdServerProcess::start(name, &mut open, socket, Vec::new())?.over(below))
 }
 
 /// Puts a LUKS1 volume of qemu's on a memory: qemu-img makes files only.
-fn luks1(place: &Place, below: &Server, stem: &str) -> Result<(), NbdError> {
+fn luks1(place: &BenchFolder, below: &NbdServerProcess, stem: &str) -> Result<(), NbdError> {
     let image = place.luks1(stem)?;
     let copied = run(Command::new("nbdcopy").arg(&image).arg(below.uri()));
     let _ = std::fs::remove_file(&image);
     copied
 }
 
-fn nbdkit(place: &Place, name: &'static str, luks: bool) -> Result<Server, NbdError> {
+fn nbdkit(place: &BenchFolder, name: &'static str, luks: bool) -> Result<NbdServerProcess, NbdError> {
     let stem = if luks { "nbdkit-luks" } else { "nbdkit-nbd" };
     let below = memory(place, name, stem, true)?;
     let socket = place.path(&format!("{stem}-over.sock"));
@@ -78,10 +88,10 @@ fn nbdkit(place: &Place, name: &'static str, luks: bool) -> Result<Server, NbdEr
     if luks {
         serve.arg(format!("passphrase=+{}", place.passphrase().display()));
     }
-    Ok(Server::start(name, &mut serve, socket, Vec::new())?.over(below))
+    Ok(NbdServerProcess::start(name, &mut serve, socket, Vec::new())?.over(below))
 }
 
-fn qemu(place: &Place) -> Result<Server, NbdError> {
+fn qemu(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {
     const NAME: &str = "qemu-nbd luks over NBD";
     let below = memory(place, NAME, "qemu", true)?;
     luks1(place, &below, "remote")?;
@@ -93,5 +103,5 @@ fn qemu(place: &Place) -> Result<Server, NbdError> {
         "driver=luks,key-secret=key,file.driver=nbd,file.server.type=unix,file.server.path={}",
         lower.display()
     ));
-    Ok(Server::start(NAME, serve.arg("--socket").arg(&socket), socket, Vec::new())?.over(below))
+    Ok(NbdServerProcess::start(NAME, serve.arg("--socket").arg(&socket), socket, Vec::new())?.over(below))
 }

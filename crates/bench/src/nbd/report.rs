@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::fio::Workload;
-use super::servers::{self, Server};
-use crate::fio::{Seen, medians};
+use super::fio::NbdWorkload;
+use super::servers::{self, NbdServerProcess};
+use crate::fio::{FioResult, medians};
 use crate::{Machine, Range};
 
 /// One server under one workload, over all rounds.
@@ -17,7 +17,7 @@ pub struct NbdRow {
     /// Whose server.
     pub server: &'static str,
     /// Medians over the rounds.
-    pub median: Seen,
+    pub median: FioResult,
     /// Our requests a second over this server's, round by round: the smallest, the median, the largest.
     pub ours_over_this: [f64; 3],
     /// Our p99 latency over this server's: the median of the rounds.
@@ -25,7 +25,7 @@ pub struct NbdRow {
     /// What we mean to reach.
     pub goal: Option<f64>,
     /// Every round as it was.
-    pub rounds: Vec<Seen>,
+    pub rounds: Vec<FioResult>,
 }
 
 /// All that was measured.
@@ -39,9 +39,9 @@ pub struct NbdReport {
 
 pub(super) fn report(
     machine: Machine,
-    workloads: &[Workload],
-    servers: &[Server],
-    seen: &[Vec<Vec<Seen>>],
+    workloads: &[NbdWorkload],
+    servers: &[NbdServerProcess],
+    seen: &[Vec<Vec<FioResult>>],
 ) -> NbdReport {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
@@ -49,7 +49,7 @@ pub(super) fn report(
         let Some(ours) = seen.first() else { continue };
         for (server, rounds) in servers.iter().zip(seen) {
             let ratios =
-                |of: fn(&Seen) -> f64| Range::of(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
+                |of: fn(&FioResult) -> f64| Range::of(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
             let iops = ratios(|s| s.iops);
             rows.push(NbdRow {
                 workload: workload.name(),
@@ -65,7 +65,7 @@ pub(super) fn report(
     NbdReport { machine, rows }
 }
 
-fn goal(server: &str, workload: &Workload) -> Option<f64> {
+fn goal(server: &str, workload: &NbdWorkload) -> Option<f64> {
     match server {
         servers::NBDKIT => workload.goal_nbdkit,
         servers::QEMU => workload.goal_qemu,
@@ -95,7 +95,7 @@ impl fmt::Display for NbdReport {
                     "IOPS", "MB/s", "p50 us", "p99 us", "p99.9", "cpu us"
                 )?;
             }
-            let Seen { iops, mb_per_s, p50_us, p99_us, p999_us, server_cpu_us } = row.median;
+            let FioResult { iops, mb_per_s, p50_us, p99_us, p999_us, server_cpu_us } = row.median;
             let [least, ratio, most] = row.ours_over_this;
             write!(
                 f,

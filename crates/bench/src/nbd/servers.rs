@@ -16,7 +16,7 @@ use underseal_export::net::listen;
 use underseal_volume::{Segment, Volume};
 
 use super::{NbdError, NbdOptions};
-use crate::place::{Place, SocketServer, this_program};
+use crate::place::{BenchFolder, SocketServer, this_program};
 
 /// Ours with the cipher: the first, with which the others are compared.
 const OURS: &str = "underseal, 4 KiB sectors";
@@ -36,7 +36,7 @@ pub(super) const QEMU: &str = "qemu-nbd luks";
 pub(super) const NBDKIT: &str = "nbdkit luks";
 const NBDKIT_FILE: &str = "nbdkit file, no cipher";
 
-pub(super) type Server = SocketServer;
+pub(super) type NbdServerProcess = SocketServer;
 
 impl SocketServer {
     /// Where fio finds it.
@@ -61,8 +61,8 @@ pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
 }
 
 /// Makes the images and starts a server over each.
-pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
-    let place = Place::new(&options.turns.underseal, &options.directory, options.size)?;
+pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdError> {
+    let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     if options.over_nbd {
         return super::remote::start(&place);
     }
@@ -80,36 +80,41 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
     ])
 }
 
-fn ours(place: &Place, name: &'static str, sector: &str, more: &[&str]) -> Result<Server, NbdError> {
+fn ours(
+    place: &BenchFolder,
+    name: &'static str,
+    sector: &str,
+    more: &[&str],
+) -> Result<NbdServerProcess, NbdError> {
     let stem = format!("luks2-{sector}{}", more.concat());
     let (image, socket) = (place.luks2(&stem, sector)?, place.path(&format!("{stem}.sock")));
     let mut open = place.open(&image);
-    Server::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
+    NbdServerProcess::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
-fn null(place: &Place) -> Result<Server, NbdError> {
+fn null(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {
     let (image, socket) = (place.image("null.img")?, place.path("null.sock"));
     let mut open = place.open_null(&image);
-    Server::start(OURS_NULL, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
+    NbdServerProcess::start(OURS_NULL, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
-fn memory(place: &Place) -> Result<Server, NbdError> {
+fn memory(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {
     let socket = place.path("memory.sock");
     let mut serve = this_program()?;
     serve.args(["serve-memory", "--size", &place.size().to_string(), "--nbd"]);
-    Server::start(OURS_MEMORY, serve.arg(unix(&socket)), socket, Vec::new())
+    NbdServerProcess::start(OURS_MEMORY, serve.arg(unix(&socket)), socket, Vec::new())
 }
 
-fn qemu(place: &Place) -> Result<Server, NbdError> {
+fn qemu(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {
     let (image, socket) = (place.luks1("qemu")?, place.path("qemu.sock"));
     let luks = format!("driver=luks,key-secret=key,file.driver=file,file.filename={}", image.display());
     let mut serve = Command::new("qemu-nbd");
     serve.args(["--persistent", "--shared=8", "--cache=writeback", "--aio=threads", "--object"]);
     serve.arg(place.secret()).arg("--image-opts").arg(luks);
-    Server::start(QEMU, serve.arg("--socket").arg(&socket), socket, vec![image])
+    NbdServerProcess::start(QEMU, serve.arg("--socket").arg(&socket), socket, vec![image])
 }
 
-fn nbdkit(place: &Place, name: &'static str, more: &[&str]) -> Result<Server, NbdError> {
+fn nbdkit(place: &BenchFolder, name: &'static str, more: &[&str]) -> Result<NbdServerProcess, NbdError> {
     let luks = name != NBDKIT_FILE;
     let stem = name.replace([' ', ','], "-");
     let socket = place.path(&format!("{stem}.sock"));
@@ -123,7 +128,7 @@ fn nbdkit(place: &Place, name: &'static str, more: &[&str]) -> Result<Server, Nb
     if luks {
         serve.arg(format!("passphrase=+{}", place.passphrase().display()));
     }
-    Server::start(name, &mut serve, socket, vec![image])
+    NbdServerProcess::start(name, &mut serve, socket, vec![image])
 }
 
 pub(super) fn unix(socket: &Path) -> String {

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::drive::{Driven, Order, Until};
+use super::drive::{DriveOrder, DriveSubject, OrderEnd};
 use super::images::{self, Images};
 use super::{BenchError, Did, Workload, workload};
 use crate::nbd::missing;
@@ -20,21 +20,23 @@ pub(super) const LUKS2: &str = "librbd luks2";
 pub(super) const PLAIN: &str = "librbd, no cipher";
 
 /// One way through a process: some have two.
-pub(super) struct Client {
+pub(super) struct RbdClient {
     pub(super) name: &'static str,
     process: Rc<RefCell<Process>>,
     ciphers: bool,
 }
 
-impl Client {
+impl RbdClient {
     pub(super) fn run(&self, workload: Workload, runtime: Duration) -> Result<Did, BenchError> {
-        let order = Order { workload, ciphers: self.ciphers, until: Until::Seconds(runtime.as_secs_f64()) };
+        let order =
+            DriveOrder { workload, ciphers: self.ciphers, until: OrderEnd::Seconds(runtime.as_secs_f64()) };
         self.process.borrow_mut().ask(self.name, &order)
     }
 
     /// Writes every byte once, so that nobody reads what is not there.
     fn fill(&self) -> Result<(), BenchError> {
-        let order = Order { workload: workload(true, 1024, 8), ciphers: self.ciphers, until: Until::All };
+        let order =
+            DriveOrder { workload: workload(true, 1024, 8), ciphers: self.ciphers, until: OrderEnd::All };
         self.process.borrow_mut().ask(self.name, &order).map(drop)
     }
 }
@@ -47,7 +49,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(driven: Driven, images: &Images) -> Result<Self, BenchError> {
+    pub(super) fn start(driven: DriveSubject, images: &Images) -> Result<Self, BenchError> {
         let mut command = this_program()?;
         command.arg("drive-rbd").arg(driven.word()).args(["--size", &images.size.to_string()]);
         command.arg("--passphrase-file").arg(images.passphrase());
@@ -55,9 +57,9 @@ impl Process {
             command.arg("--conf").arg(conf);
         }
         command.arg(match driven {
-            Driven::Ours => images.address(images::OURS),
-            Driven::Luks2 => images.path(images::LUKS2),
-            Driven::Plain => images.path(images::PLAIN),
+            DriveSubject::Ours => images.address(images::OURS),
+            DriveSubject::Luks2 => images.path(images::LUKS2),
+            DriveSubject::Plain => images.path(images::PLAIN),
         });
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| missing(&command, e))?;
@@ -67,7 +69,7 @@ impl Process {
     }
 
     /// What it did for an order.
-    pub(super) fn ask(&mut self, name: &str, order: &Order) -> Result<Did, BenchError> {
+    pub(super) fn ask(&mut self, name: &str, order: &DriveOrder) -> Result<Did, BenchError> {
         let failed = |e: std::io::Error| BenchError::because(format!("{name} does not answer"), e);
         let text = serde_json::to_string(order).map_err(|e| failed(e.into()))? + "\n";
         let orders = self.orders.as_mut().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
@@ -87,16 +89,16 @@ impl Drop for Process {
 }
 
 /// Ours first, each over an image that is full.
-pub(super) fn start(images: &Images) -> Result<Vec<Client>, BenchError> {
+pub(super) fn start(images: &Images) -> Result<Vec<RbdClient>, BenchError> {
     let process = |driven| Process::start(driven, images).map(|process| Rc::new(RefCell::new(process)));
-    let ours = process(Driven::Ours)?;
+    let ours = process(DriveSubject::Ours)?;
     let clients = vec![
-        Client { name: OURS, process: ours.clone(), ciphers: true },
-        Client { name: OURS_NULL, process: ours, ciphers: false },
-        Client { name: LUKS2, process: process(Driven::Luks2)?, ciphers: true },
-        Client { name: PLAIN, process: process(Driven::Plain)?, ciphers: false },
+        RbdClient { name: OURS, process: ours.clone(), ciphers: true },
+        RbdClient { name: OURS_NULL, process: ours, ciphers: false },
+        RbdClient { name: LUKS2, process: process(DriveSubject::Luks2)?, ciphers: true },
+        RbdClient { name: PLAIN, process: process(DriveSubject::Plain)?, ciphers: false },
     ];
     // Two of them have one image.
-    clients.iter().filter(|client| client.name != OURS_NULL).try_for_each(Client::fill)?;
+    clients.iter().filter(|client| client.name != OURS_NULL).try_for_each(RbdClient::fill)?;
     Ok(clients)
 }

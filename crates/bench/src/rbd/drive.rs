@@ -13,7 +13,7 @@ use super::{BenchError, Did, Workload};
 
 /// Whose calls are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Driven {
+pub enum DriveSubject {
     /// Our queue.
     Ours,
     /// librbd with its own encryption.
@@ -22,7 +22,7 @@ pub enum Driven {
     Plain,
 }
 
-impl Driven {
+impl DriveSubject {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ours, Self::Luks2, Self::Plain];
 
@@ -40,7 +40,7 @@ impl Driven {
 #[derive(Debug, Clone)]
 pub struct DriveOptions {
     /// Whose calls.
-    pub driven: Driven,
+    pub driven: DriveSubject,
     /// The image: `rbd:POOL/IMAGE` for ours, `POOL/IMAGE` for librbd's own.
     pub image: String,
     /// The cluster's configuration, for librbd.
@@ -53,16 +53,16 @@ pub struct DriveOptions {
 
 /// What is to be done.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct DriveOrder {
     pub(super) workload: Workload,
     /// Through a cipher, where there is the choice.
     pub(super) ciphers: bool,
-    pub(super) until: Until,
+    pub(super) until: OrderEnd,
 }
 
 /// How long, and where.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) enum Until {
+pub(super) enum OrderEnd {
     /// For so long, at random places.
     Seconds(f64),
     /// Once everywhere, from the beginning on.
@@ -72,11 +72,12 @@ pub(super) enum Until {
 }
 
 /// Where the next request goes, as long as there is one.
-pub(super) type Places<'p> = &'p mut dyn FnMut() -> Option<u64>;
+pub(super) type NextOffset<'p> = &'p mut dyn FnMut() -> Option<u64>;
 
 /// Requests of one kind, so many at a time, for as long as there are places; how many.
 pub(super) trait Drive {
-    fn drive(&mut self, workload: Workload, ciphers: bool, places: Places<'_>) -> Result<u64, BenchError>;
+    fn drive(&mut self, workload: Workload, ciphers: bool, places: NextOffset<'_>)
+    -> Result<u64, BenchError>;
 }
 
 /// Opens an image, and works on it for as long as orders come in.
@@ -85,17 +86,17 @@ pub(super) trait Drive {
 /// When the image cannot be opened, an order cannot be read, or a request fails.
 pub fn drive_rbd(options: &DriveOptions) -> Result<(), BenchError> {
     let mut client: Box<dyn Drive> = match options.driven {
-        Driven::Ours => Box::new(Ours::open(&options.image, options.size)?),
-        Driven::Luks2 => {
+        DriveSubject::Ours => Box::new(Ours::open(&options.image, options.size)?),
+        DriveSubject::Luks2 => {
             let passphrase = std::fs::read(&options.passphrase_file)
                 .map_err(|e| BenchError::because("the passphrase cannot be read", e))?;
             Box::new(Librbd::open(&options.image, conf(options), Some(&passphrase))?)
         }
-        Driven::Plain => Box::new(Librbd::open(&options.image, conf(options), None)?),
+        DriveSubject::Plain => Box::new(Librbd::open(&options.image, conf(options), None)?),
     };
     let lost = |e: std::io::Error| BenchError::because("orders come no more", e);
     for line in std::io::stdin().lock().lines() {
-        let order: Order = serde_json::from_str(&line.map_err(lost)?)
+        let order: DriveOrder = serde_json::from_str(&line.map_err(lost)?)
             .map_err(|e| BenchError::because("this is no order", e))?;
         let did = follow(&mut *client, &order, options.size)?;
         let answer = serde_json::to_string(&did).map_err(|e| lost(e.into()))? + "\n";
@@ -109,19 +110,19 @@ fn conf(options: &DriveOptions) -> Option<&Path> {
     options.conf.as_deref()
 }
 
-fn follow(client: &mut dyn Drive, order: &Order, size: u64) -> Result<Did, BenchError> {
+fn follow(client: &mut dyn Drive, order: &DriveOrder, size: u64) -> Result<Did, BenchError> {
     let block = order.workload.block as u64;
     let blocks = (size / block).max(1);
     let (mut random, mut next) = (fastrand::Rng::new(), 0..blocks);
     let (begun, spent) = (Instant::now(), processor_time());
-    if let Until::One = order.until {
+    if let OrderEnd::One = order.until {
         next = 0..1;
     }
     let mut places = || match order.until {
-        Until::Seconds(seconds) => {
+        OrderEnd::Seconds(seconds) => {
             (begun.elapsed().as_secs_f64() < seconds).then(|| random.u64(..blocks) * block)
         }
-        Until::All | Until::One => next.next().map(|number| number * block),
+        OrderEnd::All | OrderEnd::One => next.next().map(|number| number * block),
     };
     let requests = client.drive(order.workload, order.ciphers, &mut places)?;
     Ok(Did {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use underseal_device::{Blocking, NbdDevice};
 
 use super::clients::{PLAIN, Process};
-use super::drive::{Driven, Order, Until};
+use super::drive::{DriveOrder, DriveSubject, OrderEnd};
 use super::images::{self, Images};
 use super::{BenchError, RbdOptions, workload};
 use crate::Range;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How soon the first bytes are there.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct First {
+pub(super) struct FirstRead {
     underseal_ms: Range,
     librbd_ms: Range,
     /// Round by round.
@@ -36,7 +36,7 @@ pub(super) fn measure(
     options: &RbdOptions,
     images: &Images,
     mut progress: impl FnMut(&str),
-) -> Result<First, BenchError> {
+) -> Result<FirstRead, BenchError> {
     let [mut ours, mut theirs] = [const { Vec::new() }; 2];
     let rounds = options.turns.rounds.max(3);
     for round in 0..rounds {
@@ -50,7 +50,7 @@ pub(super) fn measure(
         }
     }
     let later = Range::of(ours.iter().zip(&theirs).map(|(a, b)| a - b));
-    Ok(First {
+    Ok(FirstRead {
         underseal_ms: Range::of(ours),
         librbd_ms: Range::of(theirs),
         later_ms: later,
@@ -61,8 +61,8 @@ pub(super) fn measure(
 
 fn librbd(images: &Images) -> Result<f64, BenchError> {
     let started = Instant::now();
-    let mut process = Process::start(Driven::Plain, images)?;
-    let order = Order { workload: workload(false, 4, 1), ciphers: false, until: Until::One };
+    let mut process = Process::start(DriveSubject::Plain, images)?;
+    let order = DriveOrder { workload: workload(false, 4, 1), ciphers: false, until: OrderEnd::One };
     process.ask(PLAIN, &order)?;
     Ok(millis(started))
 }
@@ -124,7 +124,7 @@ impl Drop for Server {
     }
 }
 
-impl fmt::Display for First {
+impl fmt::Display for FirstRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { underseal_ms: ours, librbd_ms: theirs, later_ms: later, .. } = self;
         write!(

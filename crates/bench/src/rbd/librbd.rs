@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use libloading::os::unix::Library;
 use rustix::io::Errno;
 
-use super::drive::{Drive, Places};
+use super::drive::{Drive, NextOffset};
 use super::{BenchError, Workload};
 
 type Handle = *mut c_void;
@@ -171,7 +171,7 @@ unsafe extern "C" fn over(_: Handle, slot: *mut c_void) {
 }
 
 impl Drive for Librbd {
-    fn drive(&mut self, workload: Workload, _: bool, places: Places<'_>) -> Result<u64, BenchError> {
+    fn drive(&mut self, workload: Workload, _: bool, places: NextOffset<'_>) -> Result<u64, BenchError> {
         let failed = |e: Errno| BenchError::because("a request of librbd's failed", e);
         let (tell, told) = mpsc::channel();
         let slot = |number| {

@@ -7,7 +7,7 @@ use underseal_datapath::{Mapping, Policy, Queue, QueueOptions, Request};
 use underseal_device::{Device, RbdDevice};
 use underseal_volume::{Segment, Volume};
 
-use super::drive::{Drive, Places};
+use super::drive::{Drive, NextOffset};
 use super::images::{DATA, key};
 use super::{BenchError, Workload};
 
@@ -49,7 +49,12 @@ impl Drop for Ours {
 }
 
 impl Drive for Ours {
-    fn drive(&mut self, workload: Workload, ciphers: bool, places: Places<'_>) -> Result<u64, BenchError> {
+    fn drive(
+        &mut self,
+        workload: Workload,
+        ciphers: bool,
+        places: NextOffset<'_>,
+    ) -> Result<u64, BenchError> {
         let mapping = if ciphers { &self.encrypted } else { &self.plain };
         let options = QueueOptions { depth: DEPTH, max_request: MEMORY };
         let failed = |e: underseal_datapath::Error| BenchError::because("a request failed", e);

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::clients::{self, Client};
-use super::first::First;
+use super::clients::{self, RbdClient};
+use super::first::FirstRead;
 use super::{Did, Workload};
 use crate::{Machine, Range};
 
@@ -15,7 +15,7 @@ pub struct RbdReport {
     /// Where.
     pub machine: Machine,
     rows: Vec<Row>,
-    first: First,
+    first: FirstRead,
 }
 
 /// One client under one workload, over all rounds.
@@ -71,9 +71,9 @@ impl fmt::Display for Goal {
 pub(super) fn report(
     machine: Machine,
     workloads: &[Workload],
-    clients: &[Client],
+    clients: &[RbdClient],
     seen: &[Vec<Vec<Did>>],
-    first: First,
+    first: FirstRead,
 ) -> RbdReport {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {

@@ -20,14 +20,14 @@ const BARE: &str = "RAM disk, no cipher";
 const DISKS: [&str; 5] = [OURS, NULL, DM_CRYPT, DM_CRYPT_INLINE, BARE];
 
 /// A block device until this is dropped.
-pub(super) struct Disk {
+pub(super) struct BenchDisk {
     pub(super) name: &'static str,
     pub(super) path: PathBuf,
     server: Option<Child>,
     mapped: Option<String>,
 }
 
-impl Drop for Disk {
+impl Drop for BenchDisk {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
             // Asked to end, it deletes its device.
@@ -41,7 +41,7 @@ impl Drop for Disk {
 }
 
 /// All of them. The ciphers are the same: aes-xts-plain64, 512-bit keys, sectors of 4 KiB.
-pub(super) fn start(options: &UblkOptions) -> Result<Vec<Disk>, BenchError> {
+pub(super) fn start(options: &UblkOptions) -> Result<Vec<BenchDisk>, BenchError> {
     if options.devices.len() < DISKS.len() {
         let context = format!("{} RAM disks are needed, {} are given", DISKS.len(), options.devices.len());
         return Err(BenchError::new(context));
@@ -59,7 +59,7 @@ pub(super) fn start(options: &UblkOptions) -> Result<Vec<Disk>, BenchError> {
                 let flags = ["--perf-no_read_workqueue", "--perf-no_write_workqueue"];
                 dm_crypt(name, device, &secret, &flags)?
             }
-            _ => Disk { name, path: device.clone(), server: None, mapped: None },
+            _ => BenchDisk { name, path: device.clone(), server: None, mapped: None },
         })
     });
     let disks = disks.collect();
@@ -74,7 +74,7 @@ fn ours(
     secret: &Path,
     cipher: &str,
     key: &str,
-) -> Result<Disk, BenchError> {
+) -> Result<BenchDisk, BenchError> {
     let mut command = Command::new(&options.turns.underseal);
     command.arg("open").arg(device).args(["--ublk", "--direct", "--type", "plain", "--sector-size", "4096"]);
     command.args(["--cipher", cipher, "--key-size", key, "--key-file"]).arg(secret);
@@ -87,19 +87,24 @@ fn ours(
     let out = server.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
     // NAME is open: /dev/ublkb0 /dev/underseal/NAME
     let path = line.split_whitespace().find(|word| word.starts_with("/dev/ublkb")).map(PathBuf::from);
-    let disk = Disk { name, path: path.clone().unwrap_or_default(), server: Some(server), mapped: None };
+    let disk = BenchDisk { name, path: path.clone().unwrap_or_default(), server: Some(server), mapped: None };
     match (out, path) {
         (Some(Ok(_)), Some(_)) => Ok(disk),
         _ => Err(BenchError::new(format!("{name} could not be started"))),
     }
 }
 
-fn dm_crypt(name: &'static str, device: &Path, secret: &Path, flags: &[&str]) -> Result<Disk, BenchError> {
+fn dm_crypt(
+    name: &'static str,
+    device: &Path,
+    secret: &Path,
+    flags: &[&str],
+) -> Result<BenchDisk, BenchError> {
     let mapped = format!("underseal-bench-{}-{}", std::process::id(), flags.len());
     let mut open = Command::new("cryptsetup");
     open.args(["open", "--type", "plain", "--cipher", "aes-xts-plain64", "--key-size", "512"]);
     open.args(["--sector-size", "4096", "--key-file"]).arg(secret).args(flags).arg(device).arg(&mapped);
     run(&mut open)?;
     let path = Path::new("/dev/mapper").join(&mapped);
-    Ok(Disk { name, path, server: None, mapped: Some(mapped) })
+    Ok(BenchDisk { name, path, server: None, mapped: Some(mapped) })
 }

@@ -6,29 +6,29 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::BenchError;
-use super::disks::Disk;
-use crate::fio::{Seen, block, report, seen};
+use super::disks::BenchDisk;
+use crate::fio::{FioResult, block, report, seen};
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Workload {
+pub(super) struct UblkWorkload {
     kind: &'static str,
     kib: u32,
     depth: u32,
 }
 
-pub(super) const WORKLOADS: [Workload; 8] = [
-    Workload { kind: "randread", kib: 4, depth: 1 },
-    Workload { kind: "randread", kib: 4, depth: 32 },
-    Workload { kind: "randwrite", kib: 4, depth: 1 },
-    Workload { kind: "randwrite", kib: 4, depth: 32 },
-    Workload { kind: "randread", kib: 64, depth: 8 },
-    Workload { kind: "randwrite", kib: 64, depth: 8 },
-    Workload { kind: "read", kib: 1024, depth: 4 },
-    Workload { kind: "write", kib: 1024, depth: 4 },
+pub(super) const WORKLOADS: [UblkWorkload; 8] = [
+    UblkWorkload { kind: "randread", kib: 4, depth: 1 },
+    UblkWorkload { kind: "randread", kib: 4, depth: 32 },
+    UblkWorkload { kind: "randwrite", kib: 4, depth: 1 },
+    UblkWorkload { kind: "randwrite", kib: 4, depth: 32 },
+    UblkWorkload { kind: "randread", kib: 64, depth: 8 },
+    UblkWorkload { kind: "randwrite", kib: 64, depth: 8 },
+    UblkWorkload { kind: "read", kib: 1024, depth: 4 },
+    UblkWorkload { kind: "write", kib: 1024, depth: 4 },
 ];
 
-impl Workload {
+impl UblkWorkload {
     /// `4k randread depth 1`
     pub(super) fn name(&self) -> String {
         let Self { kind, kib, depth } = *self;
@@ -38,11 +38,15 @@ impl Workload {
 }
 
 /// Writes every byte once, so that nobody reads holes.
-pub(super) fn fill(disk: &Disk) -> Result<(), BenchError> {
+pub(super) fn fill(disk: &BenchDisk) -> Result<(), BenchError> {
     fio(disk, &["--rw=write", "--bs=1m", "--iodepth=4"]).map(drop)
 }
 
-pub(super) fn run(disk: &Disk, workload: Workload, runtime: Duration) -> Result<Seen, BenchError> {
+pub(super) fn run(
+    disk: &BenchDisk,
+    workload: UblkWorkload,
+    runtime: Duration,
+) -> Result<FioResult, BenchError> {
     let arguments = [
         format!("--rw={}", workload.kind),
         format!("--bs={}k", workload.kib),
@@ -56,7 +60,7 @@ pub(super) fn run(disk: &Disk, workload: Workload, runtime: Duration) -> Result<
     seen(&report, Duration::ZERO, disk.name)
 }
 
-fn fio(disk: &Disk, arguments: &[&str]) -> Result<Value, BenchError> {
+fn fio(disk: &BenchDisk, arguments: &[&str]) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     fio.args(["--ioengine=libaio", "--direct=1"])
         .arg(format!("--filename={}", disk.path.display()))

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::disks::{Disk, NULL};
-use super::fio::Workload;
+use super::disks::{BenchDisk, NULL};
+use super::fio::UblkWorkload;
 use crate::Machine;
 use crate::beside::{self, ServerRow};
-use crate::fio::Seen;
+use crate::fio::FioResult;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -21,12 +21,12 @@ pub struct UblkReport {
 
 pub(super) fn report(
     machine: Machine,
-    workloads: &[Workload],
-    disks: &[Disk],
-    seen: &[Vec<Vec<Seen>>],
+    workloads: &[UblkWorkload],
+    disks: &[BenchDisk],
+    seen: &[Vec<Vec<FioResult>>],
 ) -> UblkReport {
     let names: Vec<_> = disks.iter().map(|disk| disk.name).collect();
-    let workloads: Vec<_> = workloads.iter().map(Workload::name).collect();
+    let workloads: Vec<_> = workloads.iter().map(UblkWorkload::name).collect();
     let goal = |disk: &str, _: &str| (disk == NULL).then_some(0.9);
     UblkReport { machine, rows: beside::rows(&workloads, &names, seen, goal) }
 }

@@ -12,7 +12,7 @@ use virtio_driver::{
 use vm_memory::{FileOffset, MmapRegion};
 
 use super::{BenchError, VhostUserOptions};
-use crate::fio::Seen;
+use crate::fio::FioResult;
 use crate::place::SocketServer;
 
 /// Descriptors of the ring: three a request.
@@ -23,17 +23,17 @@ const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 /// A stream of requests of one kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Workload {
+pub(super) struct VhostUserWorkload {
     writes: bool,
     block: usize,
     pub(super) depth: usize,
 }
 
-const fn workload(writes: bool, kib: usize, depth: usize) -> Workload {
-    Workload { writes, block: kib << 10, depth }
+const fn workload(writes: bool, kib: usize, depth: usize) -> VhostUserWorkload {
+    VhostUserWorkload { writes, block: kib << 10, depth }
 }
 
-pub(super) const WORKLOADS: [Workload; 8] = [
+pub(super) const WORKLOADS: [VhostUserWorkload; 8] = [
     workload(false, 4, 1),
     workload(true, 4, 1),
     workload(false, 4, 32),
@@ -44,7 +44,7 @@ pub(super) const WORKLOADS: [Workload; 8] = [
     workload(true, 1024, 4),
 ];
 
-impl Workload {
+impl VhostUserWorkload {
     /// `4k randread depth 32`
     pub(super) fn name(&self) -> String {
         let block = if self.block >> 20 > 0 {
@@ -68,9 +68,9 @@ pub(super) fn fill(server: &SocketServer, size: u64) -> Result<(), BenchError> {
 /// Requests at random places for a while.
 pub(super) fn run(
     server: &SocketServer,
-    workload: Workload,
+    workload: VhostUserWorkload,
     options: &VhostUserOptions,
-) -> Result<Seen, BenchError> {
+) -> Result<FioResult, BenchError> {
     let mut client = Client::connect(server, workload)?;
     let blocks = options.size / workload.block as u64;
     let mut random = fastrand::Rng::new();
@@ -85,7 +85,7 @@ pub(super) fn run(
     let at = |thousandths: usize| {
         latencies.get(last * thousandths / 1000).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6)
     };
-    Ok(Seen {
+    Ok(FioResult {
         iops: count / elapsed,
         mb_per_s: count * workload.block as f64 / elapsed / 1e6,
         p50_us: at(500),
@@ -104,7 +104,7 @@ struct Client {
 }
 
 impl Client {
-    fn connect(server: &SocketServer, workload: Workload) -> Result<Self, BenchError> {
+    fn connect(server: &SocketServer, workload: VhostUserWorkload) -> Result<Self, BenchError> {
         let failed = |e| BenchError::because(format!("{}: the driver cannot connect", server.name), e);
         let connect = || -> std::io::Result<Self> {
             let ring = VirtioFeatureFlags::RING_EVENT_IDX | VirtioFeatureFlags::VERSION_1;
@@ -128,7 +128,7 @@ impl Client {
     /// Keeps so many requests in flight for as long as `place` names blocks for them. Their latencies.
     fn keep_busy(
         &mut self,
-        workload: Workload,
+        workload: VhostUserWorkload,
         mut place: impl FnMut() -> Option<u64>,
     ) -> Result<Vec<Duration>, BenchError> {
         let name = self.name;
@@ -168,7 +168,7 @@ impl Client {
         Ok(latencies)
     }
 
-    fn submit(&mut self, workload: Workload, slot: usize, block: u64) -> std::io::Result<()> {
+    fn submit(&mut self, workload: VhostUserWorkload, slot: usize, block: u64) -> std::io::Result<()> {
         let offset = block * workload.block as u64;
         let at = self.memory.as_ptr().wrapping_add(slot * workload.block);
         let data = iovec { iov_base: at.cast(), iov_len: workload.block };

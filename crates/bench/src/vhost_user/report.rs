@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::driver::Workload;
+use super::driver::VhostUserWorkload;
 use super::servers;
 use crate::Machine;
 use crate::beside::{self, ServerRow};
-use crate::fio::Seen;
+use crate::fio::FioResult;
 use crate::place::SocketServer;
 
 /// All that was measured.
@@ -25,12 +25,12 @@ pub struct VhostUserReport {
 pub(super) fn report(
     machine: Machine,
     pinned: bool,
-    workloads: &[Workload],
+    workloads: &[VhostUserWorkload],
     servers: &[SocketServer],
-    seen: &[Vec<Vec<Seen>>],
+    seen: &[Vec<Vec<FioResult>>],
 ) -> VhostUserReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
-    let workloads: Vec<_> = workloads.iter().map(Workload::name).collect();
+    let workloads: Vec<_> = workloads.iter().map(VhostUserWorkload::name).collect();
     VhostUserReport { machine, pinned, rows: beside::rows(&workloads, &names, seen, goal) }
 }
 

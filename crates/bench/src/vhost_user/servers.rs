@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{BenchError, VhostUserOptions};
-use crate::place::{Place, SocketServer};
+use crate::place::{BenchFolder, SocketServer};
 
 /// Ours with the cipher: what the others are compared with.
 const OURS: &str = "underseal, 4 KiB sectors";
@@ -14,7 +14,7 @@ const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
 
 /// Ours first.
 pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
-    let place = Place::new(&options.turns.underseal, &options.directory, options.size)?;
+    let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
 }
 
@@ -41,21 +41,21 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn ours(place: &Place) -> Result<SocketServer, BenchError> {
+fn ours(place: &BenchFolder) -> Result<SocketServer, BenchError> {
     let (image, socket) = (place.luks2("vhost-user", "4096")?, place.path("vhost-user.sock"));
     let mut open = place.open(&image);
     open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
     SocketServer::start(OURS, &mut pinned(&open), socket, vec![image])
 }
 
-fn null(place: &Place) -> Result<SocketServer, BenchError> {
+fn null(place: &BenchFolder) -> Result<SocketServer, BenchError> {
     let (image, socket) = (place.image("vhost-user-null.img")?, place.path("vhost-user-null.sock"));
     let mut open = place.open_null(&image);
     open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
     SocketServer::start(OURS_NULL, &mut pinned(&open), socket, vec![image])
 }
 
-fn daemon(place: &Place, luks: bool) -> Result<SocketServer, BenchError> {
+fn daemon(place: &BenchFolder, luks: bool) -> Result<SocketServer, BenchError> {
     let (name, stem) = if luks { (DAEMON, "qsd-luks") } else { (DAEMON_FILE, "qsd-file") };
     let image = if luks { place.luks1(stem)? } else { place.image(stem)? };
     let socket = place.path(&format!("{stem}.sock"));

@@ -9,7 +9,7 @@ use cipher::inout::InOutBuf;
 
 use super::{Aead, Associated, MANY, Tags, TagsMut, sectors, wipe_wrong};
 use crate::block::{blocks, xor};
-use crate::kernel::{AegisKey, AegisRun, Direction};
+use crate::kernel::{AegisKey, AegisRun, CryptDirection};
 use crate::sector::Run;
 use crate::{BadSector, CpuPath, Key, Result};
 
@@ -34,7 +34,7 @@ impl Aegis {
     /// Runs over the sectors, and gives their whole tags.
     fn apply(
         &self,
-        direction: Direction,
+        direction: CryptDirection,
         run: Run,
         ivs: &[[u8; 16]],
         data: InOutBuf<'_, '_, u8>,
@@ -61,7 +61,7 @@ impl Aegis {
 
 impl Aead<16> for Aegis {
     fn seal(&self, run: Run, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>) {
-        let sums = self.apply(Direction::Encrypt, run, ivs, data);
+        let sums = self.apply(CryptDirection::Encrypt, run, ivs, data);
         tags.set(&sums[..ivs.len()]);
     }
 
@@ -72,7 +72,7 @@ impl Aead<16> for Aegis {
         mut data: InOutBuf<'_, '_, u8>,
         tags: Tags<'_>,
     ) -> std::result::Result<(), BadSector> {
-        let sums = self.apply(Direction::Decrypt, run, ivs, data.reborrow());
+        let sums = self.apply(CryptDirection::Decrypt, run, ivs, data.reborrow());
         wipe_wrong(data.get_out(), tags, &sums[..ivs.len()])
     }
 }
@@ -102,7 +102,7 @@ fn round(block: [u8; 16], key: &[u8; 16]) -> [u8; 16] {
 }
 
 fn one(
-    direction: Direction,
+    direction: CryptDirection,
     key: &Key,
     iv: &[u8; 16],
     head: &[u8; 32],
@@ -124,7 +124,7 @@ fn one(
     for mut block in blocks::<16>(data) {
         let (from, stream) = (*block.get_in(), state.stream());
         let to = xor(&from, &stream);
-        state.update(if direction == Direction::Encrypt { &from } else { &to });
+        state.update(if direction == CryptDirection::Encrypt { &from } else { &to });
         *block.get_out() = to;
     }
     let mut lengths = [0; 16];

@@ -4,7 +4,7 @@ use cipher::inout::InOutBuf;
 
 use super::{Aead, Associated, MANY, Nonces, Tags, TagsMut, wipe_wrong};
 use crate::BadSector;
-use crate::kernel::{Direction, GcmKey, GcmRun};
+use crate::kernel::{CryptDirection, GcmKey, GcmRun};
 use crate::sector::Run;
 
 pub(crate) struct AesGcm {
@@ -16,7 +16,7 @@ impl AesGcm {
     /// Runs over the sectors, and gives their whole tags.
     fn apply<const W: usize>(
         &self,
-        direction: Direction,
+        direction: CryptDirection,
         run: Run,
         ivs: &[[u8; W]],
         data: InOutBuf<'_, '_, u8>,
@@ -39,7 +39,7 @@ impl AesGcm {
 
 impl<const W: usize> Aead<W> for AesGcm {
     fn seal(&self, run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>) {
-        let sums = self.apply(Direction::Encrypt, run, ivs, data);
+        let sums = self.apply(CryptDirection::Encrypt, run, ivs, data);
         tags.set(&sums[..ivs.len()]);
     }
 
@@ -50,7 +50,7 @@ impl<const W: usize> Aead<W> for AesGcm {
         mut data: InOutBuf<'_, '_, u8>,
         tags: Tags<'_>,
     ) -> Result<(), BadSector> {
-        let sums = self.apply(Direction::Decrypt, run, ivs, data.reborrow());
+        let sums = self.apply(CryptDirection::Decrypt, run, ivs, data.reborrow());
         wipe_wrong(data.get_out(), tags, &sums[..ivs.len()])
     }
 }

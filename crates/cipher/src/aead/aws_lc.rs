@@ -5,7 +5,7 @@ use std::ptr;
 use aws_lc_sys as lc;
 use cipher::inout::InOutBuf;
 
-use super::Each;
+use super::SectorAead;
 use crate::{Error, ErrorKind, Locked, Result};
 
 /// A keyed AEAD of the library, all of it on locked pages.
@@ -57,7 +57,7 @@ fn forget_errors() {
     unsafe { lc::ERR_clear_error() }
 }
 
-impl Each for AwsLc {
+impl SectorAead for AwsLc {
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], data: InOutBuf<'_, '_, u8>, tag: &mut [u8]) {
         let (len, mut written) = (data.len(), 0);
         let (from, to) = data.into_raw();

@@ -10,7 +10,7 @@ use poly1305::universal_hash::{KeyInit, UniversalHash};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use super::Each;
+use super::SectorAead;
 use crate::{Key, Result};
 
 pub(crate) struct ChaChaPoly {
@@ -51,7 +51,7 @@ fn tag(mut poly: Poly1305, associated: &[u8], ciphertext: &[u8]) -> [u8; 16] {
     poly.finalize().into()
 }
 
-impl Each for ChaChaPoly {
+impl SectorAead for ChaChaPoly {
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], mut data: InOutBuf<'_, '_, u8>, out: &mut [u8]) {
         let (mut stream, poly) = self.parts(nonce);
         stream.apply_keystream_inout(data.reborrow());

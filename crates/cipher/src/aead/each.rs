@@ -10,7 +10,7 @@ use crate::sector::Run;
 use crate::{BadSector, Key};
 
 /// An AEAD (RFC 5116) with its key, that takes a sector a call.
-pub(crate) trait Each: Send + Sync {
+pub(crate) trait SectorAead: Send + Sync {
     /// Encrypts, and writes a tag as long as `tag`.
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], data: InOutBuf<'_, '_, u8>, tag: &mut [u8]);
 
@@ -41,7 +41,7 @@ impl Nonces {
 
 /// Sector after sector.
 pub(crate) struct EachSector {
-    pub(crate) each: Box<dyn Each>,
+    pub(crate) each: Box<dyn SectorAead>,
     pub(crate) nonces: Nonces,
 }
 

@@ -9,7 +9,7 @@ use ghash::universal_hash::UniversalHash;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use super::Each;
+use super::SectorAead;
 use super::counter::add_stream;
 use crate::block::{AnyCipher, BlockCipher, xor};
 use crate::{Locked, Result};
@@ -58,7 +58,7 @@ fn counter(nonce: &[u8; 12], number: u32) -> [u8; 16] {
     block
 }
 
-impl Each for Gcm {
+impl SectorAead for Gcm {
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], mut data: InOutBuf<'_, '_, u8>, tag: &mut [u8]) {
         self.add_stream(nonce, data.reborrow());
         let sum = self.tag(nonce, associated, data.get_out());

@@ -4,7 +4,7 @@ use cipher::inout::InOutBuf;
 
 use super::{AnyAead, MANY, Tags, TagsMut, count};
 use crate::iv::IvGenerator;
-use crate::mode::Layout;
+use crate::mode::SectorSplit;
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
 use crate::{BadSector, SectorCipher, SectorSize};
@@ -16,28 +16,28 @@ const SPILLED_BY_LIBRARIES: usize = 16 << 10;
 
 /// What lies where in a tuple: the tag, the stored IV if there is one, zeros.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places {
+pub(crate) struct TupleLayout {
     pub(crate) tag: usize,
     pub(crate) tuple: usize,
 }
 
 /// An authenticated mode, or one that stores its IVs.
-pub(crate) struct Sealed<const W: usize> {
+pub(crate) struct TupleCipher<const W: usize> {
     pub(crate) mode: AnyAead<W>,
     /// None: IVs are random, and stored.
     pub(crate) iv: Option<Box<dyn IvGenerator<W>>>,
-    pub(crate) layout: Layout,
-    pub(crate) places: Places,
+    pub(crate) layout: SectorSplit,
+    pub(crate) places: TupleLayout,
     /// What a sector's number has too much to be authenticated.
     pub(crate) iv_offset: u64,
     /// The ciphers are libraries' own.
     pub(crate) portable: bool,
 }
 
-impl<const W: usize> Sealed<W> {
+impl<const W: usize> TupleCipher<W> {
     /// Makes random IVs in one call of the system, and lays them into their places; all else becomes zero.
     fn scatter_random(&self, tuples: &mut [u8], count: usize) -> Result<(), BadSector> {
-        let Places { tag, tuple } = self.places;
+        let TupleLayout { tag, tuple } = self.places;
         getrandom::fill(&mut tuples[..count * W]).map_err(|_| BadSector(0))?;
         // From the last on: no IV that is still to be moved is written over, since tuples are no shorter than IVs.
         for nth in (0..count).rev() {
@@ -73,12 +73,12 @@ impl<const W: usize> Sealed<W> {
 
     /// The request's first sector as IVs number it, and as it is authenticated.
     fn runs(&self, first: u64) -> [Run; 2] {
-        let Layout { size, large } = self.layout;
+        let SectorSplit { size, large } = self.layout;
         [Run::new(first, size, large), Run::new(first.wrapping_sub(self.iv_offset), size, false)]
     }
 }
 
-impl<const W: usize> SectorCipher for Sealed<W> {
+impl<const W: usize> SectorCipher for TupleCipher<W> {
     fn sector_size(&self) -> SectorSize {
         self.layout.size
     }
@@ -101,7 +101,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
             None => self.scatter_random(tags, count)?,
             Some(_) => tags.fill(0),
         }
-        let Places { tag, tuple } = self.places;
+        let TupleLayout { tag, tuple } = self.places;
         let ([numbers, authenticated], mut ivs) = (self.runs(first), [[0; W]; MANY]);
         let mut rest = data;
         for (nth, tuples) in (0..).step_by(MANY).zip(tags.chunks_mut(MANY * tuple)) {
@@ -117,7 +117,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
 
     fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> Result<(), BadSector> {
         count(self.layout.size, self.places.tuple, data.len(), tags.len())?;
-        let Places { tag, tuple } = self.places;
+        let TupleLayout { tag, tuple } = self.places;
         let ([numbers, authenticated], mut ivs) = (self.runs(first), [[0; W]; MANY]);
         let (mut rest, mut opened) = (data, Ok(()));
         for (nth, tuples) in (0..).step_by(MANY).zip(tags.chunks(MANY * tuple)) {

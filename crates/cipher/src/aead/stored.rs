@@ -30,12 +30,12 @@ impl<const W: usize> Aead<W> for StoredIv<W> {
 }
 
 /// A cipher that uses nothing of the tuples beside its sectors.
-pub(crate) struct Beside {
+pub(crate) struct UnusedTuples {
     pub(crate) cipher: Arc<dyn SectorCipher>,
     pub(crate) tuple: usize,
 }
 
-impl SectorCipher for Beside {
+impl SectorCipher for UnusedTuples {
     fn sector_size(&self) -> SectorSize {
         self.cipher.sector_size()
     }

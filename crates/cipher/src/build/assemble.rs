@@ -2,34 +2,35 @@
 
 use std::sync::Arc;
 
-use super::authenticated::{Authenticated, Keyed, keyed};
-use super::ciphers::{self, Make};
-use super::keys::Keys;
-use super::plan::{Chain, Plan, Stream};
+use super::authenticated::{AuthenticatedMode, KeyedAead, keyed};
+use super::ciphers::{self, BlockCipherBuilder};
+use super::keys::SplitKey;
+use super::plan::{ChaChaVariant, ChainMode, ModePlan};
 use super::{BuildOptions, hashes, refuse};
-use crate::aead::{AnyAead, Authenc, Places, Sealed, StoredIv};
+use crate::aead::{AnyAead, Authenc, StoredIv, TupleCipher, TupleLayout};
 use crate::block::AnyCipher;
 use crate::iv::{
-    Benbi, Eboiv, Elephant, Encrypted, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64, Plain64Be,
-    Tcw, Treatment,
+    Benbi, Eboiv, Elephant, EncryptedIv, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64,
+    Plain64Be, Tcw, Treatment,
 };
 use crate::kernel::{AesKey, DiffuserLanes, Hctr2Key};
 use crate::mode::{
-    Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw,
-    Narrow, Null, NullBlock, Pcbc, Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
+    Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, ChaCha12Rounds, ChaCha20Rounds,
+    ChainedSectors, Ctr, Cts, Ecb, EncryptedTweaks, Hctr2, Lrw, Null, NullBlock, OneByteBlocks, Pcbc,
+    SectorSplit, TreatedSectors, Xts,
 };
 use crate::{CipherSpec, CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
 
 /// Everything that one cipher is made from.
 struct Assembly<'a> {
     options: &'a BuildOptions<'a>,
-    plan: &'a Plan,
+    plan: &'a ModePlan,
     path: CpuPath,
     key: &'a [u8],
-    keys: &'a Keys<'a>,
-    layout: Layout,
+    keys: &'a SplitKey<'a>,
+    layout: SectorSplit,
     /// The authenticated mode that it is all for, or part of.
-    sealed: Option<&'a Authenticated>,
+    sealed: Option<&'a AuthenticatedMode>,
 }
 
 /// What some IV generators need of a block cipher whose block is an IV.
@@ -43,56 +44,58 @@ struct Block<'a, const W: usize> {
 }
 
 /// Whether the IV generator treats the sectors of all keys together: the cipher of the first key is that of all.
-pub(super) fn has_treatment(spec: &CipherSpec, plan: &Plan) -> bool {
-    matches!(plan, Plan::Block { .. }) && plan.has_iv() && matches!(spec.iv(), "lmk" | "tcw" | "elephant")
+pub(super) fn has_treatment(spec: &CipherSpec, plan: &ModePlan) -> bool {
+    matches!(plan, ModePlan::Block { .. }) && plan.has_iv() && matches!(spec.iv(), "lmk" | "tcw" | "elephant")
 }
 
 /// Makes the cipher of one of the keys.
 pub(super) fn assemble(
     options: &BuildOptions<'_>,
-    plan: &Plan,
+    plan: &ModePlan,
     path: CpuPath,
     key: &[u8],
-    keys: &Keys<'_>,
+    keys: &SplitKey<'_>,
 ) -> Result<Arc<dyn SectorCipher>> {
-    let layout = Layout { size: options.sector_size, large: options.iv_large_sectors };
+    let layout = SectorSplit { size: options.sector_size, large: options.iv_large_sectors };
     let (plan, sealed) = match plan {
-        Plan::Authenticated(mode @ Authenticated::Authenc { mode: of, .. }) => (&**of, Some(mode)),
-        Plan::Authenticated(mode) => (plan, Some(mode)),
+        ModePlan::Authenticated(mode @ AuthenticatedMode::Authenc { mode: of, .. }) => (&**of, Some(mode)),
+        ModePlan::Authenticated(mode) => (plan, Some(mode)),
         plan => (plan, None),
     };
     let assembly = Assembly { options, plan, path, key, keys, layout, sealed };
     let aes = |key: &[u8]| ciphers::aes(key, path);
     match plan {
-        Plan::Authenticated(mode) => assembly.whole(mode),
-        Plan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
-        Plan::NullChain { chain } => {
-            assembly.with_iv::<8>(Box::new(Narrow(chained::<1>(*chain, Box::new(NullBlock)))), None)
+        ModePlan::Authenticated(mode) => assembly.whole(mode),
+        ModePlan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
+        ModePlan::NullChain { chain } => {
+            assembly.with_iv::<8>(Box::new(OneByteBlocks(chained::<1>(*chain, Box::new(NullBlock)))), None)
         }
-        Plan::Arc4 => assembly.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
-        Plan::Stream { stream: Stream::ChaCha20 } => {
-            assembly.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key, path)?), None)
+        ModePlan::Arc4 => assembly.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
+        ModePlan::Stream { stream: ChaChaVariant::ChaCha20 } => {
+            assembly.with_iv::<16>(Box::new(ChaCha::<ChaCha20Rounds>::new(key, path)?), None)
         }
-        Plan::Stream { stream: Stream::XChaCha20 } => {
-            assembly.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key, path)?), None)
+        ModePlan::Stream { stream: ChaChaVariant::XChaCha20 } => {
+            assembly.with_iv::<32>(Box::new(ChaCha::<ChaCha20Rounds>::new(key, path)?), None)
         }
-        Plan::Stream { stream: Stream::XChaCha12 } => {
-            assembly.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key, path)?), None)
+        ModePlan::Stream { stream: ChaChaVariant::XChaCha12 } => {
+            assembly.with_iv::<32>(Box::new(ChaCha::<ChaCha12Rounds>::new(key, path)?), None)
         }
-        Plan::Adiantum { stream: Stream::XChaCha12 } => {
-            assembly.with_iv(Box::new(Adiantum::<Twelve>::new(key, path, aes)?), None)
+        ModePlan::Adiantum { stream: ChaChaVariant::XChaCha12 } => {
+            assembly.with_iv(Box::new(Adiantum::<ChaCha12Rounds>::new(key, path, aes)?), None)
         }
-        Plan::Adiantum { .. } => assembly.with_iv(Box::new(Adiantum::<Twenty>::new(key, path, aes)?), None),
-        Plan::Hctr2 => match Hctr2Key::new(path, key)? {
+        ModePlan::Adiantum { .. } => {
+            assembly.with_iv(Box::new(Adiantum::<ChaCha20Rounds>::new(key, path, aes)?), None)
+        }
+        ModePlan::Hctr2 => match Hctr2Key::new(path, key)? {
             Some(key) => assembly.with_iv(Box::new(AesHctr2 { key }), None),
             None => assembly.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
         },
-        Plan::Block { chain, cipher } => match cipher.make {
-            Make::Of8(make) => {
+        ModePlan::Block { chain, cipher } => match cipher.make {
+            BlockCipherBuilder::Of8(make) => {
                 let mode = |key: &[u8]| Ok(chained(*chain, make(key)?));
                 assembly.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode, whole: &mode }))
             }
-            Make::Of16(make) => {
+            BlockCipherBuilder::Of16(make) => {
                 let make = |key: &[u8]| make(key, path);
                 let mode = |key: &[u8]| of16(*chain, key, make);
                 let on_kernels = |key: &[u8]| match cipher.name {
@@ -123,31 +126,37 @@ enum Kernel {
 }
 
 impl Assembly<'_> {
-    fn on_kernels(&self, chain: Chain, sizes: &[usize], key: &[u8]) -> Result<Option<Kernel>> {
+    fn on_kernels(&self, chain: ChainMode, sizes: &[usize], key: &[u8]) -> Result<Option<Kernel>> {
         let (layout, iv, half) = (self.layout, self.options.spec.iv(), key.len() / 2);
         let data = match chain {
-            Chain::Xts => AesKey::new(self.path, &key[..half])?,
-            Chain::Cbc => AesKey::new(self.path, key)?,
+            ChainMode::Xts => AesKey::new(self.path, &key[..half])?,
+            ChainMode::Cbc => AesKey::new(self.path, key)?,
             _ => None,
         };
         let Some(data) = data else { return Ok(None) };
         let by = match (chain, iv) {
-            (Chain::Xts, _) => AesKey::new(self.path, &key[half..])?,
+            (ChainMode::Xts, _) => AesKey::new(self.path, &key[half..])?,
             (_, "essiv") => AesKey::new(self.path, self.essiv_key(sizes)?.as_bytes())?,
             _ => None,
         };
         Ok(Some(match (chain, iv, by) {
-            (Chain::Xts, "plain64", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(Sectors {
-                mode: AesXts { data },
-                iv: EncryptedNumbers { by },
-                layout,
-            })),
-            (Chain::Xts, _, Some(by)) => Kernel::Mode(Box::new(Tweaked { mode: AesXts { data }, by })),
-            (Chain::Cbc, "essiv", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(Sectors {
-                mode: AesCbc { data },
-                iv: EncryptedNumbers { by },
-                layout,
-            })),
+            (ChainMode::Xts, "plain64", Some(by)) if self.sealed.is_none() => {
+                Kernel::Whole(Arc::new(ChainedSectors {
+                    mode: AesXts { data },
+                    iv: EncryptedNumbers { by },
+                    layout,
+                }))
+            }
+            (ChainMode::Xts, _, Some(by)) => {
+                Kernel::Mode(Box::new(EncryptedTweaks { mode: AesXts { data }, by }))
+            }
+            (ChainMode::Cbc, "essiv", Some(by)) if self.sealed.is_none() => {
+                Kernel::Whole(Arc::new(ChainedSectors {
+                    mode: AesCbc { data },
+                    iv: EncryptedNumbers { by },
+                    layout,
+                }))
+            }
             _ => Kernel::Mode(Box::new(AesCbc { data })),
         }))
     }
@@ -195,14 +204,14 @@ impl Assembly<'_> {
             }
         }
         let iv = self.iv(block)?;
-        if let Some(Authenticated::Authenc { mac, .. }) = self.sealed {
+        if let Some(AuthenticatedMode::Authenc { mac, .. }) = self.sealed {
             let mac = mac.make(self.keys.extra, self.path).map_err(|e| {
                 refuse(e.kind(), "Error decoding and setting key", self.options.spec, &e).with_source(e)
             })?;
             return self.seal(Box::new(Authenc { mode, mac }), iv);
         }
         match iv {
-            Some(iv) => Ok(Arc::new(Sectors { mode, iv, layout: self.layout })),
+            Some(iv) => Ok(Arc::new(ChainedSectors { mode, iv, layout: self.layout })),
             None => self.seal(Box::new(StoredIv(mode)), None),
         }
     }
@@ -221,10 +230,10 @@ impl Assembly<'_> {
                 return Err(self.creating("the generator does not go with authenticated modes"));
             }
             "essiv" => {
-                let (Some(block), Plan::Block { cipher, .. }) = (block, self.plan) else {
+                let (Some(block), ModePlan::Block { cipher, .. }) = (block, self.plan) else {
                     return Err(self.no_block());
                 };
-                Box::new(Encrypted {
+                Box::new(EncryptedIv {
                     iv: Plain64,
                     by: (block.cipher)(self.essiv_key(cipher.keys)?.as_bytes())?,
                 })
@@ -235,13 +244,13 @@ impl Assembly<'_> {
     }
 
     /// An authenticated mode in one piece.
-    fn whole(&self, mode: &Authenticated) -> Result<Arc<dyn SectorCipher>> {
+    fn whole(&self, mode: &AuthenticatedMode) -> Result<Arc<dyn SectorCipher>> {
         let tag = self.places(mode.iv_width())?.tag;
         match keyed(mode, self.path, self.key, tag)? {
-            Keyed::Wide(mode) => self.seal(mode, self.iv(None)?),
-            Keyed::Narrow(mode) => self.seal(mode, self.iv(None)?),
-            Keyed::Ccm(mode) => self.seal(Box::new(mode), self.iv(None)?),
-            Keyed::Aegis(mode) => self.seal(Box::new(mode), self.iv(None)?),
+            KeyedAead::Wide(mode) => self.seal(mode, self.iv(None)?),
+            KeyedAead::Narrow(mode) => self.seal(mode, self.iv(None)?),
+            KeyedAead::Ccm(mode) => self.seal(Box::new(mode), self.iv(None)?),
+            KeyedAead::Aegis(mode) => self.seal(Box::new(mode), self.iv(None)?),
         }
     }
 
@@ -253,11 +262,18 @@ impl Assembly<'_> {
     ) -> Result<Arc<dyn SectorCipher>> {
         let (places, layout) = (self.places(W)?, self.layout);
         let iv_offset = self.options.integrity.map_or(0, |integrity| integrity.iv_offset);
-        Ok(Arc::new(Sealed { mode, iv, layout, places, iv_offset, portable: self.path == CpuPath::Portable }))
+        Ok(Arc::new(TupleCipher {
+            mode,
+            iv,
+            layout,
+            places,
+            iv_offset,
+            portable: self.path == CpuPath::Portable,
+        }))
     }
 
     /// How a tuple is divided, with IVs of so many bytes.
-    fn places(&self, iv: usize) -> Result<Places> {
+    fn places(&self, iv: usize) -> Result<TupleLayout> {
         let spec = self.options.spec;
         let bad = |kernel: &str, why: String| refuse(ErrorKind::Unsupported, kernel, spec, why);
         let Some(integrity) = self.options.integrity else {
@@ -270,10 +286,12 @@ impl Assembly<'_> {
                 let why = format!("an IV of {stored} bytes does not fit into {tuple}");
                 return Err(bad("Not enough space for integrity tag in the profile", why));
             }
-            return Ok(Places { tag: 0, tuple });
+            return Ok(TupleLayout { tag: 0, tuple });
         }
         match bytes.checked_sub(stored) {
-            Some(tag) if self.sealed.is_some_and(|mode| mode.takes_tag(tag)) => Ok(Places { tag, tuple }),
+            Some(tag) if self.sealed.is_some_and(|mode| mode.takes_tag(tag)) => {
+                Ok(TupleLayout { tag, tuple })
+            }
             _ => {
                 let why = format!("it takes no tag of {bytes} bytes, {stored} of them the IV's");
                 Err(bad("Integrity AEAD auth tag size is not supported", why))
@@ -301,7 +319,7 @@ impl Assembly<'_> {
         modes: Vec<AnyMode<W>>,
         by: impl Treatment<W> + 'static,
     ) -> Arc<dyn SectorCipher> {
-        Arc::new(Treated { modes, by, layout: self.layout })
+        Arc::new(TreatedSectors { modes, by, layout: self.layout })
     }
 
     /// The hash of the key, which must be a key itself.
@@ -322,7 +340,7 @@ impl Assembly<'_> {
     /// Under the first key, whichever the sector's is.
     fn eboiv<const W: usize>(&self, block: Option<Block<'_, W>>) -> Result<Eboiv<W>> {
         match (block, self.plan) {
-            (Some(block), Plan::Block { chain, .. }) if *chain != Chain::Ctr => {
+            (Some(block), ModePlan::Block { chain, .. }) if *chain != ChainMode::Ctr => {
                 Ok(Eboiv { mode: (block.mode)(self.keys.each[0])?, size: self.options.sector_size })
             }
             _ => Err(self.no_block()),
@@ -347,13 +365,13 @@ impl Assembly<'_> {
 }
 
 /// A mode over blocks of 16 bytes.
-fn of16(chain: Chain, key: &[u8], make: impl Fn(&[u8]) -> Result<AnyCipher<16>>) -> Result<AnyMode<16>> {
+fn of16(chain: ChainMode, key: &[u8], make: impl Fn(&[u8]) -> Result<AnyCipher<16>>) -> Result<AnyMode<16>> {
     Ok(match chain {
-        Chain::Xts => {
+        ChainMode::Xts => {
             let (data, tweak) = key.split_at(key.len() / 2);
-            Box::new(Tweaked { mode: Xts { data: make(data)? }, by: make(tweak)? })
+            Box::new(EncryptedTweaks { mode: Xts { data: make(data)? }, by: make(tweak)? })
         }
-        Chain::Lrw => {
+        ChainMode::Lrw => {
             let (data, tweak) = key.split_at(key.len() - 16);
             Box::new(Lrw::new(make(data)?, tweak)?)
         }
@@ -362,12 +380,12 @@ fn of16(chain: Chain, key: &[u8], make: impl Fn(&[u8]) -> Result<AnyCipher<16>>)
 }
 
 /// A mode over blocks of any size.
-fn chained<const B: usize>(chain: Chain, data: AnyCipher<B>) -> AnyMode<B> {
+fn chained<const B: usize>(chain: ChainMode, data: AnyCipher<B>) -> AnyMode<B> {
     match chain {
-        Chain::Ecb => Box::new(Ecb { data }),
-        Chain::Pcbc => Box::new(Pcbc { data }),
-        Chain::Cts => Box::new(Cts { cbc: Cbc { data } }),
-        Chain::Ctr => Box::new(Ctr { data }),
-        Chain::Cbc | Chain::Xts | Chain::Lrw => Box::new(Cbc { data }),
+        ChainMode::Ecb => Box::new(Ecb { data }),
+        ChainMode::Pcbc => Box::new(Pcbc { data }),
+        ChainMode::Cts => Box::new(Cts { cbc: Cbc { data } }),
+        ChainMode::Ctr => Box::new(Ctr { data }),
+        ChainMode::Cbc | ChainMode::Xts | ChainMode::Lrw => Box::new(Cbc { data }),
     }
 }

@@ -1,15 +1,15 @@
 //! Authenticated modes by name: what each takes, and how it is keyed.
 
-use super::ciphers::{BlockCipherKind, Make};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::macs::MacKind;
-use super::plan::Plan;
-use crate::aead::{Aegis, AesGcm, AnyAead, Ccm, ChaChaPoly, Each, EachSector, Gcm, Nonces};
+use super::plan::ModePlan;
+use crate::aead::{Aegis, AesGcm, AnyAead, Ccm, ChaChaPoly, EachSector, Gcm, Nonces, SectorAead};
 use crate::kernel::GcmKey;
 use crate::spec::Algorithm;
 use crate::{CpuPath, Error, ErrorKind, Key, Result};
 
 /// An authenticated mode.
-pub(super) enum Authenticated {
+pub(super) enum AuthenticatedMode {
     Gcm {
         cipher: &'static BlockCipherKind,
         /// `rfc4106`: the key ends with 4 bytes of salt.
@@ -26,15 +26,15 @@ pub(super) enum Authenticated {
     Aegis128,
     Authenc {
         mac: MacKind,
-        mode: Box<Plan>,
+        mode: Box<ModePlan>,
     },
 }
 
-impl Authenticated {
+impl AuthenticatedMode {
     /// The mode of this name; why not, if there is none. `mode` finds the chain mode of `authenc`.
     pub(super) fn named(
         algorithm: &Algorithm,
-        mode: impl FnOnce(&Algorithm) -> std::result::Result<Plan, String>,
+        mode: impl FnOnce(&Algorithm) -> std::result::Result<ModePlan, String>,
     ) -> std::result::Result<Self, String> {
         match (algorithm.chain(), algorithm.of()) {
             ("gcm", [cipher]) => Ok(Self::Gcm { cipher: of16(cipher)?, salted: false }),
@@ -57,7 +57,7 @@ impl Authenticated {
             ("aegis128", []) => Ok(Self::Aegis128),
             ("authenc", [mac, of]) => {
                 let mode = mode(of)?;
-                if !mode.has_iv() || matches!(mode, Plan::Authenticated(_) | Plan::NullChain { .. }) {
+                if !mode.has_iv() || matches!(mode, ModePlan::Authenticated(_) | ModePlan::NullChain { .. }) {
                     return Err(format!("authenc is not for \"{}\"", of.chain()));
                 }
                 Ok(Self::Authenc { mac: MacKind::named(mac)?, mode: Box::new(mode) })
@@ -147,7 +147,7 @@ fn of16(cipher: &Algorithm) -> std::result::Result<&'static BlockCipherKind, Str
 }
 
 /// A mode that is keyed, by the width of its IVs.
-pub(super) enum Keyed {
+pub(super) enum KeyedAead {
     Wide(AnyAead<12>),
     Narrow(AnyAead<8>),
     Ccm(Ccm),
@@ -158,35 +158,35 @@ pub(super) enum Keyed {
 ///
 /// # Errors
 /// `Memory` when keys cannot be placed on locked pages.
-pub(super) fn keyed(mode: &Authenticated, path: CpuPath, key: &[u8], tag: usize) -> Result<Keyed> {
-    let salted = |each: Box<dyn Each>, salt: &[u8]| {
+pub(super) fn keyed(mode: &AuthenticatedMode, path: CpuPath, key: &[u8], tag: usize) -> Result<KeyedAead> {
+    let salted = |each: Box<dyn SectorAead>, salt: &[u8]| {
         Ok(match salt {
-            [] => Keyed::Wide(Box::new(EachSector { each, nonces: Nonces::Iv })),
-            salt => Keyed::Narrow(Box::new(EachSector { each, nonces: Nonces::Salted(Key::new(salt)?) })),
+            [] => KeyedAead::Wide(Box::new(EachSector { each, nonces: Nonces::Iv })),
+            salt => KeyedAead::Narrow(Box::new(EachSector { each, nonces: Nonces::Salted(Key::new(salt)?) })),
         })
     };
     match mode {
-        Authenticated::Gcm { cipher, salted: is_salted } => {
+        AuthenticatedMode::Gcm { cipher, salted: is_salted } => {
             let (key, salt) = key.split_at(key.len() - if *is_salted { 4 } else { 0 });
             let kernel = if cipher.name == "aes" { GcmKey::new(path, key)? } else { None };
             let Some(key) = kernel else {
                 return salted(Box::new(Gcm::new(block(cipher, path, key)?)?), salt);
             };
             Ok(match salt {
-                [] => Keyed::Wide(Box::new(AesGcm { key, nonces: Nonces::Iv })),
-                salt => Keyed::Narrow(Box::new(AesGcm { key, nonces: Nonces::Salted(Key::new(salt)?) })),
+                [] => KeyedAead::Wide(Box::new(AesGcm { key, nonces: Nonces::Iv })),
+                salt => KeyedAead::Narrow(Box::new(AesGcm { key, nonces: Nonces::Salted(Key::new(salt)?) })),
             })
         }
-        Authenticated::ChaChaPoly { .. } => {
+        AuthenticatedMode::ChaChaPoly { .. } => {
             let (key, salt) = key.split_at(32);
             salted(chacha(path, key, tag)?, salt)
         }
-        Authenticated::Ccm { cipher } => {
+        AuthenticatedMode::Ccm { cipher } => {
             let (key, salt) = key.split_at(key.len() - 3);
-            Ok(Keyed::Ccm(Ccm::new(block(cipher, path, key)?, salt, tag)?))
+            Ok(KeyedAead::Ccm(Ccm::new(block(cipher, path, key)?, salt, tag)?))
         }
-        Authenticated::Aegis128 => Ok(Keyed::Aegis(Aegis::new(path, key)?)),
-        Authenticated::Authenc { .. } => {
+        AuthenticatedMode::Aegis128 => Ok(KeyedAead::Aegis(Aegis::new(path, key)?)),
+        AuthenticatedMode::Authenc { .. } => {
             Err(Error::new(ErrorKind::Unsupported, "authenc is no mode in one piece"))
         }
     }
@@ -194,12 +194,14 @@ pub(super) fn keyed(mode: &Authenticated, path: CpuPath, key: &[u8], tag: usize)
 
 fn block(cipher: &BlockCipherKind, path: CpuPath, key: &[u8]) -> Result<crate::block::AnyCipher<16>> {
     match cipher.make {
-        Make::Of16(make) => make(key, path),
-        Make::Of8(_) => Err(Error::new(ErrorKind::Unsupported, format!("{} has small blocks", cipher.name))),
+        BlockCipherBuilder::Of16(make) => make(key, path),
+        BlockCipherBuilder::Of8(_) => {
+            Err(Error::new(ErrorKind::Unsupported, format!("{} has small blocks", cipher.name)))
+        }
     }
 }
 
-fn chacha(path: CpuPath, key: &[u8], tag: usize) -> Result<Box<dyn Each>> {
+fn chacha(path: CpuPath, key: &[u8], tag: usize) -> Result<Box<dyn SectorAead>> {
     #[cfg(target_arch = "x86_64")]
     if path != CpuPath::Portable {
         return Ok(Box::new(crate::aead::AwsLc::chacha(key, tag)?));

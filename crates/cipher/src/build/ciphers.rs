@@ -23,24 +23,24 @@ pub(super) struct BlockCipherKind {
     pub(super) double: &'static [usize],
     /// The sizes with the 16 bytes of `lrw`.
     pub(super) lrw: &'static [usize],
-    pub(super) make: Make,
+    pub(super) make: BlockCipherBuilder,
 }
 
 /// Keys the cipher; of a key of one of its sizes.
-pub(super) enum Make {
+pub(super) enum BlockCipherBuilder {
     Of8(fn(&[u8]) -> Result<AnyCipher<8>>),
     Of16(fn(&[u8], CpuPath) -> Result<AnyCipher<16>>),
 }
 
 /// Sizes of a key alone, for `xts`, for `lrw`.
-type Sizes = (&'static [usize], &'static [usize], &'static [usize]);
+type KeySizes = (&'static [usize], &'static [usize], &'static [usize]);
 
-const AES_LIKE: Sizes = (&[16, 24, 32], &[32, 48, 64], &[32, 40, 48]);
+const AES_LIKE: KeySizes = (&[16, 24, 32], &[32, 48, 64], &[32, 40, 48]);
 const BLOWFISH: &[usize] = &[
     4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
     33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 32,
 ];
-const CAST6: Sizes = (&[16, 20, 24, 28, 32], &[32, 40, 48, 56, 64], &[32, 36, 40, 44, 48]);
+const CAST6: KeySizes = (&[16, 20, 24, 28, 32], &[32, 40, 48, 56, 64], &[32, 36, 40, 44, 48]);
 
 static KINDS: [BlockCipherKind; 14] = [
     of16("aes", AES_LIKE, aes),
@@ -90,10 +90,10 @@ const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
 
 const fn of16(
     name: &'static str,
-    (keys, double, lrw): Sizes,
+    (keys, double, lrw): KeySizes,
     make: fn(&[u8], CpuPath) -> Result<AnyCipher<16>>,
 ) -> BlockCipherKind {
-    BlockCipherKind { name, keys, double, lrw, make: Make::Of16(make) }
+    BlockCipherKind { name, keys, double, lrw, make: BlockCipherBuilder::Of16(make) }
 }
 
 const fn of8(
@@ -101,7 +101,7 @@ const fn of8(
     keys: &'static [usize],
     make: fn(&[u8]) -> Result<AnyCipher<8>>,
 ) -> BlockCipherKind {
-    BlockCipherKind { name, keys, double: &[], lrw: &[], make: Make::Of8(make) }
+    BlockCipherKind { name, keys, double: &[], lrw: &[], make: BlockCipherBuilder::Of8(make) }
 }
 
 impl BlockCipherKind {
@@ -119,8 +119,8 @@ impl BlockCipherKind {
     /// Its block in bytes.
     pub(super) fn block(&self) -> usize {
         match self.make {
-            Make::Of8(_) => 8,
-            Make::Of16(_) => 16,
+            BlockCipherBuilder::Of8(_) => 8,
+            BlockCipherBuilder::Of16(_) => 16,
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::ciphers::{BlockCipherKind, Make};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::list;
 use crate::block::{AnyCipher, BlockCipher};
-use crate::iv::Extents;
+use crate::iv::ExtentIv;
 use crate::kernel::AesKey;
-use crate::mode::{AesCbc, Cbc, Layout, Sectors};
+use crate::mode::{AesCbc, Cbc, ChainedSectors, SectorSplit};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 
@@ -19,36 +19,40 @@ use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Arc<dyn SectorCipher>> {
     let path = cpu.map_or_else(CpuPath::chosen, Ok)?;
     let (kind, key) = (find(cipher, key.as_bytes())?, key.as_bytes());
-    let layout = Layout { size: SectorSize::S4096, large: true };
-    let iv = Extents::new(key)?;
+    let layout = SectorSplit { size: SectorSize::S4096, large: true };
+    let iv = ExtentIv::new(key)?;
     let built: Arc<dyn SectorCipher> = match kind.make {
-        Make::Of8(make) => Arc::new(Sectors { mode: Cbc { data: make(key)? }, iv, layout }),
-        Make::Of16(make) => match if kind.name == "aes" { AesKey::new(path, key)? } else { None } {
-            Some(data) => Arc::new(Sectors { mode: AesCbc { data }, iv, layout }),
-            None => Arc::new(Sectors { mode: Cbc { data: make(key, path)? }, iv, layout }),
-        },
+        BlockCipherBuilder::Of8(make) => {
+            Arc::new(ChainedSectors { mode: Cbc { data: make(key)? }, iv, layout })
+        }
+        BlockCipherBuilder::Of16(make) => {
+            match if kind.name == "aes" { AesKey::new(path, key)? } else { None } {
+                Some(data) => Arc::new(ChainedSectors { mode: AesCbc { data }, iv, layout }),
+                None => Arc::new(ChainedSectors { mode: Cbc { data: make(key, path)? }, iv, layout }),
+            }
+        }
     };
     wipe_stack::<{ 64 << 10 }>();
     Ok(built)
 }
 
 /// A block cipher over blocks on their own (ECB): for wrapped keys and short records, never for data.
-pub struct Blocks(Of);
+pub struct EcbCipher(EcbDispatch);
 
-enum Of {
+enum EcbDispatch {
     Eight(AnyCipher<8>),
     Sixteen(AnyCipher<16>),
 }
 
-impl Blocks {
+impl EcbCipher {
     /// Keys a block cipher.
     ///
     /// # Errors
     /// `Unsupported` for a cipher that is not in this build; `KeySize`; `Memory`.
     pub fn new(cipher: &str, key: &[u8]) -> Result<Self> {
         let made = match find(cipher, key)?.make {
-            Make::Of8(make) => Of::Eight(make(key)?),
-            Make::Of16(make) => Of::Sixteen(make(key, CpuPath::chosen()?)?),
+            BlockCipherBuilder::Of8(make) => EcbDispatch::Eight(make(key)?),
+            BlockCipherBuilder::Of16(make) => EcbDispatch::Sixteen(make(key, CpuPath::chosen()?)?),
         };
         wipe_stack::<{ 16 << 10 }>();
         Ok(Self(made))
@@ -57,8 +61,8 @@ impl Blocks {
     /// The block in bytes.
     pub fn size(&self) -> usize {
         match self.0 {
-            Of::Eight(_) => 8,
-            Of::Sixteen(_) => 16,
+            EcbDispatch::Eight(_) => 8,
+            EcbDispatch::Sixteen(_) => 16,
         }
     }
 
@@ -68,8 +72,8 @@ impl Blocks {
     /// When the data is not a whole number of blocks.
     pub fn encrypt(&self, data: &mut [u8]) {
         match &self.0 {
-            Of::Eight(cipher) => cipher.encrypt(whole(data)),
-            Of::Sixteen(cipher) => cipher.encrypt(whole(data)),
+            EcbDispatch::Eight(cipher) => cipher.encrypt(whole(data)),
+            EcbDispatch::Sixteen(cipher) => cipher.encrypt(whole(data)),
         }
     }
 
@@ -79,13 +83,13 @@ impl Blocks {
     /// When the data is not a whole number of blocks.
     pub fn decrypt(&self, data: &mut [u8]) {
         match &self.0 {
-            Of::Eight(cipher) => cipher.decrypt(whole(data)),
-            Of::Sixteen(cipher) => cipher.decrypt(whole(data)),
+            EcbDispatch::Eight(cipher) => cipher.decrypt(whole(data)),
+            EcbDispatch::Sixteen(cipher) => cipher.decrypt(whole(data)),
         }
     }
 }
 
-impl std::fmt::Debug for Blocks {
+impl std::fmt::Debug for EcbCipher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("[redacted]")
     }

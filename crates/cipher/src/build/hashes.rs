@@ -5,14 +5,14 @@ use sha2::digest::DynDigest;
 use crate::{Key, Result};
 
 /// A hash, and how many bytes of its digest are used.
-pub(super) struct Hash {
+pub(super) struct TruncatedHash {
     function: Box<dyn DynDigest>,
     pub(super) bytes: usize,
 }
 
 /// The hash of this name in the kernel's words.
-pub(super) fn named(name: &str) -> Option<Hash> {
-    let whole = |function: Box<dyn DynDigest>| Hash { bytes: function.output_size(), function };
+pub(super) fn named(name: &str) -> Option<TruncatedHash> {
+    let whole = |function: Box<dyn DynDigest>| TruncatedHash { bytes: function.output_size(), function };
     // Whirlpool, cut.
     let (name, cut) = match name {
         "wp256" => ("wp512", Some(32)),
@@ -38,14 +38,14 @@ pub(super) fn named(name: &str) -> Option<Hash> {
         "blake2s-256" => Box::<blake2::Blake2s256>::default(),
         _ => return None,
     });
-    Some(Hash { bytes: cut.unwrap_or(hash.bytes), ..hash })
+    Some(TruncatedHash { bytes: cut.unwrap_or(hash.bytes), ..hash })
 }
 
 /// The digest of a key, itself a key.
 ///
 /// # Errors
 /// `Memory` when no page could be had.
-pub(super) fn digest(mut hash: Hash, key: &[u8]) -> Result<Key> {
+pub(super) fn digest(mut hash: TruncatedHash, key: &[u8]) -> Result<Key> {
     let mut digest = Key::zeroed(hash.function.output_size())?;
     hash.function.update(key);
     // The buffer is as long as the digest.

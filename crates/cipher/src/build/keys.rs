@@ -1,12 +1,12 @@
 //! How a volume key is cut: one key for each cipher, and what belongs to the IV generator.
 
-use super::authenticated::Authenticated;
-use super::plan::{Chain, Plan};
+use super::authenticated::AuthenticatedMode;
+use super::plan::{ChainMode, ModePlan};
 use super::{list, refuse};
 use crate::{CipherSpec, ErrorKind, Integrity, Result};
 
 /// A volume key, cut.
-pub(super) struct Keys<'a> {
+pub(super) struct SplitKey<'a> {
     /// The ciphers' keys; a power of two of them.
     pub(super) each: Vec<&'a [u8]>,
     /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector key;
@@ -14,14 +14,14 @@ pub(super) struct Keys<'a> {
     pub(super) extra: &'a [u8],
 }
 
-impl<'a> Keys<'a> {
+impl<'a> SplitKey<'a> {
     /// Subkey size = (key size - extra) / count. A MAC's key has its digest's size, or what `integrity` says.
     ///
     /// # Errors
     /// `KeySize`, in the kernel's words.
     pub(super) fn split(
         spec: &CipherSpec,
-        plan: &Plan,
+        plan: &ModePlan,
         integrity: Option<Integrity>,
         key: &'a [u8],
     ) -> Result<Self> {
@@ -29,7 +29,7 @@ impl<'a> Keys<'a> {
         let bad = |why: String| refuse(ErrorKind::KeySize, "Error decoding and setting key", spec, why);
         let asked = integrity.and_then(|integrity| integrity.key_size);
         let extra = match (plan, spec.iv()) {
-            (Plan::Authenticated(mode), _) => match (mode.mac_key(), asked) {
+            (ModePlan::Authenticated(mode), _) => match (mode.mac_key(), asked) {
                 (0, Some(_)) => return Err(bad("integrity_key_size is for the MAC of authenc".into())),
                 (usual, asked) => asked.unwrap_or(usual),
             },
@@ -45,7 +45,7 @@ impl<'a> Keys<'a> {
             return Err(bad(format!("{} bytes of key are less than {of}'s own {extra}", key.len())));
         };
         let (size, sizes) = (rest / count, plan.key_sizes());
-        let fits = sizes.contains(&size) || matches!(plan, Plan::Arc4) && (1..=256).contains(&size);
+        let fits = sizes.contains(&size) || matches!(plan, ModePlan::Arc4) && (1..=256).contains(&size);
         if !fits {
             let of = match count {
                 1 => String::new(),
@@ -54,10 +54,10 @@ impl<'a> Keys<'a> {
             return Err(bad(format!("it takes a key of {} bytes{of}, not {size}", list(sizes))));
         }
         let of = match plan {
-            Plan::Authenticated(Authenticated::Authenc { mode, .. }) => mode,
+            ModePlan::Authenticated(AuthenticatedMode::Authenc { mode, .. }) => mode,
             plan => plan,
         };
-        if matches!(of, Plan::Block { chain: Chain::Xts, .. }) && !size.is_multiple_of(2) {
+        if matches!(of, ModePlan::Block { chain: ChainMode::Xts, .. }) && !size.is_multiple_of(2) {
             return Err(bad(format!("an xts key is two keys, not {size} bytes")));
         }
         // The null cipher has a key of no bytes.

@@ -1,6 +1,6 @@
 //! The MACs of `authenc` by name.
 
-use super::ciphers::{BlockCipherKind, Make};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use crate::mac::{AnyMac, Cmac, HmacSha256, library};
 use crate::spec::Algorithm;
 use crate::{CpuPath, Error, ErrorKind, Result};
@@ -9,10 +9,10 @@ use crate::{CpuPath, Error, ErrorKind, Result};
 pub(super) struct MacKind {
     /// Of the whole MAC; also of its key, unless the table says otherwise.
     pub(super) bytes: usize,
-    make: Of,
+    make: MacBuilder,
 }
 
-enum Of {
+enum MacBuilder {
     Hmac(fn(&[u8], CpuPath) -> Result<AnyMac>),
     Cmac(&'static BlockCipherKind),
 }
@@ -24,7 +24,7 @@ impl MacKind {
             ("hmac", [hash]) => {
                 let name = hash.leaf().unwrap_or("");
                 let (bytes, make) = hmac(name).ok_or_else(|| format!("there is no hmac of \"{name}\""))?;
-                Ok(Self { bytes, make: Of::Hmac(make) })
+                Ok(Self { bytes, make: MacBuilder::Hmac(make) })
             }
             ("cmac", [cipher]) => {
                 let kind = BlockCipherKind::named(cipher.leaf().unwrap_or(""))?;
@@ -34,7 +34,7 @@ impl MacKind {
                         kind.name
                     ));
                 }
-                Ok(Self { bytes: 16, make: Of::Cmac(kind) })
+                Ok(Self { bytes: 16, make: MacBuilder::Cmac(kind) })
             }
             (name, _) => Err(format!("there is no MAC \"{name}\": want hmac(HASH) or cmac(CIPHER)")),
         }
@@ -46,11 +46,13 @@ impl MacKind {
     /// `KeySize` for a key that the cipher below does not take; `Memory`.
     pub(super) fn make(&self, key: &[u8], path: CpuPath) -> Result<AnyMac> {
         match &self.make {
-            Of::Hmac(make) => make(key, path),
-            Of::Cmac(BlockCipherKind { make: Make::Of16(make), keys, .. }) if keys.contains(&key.len()) => {
+            MacBuilder::Hmac(make) => make(key, path),
+            MacBuilder::Cmac(BlockCipherKind { make: BlockCipherBuilder::Of16(make), keys, .. })
+                if keys.contains(&key.len()) =>
+            {
                 Ok(Box::new(Cmac::new(make(key, path)?)?))
             }
-            Of::Cmac(kind) => {
+            MacBuilder::Cmac(kind) => {
                 let why = format!("cmac({}) takes no key of {} bytes", kind.name, key.len());
                 Err(Error::new(ErrorKind::KeySize, why))
             }

@@ -1,36 +1,36 @@
 //! Which mode and cipher a specification means: what the kernel's crypto API would find by its name.
 
-use super::authenticated::Authenticated;
-use super::ciphers::{BlockCipherKind, Make};
+use super::authenticated::AuthenticatedMode;
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::{hashes, refuse};
 use crate::spec::Algorithm;
 use crate::{CipherSpec, ErrorKind, Result};
 
 /// A mode with its cipher.
-pub(super) enum Plan {
+pub(super) enum ModePlan {
     Block {
-        chain: Chain,
+        chain: ChainMode,
         cipher: &'static BlockCipherKind,
     },
     Adiantum {
-        stream: Stream,
+        stream: ChaChaVariant,
     },
     Hctr2,
     Stream {
-        stream: Stream,
+        stream: ChaChaVariant,
     },
     Arc4,
     Null,
     /// The null cipher, which has blocks of one byte, in a chain mode: what is written is chained, and not encrypted.
     NullChain {
-        chain: Chain,
+        chain: ChainMode,
     },
-    Authenticated(Authenticated),
+    Authenticated(AuthenticatedMode),
 }
 
 /// A chain mode over a block cipher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chain {
+pub(super) enum ChainMode {
     Ecb,
     Cbc,
     Pcbc,
@@ -42,7 +42,7 @@ pub(super) enum Chain {
 
 /// A ChaCha.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum ChaChaVariant {
     ChaCha20,
     XChaCha20,
     XChaCha12,
@@ -52,7 +52,7 @@ pub(super) enum Stream {
 const IVS: [&str; 11] =
     ["plain", "plain64", "plain64be", "null", "benbi", "essiv", "eboiv", "elephant", "lmk", "tcw", "random"];
 
-impl Plan {
+impl ModePlan {
     /// # Errors
     /// `Unsupported`, in the kernel's words.
     pub(super) fn new(spec: &CipherSpec) -> Result<Self> {
@@ -69,7 +69,7 @@ impl Plan {
 
     /// Whether IVs mean anything to it; if not, the IV generator does not matter, as in the kernel.
     pub(super) fn has_iv(&self) -> bool {
-        !matches!(self, Self::Block { chain: Chain::Ecb, .. } | Self::Arc4 | Self::Null)
+        !matches!(self, Self::Block { chain: ChainMode::Ecb, .. } | Self::Arc4 | Self::Null)
     }
 
     /// Bytes of an IV.
@@ -77,7 +77,7 @@ impl Plan {
         match self {
             Self::Block { cipher, .. } => cipher.block(),
             Self::Adiantum { .. } | Self::Hctr2 => 32,
-            Self::Stream { stream: Stream::ChaCha20 } => 16,
+            Self::Stream { stream: ChaChaVariant::ChaCha20 } => 16,
             Self::Stream { .. } => 32,
             Self::Arc4 | Self::Null | Self::NullChain { .. } => 8,
             Self::Authenticated(mode) => mode.iv_width(),
@@ -87,7 +87,7 @@ impl Plan {
     /// The block size that the kernel reports, which `benbi` counts in: 1 for what works on single bytes.
     pub(super) fn reported_block(&self) -> usize {
         match self {
-            Self::Block { chain: Chain::Ctr, .. } | Self::Stream { .. } | Self::Arc4 => 1,
+            Self::Block { chain: ChainMode::Ctr, .. } | Self::Stream { .. } | Self::Arc4 => 1,
             Self::Block { cipher, .. } => cipher.block(),
             Self::Adiantum { .. } | Self::Hctr2 => 16,
             Self::Null | Self::NullChain { .. } => 1,
@@ -98,8 +98,8 @@ impl Plan {
     /// The key sizes, the preferred one last.
     pub(super) fn key_sizes(&self) -> &'static [usize] {
         match self {
-            Self::Block { chain: Chain::Xts, cipher } => cipher.double,
-            Self::Block { chain: Chain::Lrw, cipher } => cipher.lrw,
+            Self::Block { chain: ChainMode::Xts, cipher } => cipher.double,
+            Self::Block { chain: ChainMode::Lrw, cipher } => cipher.lrw,
             Self::Block { cipher, .. } => cipher.keys,
             Self::Hctr2 => &[16, 24, 32],
             Self::Adiantum { .. } | Self::Stream { .. } => &[32],
@@ -117,11 +117,11 @@ impl Plan {
         let name = spec.iv_option().unwrap_or("");
         let digest = hashes::named(name).ok_or_else(|| format!("there is no hash \"{name}\""))?.bytes;
         let of = match &self {
-            Self::Authenticated(Authenticated::Authenc { mode, .. }) => mode,
+            Self::Authenticated(AuthenticatedMode::Authenc { mode, .. }) => mode,
             plan => plan,
         };
         match of {
-            Self::Block { chain, cipher } if *chain != Chain::Ecb => {
+            Self::Block { chain, cipher } if *chain != ChainMode::Ecb => {
                 let (low, high) = cipher.key_range();
                 if (low..=high).contains(&digest) {
                     return Ok(self);
@@ -136,37 +136,37 @@ impl Plan {
     }
 }
 
-fn find_authenticated(algorithm: &Algorithm) -> std::result::Result<Plan, String> {
-    Authenticated::named(algorithm, find).map(Plan::Authenticated)
+fn find_authenticated(algorithm: &Algorithm) -> std::result::Result<ModePlan, String> {
+    AuthenticatedMode::named(algorithm, find).map(ModePlan::Authenticated)
 }
 
-fn find(algorithm: &Algorithm) -> std::result::Result<Plan, String> {
+fn find(algorithm: &Algorithm) -> std::result::Result<ModePlan, String> {
     let unknown = || format!("there is no mode \"{}\" for it", algorithm.chain());
     match (algorithm.chain(), algorithm.of()) {
-        ("ecb", [of]) if of.leaf() == Some("cipher_null") => Ok(Plan::Null),
-        ("ecb", [of]) if of.leaf() == Some("arc4") => Ok(Plan::Arc4),
-        ("arc4", []) => Ok(Plan::Arc4),
+        ("ecb", [of]) if of.leaf() == Some("cipher_null") => Ok(ModePlan::Null),
+        ("ecb", [of]) if of.leaf() == Some("arc4") => Ok(ModePlan::Arc4),
+        ("arc4", []) => Ok(ModePlan::Arc4),
         ("chacha20" | "xchacha20" | "xchacha12", []) => {
-            Ok(Plan::Stream { stream: stream(algorithm.chain())? })
+            Ok(ModePlan::Stream { stream: stream(algorithm.chain())? })
         }
         ("adiantum", [of, block]) | ("adiantum", [of, block, _]) => {
             let stream = stream(of.leaf().unwrap_or(""))?;
             let nh = algorithm.of().get(2).is_none_or(|nh| nh.leaf() == Some("nhpoly1305"));
-            if stream == Stream::ChaCha20 || block.leaf() != Some("aes") || !nh {
+            if stream == ChaChaVariant::ChaCha20 || block.leaf() != Some("aes") || !nh {
                 return Err("adiantum is made of xchacha12 or xchacha20, and aes".into());
             }
-            Ok(Plan::Adiantum { stream })
+            Ok(ModePlan::Adiantum { stream })
         }
-        ("hctr2", [of]) if of.block_cipher() == Some("aes") => Ok(Plan::Hctr2),
-        ("cts", [cbc]) if cbc.chain() == "cbc" && cbc.of().len() == 1 => block(Chain::Cts, &cbc.of()[0]),
+        ("hctr2", [of]) if of.block_cipher() == Some("aes") => Ok(ModePlan::Hctr2),
+        ("cts", [cbc]) if cbc.chain() == "cbc" && cbc.of().len() == 1 => block(ChainMode::Cts, &cbc.of()[0]),
         (chain, [of]) => block(
             match chain {
-                "ecb" => Chain::Ecb,
-                "cbc" => Chain::Cbc,
-                "pcbc" => Chain::Pcbc,
-                "ctr" => Chain::Ctr,
-                "xts" => Chain::Xts,
-                "lrw" => Chain::Lrw,
+                "ecb" => ChainMode::Ecb,
+                "cbc" => ChainMode::Cbc,
+                "pcbc" => ChainMode::Pcbc,
+                "ctr" => ChainMode::Ctr,
+                "xts" => ChainMode::Xts,
+                "lrw" => ChainMode::Lrw,
                 _ => return Err(unknown()),
             },
             of,
@@ -175,24 +175,24 @@ fn find(algorithm: &Algorithm) -> std::result::Result<Plan, String> {
     }
 }
 
-fn stream(name: &str) -> std::result::Result<Stream, String> {
+fn stream(name: &str) -> std::result::Result<ChaChaVariant, String> {
     match name {
-        "chacha20" => Ok(Stream::ChaCha20),
-        "xchacha20" => Ok(Stream::XChaCha20),
-        "xchacha12" => Ok(Stream::XChaCha12),
+        "chacha20" => Ok(ChaChaVariant::ChaCha20),
+        "xchacha20" => Ok(ChaChaVariant::XChaCha20),
+        "xchacha12" => Ok(ChaChaVariant::XChaCha12),
         _ => Err(format!("there is no stream cipher \"{name}\" for it")),
     }
 }
 
-fn block(chain: Chain, of: &Algorithm) -> std::result::Result<Plan, String> {
+fn block(chain: ChainMode, of: &Algorithm) -> std::result::Result<ModePlan, String> {
     // Only xts and lrw are built on ecb(..).
-    let name = if matches!(chain, Chain::Xts | Chain::Lrw) { of.block_cipher() } else { of.leaf() };
-    if name == Some("cipher_null") && matches!(chain, Chain::Cbc | Chain::Pcbc) {
-        return Ok(Plan::NullChain { chain });
+    let name = if matches!(chain, ChainMode::Xts | ChainMode::Lrw) { of.block_cipher() } else { of.leaf() };
+    if name == Some("cipher_null") && matches!(chain, ChainMode::Cbc | ChainMode::Pcbc) {
+        return Ok(ModePlan::NullChain { chain });
     }
     let cipher = BlockCipherKind::named(name.ok_or("it is built on a block cipher")?)?;
-    if matches!(chain, Chain::Xts | Chain::Lrw) && matches!(cipher.make, Make::Of8(_)) {
+    if matches!(chain, ChainMode::Xts | ChainMode::Lrw) && matches!(cipher.make, BlockCipherBuilder::Of8(_)) {
         return Err(format!("{} has blocks of 8 bytes, and the mode needs 16", cipher.name));
     }
-    Ok(Plan::Block { chain, cipher })
+    Ok(ModePlan::Block { chain, cipher })
 }

@@ -11,7 +11,7 @@ use super::{IvGenerator, Treatment, sectors};
 use crate::SectorSize;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::kernel::DiffuserLanes;
-use crate::mode::Mode;
+use crate::mode::ChainCipher;
 use crate::sector::Run;
 
 pub(crate) struct Elephant {
@@ -110,7 +110,13 @@ impl Elephant {
 }
 
 impl Treatment<16> for Elephant {
-    fn encrypt(&self, run: Run, ivs: &mut [[u8; 16]], mode: &dyn Mode<16>, data: InOutBuf<'_, '_, u8>) {
+    fn encrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; 16]],
+        mode: &dyn ChainCipher<16>,
+        data: InOutBuf<'_, '_, u8>,
+    ) {
         let bytes = data.len() / ivs.len();
         let out = data.into_out_with_copied_in();
         self.add_keys(run, out, bytes);
@@ -122,7 +128,13 @@ impl Treatment<16> for Elephant {
         mode.encrypt(ivs, out.into());
     }
 
-    fn decrypt(&self, run: Run, ivs: &mut [[u8; 16]], mode: &dyn Mode<16>, mut data: InOutBuf<'_, '_, u8>) {
+    fn decrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; 16]],
+        mode: &dyn ChainCipher<16>,
+        mut data: InOutBuf<'_, '_, u8>,
+    ) {
         let bytes = data.len() / ivs.len();
         self.iv.fill(run, ivs);
         mode.decrypt(ivs, data.reborrow());

@@ -6,12 +6,12 @@ use crate::kernel::AesKey;
 use crate::sector::Run;
 
 /// The IVs of another generator, encrypted.
-pub(crate) struct Encrypted<I, C> {
+pub(crate) struct EncryptedIv<I, C> {
     pub(crate) iv: I,
     pub(crate) by: C,
 }
 
-impl<I: IvGenerator<W>, C: BlockCipher<W>, const W: usize> IvGenerator<W> for Encrypted<I, C> {
+impl<I: IvGenerator<W>, C: BlockCipher<W>, const W: usize> IvGenerator<W> for EncryptedIv<I, C> {
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
         self.iv.fill(run, ivs);
         self.by.encrypt(ivs);

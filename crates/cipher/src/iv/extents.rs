@@ -11,11 +11,11 @@ use super::IvGenerator;
 use crate::sector::Run;
 use crate::{Locked, Result};
 
-pub(crate) struct Extents {
+pub(crate) struct ExtentIv {
     root: Locked<[u8; 16]>,
 }
 
-impl Extents {
+impl ExtentIv {
     /// # Errors
     /// `Memory` when no page could be had.
     pub(crate) fn new(key: &[u8]) -> Result<Self> {
@@ -26,7 +26,7 @@ impl Extents {
     }
 }
 
-impl<const W: usize> IvGenerator<W> for Extents {
+impl<const W: usize> IvGenerator<W> for ExtentIv {
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
         let mut number = Decimal::new(run.number(0));
         // RFC 1321, 3.1 and 3.2: a one bit behind the 32 bytes, their length in bits at the end.
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn ivs_are_what_the_formula_says() {
         let key = [7u8; 16];
-        let iv = Extents::new(&key).unwrap();
+        let iv = ExtentIv::new(&key).unwrap();
         for first in [0u64, 1, 5, 9, 95, 990, 99_990, u64::from(u32::MAX) - 3, 999_999_999_990, 1 << 50] {
             let mut made = [[0u8; 16]; 37];
             iv.fill(Run::new(first * 8, SectorSize::S4096, true), &mut made);

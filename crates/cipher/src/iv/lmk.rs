@@ -12,8 +12,8 @@ use md5::block_api::compress;
 use zeroize::Zeroize;
 
 use super::{Treatment, sectors};
-use crate::kernel::{AesKey, BesideMd5, Direction, Hashed, Md5Lanes};
-use crate::mode::{InTurn, Mode};
+use crate::kernel::{AesKey, CbcWithMd5, CryptDirection, Md5Batch, Md5Lanes};
+use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
@@ -119,18 +119,27 @@ fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
 }
 
 /// What overlaps hashing and the cipher of a request, and its first sector's key, where the request is worth it.
-fn overlap<'a, const W: usize>(modes: &InTurn<'a, W>, bytes: usize) -> Option<(BesideMd5, &'a AesKey)> {
+fn overlap<'a, const W: usize>(
+    modes: &RotatingModes<'a, W>,
+    bytes: usize,
+) -> Option<(CbcWithMd5, &'a AesKey)> {
     let key = modes.mode(0).aes_cbc().filter(|_| bytes >= 2 * BATCH)?;
     Some((key.beside_md5()?, key))
 }
 
 impl<const W: usize> Treatment<W> for Lmk {
-    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>) {
+    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>) {
         self.fill(run, ivs, data.get_in());
         mode.encrypt(ivs, data);
     }
 
-    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, mut data: InOutBuf<'_, '_, u8>) {
+    fn decrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; W]],
+        mode: &dyn ChainCipher<W>,
+        mut data: InOutBuf<'_, '_, u8>,
+    ) {
         ivs.fill([0; W]);
         mode.decrypt(ivs, data.reborrow());
         let out = data.get_out();
@@ -140,7 +149,7 @@ impl<const W: usize> Treatment<W> for Lmk {
 
     fn encrypt_together<'i, 'o>(
         &self,
-        modes: &InTurn<'_, W>,
+        modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
         // With many keys sectors go one after the other, which takes so long that there is little to win.
@@ -154,18 +163,18 @@ impl<const W: usize> Treatment<W> for Lmk {
             let next;
             (next, rest) = rest.split_at(BATCH);
             run = run.skip(TOGETHER);
-            let hashed = Hashed { state: &self.state, sectors: next.get_in(), ends: &ends(run) };
+            let hashed = Md5Batch { state: &self.state, sectors: next.get_in(), ends: &ends(run) };
             ivs = beside.encrypt(key, &ivs, &hashed, batch);
             batch = next;
         }
-        key.cbc(Direction::Encrypt, &ivs, batch);
-        wipe_stack::<{ BesideMd5::SPILLED }>();
+        key.cbc(CryptDirection::Encrypt, &ivs, batch);
+        wipe_stack::<{ CbcWithMd5::SPILLED }>();
         rest
     }
 
     fn decrypt_together<'i, 'o>(
         &self,
-        modes: &InTurn<'_, W>,
+        modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
         let Some((beside, first)) = overlap(modes, data.len()) else { return data };
@@ -176,16 +185,16 @@ impl<const W: usize> Treatment<W> for Lmk {
         while rest.len() >= BATCH {
             let mut batch;
             (batch, rest) = rest.split_at(BATCH);
-            let next = InTurn { modes: modes.modes, run: run.skip(TOGETHER) };
+            let next = RotatingModes { modes: modes.modes, run: run.skip(TOGETHER) };
             let keys = std::array::from_fn(|nth| next.mode(nth).aes_cbc().unwrap_or(first));
-            let hashed = Hashed { state: &self.state, sectors: done, ends: &ends(run) };
+            let hashed = Md5Batch { state: &self.state, sectors: done, ends: &ends(run) };
             let states = beside.decrypt(&keys, &hashed, batch.reborrow());
             add(done, &states);
             (done, run) = (batch.into_out(), next.run);
         }
         self.fill(run, &mut ivs, done);
         add(done, &ivs);
-        wipe_stack::<{ BesideMd5::SPILLED }>();
+        wipe_stack::<{ CbcWithMd5::SPILLED }>();
         rest
     }
 }
@@ -215,7 +224,7 @@ mod tests {
             let Some(data) = AesKey::new(path, &[5; 32]).unwrap() else { continue };
             let lmk = Lmk::new(None, path).unwrap();
             let modes: [AnyMode<16>; 1] = [Box::new(AesCbc { data })];
-            let modes = InTurn { modes: &modes, run };
+            let modes = RotatingModes { modes: &modes, run };
             let mut sectors = clear.clone();
             let together = if path == CpuPath::Avx512 { clear.len() } else { 0 };
             for encrypt in [true, false] {

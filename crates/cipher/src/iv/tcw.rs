@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 
 use super::{IvGenerator, Treatment, sectors};
 use crate::kernel::Whiten;
-use crate::mode::Mode;
+use crate::mode::ChainCipher;
 use crate::sector::Run;
 use crate::{CpuPath, Locked, Result};
 
@@ -98,7 +98,13 @@ impl<const W: usize> IvGenerator<W> for Tcw<W> {
 }
 
 impl<const W: usize> Treatment<W> for Tcw<W> {
-    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, mut data: InOutBuf<'_, '_, u8>) {
+    fn encrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; W]],
+        mode: &dyn ChainCipher<W>,
+        mut data: InOutBuf<'_, '_, u8>,
+    ) {
         let bytes = data.len() / ivs.len();
         self.fill(run, ivs);
         mode.encrypt(ivs, data.reborrow());
@@ -107,7 +113,7 @@ impl<const W: usize> Treatment<W> for Tcw<W> {
         }
     }
 
-    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>) {
+    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>) {
         let bytes = data.len() / ivs.len();
         let out = data.into_out_with_copied_in();
         for (nth, sector) in sectors(out, bytes).enumerate() {

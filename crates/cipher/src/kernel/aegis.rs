@@ -8,7 +8,7 @@ pub(super) const HEAD: usize = 32;
 const HEAD_BITS: u64 = 24 * 8;
 
 /// A run of sectors, by address: a key of 16 bytes; an IV and a sum of 16 bytes and a head of 32 for each sector.
-pub(super) struct Raw {
+pub(super) struct AegisSectors {
     pub(super) key: *const u8,
     pub(super) ivs: *const u8,
     pub(super) heads: *const u8,
@@ -23,10 +23,10 @@ pub(super) struct Raw {
 /// Encrypts or decrypts sectors and writes their whole tags.
 ///
 /// # Safety
-/// The processor has the features of `V`; what [`Raw`] says is readable or writable; source and destination are the same or
+/// The processor has the features of `V`; what [`AegisSectors`] says is readable or writable; source and destination are the same or
 /// apart; there is a sector.
 #[inline(always)]
-pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &Raw) {
+pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &AegisSectors) {
     let mut at = 0;
     while at < raw.count {
         // SAFETY: the group begins within the run, and goes no further; the rest is the caller's promise.
@@ -48,7 +48,7 @@ pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &Raw) {
 /// # Safety
 /// As [`aegis`]; the run has a sector `at`.
 #[inline(always)]
-unsafe fn group<V: Vector, const G: usize, const ENCRYPT: bool>(raw: &Raw, at: usize) {
+unsafe fn group<V: Vector, const G: usize, const ENCRYPT: bool>(raw: &AegisSectors, at: usize) {
     let offsets = |each: usize| {
         let mut offsets = [[0; 4]; G];
         for (nth, offset) in offsets.as_flattened_mut().iter_mut().enumerate() {

@@ -2,11 +2,11 @@
 
 use cipher::inout::InOutBuf;
 
-use super::aegis::Raw;
+use super::aegis::AegisSectors;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::table::AegisFn;
-use super::{AegisRun, Direction};
+use super::{AegisRun, CryptDirection};
 #[cfg(target_arch = "x86_64")]
 use super::{aesni, avx512, vaes256};
 use crate::{CpuPath, Key, Result};
@@ -43,14 +43,14 @@ impl AegisKey {
     ///
     /// # Panics
     /// When there is not one head and one sum for each IV, and as much data of whole blocks.
-    pub(crate) fn apply(&self, direction: Direction, run: AegisRun<'_>, data: InOutBuf<'_, '_, u8>) {
+    pub(crate) fn apply(&self, direction: CryptDirection, run: AegisRun<'_>, data: InOutBuf<'_, '_, u8>) {
         let AegisRun { ivs, heads, sums } = run;
         let count = ivs.len();
         assert!(count > 0 && heads.len() == count && sums.len() == count);
         let bytes = data.len() / count;
         assert!(bytes * count == data.len() && bytes.is_multiple_of(16));
         let (src, dst) = data.into_raw();
-        let raw = Raw {
+        let raw = AegisSectors {
             key: self.key.as_bytes().as_ptr(),
             ivs: ivs.as_ptr().cast(),
             heads: heads.as_ptr().cast(),
@@ -61,7 +61,7 @@ impl AegisKey {
             dst,
         };
         let [encrypt, decrypt] = self.functions;
-        let function = if direction == Direction::Encrypt { encrypt } else { decrypt };
+        let function = if direction == CryptDirection::Encrypt { encrypt } else { decrypt };
         // SAFETY: the processor has this path; the assertions give the shapes; `InOutBuf` is one buffer or two apart.
         unsafe { function(&raw) }
     }

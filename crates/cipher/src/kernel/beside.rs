@@ -9,10 +9,10 @@
 
 use super::IN_FLIGHT;
 use super::ecb::{finish, rounds_between};
-use super::md5::{self, Batch, Beside, MOST};
+use super::md5::{self, Batch, InterleavedWork, MOST};
 use super::schedule::RoundKey;
 use super::vector::Vector;
-use super::words::Words;
+use super::words::WordVector;
 
 /// Bytes of a sector.
 const SECTOR: usize = 512;
@@ -25,14 +25,14 @@ pub(super) type EncryptFn =
     unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST], *const RoundKey, &[[u8; 16]; MOST], *const u8, *mut u8);
 
 /// For one number of rounds.
-pub(super) struct Functions {
+pub(super) struct Md5CbcFunctions {
     pub(super) decrypt: DecryptFn,
     pub(super) encrypt: EncryptFn,
 }
 
 /// For 10, 12 and 14 rounds: where registers are many and long enough.
 #[cfg(target_arch = "x86_64")]
-pub(super) static AVX512: [Functions; 3] =
+pub(super) static AVX512: [Md5CbcFunctions; 3] =
     [avx512::functions::<10>(), avx512::functions::<12>(), avx512::functions::<14>()];
 
 #[cfg(target_arch = "x86_64")]
@@ -41,8 +41,8 @@ mod avx512 {
     use super::super::words::Sixteen;
     use super::{Batch, MOST, RoundKey};
 
-    pub(super) const fn functions<const R: usize>() -> super::Functions {
-        super::Functions { decrypt: decrypt::<R>, encrypt: encrypt::<R> }
+    pub(super) const fn functions<const R: usize>() -> super::Md5CbcFunctions {
+        super::Md5CbcFunctions { decrypt: decrypt::<R>, encrypt: encrypt::<R> }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,vaes,vpclmulqdq,aes")]
@@ -77,7 +77,7 @@ mod avx512 {
 /// The processor has the features of `V` and `W`, of which eight vectors are a sector, and two have a lane for each sector; `keys` are
 /// `R + 1` round keys for decryption each; `src` is readable and `dst` writable for all sectors, and they are the same or apart.
 #[inline(always)]
-unsafe fn decrypt<V: Vector, W: Words, const R: usize>(
+unsafe fn decrypt<V: Vector, W: WordVector, const R: usize>(
     batch: &Batch<'_>,
     states: &mut [[u8; 16]; MOST],
     keys: &[*const RoundKey; MOST],
@@ -102,7 +102,7 @@ struct Decrypt<V, const R: usize> {
     x: [V; IN_FLIGHT],
 }
 
-impl<V: Vector, const R: usize> Beside for Decrypt<V, R> {
+impl<V: Vector, const R: usize> InterleavedWork for Decrypt<V, R> {
     #[inline(always)]
     unsafe fn step(&mut self, nth: usize) {
         let (turn, x) = (nth % 16, &mut self.x);
@@ -144,7 +144,7 @@ impl<V: Vector, const R: usize> Beside for Decrypt<V, R> {
 /// # Safety
 /// As [`decrypt`], with round keys for encryption.
 #[inline(always)]
-unsafe fn encrypt<V: Vector, W: Words, const R: usize>(
+unsafe fn encrypt<V: Vector, W: WordVector, const R: usize>(
     batch: &Batch<'_>,
     states: &mut [[u8; 16]; MOST],
     keys: *const RoundKey,
@@ -176,7 +176,7 @@ struct Encrypt<V, const R: usize> {
 /// Where the sectors of a vector's blocks begin.
 const OFFSETS: [usize; 4] = [0, SECTOR, 2 * SECTOR, 3 * SECTOR];
 
-impl<V: Vector, const R: usize> Beside for Encrypt<V, R> {
+impl<V: Vector, const R: usize> InterleavedWork for Encrypt<V, R> {
     #[inline(always)]
     unsafe fn step(&mut self, nth: usize) {
         let (turn, x) = (nth % 16, &mut self.x);

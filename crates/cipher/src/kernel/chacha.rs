@@ -7,7 +7,7 @@ use cipher::inout::InOutBuf;
 
 #[cfg(target_arch = "aarch64")]
 use super::words::Four;
-use super::words::Words;
+use super::words::WordVector;
 #[cfg(target_arch = "x86_64")]
 use super::words::{Eight, Sixteen};
 use crate::CpuPath;
@@ -156,7 +156,7 @@ unsafe fn subkeys_avx2<const DOUBLE: usize>(
 /// # Safety
 /// The processor has the features of `V`.
 #[inline(always)]
-unsafe fn subkeys<V: Words, const DOUBLE: usize>(
+unsafe fn subkeys<V: WordVector, const DOUBLE: usize>(
     key: &[u8; 32],
     inputs: &[[u8; 16]; SUBKEYS],
     subkeys: &mut [[u8; 32]; SUBKEYS],
@@ -192,7 +192,7 @@ unsafe fn subkeys<V: Words, const DOUBLE: usize>(
 /// # Safety
 /// The processor has the features of `V`.
 #[inline(always)]
-unsafe fn state<V: Words>(key: &[u8; 32], last: [u32; 4]) -> [V; 16] {
+unsafe fn state<V: WordVector>(key: &[u8; 32], last: [u32; 4]) -> [V; 16] {
     let key = key.as_chunks::<4>().0;
     // SAFETY: the caller's promise.
     unsafe {
@@ -214,7 +214,7 @@ unsafe fn state<V: Words>(key: &[u8; 32], last: [u32; 4]) -> [V; 16] {
 /// # Safety
 /// As [`state`].
 #[inline(always)]
-unsafe fn rounds<V: Words, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by_8]: [V; 2]) {
+unsafe fn rounds<V: WordVector, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by_8]: [V; 2]) {
     // Four quarter rounds side by side: each is a chain of instructions that wait for each other.
     macro_rules! quarters {
         ($([$a:literal $b:literal $c:literal $d:literal])*) => {
@@ -241,7 +241,7 @@ unsafe fn rounds<V: Words, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by_8]: 
 /// The processor has the features of `V`; `src` is readable and `dst` writable for so many bytes, and they are the same or
 /// apart.
 #[inline(always)]
-unsafe fn stream<V: Words, const DOUBLE: usize>(
+unsafe fn stream<V: WordVector, const DOUBLE: usize>(
     key: &[u8; 32],
     words: &[u8; 16],
     src: *const u8,

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "aarch64")]
 use super::words::Four;
-use super::words::Words;
+use super::words::WordVector;
 #[cfg(target_arch = "x86_64")]
 use super::words::{Eight, Sixteen};
 use crate::CpuPath;
@@ -107,7 +107,7 @@ unsafe fn avx512<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
 /// The processor has the features of `V`; the places of all lanes are readable and writable for `bytes` bytes, a power of two of
 /// them, from 64 to four times [`LONGEST`].
 #[inline(always)]
-unsafe fn sectors<V: Words, const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
+unsafe fn sectors<V: WordVector, const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
     let n = bytes / 4;
     let mut words = [const { MaybeUninit::<V>::uninit() }; LONGEST];
     let d = words.as_mut_ptr().cast::<V>();
@@ -158,7 +158,7 @@ unsafe fn sectors<V: Words, const APPLY: bool>(places: &[*mut u8; MOST], bytes: 
 /// # Safety
 /// The processor has the features of `V`; there are `n` words, a power of two from 16.
 #[inline(always)]
-unsafe fn undo_a<V: Words>(d: *mut V, n: usize) {
+unsafe fn undo_a<V: WordVector>(d: *mut V, n: usize) {
     // SAFETY: `i` stays below `n`.
     unsafe {
         let last = |back: usize| d.add(n - back).read();
@@ -187,7 +187,7 @@ unsafe fn undo_a<V: Words>(d: *mut V, n: usize) {
 /// # Safety
 /// As [`undo_a`].
 #[inline(always)]
-unsafe fn apply_a<V: Words>(d: *mut V, n: usize) {
+unsafe fn apply_a<V: WordVector>(d: *mut V, n: usize) {
     // SAFETY: the mask keeps indices below `n`.
     unsafe {
         let last = |back: usize| d.add(n - back).read();
@@ -214,7 +214,7 @@ unsafe fn apply_a<V: Words>(d: *mut V, n: usize) {
 /// # Safety
 /// As [`undo_a`].
 #[inline(always)]
-unsafe fn undo_b<V: Words>(d: *mut V, n: usize) {
+unsafe fn undo_b<V: WordVector>(d: *mut V, n: usize) {
     // SAFETY: the mask keeps indices below `n`.
     unsafe {
         let first = |at: usize| d.add(at).read();
@@ -241,7 +241,7 @@ unsafe fn undo_b<V: Words>(d: *mut V, n: usize) {
 /// # Safety
 /// As [`undo_a`].
 #[inline(always)]
-unsafe fn apply_b<V: Words>(d: *mut V, n: usize) {
+unsafe fn apply_b<V: WordVector>(d: *mut V, n: usize) {
     // SAFETY: `i` stays below `n`.
     unsafe {
         let first = |at: usize| d.add(at).read();

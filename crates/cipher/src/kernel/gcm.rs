@@ -22,7 +22,7 @@ unsafe fn folded<V: Vector>(x: V) -> V {
 }
 
 /// A sector, by address.
-pub(super) struct Raw {
+pub(super) struct GcmSector {
     /// Powers of H, the highest first; as many as there are blocks in eight vectors.
     pub(super) powers: *const u8,
     /// The nonce, and 4 bytes that are not looked at.
@@ -77,12 +77,15 @@ pub(super) unsafe fn powers_of<V: Vector>(h: Blocks1, powers: *mut u8) {
 /// Encrypts or decrypts a sector, and hashes its ciphertext.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what [`Raw`] says is readable or
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what [`GcmSector`] says is readable or
 /// writable; source and destination are the same or apart.
 #[inline(always)]
-pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &Raw) {
+pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
+    keys: *const RoundKey,
+    raw: &GcmSector,
+) {
     let group = IN_FLIGHT * V::BYTES;
-    let &Raw { powers, bytes, src, dst, .. } = raw;
+    let &GcmSector { powers, bytes, src, dst, .. } = raw;
     // SAFETY: 512 is a multiple of a group for every vector; the rest is the caller's promise.
     unsafe {
         let h = Blocks1::load(powers.add((IN_FLIGHT * V::BLOCKS - 1) * 16));

@@ -3,8 +3,8 @@
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
 
-use super::gcm::{MOST_POWERS, Raw};
-use super::{AesKey, Direction, GcmRun};
+use super::gcm::{GcmSector, MOST_POWERS};
+use super::{AesKey, CryptDirection, GcmRun};
 use crate::{CpuPath, Locked, Result};
 
 /// Round keys and powers of H on locked pages, and the functions that use them.
@@ -33,7 +33,7 @@ impl GcmKey {
     ///
     /// # Panics
     /// When there is not one head and one sum for each nonce, and one sector of a multiple of 512 bytes.
-    pub(crate) fn apply(&self, direction: Direction, run: GcmRun<'_>, data: InOutBuf<'_, '_, u8>) {
+    pub(crate) fn apply(&self, direction: CryptDirection, run: GcmRun<'_>, data: InOutBuf<'_, '_, u8>) {
         let GcmRun { firsts, heads, head, sums } = run;
         let count = firsts.len();
         assert!(count > 0 && heads.len() == count && sums.len() == count && head <= 32);
@@ -44,14 +44,14 @@ impl GcmKey {
         lengths[8..].copy_from_slice(&(bytes as u64 * 8).to_be_bytes());
         let (src, dst) = data.into_raw();
         let function = match direction {
-            Direction::Encrypt => self.aes.functions.gcm_encrypt,
-            Direction::Decrypt => self.aes.functions.gcm_decrypt,
+            CryptDirection::Encrypt => self.aes.functions.gcm_encrypt,
+            CryptDirection::Decrypt => self.aes.functions.gcm_decrypt,
         };
         for nth in 0..count {
             // SAFETY: the assertions say that there are so many sectors; the processor has this path; `InOutBuf` is one
             // buffer or two apart.
             unsafe {
-                let raw = Raw {
+                let raw = GcmSector {
                     powers: self.powers.as_ptr().cast(),
                     nonce: firsts[nth].as_ptr(),
                     head: heads[nth].as_ptr(),

@@ -10,7 +10,7 @@ use super::{Blocks1, IN_FLIGHT, gcm};
 
 /// What is made of hbar.
 #[repr(C)]
-pub(super) struct HashKey {
+pub(super) struct PolyvalKey {
     /// The highest first; as many as there are blocks in eight vectors.
     pub(super) powers: [[u8; 16]; gcm::MOST_POWERS],
     /// The hash of the length of the tweak.
@@ -22,7 +22,7 @@ pub(super) struct HashKey {
 /// # Safety
 /// The processor has the features of `V`.
 #[inline(always)]
-pub(super) unsafe fn expand<V: Vector>(hbar: &[u8; 16], key: &mut HashKey) {
+pub(super) unsafe fn expand<V: Vector>(hbar: &[u8; 16], key: &mut PolyvalKey) {
     // SAFETY: the caller's promise; there is room for the most powers.
     unsafe {
         let h = Blocks1::load(hbar.as_ptr());
@@ -39,7 +39,7 @@ pub(super) unsafe fn expand<V: Vector>(hbar: &[u8; 16], key: &mut HashKey) {
 /// The processor has the features of `V`; the key is for it; `src` is readable for `bytes` bytes, a positive multiple of 512.
 #[inline(always)]
 pub(super) unsafe fn hash<V: Vector>(
-    key: &HashKey,
+    key: &PolyvalKey,
     tweak: &[u8; 32],
     src: *const u8,
     bytes: usize,
@@ -78,7 +78,7 @@ pub(super) unsafe fn hash<V: Vector>(
 }
 
 /// A sector, once its first block is known.
-pub(super) struct Raw<'a> {
+pub(super) struct Hctr2Sector<'a> {
     /// What stands for the tweak in the hash.
     pub(super) head: &'a [u8; 16],
     /// S, which XCTR's stream is made of.
@@ -93,16 +93,16 @@ pub(super) struct Raw<'a> {
 ///
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; the hash's key is for `V`; what
-/// [`Raw`] says is readable or writable; source and destination are the same or apart.
+/// [`Hctr2Sector`] says is readable or writable; source and destination are the same or apart.
 #[inline(always)]
 pub(super) unsafe fn stream<V: Vector, const R: usize>(
     keys: *const RoundKey,
-    key: &HashKey,
-    raw: &Raw<'_>,
+    key: &PolyvalKey,
+    raw: &Hctr2Sector<'_>,
     sum: &mut [u8; 16],
 ) {
     let group = IN_FLIGHT * V::BYTES;
-    let &Raw { head, s, bytes, src, dst } = raw;
+    let &Hctr2Sector { head, s, bytes, src, dst } = raw;
     let powers = key.powers.as_ptr().cast::<u8>();
     // SAFETY: as in `hash`.
     unsafe {

@@ -3,8 +3,8 @@
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
 
-use super::hctr2::{HashKey, Raw};
-use super::{AesKey, Direction, gcm};
+use super::hctr2::{Hctr2Sector, PolyvalKey};
+use super::{AesKey, CryptDirection, gcm};
 use crate::block::xor;
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
@@ -25,7 +25,7 @@ pub(crate) struct Hctr2Key {
 }
 
 struct Secret {
-    hash: HashKey,
+    hash: PolyvalKey,
     /// E(1).
     l: [u8; 16],
 }
@@ -37,7 +37,7 @@ impl Hctr2Key {
     /// `Memory` when no page could be had.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let Some(aes) = AesKey::new(path, key)? else { return Ok(None) };
-        let hash = HashKey { powers: [[0; 16]; gcm::MOST_POWERS], length: [0; 16] };
+        let hash = PolyvalKey { powers: [[0; 16]; gcm::MOST_POWERS], length: [0; 16] };
         let mut secret = Locked::new(Secret { hash, l: [0; 16] })?;
         let mut subkeys = [[0; 16], 1u128.to_le_bytes()];
         aes.encrypt_blocks(&mut subkeys);
@@ -53,7 +53,7 @@ impl Hctr2Key {
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each tweak.
-    pub(crate) fn apply(&self, direction: Direction, tweaks: &[[u8; 32]], data: InOutBuf<'_, '_, u8>) {
+    pub(crate) fn apply(&self, direction: CryptDirection, tweaks: &[[u8; 32]], data: InOutBuf<'_, '_, u8>) {
         if tweaks.is_empty() {
             return;
         }
@@ -78,7 +78,7 @@ impl Hctr2Key {
     /// are the same or apart.
     unsafe fn group(
         &self,
-        direction: Direction,
+        direction: CryptDirection,
         tweaks: &[[u8; 32]],
         bytes: usize,
         src: *const u8,
@@ -97,17 +97,17 @@ impl Hctr2Key {
             let mut after = before;
             let at = after.as_mut_ptr().cast::<u8>();
             match direction {
-                Direction::Encrypt => {
+                CryptDirection::Encrypt => {
                     (functions.ecb_encrypt)(schedule.encrypt.as_ptr(), at, at, tweaks.len())
                 }
-                Direction::Decrypt => {
+                CryptDirection::Decrypt => {
                     (functions.ecb_decrypt)(schedule.decrypt.as_ptr(), at, at, tweaks.len())
                 }
             }
             for nth in 0..tweaks.len() {
                 let (s, mut sum) = (xor(&xor(&before[nth], &after[nth]), l), [0; 16]);
                 let (src, dst) = (src.add(nth * bytes), dst.add(nth * bytes));
-                let raw = Raw { head: &heads[nth], s: &s, bytes, src, dst };
+                let raw = Hctr2Sector { head: &heads[nth], s: &s, bytes, src, dst };
                 (functions.hctr2_stream)(schedule.encrypt.as_ptr(), hash, &raw, &mut sum);
                 dst.cast::<[u8; 16]>().write(xor(&after[nth], &sum));
             }
@@ -127,7 +127,7 @@ mod tests {
                 let key: Vec<u8> = (0..len).map(|i| 7 * i + 3).collect();
                 let Some(key) = Hctr2Key::new(path, &key).unwrap() else { continue };
                 let mut data = vec![9; 9 * 4096];
-                for direction in [Direction::Encrypt, Direction::Decrypt] {
+                for direction in [CryptDirection::Encrypt, CryptDirection::Decrypt] {
                     key.apply(direction, &[[5; 32]; 9], (&mut data[..]).into());
                     let stack = left_on_the_stack();
                     let Secret { hash, l } = &*key.secret;

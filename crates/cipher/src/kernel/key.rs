@@ -2,11 +2,11 @@
 
 use cipher::inout::InOutBuf;
 
-use super::Direction;
+use super::CryptDirection;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::schedule::{RoundKey, Schedule};
-use super::table::{Functions, SectorsFn, Table};
+use super::table::{FunctionTable, Functions, SectorsFn};
 #[cfg(target_arch = "x86_64")]
 use super::{aesni, avx512, vaes256};
 use super::{beside, md5};
@@ -27,27 +27,27 @@ pub(crate) struct AesKey {
     pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
     pub(super) functions: &'static Functions,
-    beside_md5: Option<BesideMd5>,
+    beside_md5: Option<CbcWithMd5>,
 }
 
 /// CBC of 32 sectors of 512 bytes while MD5 hashes others, for keys of one length.
 #[derive(Clone, Copy)]
-pub(crate) struct BesideMd5(&'static beside::Functions);
+pub(crate) struct CbcWithMd5(&'static beside::Md5CbcFunctions);
 
 /// Sectors of 512 bytes that are hashed as LMK has it, 32 or fewer of them: MD5's state before, and the words behind each.
-pub(crate) struct Hashed<'a> {
+pub(crate) struct Md5Batch<'a> {
     pub(crate) state: &'a [u32; 4],
     pub(crate) sectors: &'a [u8],
     pub(crate) ends: &'a [[u32; 2]],
 }
 
-impl Hashed<'_> {
+impl Md5Batch<'_> {
     fn batch(&self) -> md5::Batch<'_> {
         md5::Batch::new(self.state, self.sectors, self.ends)
     }
 }
 
-impl BesideMd5 {
+impl CbcWithMd5 {
     /// The most stack that is used.
     pub(crate) const SPILLED: usize = 10 << 10;
 
@@ -59,7 +59,7 @@ impl BesideMd5 {
     pub(crate) fn decrypt(
         self,
         keys: &[&AesKey; 32],
-        hashed: &Hashed<'_>,
+        hashed: &Md5Batch<'_>,
         data: InOutBuf<'_, '_, u8>,
     ) -> [[u8; 16]; 32] {
         assert!(data.len() == 32 * 512 && keys.iter().all(|key| self.takes(key)));
@@ -78,7 +78,7 @@ impl BesideMd5 {
         self,
         key: &AesKey,
         ivs: &[[u8; 16]; 32],
-        hashed: &Hashed<'_>,
+        hashed: &Md5Batch<'_>,
         data: InOutBuf<'_, '_, u8>,
     ) -> [[u8; 16]; 32] {
         assert!(data.len() == 32 * 512 && self.takes(key));
@@ -150,8 +150,8 @@ impl AesKey {
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each tweak.
-    pub(crate) fn xts(&self, direction: Direction, tweaks: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        let nth = usize::from(direction == Direction::Decrypt);
+    pub(crate) fn xts(&self, direction: CryptDirection, tweaks: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        let nth = usize::from(direction == CryptDirection::Decrypt);
         match self.functions.xts_long {
             Some((from, both)) if data.len() >= from => {
                 self.sectors(both[nth], direction, tweaks, data);
@@ -173,29 +173,35 @@ impl AesKey {
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each IV.
-    pub(crate) fn cbc(&self, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+    pub(crate) fn cbc(&self, direction: CryptDirection, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         let run = match direction {
-            Direction::Encrypt => self.functions.cbc_encrypt,
-            Direction::Decrypt => self.functions.cbc_decrypt,
+            CryptDirection::Encrypt => self.functions.cbc_encrypt,
+            CryptDirection::Decrypt => self.functions.cbc_decrypt,
         };
         self.sectors(run, direction, ivs, data);
         self.tidy::<SPILLED_BY_CBC>();
     }
 
     /// What runs CBC beside MD5, where the path has it.
-    pub(crate) fn beside_md5(&self) -> Option<BesideMd5> {
+    pub(crate) fn beside_md5(&self) -> Option<CbcWithMd5> {
         self.beside_md5
     }
 
-    fn sectors(&self, run: SectorsFn, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+    fn sectors(
+        &self,
+        run: SectorsFn,
+        direction: CryptDirection,
+        ivs: &[[u8; 16]],
+        data: InOutBuf<'_, '_, u8>,
+    ) {
         if ivs.is_empty() {
             return;
         }
         let bytes = data.len() / ivs.len();
         assert!(bytes * ivs.len() == data.len() && bytes.is_multiple_of(512) && bytes > 0);
         let keys: *const RoundKey = match direction {
-            Direction::Encrypt => self.schedule.encrypt.as_ptr(),
-            Direction::Decrypt => self.schedule.decrypt.as_ptr(),
+            CryptDirection::Encrypt => self.schedule.encrypt.as_ptr(),
+            CryptDirection::Decrypt => self.schedule.decrypt.as_ptr(),
         };
         let (src, dst) = data.into_raw();
         // SAFETY: the processor has this path; the assertion above gives the shape; `InOutBuf` is one buffer or two
@@ -213,16 +219,16 @@ impl AesKey {
 
 /// The functions of a path, for the `nth` size of keys, that run beside MD5.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no path has any"))]
-fn beside_md5(path: CpuPath, nth: usize) -> Option<BesideMd5> {
+fn beside_md5(path: CpuPath, nth: usize) -> Option<CbcWithMd5> {
     match path {
         #[cfg(target_arch = "x86_64")]
-        CpuPath::Avx512 => Some(BesideMd5(&beside::AVX512[nth])),
+        CpuPath::Avx512 => Some(CbcWithMd5(&beside::AVX512[nth])),
         _ => None,
     }
 }
 
 /// The functions of a path that the processor has.
-fn table(path: CpuPath) -> Option<&'static Table> {
+fn table(path: CpuPath) -> Option<&'static FunctionTable> {
     if !path.is_available() {
         return None;
     }
@@ -265,27 +271,27 @@ mod tests {
         }),
         ("encrypting blocks", |key, ivs, _| key.encrypt_blocks(ivs)),
         ("decrypting blocks", |key, ivs, _| key.decrypt_blocks(ivs)),
-        ("xts, encrypting", |key, ivs, data| key.xts(Direction::Encrypt, &ivs[..], data.into())),
-        ("xts, decrypting", |key, ivs, data| key.xts(Direction::Decrypt, &ivs[..], data.into())),
+        ("xts, encrypting", |key, ivs, data| key.xts(CryptDirection::Encrypt, &ivs[..], data.into())),
+        ("xts, decrypting", |key, ivs, data| key.xts(CryptDirection::Decrypt, &ivs[..], data.into())),
         ("xts of a sector, encrypting", |key, ivs, data| {
-            key.xts(Direction::Encrypt, &ivs[..1], (&mut data[..4096]).into());
+            key.xts(CryptDirection::Encrypt, &ivs[..1], (&mut data[..4096]).into());
         }),
         ("xts of a sector, decrypting", |key, ivs, data| {
-            key.xts(Direction::Decrypt, &ivs[..1], (&mut data[..4096]).into());
+            key.xts(CryptDirection::Decrypt, &ivs[..1], (&mut data[..4096]).into());
         }),
-        ("cbc, encrypting", |key, ivs, data| key.cbc(Direction::Encrypt, &ivs[..], data.into())),
-        ("cbc, decrypting", |key, ivs, data| key.cbc(Direction::Decrypt, &ivs[..], data.into())),
+        ("cbc, encrypting", |key, ivs, data| key.cbc(CryptDirection::Encrypt, &ivs[..], data.into())),
+        ("cbc, decrypting", |key, ivs, data| key.cbc(CryptDirection::Decrypt, &ivs[..], data.into())),
         ("cbc of few sectors", |key, ivs, data| {
-            key.cbc(Direction::Encrypt, &ivs[..3], (&mut data[..3 * 512]).into());
+            key.cbc(CryptDirection::Encrypt, &ivs[..3], (&mut data[..3 * 512]).into());
         }),
         ("cbc beside md5", |key, _, data| {
             let Some(beside) = key.beside_md5() else { return };
             let (sectors, data) = data.split_at_mut(32 * 512);
             let (data, hashed) =
-                (&mut data[..32 * 512], Hashed { state: &[1; 4], sectors, ends: &[[0; 2]; 32] });
+                (&mut data[..32 * 512], Md5Batch { state: &[1; 4], sectors, ends: &[[0; 2]; 32] });
             beside.encrypt(key, &[[0; 16]; 32], &hashed, data.into());
             beside.decrypt(&[key; 32], &hashed, data.into());
-            wipe_stack::<{ BesideMd5::SPILLED }>();
+            wipe_stack::<{ CbcWithMd5::SPILLED }>();
         }),
     ];
 

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "aarch64")]
 use super::words::Four;
-use super::words::Words;
+use super::words::WordVector;
 #[cfg(target_arch = "x86_64")]
 use super::words::{Eight, Sixteen};
 use crate::CpuPath;
@@ -41,7 +41,7 @@ impl<'a> Batch<'a> {
 }
 
 /// What is done between the steps of MD5: the units of a processor that it has no work for have it.
-pub(super) trait Beside {
+pub(super) trait InterleavedWork {
     /// The steps of a block of all vectors but one are followed by it: `nth` counts from 0 to 63.
     ///
     /// # Safety
@@ -50,9 +50,9 @@ pub(super) trait Beside {
 }
 
 /// Nothing.
-struct Alone;
+struct NoWork;
 
-impl Beside for Alone {
+impl InterleavedWork for NoWork {
     #[inline(always)]
     unsafe fn step(&mut self, _nth: usize) {}
 }
@@ -111,21 +111,21 @@ impl Md5Lanes {
 #[target_feature(enable = "neon")]
 unsafe fn neon<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Four, N, _>(batch, states, &mut Alone) };
+    unsafe { hash::<Four, N, _>(batch, states, &mut NoWork) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Eight, N, _>(batch, states, &mut Alone) };
+    unsafe { hash::<Eight, N, _>(batch, states, &mut NoWork) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Sixteen, N, _>(batch, states, &mut Alone) };
+    unsafe { hash::<Sixteen, N, _>(batch, states, &mut NoWork) };
 }
 
 /// Room for the words of a block: at its end the last block's are put, which begins four words before its end.
@@ -139,7 +139,7 @@ const FRONT: usize = ROOM - 16;
 /// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no more lanes than [`MOST`]; what
 /// `beside` asks for 512 steps.
 #[inline(always)]
-pub(super) unsafe fn hash<V: Words, const N: usize, B: Beside>(
+pub(super) unsafe fn hash<V: WordVector, const N: usize, B: InterleavedWork>(
     batch: &Batch<'_>,
     states: &mut [[u8; 16]; MOST],
     beside: &mut B,
@@ -203,7 +203,7 @@ struct Fetch<'a, V, const N: usize> {
     to: *mut V,
 }
 
-impl<V: Words, const N: usize> Fetch<'_, V, N> {
+impl<V: WordVector, const N: usize> Fetch<'_, V, N> {
     /// # Safety
     /// The processor has the features of `V`; there are 64 bytes at `at` in each lane, and room.
     #[inline(always)]
@@ -220,7 +220,7 @@ impl<V: Words, const N: usize> Fetch<'_, V, N> {
 /// # Safety
 /// The processor has the features of `V`; at `words` there are 16 for each vector, [`ROOM`] apart; what `fetch` and `beside` ask.
 #[inline(always)]
-unsafe fn compress<V: Words, const N: usize, B: Beside>(
+unsafe fn compress<V: WordVector, const N: usize, B: InterleavedWork>(
     state: &mut [[V; N]; 4],
     words: *const V,
     fetch: &Fetch<'_, V, N>,

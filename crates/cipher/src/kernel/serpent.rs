@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   SerpentKey    round keys on locked pages + the functions of one width of register
-//!        +-- rounds    the cipher, written once over `Words`
+//!        +-- rounds    the cipher, written once over `SerpentWords`
 //!        +-- boxes     the S-boxes' logic, two words a step
 //!        +-- ternary   the same, three words a step (AVX-512)
 //!        +-- vectors   the words of 4 (AVX, NEON), 8 (AVX2) and 16 blocks (AVX-512)
@@ -34,7 +34,7 @@ struct Keys {
 type BlocksFn = unsafe fn(&Keys, &mut [[u8; 16]]);
 
 /// What is compiled for one width of register.
-struct Functions {
+struct SerpentFunctions {
     encrypt: BlocksFn,
     decrypt: BlocksFn,
 }
@@ -43,7 +43,7 @@ struct Functions {
 pub(crate) struct SerpentKey {
     keys: Locked<Keys>,
     // Only ever functions whose features the processor has.
-    functions: &'static Functions,
+    functions: &'static SerpentFunctions,
 }
 
 impl SerpentKey {
@@ -55,7 +55,7 @@ impl SerpentKey {
         functions(path).map(|functions| Self::with(functions, key)).transpose()
     }
 
-    fn with(functions: &'static Functions, key: &[u8]) -> Result<Self> {
+    fn with(functions: &'static SerpentFunctions, key: &[u8]) -> Result<Self> {
         let mut keys = Locked::new(Keys { encrypt: [[0; 4]; 33], decrypt: [[0; 4]; 33] })?;
         let Keys { encrypt, decrypt } = &mut *keys;
         expand(key, decrypt);
@@ -77,7 +77,7 @@ impl SerpentKey {
 }
 
 /// The widest vectors of a path that the processor has.
-fn functions(path: CpuPath) -> Option<&'static Functions> {
+fn functions(path: CpuPath) -> Option<&'static SerpentFunctions> {
     match path {
         CpuPath::Portable => None,
         _ if !path.is_available() => None,
@@ -134,13 +134,13 @@ mod tests {
 
     /// Those that this processor has; the path in use takes one of them only.
     #[cfg(target_arch = "aarch64")]
-    fn all() -> Vec<(&'static str, &'static Functions)> {
+    fn all() -> Vec<(&'static str, &'static SerpentFunctions)> {
         vec![("NEON", &vectors::NEON)]
     }
 
     /// Those that this processor has; the path in use takes one of them only.
     #[cfg(target_arch = "x86_64")]
-    fn all() -> Vec<(&'static str, &'static Functions)> {
+    fn all() -> Vec<(&'static str, &'static SerpentFunctions)> {
         [
             ("AVX", is_x86_feature_detected!("avx"), &vectors::AVX),
             ("AVX2", is_x86_feature_detected!("avx2"), &vectors::AVX2),

@@ -5,7 +5,7 @@ use std::arch::is_aarch64_feature_detected;
 
 #[cfg(target_arch = "aarch64")]
 use super::words::Four;
-use super::words::Words;
+use super::words::WordVector;
 #[cfg(target_arch = "x86_64")]
 use super::words::{Eight, Sixteen};
 use crate::CpuPath;
@@ -188,9 +188,9 @@ const K: [u32; 64] = [
 macro_rules! sigmas {
     ($($name:ident $a:literal $a_left:literal, $b:literal $b_left:literal, $third:ident::<$($c:literal),+>;)*) => { $(
         /// # Safety
-        /// As [`Words`].
+        /// As [`WordVector`].
         #[inline(always)]
-        unsafe fn $name<V: Words>(x: V) -> V {
+        unsafe fn $name<V: WordVector>(x: V) -> V {
             // SAFETY: the caller's promise of features.
             unsafe { x.rotate::<$a_left, $a>().xor3(x.rotate::<$b_left, $b>(), x.$third::<$($c),+>()) }
         }
@@ -206,9 +206,9 @@ sigmas! {
 /// Adds a block of each message to its state.
 ///
 /// # Safety
-/// As [`Words`]; so many blocks as it has lanes are readable.
+/// As [`WordVector`]; so many blocks as it has lanes are readable.
 #[inline(always)]
-unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
+unsafe fn compress<V: WordVector>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
     unsafe {
         let mut w = V::from_lanes(blocks, 0);
@@ -291,7 +291,7 @@ entry_point!(avx512, Sixteen, "x86_64", "avx512f,avx512bw");
 /// The processor has the features of `V`. Every pointer is readable for its length; heads are shorter than 56 bytes, sectors a
 /// multiple of 64, and not empty.
 #[inline(always)]
-unsafe fn hmac<V: Words>(
+unsafe fn hmac<V: WordVector>(
     states: &[[u32; 8]; 2],
     heads: &Pointers,
     head: usize,
@@ -336,9 +336,9 @@ unsafe fn hmac<V: Words>(
 /// The states as bytes, a message after the other.
 ///
 /// # Safety
-/// As [`Words`].
+/// As [`WordVector`].
 #[inline(always)]
-unsafe fn digests<V: Words>(state: &[V; 8]) -> [[u8; 32]; MOST] {
+unsafe fn digests<V: WordVector>(state: &[V; 8]) -> [[u8; 32]; MOST] {
     let mut digests = [[0; 32]; MOST];
     for (nth, vector) in state.iter().enumerate() {
         let mut words = [0u32; MOST];

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   Sliced<C>     round keys on locked pages + the functions of the path's widths of register
-//!        +-- camellia, aria, sm4   the ciphers, written once over `Vector`
+//!        +-- camellia, aria, sm4   the ciphers, written once over `ByteVector`
 //!        +-- kuznyechik            beside them: its S-box is a table, which the widest registers look up
 //!        +-- affine                S-boxes as maps around the AES's, made when this is compiled
 //!        +-- vectors               registers of 16, 32 and 64 bytes
@@ -24,7 +24,7 @@ pub(crate) use camellia::Camellia;
 pub(crate) use kuznyechik::Kuznyechik;
 pub(crate) use sm4::Sm4;
 
-use vectors::{Vector, Width};
+use vectors::{ByteVector, SlicedWidth};
 
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
@@ -37,7 +37,7 @@ const SPILLED: usize = if cfg!(any(debug_assertions, target_arch = "aarch64")) {
 const FEWEST: usize = 16;
 
 /// A cipher's round keys, ready for registers.
-pub(crate) trait Cipher: Send + Sync + Sized + 'static {
+pub(crate) trait SlicedCipher: Send + Sync + Sized + 'static {
     /// None yet.
     const EMPTY: Self;
 
@@ -48,17 +48,17 @@ pub(crate) trait Cipher: Send + Sync + Sized + 'static {
     ///
     /// # Safety
     /// The processor has the features of `V`; 16 of them can be read and written.
-    unsafe fn blocks<V: Vector, const ENCRYPT: bool>(&self, at: *mut u8);
+    unsafe fn blocks<V: ByteVector, const ENCRYPT: bool>(&self, at: *mut u8);
 }
 
 /// An expanded key on locked pages, and the functions that use it.
-pub(crate) struct Sliced<C: Cipher> {
+pub(crate) struct Sliced<C: SlicedCipher> {
     cipher: Locked<C>,
     // Only ever those that the processor has; the last one takes 16 blocks.
-    widths: &'static [Width<C>],
+    widths: &'static [SlicedWidth<C>],
 }
 
-impl<C: Cipher> Sliced<C> {
+impl<C: SlicedCipher> Sliced<C> {
     /// Blocks of the widest registers.
     pub(crate) const WIDEST: usize = 64;
 
@@ -67,7 +67,7 @@ impl<C: Cipher> Sliced<C> {
     /// # Errors
     /// `Memory` when no page could be had.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
-        match Width::of(path) {
+        match SlicedWidth::of(path) {
             [] => Ok(None),
             widths => Self::with(widths, key).map(Some),
         }
@@ -81,13 +81,13 @@ impl<C: Cipher> Sliced<C> {
         match path {
             #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 if path.is_available() && vectors::has_widest() => {
-                Self::with(Width::WIDEST_ALONE, key).map(Some)
+                Self::with(SlicedWidth::WIDEST_ALONE, key).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    fn with(widths: &'static [Width<C>], key: &[u8]) -> Result<Self> {
+    fn with(widths: &'static [SlicedWidth<C>], key: &[u8]) -> Result<Self> {
         let mut cipher = Locked::new(C::EMPTY)?;
         cipher.expand(key);
         wipe_stack::<EXPANDING>();
@@ -104,7 +104,7 @@ impl<C: Cipher> Sliced<C> {
         self.groups(blocks, |width| width.decrypt);
     }
 
-    fn groups(&self, blocks: &mut [[u8; 16]], function: impl Fn(&Width<C>) -> vectors::GroupsFn<C>) {
+    fn groups(&self, blocks: &mut [[u8; 16]], function: impl Fn(&SlicedWidth<C>) -> vectors::GroupsFn<C>) {
         let mut left = blocks;
         for width in self.widths {
             let (groups, rest) = left.split_at_mut(left.len() / width.blocks * width.blocks);
@@ -137,32 +137,35 @@ mod tests {
     use crate::wipe::left_on_the_stack;
 
     #[cfg(target_arch = "aarch64")]
-    fn all<C: Cipher>() -> Vec<(&'static str, &'static [Width<C>])> {
-        [("NEON", Width::of(CpuPath::Neon))].into_iter().filter(|(_, widths)| !widths.is_empty()).collect()
+    fn all<C: SlicedCipher>() -> Vec<(&'static str, &'static [SlicedWidth<C>])> {
+        [("NEON", SlicedWidth::of(CpuPath::Neon))]
+            .into_iter()
+            .filter(|(_, widths)| !widths.is_empty())
+            .collect()
     }
 
     /// Those that this processor has; the path in use takes one of them only.
     #[cfg(target_arch = "x86_64")]
-    fn all<C: Cipher>() -> Vec<(&'static str, &'static [Width<C>])> {
+    fn all<C: SlicedCipher>() -> Vec<(&'static str, &'static [SlicedWidth<C>])> {
         let [avx, avx2] = [is_x86_feature_detected!("avx"), is_x86_feature_detected!("avx2")];
         let (aes, vaes) = (is_x86_feature_detected!("aes"), is_x86_feature_detected!("vaes"));
         let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
         let gfni = vaes && avx2 && is_x86_feature_detected!("gfni");
         let widest = gfni && avx512 && vectors::has_widest();
         [
-            ("AES-NI and AVX", aes && avx, Width::AVX),
-            ("AES-NI and AVX2", aes && avx2, Width::AVX2),
-            ("VAES and AVX2", aes && vaes && avx2, Width::VAES_AVX2),
-            ("VAES and AVX-512", aes && vaes && avx2 && avx512, Width::AVX512),
-            ("GFNI and AVX2", aes && gfni, Width::GFNI_AVX2),
-            ("GFNI and AVX-512", aes && widest, Width::GFNI_AVX512),
+            ("AES-NI and AVX", aes && avx, SlicedWidth::AVX),
+            ("AES-NI and AVX2", aes && avx2, SlicedWidth::AVX2),
+            ("VAES and AVX2", aes && vaes && avx2, SlicedWidth::VAES_AVX2),
+            ("VAES and AVX-512", aes && vaes && avx2 && avx512, SlicedWidth::AVX512),
+            ("GFNI and AVX2", aes && gfni, SlicedWidth::GFNI_AVX2),
+            ("GFNI and AVX-512", aes && widest, SlicedWidth::GFNI_AVX512),
         ]
         .into_iter()
         .filter_map(|(name, has, widths)| has.then_some((name, widths)))
         .collect()
     }
 
-    fn blocks_are_those_of<C: Cipher, L: KeyInit + BlockCipherEncrypt<BlockSize = U16>>(
+    fn blocks_are_those_of<C: SlicedCipher, L: KeyInit + BlockCipherEncrypt<BlockSize = U16>>(
         key: &[u8],
         plain: &[[u8; 16]],
     ) -> std::result::Result<(), TestCaseError> {
@@ -196,7 +199,7 @@ mod tests {
         }
     }
 
-    fn no_round_keys_are_left<C: Cipher>(cipher: &str, size: usize) {
+    fn no_round_keys_are_left<C: SlicedCipher>(cipher: &str, size: usize) {
         for (name, widths) in all::<C>() {
             let bytes: Vec<u8> = (0..32u8).map(|nth| nth.wrapping_mul(37).wrapping_add(11)).collect();
             let key = Sliced::<C>::with(widths, &bytes[..size]).unwrap();

@@ -3,34 +3,34 @@
 use super::schedule::RoundKey;
 
 /// Blocks on their own: keys, source, destination, count of blocks.
-pub(super) type Ecb = unsafe fn(*const RoundKey, *const u8, *mut u8, usize);
+pub(super) type EcbFn = unsafe fn(*const RoundKey, *const u8, *mut u8, usize);
 /// Numbers: keys, the first, the logarithm of their distance, destination, count of blocks.
-pub(super) type Numbers = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
+pub(super) type NumbersFn = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
 /// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
 pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
 
 /// AES-GCM over a sector: keys, and what goes where.
-pub(super) type GcmFn = unsafe fn(*const RoundKey, &super::gcm::Raw);
+pub(super) type GcmFn = unsafe fn(*const RoundKey, &super::gcm::GcmSector);
 /// Powers of GCM's H: H, and where to.
 pub(super) type PowersFn = unsafe fn(*const u8, *mut u8);
 /// What HCTR2's hash needs of hbar.
-pub(super) type Hctr2ExpandFn = unsafe fn(&[u8; 16], &mut super::hctr2::HashKey);
+pub(super) type Hctr2ExpandFn = unsafe fn(&[u8; 16], &mut super::hctr2::PolyvalKey);
 /// HCTR2's hash of a sector: key, tweak, sector, its bytes, what stands for the tweak, the hash.
 pub(super) type Hctr2HashFn =
-    unsafe fn(&super::hctr2::HashKey, &[u8; 32], *const u8, usize, &mut [u8; 16], &mut [u8; 16]);
+    unsafe fn(&super::hctr2::PolyvalKey, &[u8; 32], *const u8, usize, &mut [u8; 16], &mut [u8; 16]);
 /// HCTR2's stream over a sector, and the hash of what comes out.
 pub(super) type Hctr2StreamFn =
-    unsafe fn(*const RoundKey, &super::hctr2::HashKey, &super::hctr2::Raw<'_>, &mut [u8; 16]);
+    unsafe fn(*const RoundKey, &super::hctr2::PolyvalKey, &super::hctr2::Hctr2Sector<'_>, &mut [u8; 16]);
 /// AEGIS-128 over a run of sectors.
-pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
+pub(super) type AegisFn = unsafe fn(&super::aegis::AegisSectors);
 
 /// One algorithm of one CPU path for one number of rounds.
 pub(crate) struct Functions {
     /// Whether they may leave round keys on the stack.
     pub(super) spills: bool,
-    pub(super) ecb_encrypt: Ecb,
-    pub(super) ecb_decrypt: Ecb,
-    pub(super) encrypt_numbers: Numbers,
+    pub(super) ecb_encrypt: EcbFn,
+    pub(super) ecb_decrypt: EcbFn,
+    pub(super) encrypt_numbers: NumbersFn,
     pub(super) xts_encrypt: SectorsFn,
     pub(super) xts_decrypt: SectorsFn,
     /// Other ones, which reach further down the stack, for so many bytes and more.
@@ -46,12 +46,12 @@ pub(crate) struct Functions {
 }
 
 /// The functions for 10, 12 and 14 rounds.
-pub(super) type Table = [Functions; 3];
+pub(super) type FunctionTable = [Functions; 3];
 
 /// Compiles the algorithms for one vector, with the features that its instructions need.
 macro_rules! entry_points {
     ($vector:ty, $features:literal) => {
-        pub(super) static TABLE: super::table::Table =
+        pub(super) static TABLE: super::table::FunctionTable =
             [entry::functions::<10>(), entry::functions::<12>(), entry::functions::<14>()];
 
         /// Encryption and decryption.
@@ -88,7 +88,7 @@ macro_rules! entry_points {
             }
 
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn aegis<const ENCRYPT: bool>(raw: &aegis::Raw) {
+            pub(super) unsafe fn aegis<const ENCRYPT: bool>(raw: &aegis::AegisSectors) {
                 // SAFETY: passed on.
                 unsafe { aegis::aegis::<V, ENCRYPT>(raw) }
             }
@@ -100,20 +100,20 @@ macro_rules! entry_points {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn gcm<const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &gcm::Raw) {
+            unsafe fn gcm<const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &gcm::GcmSector) {
                 // SAFETY: passed on.
                 unsafe { gcm::gcm::<V, R, ENCRYPT>(keys, raw) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn hctr2_expand(hbar: &[u8; 16], key: &mut hctr2::HashKey) {
+            unsafe fn hctr2_expand(hbar: &[u8; 16], key: &mut hctr2::PolyvalKey) {
                 // SAFETY: passed on.
                 unsafe { hctr2::expand::<V>(hbar, key) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn hctr2_hash(
-                key: &hctr2::HashKey,
+                key: &hctr2::PolyvalKey,
                 tweak: &[u8; 32],
                 src: *const u8,
                 bytes: usize,
@@ -127,8 +127,8 @@ macro_rules! entry_points {
             #[target_feature(enable = $features)]
             unsafe fn hctr2_stream<const R: usize>(
                 keys: *const RoundKey,
-                key: &hctr2::HashKey,
-                raw: &hctr2::Raw<'_>,
+                key: &hctr2::PolyvalKey,
+                raw: &hctr2::Hctr2Sector<'_>,
                 sum: &mut [u8; 16],
             ) {
                 // SAFETY: passed on.

@@ -14,12 +14,12 @@ pub(super) use four::Four;
 #[cfg(target_arch = "x86_64")]
 pub(super) use sixteen::Sixteen;
 
-/// A vector of [`Words::LANES`] words.
+/// A vector of [`WordVector::LANES`] words.
 ///
 /// # Safety
 /// Every method may be called only on a processor with the implementing module's features. Pointers are read or written
 /// for the whole vector, at any alignment.
-pub(super) trait Words: Copy {
+pub(super) trait WordVector: Copy {
     const LANES: usize;
     const BYTES: usize = Self::LANES * 4;
 
@@ -45,18 +45,18 @@ pub(super) trait Words: Copy {
     unsafe fn swap_bytes(self) -> Self;
     /// `LEFT` and `RIGHT` are 32 together.
     unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(self) -> Self;
-    /// What [`Words::turn`] by 16 and by 8 wants: one shuffle instead of three instructions, where that is less.
+    /// What [`WordVector::turn`] by 16 and by 8 wants: one shuffle instead of three instructions, where that is less.
     unsafe fn turns() -> [Self; 2];
-    /// [`Words::rotate`] by whole bytes.
+    /// [`WordVector::rotate`] by whole bytes.
     unsafe fn turn<const LEFT: i32, const RIGHT: i32>(self, by: Self) -> Self;
     /// From vectors of the first, second, .. word of 16 to the lanes' 64 bytes, one lane after the other.
     unsafe fn to_lanes(words: [Self; 16]) -> [Self; 16];
-    /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of [`Words::to_lanes`].
+    /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of [`WordVector::to_lanes`].
     unsafe fn from_lanes(lanes: &[*const u8], at: usize) -> [Self; 16];
 
-    /// Pieces of [`Words::fetch`]: a power of two of them.
+    /// Pieces of [`WordVector::fetch`]: a power of two of them.
     const PIECES: usize = 1;
-    /// [`Words::from_lanes`] to 16 aligned places, in pieces that are called in their order, so that something else can be done between
+    /// [`WordVector::from_lanes`] to 16 aligned places, in pieces that are called in their order, so that something else can be done between
     /// them.
     #[inline(always)]
     unsafe fn fetch(_piece: usize, lanes: &[*const u8], at: usize, to: *mut Self) {

@@ -16,12 +16,12 @@ pub(super) fn when_not_locked(tell: fn(&std::io::Error)) {
 }
 
 /// Zeroed pages, locked and left out of core dumps. Whoever writes to them wipes them.
-pub(super) struct Pages {
+pub(super) struct LockedPages {
     at: NonNull<u8>,
     len: usize,
 }
 
-impl Pages {
+impl LockedPages {
     /// Maps at least `len` bytes.
     ///
     /// Failing to lock them is not an error, and told once: the default limit is a few megabytes.
@@ -61,7 +61,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for LockedPages {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, whole, and nobody refers to it any longer.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };

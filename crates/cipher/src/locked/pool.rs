@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use super::Pages;
+use super::LockedPages;
 use crate::Result;
 
 /// The smallest slot: a cache line.
@@ -38,7 +38,7 @@ pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
     let mut free = of(size).lock().unwrap_or_else(PoisonError::into_inner);
     if free.0.is_empty() {
         // Never unmapped.
-        let chunk = ManuallyDrop::new(Pages::new(CHUNK)?);
+        let chunk = ManuallyDrop::new(LockedPages::new(CHUNK)?);
         // SAFETY: every offset lies in the chunk.
         free.0.extend((0..chunk.len()).step_by(size).map(|offset| unsafe { chunk.at().add(offset) }));
     }
@@ -59,15 +59,15 @@ fn of(size: usize) -> &'static Mutex<Free> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Memory;
+    use super::super::LockedMemory;
     use super::*;
 
     #[test]
     fn slots_are_aligned_apart_and_zeroed_again() {
         let sizes = [0, 1, 63, 64, 65, 176, 512, 2049, 4096, 4097, 70_000];
         for round in 0..3 {
-            let mut all: Vec<Memory> =
-                (0..40).flat_map(|_| sizes).map(|len| Memory::new(len).unwrap()).collect();
+            let mut all: Vec<LockedMemory> =
+                (0..40).flat_map(|_| sizes).map(|len| LockedMemory::new(len).unwrap()).collect();
             for (memory, len) in all.iter_mut().zip(sizes.iter().cycle()) {
                 assert!(memory.len() >= *len);
                 assert!(memory.as_ptr().addr().is_multiple_of(memory.len().next_power_of_two().min(LARGEST)));
@@ -86,7 +86,7 @@ mod tests {
             for byte in 1..=4 {
                 scope.spawn(move || {
                     for len in (0..3000).map(|n| n % 300) {
-                        let mut memory = Memory::new(len).unwrap();
+                        let mut memory = LockedMemory::new(len).unwrap();
                         assert!(memory.iter().all(|byte| *byte == 0));
                         memory.fill(byte);
                         std::thread::yield_now();

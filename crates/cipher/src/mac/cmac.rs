@@ -4,7 +4,7 @@
 
 use zeroize::Zeroize;
 
-use super::{Mac, Messages, Sum, chain};
+use super::{Mac, MacBytes, Messages, chain};
 use crate::aead::MANY;
 use crate::block::{AnyCipher, BlockCipher, xor};
 use crate::{Locked, Result};
@@ -49,7 +49,7 @@ fn block(head: &[u8], sector: &[u8], at: usize) -> ([u8; 16], usize) {
 }
 
 impl Mac for Cmac {
-    fn sums(&self, messages: &Messages<'_>, sums: &mut [Sum]) {
+    fn sums(&self, messages: &Messages<'_>, sums: &mut [MacBytes]) {
         let mut states = [[0; 16]; MANY];
         let states = &mut states[..messages.count()];
         let last = (messages.head + messages.bytes()).div_ceil(16) - 1;

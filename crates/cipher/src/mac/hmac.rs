@@ -4,7 +4,7 @@ use hmac::digest::FixedOutput;
 use hmac::digest::block_api::EagerHash;
 use hmac::{Hmac, KeyInit, Mac as _};
 
-use super::{AnyMac, Mac, Messages, Sum};
+use super::{AnyMac, Mac, MacBytes, Messages};
 use crate::{Error, ErrorKind, Locked, Result};
 
 struct Library<D: EagerHash>(Locked<Hmac<D>>);
@@ -29,7 +29,7 @@ where
     D: EagerHash,
     Hmac<D>: Send + Sync,
 {
-    fn sums(&self, messages: &Messages<'_>, sums: &mut [Sum]) {
+    fn sums(&self, messages: &Messages<'_>, sums: &mut [MacBytes]) {
         for (nth, sum) in sums.iter_mut().enumerate() {
             let (head, sector) = messages.get(nth);
             let mut hmac = (*self.0).clone();

@@ -5,7 +5,7 @@
 use sha2::block_api::compress256;
 use zeroize::Zeroize;
 
-use super::{Mac, Messages, Sum};
+use super::{Mac, MacBytes, Messages};
 use crate::kernel::Sha256Lanes;
 use crate::{CpuPath, Locked, Result};
 
@@ -75,7 +75,7 @@ pub(crate) fn last_block(tail: &[u8], len: usize) -> [u8; 64] {
 }
 
 impl Mac for HmacSha256 {
-    fn sums(&self, messages: &Messages<'_>, sums: &mut [Sum]) {
+    fn sums(&self, messages: &Messages<'_>, sums: &mut [MacBytes]) {
         let mut done = 0;
         if let Some(lanes) = &self.lanes {
             done = lanes.hmac(&self.states, messages.count(), |nth| messages.get(nth), sums);

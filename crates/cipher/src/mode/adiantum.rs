@@ -8,7 +8,7 @@ use chacha20::Rounds;
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
 
-use super::Mode;
+use super::ChainCipher;
 use super::nhpoly1305::{HASH_KEY, HashKey};
 use super::stream::{ChaCha, SPILLED};
 use crate::block::{AnyCipher, BlockCipher};
@@ -97,7 +97,7 @@ impl<R: Rounds> Adiantum<R> {
     }
 }
 
-impl<R: Rounds + Send + Sync> Mode<32> for Adiantum<R> {
+impl<R: Rounds + Send + Sync> ChainCipher<32> for Adiantum<R> {
     fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, true);
     }

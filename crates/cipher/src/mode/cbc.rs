@@ -5,22 +5,22 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, Mode};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{AesKey, Direction};
+use crate::kernel::{AesKey, CryptDirection};
 
 /// AES on the vector kernels.
 pub(crate) struct AesCbc {
     pub(crate) data: AesKey,
 }
 
-impl Mode<16> for AesCbc {
+impl ChainCipher<16> for AesCbc {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.cbc(Direction::Encrypt, ivs, data);
+        self.data.cbc(CryptDirection::Encrypt, ivs, data);
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.cbc(Direction::Decrypt, ivs, data);
+        self.data.cbc(CryptDirection::Decrypt, ivs, data);
     }
 
     fn aes_cbc(&self) -> Option<&AesKey> {
@@ -33,7 +33,7 @@ pub(crate) struct Cbc<C> {
     pub(crate) data: C,
 }
 
-impl<C: BlockCipher<B>, const B: usize> Mode<B> for Cbc<C> {
+impl<C: BlockCipher<B>, const B: usize> ChainCipher<B> for Cbc<C> {
     fn encrypt(&self, chain: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         let mut data = blocks::<B>(data);
         let per_sector = data.len() / chain.len();

@@ -5,7 +5,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, Mode};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
 
 pub(crate) struct Ctr<C> {
@@ -31,7 +31,7 @@ fn increment<const B: usize>(mut block: [u8; B]) -> [u8; B] {
     block
 }
 
-impl<C: BlockCipher<B>, const B: usize> Mode<B> for Ctr<C> {
+impl<C: BlockCipher<B>, const B: usize> ChainCipher<B> for Ctr<C> {
     fn encrypt(&self, ivs: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         let mut rest = blocks::<B>(data);
         let per_sector = rest.len() / ivs.len();

@@ -3,7 +3,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{Cbc, Mode};
+use super::{Cbc, ChainCipher};
 use crate::block::BlockCipher;
 
 pub(crate) struct Cts<C> {
@@ -21,7 +21,7 @@ fn exchange<const B: usize>(data: &mut [u8], sectors: usize) {
     }
 }
 
-impl<C: BlockCipher<B>, const B: usize> Mode<B> for Cts<C> {
+impl<C: BlockCipher<B>, const B: usize> ChainCipher<B> for Cts<C> {
     fn encrypt(&self, ivs: &mut [[u8; B]], mut data: InOutBuf<'_, '_, u8>) {
         self.cbc.encrypt(ivs, data.reborrow());
         exchange::<B>(data.get_out(), ivs.len());

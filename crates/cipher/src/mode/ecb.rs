@@ -2,14 +2,14 @@
 
 use cipher::inout::InOutBuf;
 
-use super::Mode;
+use super::ChainCipher;
 use crate::block::{BlockCipher, blocks};
 
 pub(crate) struct Ecb<C> {
     pub(crate) data: C,
 }
 
-impl<C: BlockCipher<B>, const B: usize> Mode<B> for Ecb<C> {
+impl<C: BlockCipher<B>, const B: usize> ChainCipher<B> for Ecb<C> {
     fn encrypt(&self, _ivs: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         self.data.encrypt(blocks(data).into_out_with_copied_in());
     }

@@ -10,9 +10,9 @@ use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
-use super::{GROUP, Mode};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{Direction, Hctr2Key};
+use crate::kernel::{CryptDirection, Hctr2Key};
 use crate::{Locked, Result};
 
 /// AES on the vector kernels.
@@ -20,13 +20,13 @@ pub(crate) struct AesHctr2 {
     pub(crate) key: Hctr2Key,
 }
 
-impl Mode<32> for AesHctr2 {
+impl ChainCipher<32> for AesHctr2 {
     fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
-        self.key.apply(Direction::Encrypt, ivs, data);
+        self.key.apply(CryptDirection::Encrypt, ivs, data);
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
-        self.key.apply(Direction::Decrypt, ivs, data);
+        self.key.apply(CryptDirection::Decrypt, ivs, data);
     }
 }
 
@@ -101,7 +101,7 @@ impl<C: BlockCipher<16>> Hctr2<C> {
     }
 }
 
-impl<C: BlockCipher<16>> Mode<32> for Hctr2<C> {
+impl<C: BlockCipher<16>> ChainCipher<32> for Hctr2<C> {
     fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, true);
     }

@@ -6,7 +6,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, Mode};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
 use crate::{Locked, Result};
 
@@ -73,7 +73,7 @@ impl<C: BlockCipher<16>> Lrw<C> {
     }
 }
 
-impl<C: BlockCipher<16>> Mode<16> for Lrw<C> {
+impl<C: BlockCipher<16>> ChainCipher<16> for Lrw<C> {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, |cipher, blocks| cipher.encrypt(blocks));
     }

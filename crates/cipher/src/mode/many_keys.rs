@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cipher::inout::InOutBuf;
 
-use super::{AnyMode, Mode};
+use super::{AnyMode, ChainCipher};
 use crate::sector::Run;
 use crate::{SectorCipher, SectorSize};
 
@@ -55,16 +55,16 @@ impl SectorCipher for ManyKeys {
 }
 
 /// A mode for each key, or the only one, where an IV generator treats all sectors of a run together.
-pub(crate) struct InTurn<'a, const W: usize> {
+pub(crate) struct RotatingModes<'a, const W: usize> {
     /// A power of two of them.
     pub(crate) modes: &'a [AnyMode<W>],
     /// Where the sectors are.
     pub(crate) run: Run,
 }
 
-impl<'a, const W: usize> InTurn<'a, W> {
+impl<'a, const W: usize> RotatingModes<'a, W> {
     /// The mode of the run's sector `nth`.
-    pub(crate) fn mode(&self, nth: usize) -> &'a dyn Mode<W> {
+    pub(crate) fn mode(&self, nth: usize) -> &'a dyn ChainCipher<W> {
         let mask = self.modes.len() as u64 - 1;
         &*self.modes[usize::try_from(self.run.place(nth) & mask).unwrap_or(0)]
     }
@@ -73,7 +73,7 @@ impl<'a, const W: usize> InTurn<'a, W> {
         &self,
         ivs: &mut [[u8; W]],
         data: InOutBuf<'_, '_, u8>,
-        apply: impl Fn(&dyn Mode<W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
+        apply: impl Fn(&dyn ChainCipher<W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
     ) {
         if let [mode] = self.modes {
             return apply(&**mode, ivs, data);
@@ -88,7 +88,7 @@ impl<'a, const W: usize> InTurn<'a, W> {
     }
 }
 
-impl<const W: usize> Mode<W> for InTurn<'_, W> {
+impl<const W: usize> ChainCipher<W> for RotatingModes<'_, W> {
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
         self.each(ivs, data, |mode, iv, sector| mode.encrypt(iv, sector));
     }

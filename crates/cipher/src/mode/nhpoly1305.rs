@@ -6,7 +6,7 @@
 
 use zeroize::Zeroize;
 
-use super::poly1305::{Poly1305, Sum};
+use super::poly1305::{AccumulatedSum, Poly1305};
 use crate::kernel::NhLanes;
 
 /// Bytes of a message that NH takes at once.
@@ -47,7 +47,7 @@ impl HashKey {
     pub(crate) fn header(&self, tweak: &[u8; 32], bytes: usize) -> u128 {
         let words = tweak.as_chunks::<8>().0;
         let word = |at: usize| u64::from_le_bytes(words[at]);
-        let sum = self.header.add(Sum::default(), [bytes as u64 * 8, 0]);
+        let sum = self.header.add(AccumulatedSum::default(), [bytes as u64 * 8, 0]);
         let sum = self.header.add(sum, [word(0), word(1)]);
         self.header.add(sum, [word(2), word(3)]).finish()
     }
@@ -55,7 +55,7 @@ impl HashKey {
     /// The part that stands for the message, which is whole 16-byte units.
     #[inline]
     pub(crate) fn message(&self, lanes: Option<&NhLanes>, message: &[u8]) -> u128 {
-        let mut sum = Sum::default();
+        let mut sum = AccumulatedSum::default();
         for piece in message.chunks(NH_PIECE) {
             let [a, b, c, d] = match lanes {
                 Some(lanes) => lanes.piece(&self.nh, piece),

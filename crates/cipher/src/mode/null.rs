@@ -5,7 +5,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{AnyMode, Mode};
+use super::{AnyMode, ChainCipher};
 use crate::block::BlockCipher;
 use crate::{SectorCipher, SectorSize};
 
@@ -47,9 +47,9 @@ impl BlockCipher<1> for NullBlock {
 }
 
 /// A mode over blocks of one byte, whose IV is the first of the 8 that dm-crypt makes at least.
-pub(crate) struct Narrow(pub(crate) AnyMode<1>);
+pub(crate) struct OneByteBlocks(pub(crate) AnyMode<1>);
 
-impl Mode<8> for Narrow {
+impl ChainCipher<8> for OneByteBlocks {
     fn encrypt(&self, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>) {
         self.0.encrypt(&mut firsts(ivs), data);
     }

@@ -5,7 +5,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::Mode;
+use super::ChainCipher;
 use crate::block::{BlockCipher, blocks, xor};
 
 pub(crate) struct Pcbc<C> {
@@ -42,7 +42,7 @@ impl<C> Pcbc<C> {
     }
 }
 
-impl<C: BlockCipher<B>, const B: usize> Mode<B> for Pcbc<C> {
+impl<C: BlockCipher<B>, const B: usize> ChainCipher<B> for Pcbc<C> {
     fn encrypt(&self, ivs: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, true);
     }

@@ -13,7 +13,7 @@ pub(crate) struct Poly1305 {
 
 /// What has been added up so far, modulo 2^130 - 5 and a few bits above.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Sum([u64; 3]);
+pub(crate) struct AccumulatedSum([u64; 3]);
 
 fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
@@ -34,7 +34,11 @@ impl Poly1305 {
 
     /// (sum + block + 2^128) * r.
     #[inline]
-    pub(crate) fn add(&self, Sum([h0, h1, h2]): Sum, block: [u64; 2]) -> Sum {
+    pub(crate) fn add(
+        &self,
+        AccumulatedSum([h0, h1, h2]): AccumulatedSum,
+        block: [u64; 2],
+    ) -> AccumulatedSum {
         let &Self { r0, r1 } = self;
         // r1 * 2^128 modulo 2^130 - 5: r1 is a multiple of 4.
         let s1 = r1 + (r1 >> 2);
@@ -51,11 +55,11 @@ impl Poly1305 {
         let over = (h2 >> 2) + (h2 & !3);
         let (h0, carry) = words(u128::from(h0) + u128::from(over));
         let (h1, carry) = words(u128::from(h1) + u128::from(carry));
-        Sum([h0, h1, (h2 & 3) + carry])
+        AccumulatedSum([h0, h1, (h2 & 3) + carry])
     }
 }
 
-impl Sum {
+impl AccumulatedSum {
     /// The sum modulo 2^130 - 5, modulo 2^128.
     pub(crate) fn finish(self) -> u128 {
         let [h0, h1, h2] = self.0;
@@ -83,7 +87,7 @@ mod tests {
 
     fn check(r: [u8; 16], blocks: &[[u64; 2]]) {
         let ours = Poly1305::new(&r);
-        let sum = blocks.iter().fold(Sum::default(), |sum, block| ours.add(sum, *block));
+        let sum = blocks.iter().fold(AccumulatedSum::default(), |sum, block| ours.add(sum, *block));
         let mut key = [0; 32];
         key[..16].copy_from_slice(&r);
         let mut library = poly1305::Poly1305::new(&key.into());

@@ -2,15 +2,15 @@
 
 use cipher::inout::InOutBuf;
 
-use super::many_keys::InTurn;
-use super::{AnyMode, Mode};
+use super::many_keys::RotatingModes;
+use super::{AnyMode, ChainCipher};
 use crate::iv::{IvGenerator, Treatment};
 use crate::sector::Run;
 use crate::{SectorCipher, SectorSize};
 
 /// How a request is cut into sectors, and how those are numbered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Layout {
+pub(crate) struct SectorSplit {
     pub(crate) size: SectorSize,
     /// `iv_large_sectors`: IVs count sectors of `size`, not of 512 bytes.
     pub(crate) large: bool,
@@ -21,7 +21,7 @@ const FEW: usize = 8;
 /// Sectors whose IVs are made together.
 const MANY: usize = 32;
 
-impl Layout {
+impl SectorSplit {
     /// Calls `apply` with runs of sectors and room for their IVs.
     #[inline]
     fn request<const W: usize>(
@@ -61,13 +61,13 @@ impl Layout {
 }
 
 /// A chain mode and an IV generator.
-pub(crate) struct Sectors<M, I, const W: usize> {
+pub(crate) struct ChainedSectors<M, I, const W: usize> {
     pub(crate) mode: M,
     pub(crate) iv: I,
-    pub(crate) layout: Layout,
+    pub(crate) layout: SectorSplit,
 }
 
-impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Sectors<M, I, W> {
+impl<M: ChainCipher<W>, I: IvGenerator<W>, const W: usize> SectorCipher for ChainedSectors<M, I, W> {
     fn sector_size(&self) -> SectorSize {
         self.layout.size
     }
@@ -92,17 +92,17 @@ impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Sectors<M, 
 }
 
 /// A chain mode and a treatment of the data around it.
-pub(crate) struct Treated<T, const W: usize> {
+pub(crate) struct TreatedSectors<T, const W: usize> {
     /// One for each key: a power of two of them.
     pub(crate) modes: Vec<AnyMode<W>>,
     pub(crate) by: T,
-    pub(crate) layout: Layout,
+    pub(crate) layout: SectorSplit,
 }
 
-impl<T, const W: usize> Treated<T, W> {
+impl<T, const W: usize> TreatedSectors<T, W> {
     /// The modes of a run.
-    fn modes(&self, run: Run) -> InTurn<'_, W> {
-        InTurn { modes: &self.modes, run }
+    fn modes(&self, run: Run) -> RotatingModes<'_, W> {
+        RotatingModes { modes: &self.modes, run }
     }
 
     /// Gives a request to `together`, and what that has left of it to `each`, run by run.
@@ -110,10 +110,10 @@ impl<T, const W: usize> Treated<T, W> {
         &self,
         first: u64,
         data: InOutBuf<'i, 'o, u8>,
-        together: impl FnOnce(&InTurn<'_, W>, InOutBuf<'i, 'o, u8>) -> InOutBuf<'i, 'o, u8>,
-        each: impl Fn(&InTurn<'_, W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
+        together: impl FnOnce(&RotatingModes<'_, W>, InOutBuf<'i, 'o, u8>) -> InOutBuf<'i, 'o, u8>,
+        each: impl Fn(&RotatingModes<'_, W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
     ) {
-        let (len, Layout { size, large }) = (data.len(), self.layout);
+        let (len, SectorSplit { size, large }) = (data.len(), self.layout);
         let rest = together(&self.modes(Run::new(first, size, large)), data);
         // In units of 512 bytes.
         let done = (len - rest.len()) as u64 >> 9;
@@ -122,20 +122,20 @@ impl<T, const W: usize> Treated<T, W> {
     }
 }
 
-impl<T: Treatment<W>, const W: usize> SectorCipher for Treated<T, W> {
+impl<T: Treatment<W>, const W: usize> SectorCipher for TreatedSectors<T, W> {
     fn sector_size(&self) -> SectorSize {
         self.layout.size
     }
 
     fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        let together = |modes: &InTurn<'_, W>, data| self.by.encrypt_together(modes, data);
+        let together = |modes: &RotatingModes<'_, W>, data| self.by.encrypt_together(modes, data);
         self.request(first, data, together, |modes, ivs, data| {
             self.by.encrypt(modes.run, ivs, modes, data);
         });
     }
 
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        let together = |modes: &InTurn<'_, W>, data| self.by.decrypt_together(modes, data);
+        let together = |modes: &RotatingModes<'_, W>, data| self.by.decrypt_together(modes, data);
         self.request(first, data, together, |modes, ivs, data| {
             self.by.decrypt(modes.run, ivs, modes, data);
         });

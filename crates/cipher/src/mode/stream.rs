@@ -15,15 +15,15 @@ use cipher::inout::InOutBuf;
 use rc4::Rc4;
 use zeroize::Zeroize;
 
-use super::Mode;
+use super::ChainCipher;
 use crate::kernel::{ChaChaLanes, SUBKEYS};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Key, Locked, Result};
 
 /// ChaCha with 20 rounds.
-pub(crate) type Twenty = R20;
+pub(crate) type ChaCha20Rounds = R20;
 /// ChaCha with 12 rounds.
-pub(crate) type Twelve = R12;
+pub(crate) type ChaCha12Rounds = R12;
 
 /// The key of a stream cipher.
 pub(crate) struct ChaCha<R> {
@@ -131,14 +131,14 @@ fn each<const W: usize>(
     }
 }
 
-impl<R: Rounds + Send + Sync> Mode<16> for ChaCha<R> {
+impl<R: Rounds + Send + Sync> ChainCipher<16> for ChaCha<R> {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         each(ivs, data, |iv, sector| self.add(&self.key, iv, sector));
         wipe_stack::<SPILLED>();
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        Mode::<16>::encrypt(self, ivs, data);
+        ChainCipher::<16>::encrypt(self, ivs, data);
     }
 
     fn is_local(&self) -> bool {
@@ -146,7 +146,7 @@ impl<R: Rounds + Send + Sync> Mode<16> for ChaCha<R> {
     }
 }
 
-impl<R: Rounds + Send + Sync> Mode<32> for ChaCha<R> {
+impl<R: Rounds + Send + Sync> ChainCipher<32> for ChaCha<R> {
     fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
         self.add_extended(ivs, data);
     }
@@ -165,7 +165,7 @@ pub(crate) struct Arc4 {
     pub(crate) key: Key,
 }
 
-impl Mode<8> for Arc4 {
+impl ChainCipher<8> for Arc4 {
     fn encrypt(&self, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>) {
         each(ivs, data, |_, sector| {
             if let Ok(mut stream) = Rc4::new_from_slice(self.key.as_bytes()) {
@@ -192,11 +192,11 @@ mod tests {
     fn no_key_and_no_subkey_is_left_on_the_stack() {
         for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
             let key: [u8; 32] = std::array::from_fn(|i| u8::try_from(i * 37 % 251).unwrap());
-            let cipher = ChaCha::<Twelve>::new(&key, path).unwrap();
+            let cipher = ChaCha::<ChaCha12Rounds>::new(&key, path).unwrap();
             let mut data = vec![1; 9 * 1520];
             cipher.add_extended(&[[7; 32]; 9], (&mut data[..]).into());
             let stack = left_on_the_stack();
-            let subkey: [u8; 32] = hchacha::<Twelve>((&key).into(), (&[7; 16]).into()).into();
+            let subkey: [u8; 32] = hchacha::<ChaCha12Rounds>((&key).into(), (&[7; 16]).into()).into();
             let words: Vec<&[u8]> = stack.chunks_exact(4).collect();
             for key in [key, subkey] {
                 for pair in key.as_chunks::<4>().0.windows(2) {

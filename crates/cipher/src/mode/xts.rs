@@ -1,13 +1,13 @@
 //! `xts`: XEX with a tweak for each sector (IEEE 1619-2007, NIST SP 800-38E).
 //!
 //! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2. The modes here take T
-//! for their IV; [`Tweaked`] makes it of the IV, where no generator has.
+//! for their IV; [`EncryptedTweaks`] makes it of the IV, where no generator has.
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, Mode};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{AesKey, Direction, double};
+use crate::kernel::{AesKey, CryptDirection, double};
 
 /// AES on the vector kernels.
 pub(crate) struct AesXts {
@@ -15,13 +15,13 @@ pub(crate) struct AesXts {
     pub(crate) data: AesKey,
 }
 
-impl Mode<16> for AesXts {
+impl ChainCipher<16> for AesXts {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.xts(Direction::Encrypt, ivs, data);
+        self.data.xts(CryptDirection::Encrypt, ivs, data);
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.xts(Direction::Decrypt, ivs, data);
+        self.data.xts(CryptDirection::Decrypt, ivs, data);
     }
 
     fn is_local(&self) -> bool {
@@ -30,13 +30,13 @@ impl Mode<16> for AesXts {
 }
 
 /// A mode whose IVs are encrypted first.
-pub(crate) struct Tweaked<M, C> {
+pub(crate) struct EncryptedTweaks<M, C> {
     pub(crate) mode: M,
     /// Encrypts the IVs: key2.
     pub(crate) by: C,
 }
 
-impl<M: Mode<16>, C: BlockCipher<16>> Mode<16> for Tweaked<M, C> {
+impl<M: ChainCipher<16>, C: BlockCipher<16>> ChainCipher<16> for EncryptedTweaks<M, C> {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.by.encrypt(ivs);
         self.mode.encrypt(ivs, data);
@@ -122,7 +122,7 @@ fn words(tweak: &[u8; 16]) -> Tweak {
     words
 }
 
-impl<C: BlockCipher<16>> Mode<16> for Xts<C> {
+impl<C: BlockCipher<16>> ChainCipher<16> for Xts<C> {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, |cipher, blocks| cipher.encrypt(blocks));
     }

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 
 /// What the volume and its devices ask of requests, and allow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct RequestLimits {
     /// What the cipher and the devices need.
     pub(super) sector: u32,
     /// What requests should be multiples of.
@@ -25,7 +25,7 @@ pub(super) struct Shape {
     pub(super) tags: (u64, u64),
 }
 
-impl Shape {
+impl RequestLimits {
     pub(super) fn of(volume: &Volume, devices: &[Arc<dyn Device>]) -> Self {
         let geometries = || devices.iter().map(|device| device.geometry());
         let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_device::Pause;
+use underseal_device::SnapshotPause;
 
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
@@ -13,12 +13,12 @@ use crate::{Error, ErrorKind, Result};
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A volume, as long as it is open.
-struct Paused(Weak<Mapping>);
+struct SnapshotGate(Weak<Mapping>);
 
 impl Mapping {
     /// Has the volume rest from now on whenever a snapshot is made of what it lies on, where a device hears of that.
     pub fn pause_for_snapshots(self: &Arc<Self>) {
-        let pause: Arc<dyn Pause> = Arc::new(Paused(Arc::downgrade(self)));
+        let pause: Arc<dyn SnapshotPause> = Arc::new(SnapshotGate(Arc::downgrade(self)));
         self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
     }
 
@@ -44,7 +44,7 @@ impl Mapping {
     }
 }
 
-impl Pause for Paused {
+impl SnapshotPause for SnapshotGate {
     fn begin(&self) -> bool {
         let Some(mapping) = self.0.upgrade() else { return false };
         match mapping.pause(LIMIT) {
@@ -78,12 +78,12 @@ mod tests {
     const SIZE: u64 = 1 << 20;
 
     /// Nobody gets a way to it, and so no flush, while its gate is held.
-    struct Gated {
+    struct GatedDevice {
         below: RamDevice,
         gate: Arc<Mutex<()>>,
     }
 
-    impl Device for Gated {
+    impl Device for GatedDevice {
         fn geometry(&self) -> Geometry {
             self.below.geometry()
         }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_flush_that_does_not_end_holds_nobody_back() {
         let gate = Arc::<Mutex<()>>::default();
-        let device = Gated { below: RamDevice::new(SIZE), gate: gate.clone() };
+        let device = GatedDevice { below: RamDevice::new(SIZE), gate: gate.clone() };
         let cipher =
             build(&"cipher_null-ecb".parse().unwrap(), &Key::new(&[]).unwrap(), SectorSize::S4096).unwrap();
         let volume = Volume::new(vec![Segment::stored(0, SIZE, 0, 0, cipher)]).unwrap();

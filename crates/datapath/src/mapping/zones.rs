@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
 
 use super::Mapping;
-use crate::layout::Lies;
+use crate::layout::SegmentPlace;
 
 impl Mapping {
     /// The zones of the volume, if it has any.
@@ -61,7 +61,7 @@ impl Mapping {
     /// The one device, and where the volume begins on it.
     fn zoned(&self) -> Option<(&dyn Device, u64)> {
         let layout = self.control.settings().layout;
-        let [(_, Lies::Stored { device, lower, .. })] = layout.lies[..] else { return None };
+        let [(_, SegmentPlace::Stored { device, lower, .. })] = layout.lies[..] else { return None };
         let device = &**self.devices.get(device)?;
         let zone = device.geometry().zones?.size;
         lower.is_multiple_of(zone).then_some((device, lower))

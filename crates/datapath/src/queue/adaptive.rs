@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use self::trial::Trial;
-use crate::slot::Class;
+use crate::slot::RequestClass;
 use crate::stats::{QueueStats, nanos};
 use crate::workers::Task;
 
@@ -38,7 +38,7 @@ const SMALLEST_PART: u64 = 64 << 10;
 
 pub(super) struct Adaptive {
     /// Slots whose next piece can be done at once.
-    backlog: VecDeque<Waits>,
+    backlog: VecDeque<BacklogEntry>,
     bytes: u64,
     /// Nanoseconds.
     cost: u64,
@@ -61,9 +61,9 @@ pub(super) struct Adaptive {
 
 /// A slot in the backlog.
 #[derive(Clone, Copy)]
-pub(super) struct Waits {
+pub(super) struct BacklogEntry {
     pub(super) index: u32,
-    pub(super) class: Class,
+    pub(super) class: RequestClass,
     pub(super) len: u64,
     /// What this thread will take for it, in nanoseconds.
     cost: u64,
@@ -72,13 +72,13 @@ pub(super) struct Waits {
 }
 
 /// What to do about the backlog.
-pub(super) enum Plan {
+pub(super) enum BacklogPlan {
     /// This thread does it.
-    Do(Waits),
+    Do(BacklogEntry),
     /// A worker does it; if none can, this thread.
-    Give(Waits),
+    Give(BacklogEntry),
     /// It becomes parts of so many bytes, which join the backlog in its place.
-    Divide(Waits, u64),
+    Divide(BacklogEntry, u64),
 }
 
 /// What a plan depends on beside the backlog.
@@ -172,13 +172,13 @@ impl Adaptive {
     }
 
     /// Notes what a piece took that this thread did.
-    pub(super) fn took(&mut self, class: Class, len: u64, time: u64) {
+    pub(super) fn took(&mut self, class: RequestClass, len: u64, time: u64) {
         self.costs(class).took(len, time);
     }
 
     /// True when a request is done at once: nothing is before it, and handing it over would take as long. One of many is
     /// measured, in the backlog.
-    pub(super) fn is_trifle(&mut self, class: Class, len: u64) -> bool {
+    pub(super) fn is_trifle(&mut self, class: RequestClass, len: u64) -> bool {
         let alone = self.backlog.is_empty() && self.away == 0;
         if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
             return false;
@@ -189,7 +189,7 @@ impl Adaptive {
     }
 
     /// True when what this piece takes is to be measured: trifles rarely, since that takes time too.
-    pub(super) fn is_measured(&mut self, piece: &Waits) -> bool {
+    pub(super) fn is_measured(&mut self, piece: &BacklogEntry) -> bool {
         piece.cost >= TRIFLE || self.backlog.is_empty() || self.is_one_of_many()
     }
 
@@ -199,13 +199,20 @@ impl Adaptive {
     }
 
     /// Puts a slot into the backlog. True: it is to be shown.
-    pub(super) fn join(&mut self, now: Instant, index: u32, class: Class, len: u64, divides: bool) -> bool {
+    pub(super) fn join(
+        &mut self,
+        now: Instant,
+        index: u32,
+        class: RequestClass,
+        len: u64,
+        divides: bool,
+    ) -> bool {
         if let Some(since) = self.idle.take() {
             self.trial.idle(now.saturating_duration_since(since));
         }
         let cost = self.costs(class).of(len);
         let divides = divides && len >= 2 * SMALLEST_PART;
-        self.backlog.push_back(Waits { index, class, len, cost, divides });
+        self.backlog.push_back(BacklogEntry { index, class, len, cost, divides });
         self.bytes += len;
         self.cost += cost;
         self.cost > LEAST
@@ -213,7 +220,7 @@ impl Adaptive {
 
     /// The next thing to do; none when there is no backlog. While the cost of what is behind the first is above the
     /// watermark, the end goes to idle workers.
-    pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<Plan> {
+    pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<BacklogPlan> {
         let first = self.backlog.front().copied()?;
         let surplus = self.surplus();
         if self.cost > LEAST && (surplus.is_some() || first.divides) {
@@ -227,19 +234,19 @@ impl Adaptive {
                 && let Some(last) = surplus.and_then(|nth| self.backlog.remove(nth))
             {
                 self.leave(&last);
-                return Some(Plan::Give(last));
+                return Some(BacklogPlan::Give(last));
             }
             let alone = self.backlog.len() == 1;
             if can_give && alone && ours > watermark && first.divides && outlook.spare_parts {
                 self.backlog.pop_front();
                 self.leave(&first);
                 // Parts enough to make up for threads that come late.
-                return Some(Plan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
+                return Some(BacklogPlan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
             }
         }
         self.backlog.pop_front();
         self.leave(&first);
-        Some(Plan::Do(first))
+        Some(BacklogPlan::Do(first))
     }
 
     /// The last behind the first that takes longer than handing it over.
@@ -260,7 +267,7 @@ impl Adaptive {
         shares
     }
 
-    fn leave(&mut self, slot: &Waits) {
+    fn leave(&mut self, slot: &BacklogEntry) {
         self.bytes -= slot.len;
         self.cost -= slot.cost;
     }
@@ -280,8 +287,8 @@ impl Adaptive {
         (self.reaction * 2).clamp(LEAST, MOST)
     }
 
-    fn costs(&mut self, class: Class) -> &mut Costs {
-        if class == Class::Read { &mut self.reads } else { &mut self.writes }
+    fn costs(&mut self, class: RequestClass) -> &mut Costs {
+        if class == RequestClass::Read { &mut self.reads } else { &mut self.writes }
     }
 }
 

@@ -7,7 +7,7 @@ use underseal_volume::Volume;
 
 use super::{Full, Queue};
 use crate::piece::ZEROS;
-use crate::slot::{Class, Op, Slot};
+use crate::slot::{RequestClass, Slot, SlotOperation};
 use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result};
 
 impl Queue {
@@ -111,26 +111,28 @@ impl Queue {
                     return Err(request);
                 };
                 let view = (whole != len).then_some((head, len));
-                (Op::Read { view }, false, Some(buffer), Class::Read)
+                (SlotOperation::Read { view }, false, Some(buffer), RequestClass::Read)
             }
-            Request::Write { data, durable, .. } => (Op::Write { durable }, false, Some(data), Class::Write),
-            Request::Flush => (Op::Flush { device: 0 }, false, None, Class::Flush),
+            Request::Write { data, durable, .. } => {
+                (SlotOperation::Write { durable }, false, Some(data), RequestClass::Write)
+            }
+            Request::Flush => (SlotOperation::Flush { device: 0 }, false, None, RequestClass::Flush),
             Request::Discard { durable, .. } => {
                 // Only whole sectors can go.
                 let sector = u64::from(self.mapping.sector());
                 range = range.start.next_multiple_of(sector)..range.end / sector * sector;
                 range.end = range.end.max(range.start);
-                (Op::Discard, durable, None, Class::Other)
+                (SlotOperation::Discard, durable, None, RequestClass::Other)
             }
             Request::Prefetch { .. } => {
                 range = wide;
-                (Op::Prefetch, false, None, Class::Other)
+                (SlotOperation::Prefetch, false, None, RequestClass::Other)
             }
             Request::WriteZeroes { durable, punch, fast, .. } if self.settings.layout.is_null && !partial => {
-                (Op::ZeroBelow { punch, fast }, durable, None, Class::Other)
+                (SlotOperation::ZeroBelow { punch, fast }, durable, None, RequestClass::Other)
             }
             Request::WriteZeroes { durable, .. } => match self.zeros(len) {
-                Some(buffer) => (Op::WriteZeros, durable, Some(buffer), Class::Other),
+                Some(buffer) => (SlotOperation::WriteZeros, durable, Some(buffer), RequestClass::Other),
                 None => {
                     let memory = spare.into_iter().chain([tags]).flatten();
                     memory.for_each(|memory| self.arena.free(memory));
@@ -185,9 +187,9 @@ impl Queue {
         let policy = self.settings.policy;
         let slot = self.slots.get(index);
         let (dispatch, most) = match slot.class {
-            Class::Read => (policy.read, policy.max_read_size),
-            Class::Write => (policy.write, policy.max_write_size),
-            Class::Flush | Class::Other => (Dispatch::Inline, None),
+            RequestClass::Read => (policy.read, policy.max_read_size),
+            RequestClass::Write => (policy.write, policy.max_write_size),
+            RequestClass::Flush | RequestClass::Other => (Dispatch::Inline, None),
         };
         slot.dispatch = dispatch;
         slot.order = policy.write_order;

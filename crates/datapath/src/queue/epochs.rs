@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use underseal_volume::Volume;
 
-use crate::control::Settings;
+use crate::control::VolumeSettings;
 
 pub(super) struct Epochs {
     all: Vec<Epoch>,
@@ -25,12 +25,12 @@ struct Epoch {
 }
 
 impl Epochs {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &VolumeSettings) -> Self {
         Self { all: vec![Epoch::new(settings)], current: 0 }
     }
 
     /// Begins another epoch, unless what is set makes no difference to requests.
-    pub(super) fn set(&mut self, settings: &Settings) {
+    pub(super) fn set(&mut self, settings: &VolumeSettings) {
         let next = Epoch::new(settings);
         let now = &self.all[self.current as usize];
         let same = match (&now.volume, &next.volume) {
@@ -92,7 +92,7 @@ impl Epochs {
 }
 
 impl Epoch {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &VolumeSettings) -> Self {
         Self { volume: settings.volume.clone(), locks: settings.locks, users: 0 }
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use underseal_device::{Arena, Buffer};
 use underseal_volume::Volume;
 
-use crate::engine::{Accelerator, Job, JobId, Returned};
+use crate::engine::{Accelerator, Job, JobId, ReturnedJob};
 use crate::piece::Piece;
-use crate::post::Post;
+use crate::post::QueueInbox;
 
 /// Jobs of one queue at a time.
 const MOST: u32 = 1024;
@@ -42,11 +42,11 @@ pub(super) struct Jobs {
 
 struct Entry {
     use_of: u32,
-    job: Option<Out>,
+    job: Option<OfferedJob>,
 }
 
 /// A job at the engine.
-pub(super) struct Out {
+pub(super) struct OfferedJob {
     pub(super) slot: u32,
     /// Where its bytes are in the request's memory.
     pub(super) range: Range<usize>,
@@ -54,7 +54,7 @@ pub(super) struct Out {
 }
 
 /// What the engine did with the next job of a piece.
-pub(super) enum Offered {
+pub(super) enum OfferOutcome {
     /// It has the bytes up to here.
     Taken(usize),
     /// It is to be asked again later.
@@ -64,8 +64,8 @@ pub(super) enum Offered {
 }
 
 /// A job that came back in time.
-pub(super) struct Back {
-    pub(super) out: Out,
+pub(super) struct FinishedJob {
+    pub(super) out: OfferedJob,
     /// Its memory, to be [freed](Jobs::free).
     pub(super) result: Result<Buffer, ()>,
 }
@@ -128,18 +128,18 @@ impl Jobs {
     pub(super) fn offer(
         &mut self,
         engine: &dyn Accelerator,
-        home: &Arc<Post>,
+        home: &Arc<QueueInbox>,
         volume: &Arc<Volume>,
         piece: &Piece,
         (slot, encrypts): (u32, bool),
         (bytes, next): (&[u8], usize),
-    ) -> Offered {
+    ) -> OfferOutcome {
         let sector = volume.segments()[piece.segment].sector_size().bytes();
         let most = engine.max_sectors().map_or(usize::MAX, |n| n.max(1).saturating_mul(sector));
         let range = next..piece.range().end.min(next.saturating_add(most));
         let is_stuck = self.is_stuck(engine.patience());
         // Jobs that are out bring memory back. If an engine keeps it all for ever, this thread does the crypto.
-        let no_room = if self.out == 0 { Offered::Refused } else { Offered::Full };
+        let no_room = if self.out == 0 { OfferOutcome::Refused } else { OfferOutcome::Full };
         let Some(mut memory) = self.alloc(range.len()) else { return no_room };
         let Some(id) = self.reserve() else {
             self.free(memory);
@@ -151,7 +151,8 @@ impl Jobs {
         // Before it is submitted: it may come back at once.
         let now = Instant::now();
         let end = range.end;
-        self.table[id.number as usize].job = Some(Out { slot, range, deadline: now + engine.patience() });
+        self.table[id.number as usize].job =
+            Some(OfferedJob { slot, range, deadline: now + engine.patience() });
         self.out += 1;
         if let Err(job) = engine.submit(job) {
             self.over(id);
@@ -160,18 +161,22 @@ impl Jobs {
             }
             self.stuck = is_stuck;
             if !is_stuck {
-                return Offered::Full;
+                return OfferOutcome::Full;
             }
             self.tell(engine, "it takes no jobs");
-            return Offered::Refused;
+            return OfferOutcome::Refused;
         }
         (self.moved, self.stuck) = (Some(now), false);
-        Offered::Taken(end)
+        OfferOutcome::Taken(end)
     }
 
     /// The engine has answered. None: too late; the request went on without it.
-    pub(super) fn returned(&mut self, engine: &dyn Accelerator, returned: Returned) -> Option<Back> {
-        let Returned { id, buffer, result } = returned;
+    pub(super) fn returned(
+        &mut self,
+        engine: &dyn Accelerator,
+        returned: ReturnedJob,
+    ) -> Option<FinishedJob> {
+        let ReturnedJob { id, buffer, result } = returned;
         self.moved = Some(Instant::now());
         let Some(out) = self.over(id) else {
             self.free(buffer);
@@ -188,11 +193,11 @@ impl Jobs {
                 Err(())
             }
         };
-        Some(Back { out, result })
+        Some(FinishedJob { out, result })
     }
 
     /// Gives up a job that has stalled, if there is one.
-    pub(super) fn stalled(&mut self, engine: &dyn Accelerator, now: Instant) -> Option<Out> {
+    pub(super) fn stalled(&mut self, engine: &dyn Accelerator, now: Instant) -> Option<OfferedJob> {
         let late = |entry: &Entry| entry.job.as_ref().is_some_and(|job| job.deadline <= now);
         let (number, entry) = (0..).zip(&self.table).find(|(_, entry)| late(entry))?;
         let out = self.over(JobId { number, use_of: entry.use_of })?;
@@ -216,7 +221,7 @@ impl Jobs {
     }
 
     /// Ends a job. None: it has been given up before.
-    fn over(&mut self, id: JobId) -> Option<Out> {
+    fn over(&mut self, id: JobId) -> Option<OfferedJob> {
         let entry = self.table.get_mut(id.number as usize).filter(|entry| entry.use_of == id.use_of)?;
         let job = entry.job.take()?;
         entry.use_of = entry.use_of.wrapping_add(1);

@@ -3,23 +3,23 @@
 use std::ops::Range;
 
 use super::Queue;
-use crate::locks::Claimed;
-use crate::mover::Waiting;
-use crate::slot::{Class, Lock, Op};
+use crate::locks::LockOutcome;
+use crate::mover::LockWaiter;
+use crate::slot::{LockState, RequestClass, SlotOperation};
 
 impl Queue {
     /// Begins, when its sectors are its own, or are shared with others that read.
     pub(super) fn take_lock(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let moves = match slot.op {
-            Op::Discard => self.mapping.discards(),
+            SlotOperation::Discard => self.mapping.discards(),
             op => op.reads() || op.changes(),
         };
-        if moves && slot.lock == Lock::None && self.epochs.locks() {
-            let waiting = || Waiting::Request(self.post.clone(), index);
+        if moves && slot.lock == LockState::None && self.epochs.locks() {
+            let waiting = || LockWaiter::Request(self.post.clone(), index);
             let claimed = self.mapping.locks().claim(slot.start..slot.end, slot.op.reads(), waiting);
-            slot.lock = if claimed == Claimed::Taken { Lock::Taken } else { Lock::Listed };
-            if claimed == Claimed::Waits {
+            slot.lock = if claimed == LockOutcome::Taken { LockState::Taken } else { LockState::Listed };
+            if claimed == LockOutcome::Waits {
                 return;
             }
             // Who had the sectors may have moved them.
@@ -29,18 +29,18 @@ impl Queue {
     }
 
     /// Takes the lock of whole sectors for a write on the fast path; `None`: another request has one of them.
-    pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<Lock> {
+    pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<LockState> {
         if !self.epochs.locks() {
-            return Some(Lock::None);
+            return Some(LockState::None);
         }
         let taken = self.mapping.locks().take(range.clone(), false);
         self.renew();
-        taken.then_some(Lock::Taken)
+        taken.then_some(LockState::Taken)
     }
 
     /// Gives back what [`lock_now`](Self::lock_now) took.
-    pub(super) fn unlock_now(&self, range: Range<u64>, lock: Lock) {
-        if lock == Lock::Taken {
+    pub(super) fn unlock_now(&self, range: Range<u64>, lock: LockState) {
+        if lock == LockState::Taken {
             self.mapping.locks().give_back(range, false);
         }
     }
@@ -48,12 +48,12 @@ impl Queue {
     /// A request does nothing with its sectors any more.
     pub(super) fn unlock(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        let (range, shared) = (slot.start..slot.end, slot.class == Class::Read);
-        match std::mem::replace(&mut slot.lock, Lock::None) {
-            Lock::None => {}
-            Lock::Taken => self.mapping.locks().give_back(range, shared),
-            Lock::Listed => {
-                self.mapping.locks().leave(range, Waiting::Request(self.post.clone(), index));
+        let (range, shared) = (slot.start..slot.end, slot.class == RequestClass::Read);
+        match std::mem::replace(&mut slot.lock, LockState::None) {
+            LockState::None => {}
+            LockState::Taken => self.mapping.locks().give_back(range, shared),
+            LockState::Listed => {
+                self.mapping.locks().leave(range, LockWaiter::Request(self.post.clone(), index));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::piece::Piece;
 
 /// Writes that wait for others.
-pub(super) struct Order {
+pub(super) struct WriteQueue {
     /// Encrypted, to be sorted: their lower device and offset.
     sorted: Batch,
     /// Takes the place of `sorted` while that is written.
@@ -16,7 +16,7 @@ pub(super) struct Order {
 
 type Batch = Vec<(usize, u64, u32)>;
 
-impl Order {
+impl WriteQueue {
     pub(super) fn new(room: usize) -> Self {
         let list = || Vec::with_capacity(room);
         Self { sorted: list(), spare: list(), arrivals: VecDeque::with_capacity(room) }
@@ -49,7 +49,7 @@ impl Order {
         self.sorted.push((piece.device, piece.lower, index));
     }
 
-    /// What has come together since the last time, by sector. It is to be [given back](Order::reuse).
+    /// What has come together since the last time, by sector. It is to be [given back](WriteQueue::reuse).
     pub(super) fn batch(&mut self) -> Option<Batch> {
         if self.sorted.is_empty() {
             return None;

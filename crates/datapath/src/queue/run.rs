@@ -6,16 +6,16 @@ mod parts;
 mod share;
 mod straight;
 
-use underseal_device::{Buffer, Finished, Io, Now, Started};
+use underseal_device::{Buffer, Finished, Immediate, Io, Started};
 
 use super::{Full, Queue};
-use crate::piece::{Piece, Place};
-use crate::slot::{Class, Op, Slot, Stage};
+use crate::piece::{Piece, PieceKind};
+use crate::slot::{RequestClass, Slot, SlotOperation, SlotStage};
 use crate::stats::nanos;
 use crate::{Completion, Error, ErrorKind, Result, WriteOrder};
 
 /// What a step came to.
-pub(super) enum Step {
+pub(super) enum StepOutcome {
     /// The piece is done.
     Done,
     /// Somebody else has it, or it waits for its turn.
@@ -30,72 +30,74 @@ impl Queue {
             let devices = self.channels.len();
             let slot = self.slots.get(index);
             match slot.op {
-                Op::Flush { device } if device == devices => return self.complete(index, Ok(())),
-                Op::Flush { .. } => {}
+                SlotOperation::Flush { device } if device == devices => return self.complete(index, Ok(())),
+                SlotOperation::Flush { .. } => {}
                 _ if slot.at < slot.end => {}
-                Op::Modify { reads: true, .. } => {
+                SlotOperation::Modify { reads: true, .. } => {
                     self.overlay(index);
                     continue;
                 }
                 _ if slot.then_flush => {
-                    slot.op = Op::Flush { device: 0 };
+                    slot.op = SlotOperation::Flush { device: 0 };
                     continue;
                 }
                 _ => return self.complete(index, Ok(())),
             }
             match self.step(index) {
-                Step::Done => {}
-                Step::Pending => return,
-                Step::Failed(e) => return self.complete(index, Err(e)),
+                StepOutcome::Done => {}
+                StepOutcome::Pending => return,
+                StepOutcome::Failed(e) => return self.complete(index, Err(e)),
             }
         }
     }
 
     /// A step ended that was taken outside of [`Queue::run`].
-    fn went_on(&mut self, index: u32, step: Step) {
+    fn went_on(&mut self, index: u32, step: StepOutcome) {
         match step {
-            Step::Done => self.run(index),
-            Step::Pending => {}
-            Step::Failed(e) => self.complete(index, Err(e)),
+            StepOutcome::Done => self.run(index),
+            StepOutcome::Pending => {}
+            StepOutcome::Failed(e) => self.complete(index, Err(e)),
         }
     }
 
     /// Does the next piece, or hands it to somebody.
-    fn step(&mut self, index: u32) -> Step {
+    fn step(&mut self, index: u32) -> StepOutcome {
         let slot = self.slots.get(index);
         let op = slot.op;
-        if let Op::Flush { device } = op {
+        if let SlotOperation::Flush { device } = op {
             return self.start(index, device, Io::Flush);
         }
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return Step::Failed(no_key()) };
-        let Some(piece) = Piece::next_of(slot, volume) else { return Step::Failed(beyond()) };
+        let Some(volume) = self.epochs.volume(slot.epoch) else { return StepOutcome::Failed(no_key()) };
+        let Some(piece) = Piece::next_of(slot, volume) else { return StepOutcome::Failed(beyond()) };
         slot.piece = piece;
         match piece.place {
-            Place::Stored => {}
-            Place::Zero => {
-                if let (true, Stage::Ready(Some(buffer))) = (op.reads(), &mut slot.stage) {
+            PieceKind::Stored => {}
+            PieceKind::Zero => {
+                if let (true, SlotStage::Ready(Some(buffer))) = (op.reads(), &mut slot.stage) {
                     buffer[piece.range()].fill(0);
                 }
                 return self.advance(index);
             }
-            Place::Error => return Step::Failed(piece.error()),
+            PieceKind::Error => return StepOutcome::Failed(piece.error()),
         }
         if op.zeroes() && slot.order == WriteOrder::Arrival && self.order.first() != Some(index) {
-            slot.stage = Stage::Turn(slot.stage.take());
-            return Step::Pending;
+            slot.stage = SlotStage::Turn(slot.stage.take());
+            return StepOutcome::Pending;
         }
         let (device, offset, len) = (piece.device, piece.lower, piece.len);
         match (op, slot.stage.take()) {
-            (Op::Discard, _) if !self.mapping.discards() => self.advance(index),
-            (Op::Discard, _) => self.start(index, device, Io::Discard { offset, len }),
-            (Op::Prefetch, _) => self.start(index, device, Io::Prefetch { offset, len }),
+            (SlotOperation::Discard, _) if !self.mapping.discards() => self.advance(index),
+            (SlotOperation::Discard, _) => self.start(index, device, Io::Discard { offset, len }),
+            (SlotOperation::Prefetch, _) => self.start(index, device, Io::Prefetch { offset, len }),
             // It came when it was.
-            (Op::ZeroBelow { fast, .. }, _) if !piece.is_null(volume) => {
+            (SlotOperation::ZeroBelow { fast, .. }, _) if !piece.is_null(volume) => {
                 self.write_zeros_instead(index, fast)
             }
-            (Op::ZeroBelow { punch, .. }, _) => self.start(index, device, Io::Zero { offset, len, punch }),
-            (Op::WriteZeros, None) => self.write_zeros_instead(index, false),
-            (Op::WriteZeros, Some(mut buffer)) => {
+            (SlotOperation::ZeroBelow { punch, .. }, _) => {
+                self.start(index, device, Io::Zero { offset, len, punch })
+            }
+            (SlotOperation::WriteZeros, None) => self.write_zeros_instead(index, false),
+            (SlotOperation::WriteZeros, Some(mut buffer)) => {
                 buffer[piece.range()].fill(0);
                 let tags = slot.tags.as_deref_mut().unwrap_or_default();
                 match piece.encrypt(volume, &mut buffer, tags) {
@@ -105,24 +107,24 @@ impl Queue {
             }
             (op, Some(buffer)) if op.reads() => self.read(index, buffer),
             (_, Some(buffer)) => self.encrypt(index, buffer),
-            (_, None) => Step::Failed(kept()),
+            (_, None) => StepOutcome::Failed(kept()),
         }
     }
 
-    fn read(&mut self, index: u32, mut buffer: Buffer) -> Step {
+    fn read(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
         let piece = slot.piece;
         let tags = slot.tags.as_deref_mut().unwrap_or_default();
         let now = piece.read_now(&mut *self.channels[piece.device], &mut buffer, tags);
-        self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
+        self.adaptive.saw_read(matches!(now, Immediate::Blocked(_)));
         match now {
-            Now::Done => {
+            Immediate::Done => {
                 self.lower_over(index);
                 self.decrypt(index, buffer)
             }
-            Now::Blocked(done) => self.start_rest(index, buffer, done),
-            Now::Failed(e) => {
+            Immediate::Blocked(done) => self.start_rest(index, buffer, done),
+            Immediate::Failed(e) => {
                 let error = self.unread(&piece, e);
                 self.fail(index, buffer, error)
             }
@@ -130,7 +132,7 @@ impl Queue {
     }
 
     /// Writes the piece, whose bytes are encrypted.
-    fn write(&mut self, index: u32, buffer: Buffer) -> Step {
+    fn write(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
         let piece = slot.piece;
@@ -139,13 +141,13 @@ impl Queue {
         }
         let tags = slot.tags.as_deref().unwrap_or_default();
         match piece.write_now(&mut *self.channels[piece.device], &buffer, tags) {
-            Now::Done => {
-                self.slots.get(index).stage = Stage::Ready(Some(buffer));
+            Immediate::Done => {
+                self.slots.get(index).stage = SlotStage::Ready(Some(buffer));
                 self.lower_over(index);
                 self.advance(index)
             }
-            Now::Blocked(done) => self.start_rest(index, buffer, done),
-            Now::Failed(e) => {
+            Immediate::Blocked(done) => self.start_rest(index, buffer, done),
+            Immediate::Failed(e) => {
                 let error = self.lower(piece.device, e);
                 self.fail(index, buffer, error)
             }
@@ -153,7 +155,7 @@ impl Queue {
     }
 
     /// Starts what is left of a piece of which so many bytes have been read or written.
-    fn start_rest(&mut self, index: u32, buffer: Buffer, done: usize) -> Step {
+    fn start_rest(&mut self, index: u32, buffer: Buffer, done: usize) -> StepOutcome {
         let slot = self.slots.get(index);
         let piece = slot.piece;
         let durable = slot.op.is_durable();
@@ -176,13 +178,14 @@ impl Queue {
         self.start(index, piece.device, io)
     }
 
-    fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
+    fn start(&mut self, index: u32, device: usize, io: Io) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.device = device;
-        slot.stage = if let Io::Flush = io { Stage::Flushes(slot.stage.take()) } else { Stage::Below };
+        slot.stage =
+            if let Io::Flush = io { SlotStage::Flushes(slot.stage.take()) } else { SlotStage::Below };
         let channel = &mut self.channels[device];
         match self.ring.channel(device, |ring| channel.start(ring, index, io)) {
-            Started::Pending => Step::Pending,
+            Started::Pending => StepOutcome::Pending,
             Started::Finished(done) => self.piece_over(index, done),
         }
     }
@@ -198,22 +201,22 @@ impl Queue {
         self.went_on(index, step);
     }
 
-    fn piece_over(&mut self, index: u32, done: Finished) -> Step {
+    fn piece_over(&mut self, index: u32, done: Finished) -> StepOutcome {
         let Finished { buffer, tags, result, .. } = done;
         let slot = self.slots.get(index);
         slot.tags = slot.tags.take().or(tags);
-        slot.stage = Stage::Ready(slot.stage.take().or(buffer));
+        slot.stage = SlotStage::Ready(slot.stage.take().or(buffer));
         if let Err(e) = result {
-            if let (Op::ZeroBelow { fast, .. }, true) = (slot.op, unsupported(&e)) {
+            if let (SlotOperation::ZeroBelow { fast, .. }, true) = (slot.op, unsupported(&e)) {
                 return self.write_zeros_instead(index, fast);
             }
             let (device, piece) = (slot.device, slot.piece);
             let failed = if slot.op.reads() { self.unread(&piece, e) } else { self.lower(device, e) };
-            return Step::Failed(failed);
+            return StepOutcome::Failed(failed);
         }
-        if let Op::Flush { device } = &mut slot.op {
+        if let SlotOperation::Flush { device } = &mut slot.op {
             *device += 1;
-            return Step::Done;
+            return StepOutcome::Done;
         }
         let reads = slot.op.reads();
         self.lower_over(index);
@@ -222,14 +225,14 @@ impl Queue {
         }
         match self.slots.get(index).stage.take() {
             Some(buffer) => self.decrypt(index, buffer),
-            None => Step::Failed(kept()),
+            None => StepOutcome::Failed(kept()),
         }
     }
 
-    fn write_zeros_instead(&mut self, index: u32, fast: bool) -> Step {
+    fn write_zeros_instead(&mut self, index: u32, fast: bool) -> StepOutcome {
         if fast {
             let context = "the lower device cannot zero without writing";
-            return Step::Failed(Error::new(ErrorKind::Unsupported, context));
+            return StepOutcome::Failed(Error::new(ErrorKind::Unsupported, context));
         }
         let slot = self.slots.get(index);
         let len = slot.end - slot.at;
@@ -247,15 +250,15 @@ impl Queue {
             }
         }
         let slot = self.slots.get(index);
-        (slot.op, slot.stage) = (Op::WriteZeros, Stage::Ready(Some(buffer)));
-        Step::Done
+        (slot.op, slot.stage) = (SlotOperation::WriteZeros, SlotStage::Ready(Some(buffer)));
+        StepOutcome::Done
     }
 
     /// There is no memory for its zeros now.
-    fn starves(&mut self, index: u32) -> Step {
-        self.slots.get(index).op = Op::WriteZeros;
+    fn starves(&mut self, index: u32) -> StepOutcome {
+        self.slots.get(index).op = SlotOperation::WriteZeros;
         self.starved.push_back(index);
-        Step::Pending
+        StepOutcome::Pending
     }
 
     /// Writes what may go down now. False when there was nothing. This is the one place from which writes are submitted
@@ -276,15 +279,15 @@ impl Queue {
         while let Some(index) = self.order.first() {
             let slot = self.slots.get(index);
             match slot.stage {
-                Stage::Encrypted(_) => {
+                SlotStage::Encrypted(_) => {
                     if let Some(buffer) = slot.stage.take() {
                         self.leave_line(index);
                         let step = self.write(index, buffer);
                         self.went_on(index, step);
                     }
                 }
-                Stage::Turn(_) => {
-                    slot.stage = Stage::Ready(slot.stage.take());
+                SlotStage::Turn(_) => {
+                    slot.stage = SlotStage::Ready(slot.stage.take());
                     self.run(index);
                 }
                 _ => break,
@@ -326,17 +329,17 @@ impl Queue {
     }
 
     /// All is done with the piece.
-    fn advance(&mut self, index: u32) -> Step {
+    fn advance(&mut self, index: u32) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.at += slot.piece.len;
         self.moved += slot.piece.len;
-        Step::Done
+        StepOutcome::Done
     }
 
     /// The piece, whose memory this is, failed.
-    fn fail(&mut self, index: u32, buffer: Buffer, error: Error) -> Step {
-        self.slots.get(index).stage = Stage::Ready(Some(buffer));
-        Step::Failed(error)
+    fn fail(&mut self, index: u32, buffer: Buffer, error: Error) -> StepOutcome {
+        self.slots.get(index).stage = SlotStage::Ready(Some(buffer));
+        StepOutcome::Failed(error)
     }
 
     /// A request, or a part of one, is over.
@@ -353,19 +356,19 @@ impl Queue {
             self.slots.take(index);
         self.epochs.unpin(epoch);
         let mut buffer = stage.take();
-        if class != Class::Read && class != Class::Flush {
+        if class != RequestClass::Read && class != RequestClass::Flush {
             self.writes.leave(&index, |next| self.runnable.push_back(*next));
         }
         spare.into_iter().chain([tags]).flatten().for_each(|scratch| self.arena.free(scratch));
         let bytes = match (op, &mut buffer) {
-            (Op::Read { view: Some((from, len)) }, Some(buffer)) => {
+            (SlotOperation::Read { view: Some((from, len)) }, Some(buffer)) => {
                 buffer.copy_within(from..from + len, 0);
                 buffer.truncate(len);
                 len as u64
             }
             _ => end - start,
         };
-        if class == Class::Other
+        if class == RequestClass::Other
             && let Some(zeros) = buffer.take()
         {
             self.arena.free(zeros);

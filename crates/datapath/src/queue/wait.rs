@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use underseal_device::{POLLIN, Ring};
 
 use super::{BELL, Queue};
-use crate::post::Letter;
+use crate::post::QueueMessage;
 
 /// How long a queue has nothing to do until it gives the memory of large requests back.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Whether a queue's thread may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum SleepDecision {
     /// Not now: there is something to [`poll`](Queue::poll) for.
     None,
     /// Until its descriptor is readable.
@@ -65,15 +65,15 @@ impl Queue {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn rest(&mut self) -> io::Result<Rest> {
+    pub fn rest(&mut self) -> io::Result<SleepDecision> {
         let busy = self.has_something_to_do() || !self.ready.is_empty() || !self.events.is_empty();
         self.ring.submit()?;
         if busy || !self.may_sleep() {
-            return Ok(Rest::None);
+            return Ok(SleepDecision::None);
         }
         self.rests = true;
         let deadline = [self.jobs.deadline(), self.idle_until(), self.ring.next_deadline()];
-        Ok(deadline.into_iter().flatten().min().map_or(Rest::Ready, Rest::Until))
+        Ok(deadline.into_iter().flatten().min().map_or(SleepDecision::Ready, SleepDecision::Until))
     }
 
     /// Something came of looking around, or will.
@@ -146,10 +146,12 @@ impl Queue {
         self.post.take(&mut self.letters);
         while let Some(letter) = self.letters.pop_front() {
             match letter {
-                Letter::Task(task) => self.task_over(task),
-                Letter::Job(returned) => self.job_over(returned),
-                Letter::Look => self.mapping.control().has_looked(&self.post, self.slots.oldest_below()),
-                Letter::Granted(index) => {
+                QueueMessage::Task(task) => self.task_over(task),
+                QueueMessage::Job(returned) => self.job_over(returned),
+                QueueMessage::Look => {
+                    self.mapping.control().has_looked(&self.post, self.slots.oldest_below())
+                }
+                QueueMessage::Granted(index) => {
                     // Who had the sectors may have moved them.
                     self.renew();
                     self.begin(index);

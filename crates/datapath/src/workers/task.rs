@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use underseal_device::{Buffer, Channel, Now};
+use underseal_device::{Buffer, Channel, Immediate};
 use underseal_volume::Volume;
 
-use crate::piece::{Piece, Refused};
-use crate::post::{Letter, Post};
+use crate::piece::{Piece, RefusedSector};
+use crate::post::{QueueInbox, QueueMessage};
 
 /// One call of the cipher, perhaps with the I/O before or after it.
 pub(crate) struct Task {
     pub(crate) slot: u32,
-    pub(crate) work: Work,
+    pub(crate) work: CryptoWork,
     /// It may be taken back: it was given away only to be faster.
     pub(crate) is_surplus: bool,
     /// Another surplus task was with workers when it was given.
@@ -24,15 +24,15 @@ pub(crate) struct Task {
     /// Its memory for tuples.
     pub(crate) tags: Option<Buffer>,
     /// Whose it is.
-    pub(crate) home: Arc<Post>,
+    pub(crate) home: Arc<QueueInbox>,
     pub(crate) given: Instant,
     pub(crate) started: Instant,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: TaskOutcome,
 }
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum CryptoWork {
     Decrypt,
     Encrypt,
     ReadAndDecrypt,
@@ -41,7 +41,7 @@ pub(crate) enum Work {
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum TaskOutcome {
     Untouched,
     /// All that was asked for is done.
     Done,
@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
     Blocked(usize),
     Failed(underseal_device::Error),
     /// The cipher refused a sector.
-    Broken(Refused),
+    Broken(RefusedSector),
     /// The worker panicked.
     Died,
 }
@@ -63,31 +63,31 @@ impl Task {
         let channel = channels.get_mut(piece.device);
         // A worker without channels does the crypto only.
         let moved = match (&work, channel) {
-            (Work::Decrypt, _) => Ok(Now::Done),
-            (Work::ReadAndDecrypt, None) => Ok(Now::Blocked(0)),
-            (Work::ReadAndDecrypt, Some(channel)) => Ok(piece.read_now(&mut **channel, buffer, tags)),
-            (Work::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Now::Done),
-            (Work::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, tags).map(|()| {
-                channel.map_or(Now::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
+            (CryptoWork::Decrypt, _) => Ok(Immediate::Done),
+            (CryptoWork::ReadAndDecrypt, None) => Ok(Immediate::Blocked(0)),
+            (CryptoWork::ReadAndDecrypt, Some(channel)) => Ok(piece.read_now(&mut **channel, buffer, tags)),
+            (CryptoWork::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Immediate::Done),
+            (CryptoWork::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, tags).map(|()| {
+                channel.map_or(Immediate::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
             }),
         };
         let done = match (moved, work) {
-            (Ok(Now::Done), Work::Decrypt | Work::ReadAndDecrypt) => {
-                piece.decrypt(volume, buffer, tags).map(|()| Now::Done)
+            (Ok(Immediate::Done), CryptoWork::Decrypt | CryptoWork::ReadAndDecrypt) => {
+                piece.decrypt(volume, buffer, tags).map(|()| Immediate::Done)
             }
             (moved, _) => moved,
         };
         self.outcome = match done {
-            Ok(Now::Done) => Outcome::Done,
-            Ok(Now::Blocked(done)) => Outcome::Blocked(done),
-            Ok(Now::Failed(e)) => Outcome::Failed(e),
-            Err(e) => Outcome::Broken(e),
+            Ok(Immediate::Done) => TaskOutcome::Done,
+            Ok(Immediate::Blocked(done)) => TaskOutcome::Blocked(done),
+            Ok(Immediate::Failed(e)) => TaskOutcome::Failed(e),
+            Err(e) => TaskOutcome::Broken(e),
         };
     }
 
     /// Sends it home.
     pub(crate) fn send(self) {
         let home = self.home.clone();
-        home.send(Letter::Task(self));
+        home.send(QueueMessage::Task(self));
     }
 }

@@ -5,7 +5,7 @@ mod volume;
 use std::ops::Range;
 
 use underseal_cipher::InOutBuf;
-use underseal_integrity::{DISCARDED, ErrorKind, Flags, Mode, Tags};
+use underseal_integrity::{DISCARDED, ErrorKind, Flags, TagMaker, WriteMode};
 use volume::{
     AEAD, AEAD_MAC, Block, CHACHA, CHANGED, Column, Copies, HASH, KEYED, KEYED_MAC, NONE, SIZE, contents,
     open,
@@ -117,7 +117,7 @@ fn forge(copies: &Copies, bytes: &mut [u8], block: u64, of: &[u8]) {
     bytes[data.clone()].copy_from_slice(of);
     if let Some(hash) = copies.column.hash(77) {
         let salt = copies.superblock.flags.has(Flags::FIXED_HMAC).then_some(copies.superblock.salt);
-        Tags::new(hash, salt, tag.len(), data.len()).make(block, of, &mut made);
+        TagMaker::new(hash, salt, tag.len(), data.len()).make(block, of, &mut made);
     } else {
         copies.column.cipher(77).seal(block, InOutBuf::from(&mut bytes[data]), &mut made).unwrap();
     }
@@ -253,7 +253,7 @@ fn cut_and_said(copies: &Copies) -> Attacked {
 }
 
 /// Opens what an attacker left, in this mode, and looks whether the owner sees what he should.
-fn look_at(copies: &Copies, attacked: &Attacked, mode: Mode, seen: Seen, what: &str) {
+fn look_at(copies: &Copies, attacked: &Attacked, mode: WriteMode, seen: Seen, what: &str) {
     let column = &copies.column;
     let opened = open(column, &attacked.bytes, &column.options(mode));
     let mut volume = match (opened, seen) {
@@ -297,11 +297,11 @@ fn every_attack_is_noticed_or_not_as_the_table_says() {
         // Nothing is noticed where there was no attack.
         for bytes in [&copies.old, &copies.journal, &copies.new] {
             let attacked = Attacked { bytes: bytes.clone(), blocks: vec![] };
-            look_at(&copies, &attacked, Mode::Journal, Nothing, column.name);
+            look_at(&copies, &attacked, WriteMode::Journal, Nothing, column.name);
         }
         for row in &TABLE {
             let what = format!("{}: {}", column.name, row.name);
-            look_at(&copies, &(row.make)(&copies), Mode::Journal, row.seen[nth], &what);
+            look_at(&copies, &(row.make)(&copies), WriteMode::Journal, row.seen[nth], &what);
         }
     }
 }
@@ -309,11 +309,12 @@ fn every_attack_is_noticed_or_not_as_the_table_says() {
 #[test]
 fn what_the_mode_makes_of_a_bitmap_that_somebody_claims() {
     let copies = Copies::of(KEYED, true);
-    for (mode, seen) in [(Mode::Journal, KEY), (Mode::Direct, KEY), (Mode::Bitmap, Nothing)] {
+    for (mode, seen) in [(WriteMode::Journal, KEY), (WriteMode::Direct, KEY), (WriteMode::Bitmap, Nothing)] {
         look_at(&copies, &bitmap(&copies), mode, seen, &format!("{mode:?}"));
     }
     // Whoever allows it has the forger's data made authentic.
-    let options = underseal_integrity::Options { legacy_recalculate: true, ..KEYED.options(Mode::Journal) };
+    let options =
+        underseal_integrity::OpenSettings { legacy_recalculate: true, ..KEYED.options(WriteMode::Journal) };
     for attacked in [recalculating(&copies), bitmap(&copies)] {
         let mut volume = open(&KEYED, &attacked.bytes, &options).map_err(|(e, _)| e).unwrap();
         volume.wait_until_recalculated();
@@ -330,7 +331,7 @@ fn blocks_of_other_volumes_are_taken_where_tags_have_neither_key_nor_salt() {
         bytes[at.clone()].copy_from_slice(&theirs.new[at]);
     }
     let attacked = Attacked { bytes, blocks: vec![(CHANGED, Some(contents(CHANGED, 2)))] };
-    look_at(&copies, &attacked, Mode::Journal, Nothing, "no salt");
+    look_at(&copies, &attacked, WriteMode::Journal, Nothing, "no salt");
 }
 
 #[test]
@@ -340,8 +341,8 @@ fn a_forger_may_write_where_discards_are_allowed() {
         let mut attacked = data_byte(&copies);
         attacked.bytes[copies.places(5)[1].clone()].fill(DISCARDED);
         let seen = if column.name == "none" { Nothing } else { Fails };
-        look_at(&copies, &attacked, Mode::Journal, seen, column.name);
-        let mut options = column.options(Mode::Journal);
+        look_at(&copies, &attacked, WriteMode::Journal, seen, column.name);
+        let mut options = column.options(WriteMode::Journal);
         options.allow_discards = true;
         match open(&column, &attacked.bytes, &options) {
             Ok(mut volume) => assert!(volume.read(5).is_ok_and(|data| data != contents(5, 1))),
@@ -355,7 +356,7 @@ fn a_journal_that_is_refused_leaves_what_is_in_place_for_recovery() {
     for column in COLUMNS {
         let copies = Copies::of(column, true);
         let attacked = commit_id(&copies);
-        let volume = open(&column, &attacked.bytes, &column.options(Mode::Recovery));
+        let volume = open(&column, &attacked.bytes, &column.options(WriteMode::Recovery));
         let mut volume = volume.map_err(|(e, _)| e).unwrap();
         for block in 0..volume.blocks() {
             assert!(volume.read(block) == Ok(contents(block, 1)), "{}: {block}", column.name);
@@ -371,16 +372,16 @@ fn the_flag_that_gives_the_superblock_its_mac_can_be_taken_away() {
     for (column, seen) in [(AEAD_MAC, Nothing), (KEYED_MAC, Fails)] {
         let copies = Copies::of(column, true);
         let mut attacked = cut_and_said(&copies);
-        look_at(&copies, &attacked, Mode::Journal, TAG, column.name);
+        look_at(&copies, &attacked, WriteMode::Journal, TAG, column.name);
         attacked.bytes[FIXED_HMAC / 8] ^= 1 << (FIXED_HMAC % 8);
         // Salt and MAC belong together: tags that are made here have neither now.
         let blocks = (0..copies.geometry.provided()).map(|block| (block, Some(contents(block, 1))));
         attacked.blocks = blocks.collect();
-        look_at(&copies, &attacked, Mode::Journal, seen, column.name);
+        look_at(&copies, &attacked, WriteMode::Journal, seen, column.name);
         // It takes no recalculation along.
         attacked.bytes[24] |= u8::try_from(Flags::RECALCULATING.0).unwrap();
         if column.hash.is_some() {
-            look_at(&copies, &attacked, Mode::Journal, KEY, column.name);
+            look_at(&copies, &attacked, WriteMode::Journal, KEY, column.name);
         }
     }
 }
@@ -393,7 +394,7 @@ fn no_bit_of_a_superblock_makes_wrong_data_right() {
         for bit in 0..64 * 8 {
             let mut bytes = copies.old.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let Ok(mut volume) = open(&column, &bytes, &column.options(Mode::Journal)) else { continue };
+            let Ok(mut volume) = open(&column, &bytes, &column.options(WriteMode::Journal)) else { continue };
             opened += 1;
             assert!(!column.mac || bit == FIXED_HMAC, "{}: bit {bit} is in the MAC", column.name);
             let blocks = volume.blocks();
@@ -426,7 +427,7 @@ fn a_header_that_names_another_type_makes_a_forger_s_data_be_read() {
         beside: Some((28, underseal_cipher::IntegrityKind::None)),
         ..NONE
     };
-    let mut volume = open(&ctr, &bytes, &ctr.options(Mode::Journal)).map_err(|(e, _)| e).unwrap();
+    let mut volume = open(&ctr, &bytes, &ctr.options(WriteMode::Journal)).map_err(|(e, _)| e).unwrap();
     let mut wanted = contents(5, 1);
     wanted[100] ^= 0x20;
     assert!(volume.read(5) == Ok(wanted), "it is read as the forger wanted it");
@@ -437,7 +438,7 @@ fn a_volume_that_was_cut_short_says_how_large_it_was() {
     let copies = Copies::of(AEAD, true);
     for len in [0, 1 << 9, 4 << 10, 8 << 10, 100 << 10, 400 << 10, SIZE - 16384] {
         let bytes = &copies.old[..len];
-        let Err((e, _)) = open(&AEAD, bytes, &AEAD.options(Mode::Journal)) else {
+        let Err((e, _)) = open(&AEAD, bytes, &AEAD.options(WriteMode::Journal)) else {
             panic!("{len} bytes open")
         };
         let text = underseal_error::with_causes(&e).to_string();
@@ -446,7 +447,7 @@ fn a_volume_that_was_cut_short_says_how_large_it_was() {
     }
     // What is left can be read.
     let bytes = &copies.old[..SIZE - (128 << 10)];
-    let recovery = open(&AEAD, bytes, &AEAD.options(Mode::Recovery));
+    let recovery = open(&AEAD, bytes, &AEAD.options(WriteMode::Recovery));
     let mut volume = recovery.map_err(|(e, _)| e).unwrap();
     assert!(volume.blocks() > 100 && volume.blocks() < copies.geometry.provided());
     assert!((0..volume.blocks()).all(|block| volume.read(block) == Ok(contents(block, 1))));

@@ -8,7 +8,8 @@ use underseal_cipher::{BuildOptions, Integrity, IntegrityKind, Key, SectorCipher
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Blocking, Device, RamDevice};
 use underseal_integrity::{
-    Disk, Disks, Format, Geometry, Hash, IntegrityDevice, Mode, Options, Settings, Superblock, format, look,
+    Disk, Disks, IntegrityDevice, KeyedHash, NewSuperblock, OpenSettings, RunSettings, Superblock,
+    VolumeGeometry, WriteMode, format, look,
 };
 use underseal_volume::{Segment, Volume};
 
@@ -98,19 +99,19 @@ impl Disk for Image {
 
 impl Column {
     /// The hash under a key: the owner's is 1.
-    pub(crate) fn hash(&self, of: u8) -> Option<Hash> {
+    pub(crate) fn hash(&self, of: u8) -> Option<KeyedHash> {
         self.hash.map(|name| {
             let key = name.starts_with("hmac").then(|| key(of, 32));
-            Hash::new(name, key.as_ref()).unwrap()
+            KeyedHash::new(name, key.as_ref()).unwrap()
         })
     }
 
-    pub(crate) fn options(&self, mode: Mode) -> Options {
-        let mac = self.mac.then(|| Hash::new("hmac(sha256)", Some(&key(2, 32))).unwrap());
+    pub(crate) fn options(&self, mode: WriteMode) -> OpenSettings {
+        let mac = self.mac.then(|| KeyedHash::new("hmac(sha256)", Some(&key(2, 32))).unwrap());
         // As whoever is above says, if there is one who needs tags.
         let tag_size = self.beside.map(|(bytes, _)| u16::try_from(bytes).unwrap());
         let block_size = u32::try_from(BLOCK).ok().filter(|_| tag_size.is_some());
-        Options { hash: self.hash(1), journal_mac: mac, tag_size, block_size, ..Options::new(mode) }
+        OpenSettings { hash: self.hash(1), journal_mac: mac, tag_size, block_size, ..OpenSettings::new(mode) }
     }
 
     pub(crate) fn cipher(&self, of: u8) -> Arc<dyn SectorCipher> {
@@ -136,14 +137,14 @@ impl Column {
     /// A new volume whose blocks were never written.
     fn format(&self, has_salt: bool) -> Vec<u8> {
         let image = Image(RefCell::new(vec![0; SIZE]));
-        let options = self.options(Mode::Journal);
+        let options = self.options(WriteMode::Journal);
         let disks = Disks::one(&image);
-        let of = Format {
+        let of = NewSuperblock {
             tag_size: self.beside.map(|(bytes, _)| u16::try_from(bytes).unwrap()),
             journal_sectors: Some(800),
             interleave_sectors: Some(64),
             legacy_hmac: !has_salt,
-            ..Format::default()
+            ..NewSuperblock::default()
         };
         let superblock = of.superblock(&options, disks.sizes().unwrap()).unwrap();
         format(&disks, &options, &superblock).unwrap();
@@ -162,11 +163,11 @@ pub(crate) struct Open {
 pub(crate) fn open(
     column: &Column,
     bytes: &[u8],
-    options: &Options,
+    options: &OpenSettings,
 ) -> Result<Open, (underseal_integrity::Error, Vec<u8>)> {
     let ram = Arc::new(RamDevice::new(bytes.len() as u64));
     Blocking::new(&*ram).unwrap().write(0, bytes, false).unwrap();
-    let settings = Settings { workers: 1, ..Settings::default() };
+    let settings = RunSettings { workers: 1, ..RunSettings::default() };
     let layer = IntegrityDevice::open(ram.clone(), None, options, &settings);
     let layer = Arc::new(layer.map_err(|e| (e, all(&ram)))?);
     let segment = Segment::stored(0, layer.geometry().size, 0, 0, column.cipher(1));
@@ -236,7 +237,7 @@ pub(crate) const CHANGED: u64 = 16;
 /// Copies of one volume's disk at several times.
 pub(crate) struct Copies {
     pub(crate) column: Column,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: VolumeGeometry,
     pub(crate) superblock: Superblock,
     /// Every block is of version 1, and the volume was closed.
     pub(crate) old: Vec<u8>,
@@ -248,7 +249,7 @@ pub(crate) struct Copies {
 
 impl Copies {
     pub(crate) fn of(column: Column, has_salt: bool) -> Self {
-        let options = column.options(Mode::Journal);
+        let options = column.options(WriteMode::Journal);
         let fresh = column.format(has_salt);
         let mut volume = open(&column, &fresh, &options).map_err(|(e, _)| e).unwrap();
         let whole: Vec<u8> = (0..volume.blocks()).flat_map(|block| contents(block, 1)).collect();

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Mover, Policy, WriteOrder};
-use underseal_device::Kind;
+use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, RangeMover, WriteOrder};
+use underseal_device::IoKind;
 use underseal_device_lab::{Fault, FaultControl, Rule};
 use underseal_volume::Volume;
 
@@ -142,7 +142,7 @@ fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
 
 /// Has a part of the volume for itself, as one that moves it, and sets it anew.
 fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     for _ in 0..dice.length(4) {
         let sector = u64::from(setup.sector);
         let start = dice.below(setup.size / sector) * sector;
@@ -158,7 +158,7 @@ fn inject(setup: &Setup, control: &FaultControl, dice: &mut Dice) {
     control.clear();
     let some = |dice: &mut Dice| dice.pick(&[0.0, 0.01, 0.1]);
     let delay = Fault::Delay(Duration::from_micros(dice.length(2000)));
-    let writes = [Kind::Read, Kind::Write, Kind::Flush, Kind::Zero, Kind::Discard];
+    let writes = [IoKind::Read, IoKind::Write, IoKind::Flush, IoKind::Zero, IoKind::Discard];
     let faults = [(delay, 0.1), (Fault::EIO, 0.0), (FULL, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)];
     for (fault, chance) in faults {
         let chance = if chance > 0.0 { chance } else { some(dice) };

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use underseal_cipher::{BuildOptions, Integrity, IntegrityKind, Key, SectorCipher, SectorSize, build_with};
 use underseal_device::Device;
-use underseal_integrity::{Disks, Format, Hash, IntegrityDevice, Mode, Options, Settings, format};
+use underseal_integrity::{
+    Disks, IntegrityDevice, KeyedHash, NewSuperblock, OpenSettings, RunSettings, WriteMode, format,
+};
 
 use super::dice::Dice;
 use super::way::Way;
@@ -24,7 +26,7 @@ const SEALED: [Sealed; 5] = [
 /// What a seed decides about the layers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layer {
-    pub(crate) mode: Mode,
+    pub(crate) mode: WriteMode,
     /// The cipher whose tags they keep; none: they make their own.
     pub(crate) sealed: Option<Sealed>,
     hash: &'static str,
@@ -37,15 +39,21 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn new(mut dice: Dice) -> Self {
-        let mode = dice.pick(&[Mode::Journal, Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Inline]);
-        let is_inline = mode == Mode::Inline;
-        let makes_tags = mode == Mode::Bitmap || is_inline || dice.one_in(4);
-        let hash = if mode == Mode::Bitmap { ["crc32c", "sha256"] } else { ["crc32c", "hmac(sha256)"] };
+        let mode = dice.pick(&[
+            WriteMode::Journal,
+            WriteMode::Journal,
+            WriteMode::Bitmap,
+            WriteMode::Direct,
+            WriteMode::Inline,
+        ]);
+        let is_inline = mode == WriteMode::Inline;
+        let makes_tags = mode == WriteMode::Bitmap || is_inline || dice.one_in(4);
+        let hash = if mode == WriteMode::Bitmap { ["crc32c", "sha256"] } else { ["crc32c", "hmac(sha256)"] };
         Self {
             mode,
             sealed: (!makes_tags).then(|| dice.pick(&SEALED)),
             hash: dice.pick(&hash),
-            journal_mac: mode == Mode::Journal && dice.one_in(3),
+            journal_mac: mode == WriteMode::Journal && dice.one_in(3),
             settings: [dice.below(3) * (32 << 10), dice.below(2000), 1 + dice.below(4)],
             meta: !is_inline && dice.one_in(3),
             // Ciphers with tags have none.
@@ -55,30 +63,30 @@ impl Layer {
 
     /// What the device has to keep beside each block: longer than any tag, as the disk was formatted.
     pub(crate) fn tuple(&self) -> Option<u32> {
-        (self.mode == Mode::Inline).then_some(40)
+        (self.mode == WriteMode::Inline).then_some(40)
     }
 
     /// Whether a block that is being written when the power goes, or when the device fails, cannot be read until it is written again:
     /// data and tag are of different times. In mode B tags are made anew after a cut, but not after a write that failed.
     pub(crate) fn tears(&self, faults: bool, cuts: bool) -> bool {
         match self.mode {
-            Mode::Direct | Mode::Inline => faults || cuts,
-            Mode::Bitmap => faults,
+            WriteMode::Direct | WriteMode::Inline => faults || cuts,
+            WriteMode::Bitmap => faults,
             _ => false,
         }
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> OpenSettings {
         let hash = |name: &str| {
             let key = name.starts_with("hmac").then(|| Key::new(&[9; 32]).unwrap());
-            Hash::new(name, key.as_ref()).unwrap()
+            KeyedHash::new(name, key.as_ref()).unwrap()
         };
-        Options {
+        OpenSettings {
             hash: self.sealed.is_none().then(|| hash(self.hash)),
             journal_mac: self.journal_mac.then(|| hash("hmac(sha256)")),
             sectors_per_bit: Some(128),
             allow_discards: self.discards,
-            ..Options::new(self.mode)
+            ..OpenSettings::new(self.mode)
         }
     }
 
@@ -121,13 +129,13 @@ impl Layers {
             let way = |device: &Arc<dyn Device>| Way::new(device, Arc::default());
             let (data, meta) = (way(&device.data), device.meta.as_ref().map(way));
             let disks = Disks { data: &data, meta: meta.as_ref().map(|way| way as _) };
-            let of = Format {
+            let of = NewSuperblock {
                 tag_size: layer.sealed.map(|(_, _, bytes)| bytes),
                 block_size: sector,
                 // A few sections, so that they are used again soon.
                 journal_sectors: Some(1200),
                 interleave_sectors: Some(1024),
-                ..Format::default()
+                ..NewSuperblock::default()
             };
             let superblock = of.superblock(&options, disks.sizes().unwrap()).unwrap();
             format(&disks, &options, &superblock).unwrap();
@@ -143,12 +151,12 @@ impl Layers {
     /// What the layer's opening says.
     pub(crate) fn open(&self) -> underseal_integrity::Result<()> {
         let [tag_cache, millis, workers] = self.layer.settings;
-        let settings = Settings {
+        let settings = RunSettings {
             tag_cache: usize::try_from(tag_cache).unwrap(),
             commit_time: Duration::from_millis(millis),
             bitmap_time: Duration::from_millis(millis),
             workers: usize::try_from(workers).unwrap(),
-            ..Settings::default()
+            ..RunSettings::default()
         };
         let options = self.layer.options();
         let open = |device: &Below| {

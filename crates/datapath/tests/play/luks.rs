@@ -1,7 +1,7 @@
 //! A volume with a LUKS2 header of its own file: how far its reencryption is, is in there, and nowhere else.
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
-use underseal_datapath::Users;
+use underseal_datapath::ServedVolume;
 use underseal_volume::luks2::{self, BeginOptions, Ledger, NewKey, Passphrase, ResumeOptions, Stage};
 use underseal_volume::reencrypt::{
     self, Direction, Foreground, Ledger as _, Options, Outcome, Progress, Protection,
@@ -78,7 +78,7 @@ impl Luks {
         &mut self,
         (setup, dice, sums): (&Setup, &mut Dice, &mut Sums),
         (data, on): (&Way, &Way),
-        users: &Users,
+        users: &ServedVolume,
     ) -> Result<Outcome> {
         let mut header = Self::header(on)?;
         if header.reencryption()?.is_none() {

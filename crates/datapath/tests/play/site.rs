@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_datapath::{ErrorKind, Mapping, Pace, Users};
+use underseal_datapath::{ErrorKind, Mapping, Pace, ServedVolume};
 use underseal_device::Device;
 use underseal_volume::reencrypt::state::{About, Keys, State, StateLedger};
 use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Ledger, Options, Outcome, Plan, Progress};
@@ -115,7 +115,7 @@ impl Site {
     pub(crate) fn work(&self, mapping: &Arc<Mapping>, pace: &Arc<Pace>) {
         let (data, on) = self.ways();
         let sector = SectorSize::new(self.setup.sector).unwrap();
-        let users = match Users::new(mapping.clone(), sector, pace.clone(), LONG) {
+        let users = match ServedVolume::new(mapping.clone(), sector, pace.clone(), LONG) {
             Err(e) if e.kind() == ErrorKind::Busy => return,
             users => users.unwrap(),
         };
@@ -141,7 +141,7 @@ impl Site {
         }
     }
 
-    fn carry_out(&self, kept: &mut Kept, data: &Way, on: &Way, users: &Users) -> Result<Outcome> {
+    fn carry_out(&self, kept: &mut Kept, data: &Way, on: &Way, users: &ServedVolume) -> Result<Outcome> {
         let mut ledger = match &kept.job {
             Some(job) if job.is_begun => self.state(kept, on)?,
             _ => self.begin(kept, data, on, users)?,
@@ -169,7 +169,13 @@ impl Site {
     }
 
     /// Makes a state, and moves what is to be moved before.
-    fn begin<'w>(&self, kept: &mut Kept, data: &Way, on: &'w Way, users: &Users) -> Result<StateLedger<'w>> {
+    fn begin<'w>(
+        &self,
+        kept: &mut Kept,
+        data: &Way,
+        on: &'w Way,
+        users: &ServedVolume,
+    ) -> Result<StateLedger<'w>> {
         let plan = kept.job.as_ref().unwrap().plan.clone();
         // What is over is of no use.
         put(on, &[0; COPIES], 0)?;

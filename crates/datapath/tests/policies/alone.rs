@@ -6,7 +6,7 @@ use std::time::Duration;
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Device, Kind, RamDevice};
+use underseal_device::{Device, IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultDevice, Rule, StripeDevice};
 
 use super::*;
@@ -52,7 +52,7 @@ fn a_request_that_fails_fails_alone() {
 fn a_queue_that_goes_with_work_at_others_waits_for_it() {
     for text in POLICIES {
         let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
-        device.control().add(Rule::new(Fault::Delay(Duration::from_millis(2))).on(Kind::Write).chance(0.3));
+        device.control().add(Rule::new(Fault::Delay(Duration::from_millis(2))).on(IoKind::Write).chance(0.3));
         let mapping = Arc::new(mapping(Arc::new(device), pool()));
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
@@ -111,7 +111,7 @@ fn zeros_that_have_to_be_written_after_all_wait_for_memory() {
     let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
     // The device says that it can zero, and then that it cannot.
     let unsupported = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-    device.control().add(Rule::new(Fault::Error(unsupported)).on(Kind::Zero));
+    device.control().add(Rule::new(Fault::Error(unsupported)).on(IoKind::Zero));
     let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(device)).unwrap());
     let mut queue = Queue::open(mapping, QueueOptions { depth: 4, max_request: 512 }).unwrap();
     submit_write(&mut queue, 0, 0, 512, 1);
@@ -161,7 +161,7 @@ fn a_sector_is_not_read_while_a_part_of_it_is_written() {
     submit_write(&mut queue, 0, 0, 65536, 1);
     succeed(&mut queue);
     // Every other 4096 bytes of the ciphertext come late.
-    control.add(Rule::new(Fault::Delay(Duration::from_millis(20))).on(Kind::Write));
+    control.add(Rule::new(Fault::Delay(Duration::from_millis(20))).on(IoKind::Write));
     for text in POLICIES {
         mapping.set_policy(policy(text)).unwrap();
         submit_write(&mut queue, 1, 0, 512, 2);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use underseal_cipher::SectorSize;
 use underseal_datapath::engine::{Accelerator, Job};
-use underseal_datapath::{Completion, Mapping, Mover, Queue, Request, Rest};
-use underseal_device::{FileDevice, Kind, OpenOptions, RamDevice};
+use underseal_datapath::{Completion, Mapping, Queue, RangeMover, Request, SleepDecision};
+use underseal_device::{FileDevice, IoKind, OpenOptions, RamDevice};
 
 use super::halves::Halves;
 
@@ -21,9 +21,9 @@ const LONG: Duration = Duration::from_secs(120);
 fn turn(queue: &mut Queue) -> Vec<Completion> {
     let rest = queue.rest().unwrap();
     let limit = match rest {
-        Rest::None => Some(Duration::ZERO),
-        Rest::Ready => None,
-        Rest::Until(time) => Some(time.saturating_duration_since(Instant::now())),
+        SleepDecision::None => Some(Duration::ZERO),
+        SleepDecision::Ready => None,
+        SleepDecision::Until(time) => Some(time.saturating_duration_since(Instant::now())),
     };
     let limit = limit.map(|limit| Timespec::try_from(limit).unwrap());
     // Interrupted: as if its time had come.
@@ -115,13 +115,13 @@ fn a_devices_clock_runs_while_the_thread_waits_elsewhere() {
     let (device, gate) = Halves::new(SIZE);
     let mapping = Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), device).unwrap());
     let mut queue = open(&mapping);
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queue, 0, 0, 4096, 1);
-    assert!(matches!(queue.rest().unwrap(), Rest::Until(_)), "the kernel knows of nothing");
+    assert!(matches!(queue.rest().unwrap(), SleepDecision::Until(_)), "the kernel knows of nothing");
     assert!(turn(&mut queue).is_empty());
     gate.open();
     all(&mut queue);
-    assert_eq!(queue.rest().unwrap(), Rest::Ready);
+    assert_eq!(queue.rest().unwrap(), SleepDecision::Ready);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn others_reach_a_thread_that_waits_elsewhere() {
         for _ in 0..20 {
             mapping.suspend(LONG).unwrap();
             mapping.resume().unwrap();
-            drop(Mover::new(mapping.clone(), LONG).unwrap());
+            drop(RangeMover::new(mapping.clone(), LONG).unwrap());
         }
         stop.store(true, SeqCst);
         // Whatever is set wakes it.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use underseal_device::{
-    Buffer, Channel, Device, Finished, Geometry, Io, Kind, Now, RamDevice, Result, Ring, Started, Token,
-    monotonic,
+    Buffer, Channel, Device, Finished, Geometry, Immediate, Io, IoKind, RamDevice, Result, Ring, RingToken,
+    Started, monotonic,
 };
 
 /// Memory behind a gate.
@@ -26,7 +26,7 @@ pub(crate) struct Gate {
 
 #[derive(Default)]
 struct State {
-    holds: Option<Kind>,
+    holds: Option<IoKind>,
     halfway: Vec<u64>,
     number: u64,
 }
@@ -39,7 +39,7 @@ impl Halves {
 }
 
 impl Gate {
-    pub(crate) fn hold(&self, kind: Kind) {
+    pub(crate) fn hold(&self, kind: IoKind) {
         self.state().holds = Some(kind);
     }
 
@@ -56,7 +56,7 @@ impl Gate {
         self.state.lock().unwrap()
     }
 
-    fn goes_in_halves(&self, kind: Kind) -> bool {
+    fn goes_in_halves(&self, kind: IoKind) -> bool {
         self.begun.fetch_add(1, SeqCst);
         self.state().holds == Some(kind)
     }
@@ -104,34 +104,38 @@ struct HalvesChannel {
 
 struct Flight {
     number: u64,
-    kind: Kind,
+    kind: IoKind,
     offset: u64,
     buffer: Buffer,
     range: Range<usize>,
 }
 
 impl HalvesChannel {
-    fn transfer(&mut self, kind: Kind, offset: u64, bytes: &mut [u8]) {
+    fn transfer(&mut self, kind: IoKind, offset: u64, bytes: &mut [u8]) {
         let now = match kind {
-            Kind::Write => self.inner.write_now(offset, bytes),
+            IoKind::Write => self.inner.write_now(offset, bytes),
             _ => self.inner.read_now(offset, bytes),
         };
-        assert!(matches!(now, Now::Done), "memory answers at once");
+        assert!(matches!(now, Immediate::Done), "memory answers at once");
     }
 
     fn look_again(ring: &mut Ring, slot: u32) {
-        ring.timeout(Token::lower(slot), monotonic() + Duration::from_millis(1)).unwrap();
+        ring.timeout(RingToken::lower(slot), monotonic() + Duration::from_millis(1)).unwrap();
     }
 }
 
 impl Channel for HalvesChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        if self.gate.goes_in_halves(Kind::Read) { Now::Blocked(0) } else { self.inner.read_now(offset, data) }
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
+        if self.gate.goes_in_halves(IoKind::Read) {
+            Immediate::Blocked(0)
+        } else {
+            self.inner.read_now(offset, data)
+        }
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
-        if self.gate.goes_in_halves(Kind::Write) {
-            Now::Blocked(0)
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
+        if self.gate.goes_in_halves(IoKind::Write) {
+            Immediate::Blocked(0)
         } else {
             self.inner.write_now(offset, data)
         }
@@ -158,7 +162,7 @@ impl Channel for HalvesChannel {
         Started::Pending
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, _result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, _result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
         let flight = self.flights[slot as usize].take()?;
         if !self.gate.lets_go(flight.number) {
@@ -171,5 +175,5 @@ impl Channel for HalvesChannel {
         Some(Finished { slot, buffer: Some(buffer), tags: None, result: Ok(()) })
     }
 
-    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
+    fn woken(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32, _over: &mut Vec<Finished>) {}
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
-use underseal_datapath::{Completion, ErrorKind, Mapping, Mover, Queue, Request};
-use underseal_device::{Device, Kind, Now, RamDevice};
+use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, RangeMover, Request};
+use underseal_device::{Device, Immediate, IoKind, RamDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::halves::Halves;
@@ -75,19 +75,19 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         mapping.set_policy(policy(text)).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
         // Without a lock: nobody has come yet.
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
         while gate.halfway() < 1 {
             turns(&mut queue, &mut over);
         }
         let mover = thread::scope(|scope| {
-            let busy = scope.spawn(|| Mover::new(mapping.clone(), Duration::from_millis(1)).err());
+            let busy = scope.spawn(|| RangeMover::new(mapping.clone(), Duration::from_millis(1)).err());
             while !busy.is_finished() {
                 turns(&mut queue, &mut over);
             }
             assert_eq!(busy.join().unwrap().map(|e| e.kind()), Some(ErrorKind::Busy), "{text}");
 
-            let coming = scope.spawn(|| Mover::new(mapping.clone(), LONG).unwrap());
+            let coming = scope.spawn(|| RangeMover::new(mapping.clone(), LONG).unwrap());
             turns(&mut queue, &mut over);
             assert!(!coming.is_finished(), "{text}: a write has no lock");
             gate.open();
@@ -99,7 +99,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         assert_eq!(tags(&mut over), [0]);
         thread::scope(|scope| {
             // With one: the mover waits for its range only.
-            gate.hold(Kind::Write);
+            gate.hold(IoKind::Write);
             submit_write(&mut queue, 1, 0, 4096, 2);
             while gate.halfway() < 1 {
                 turns(&mut queue, &mut over);
@@ -150,11 +150,11 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         // Before there is a queue that it would wait for.
-        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let mut queue = open(&mapping);
         submit_write(&mut queue, 0, 0, 16384, 1);
         succeed(&mut queue);
-        gate.hold(Kind::Read);
+        gate.hold(IoKind::Read);
         queue.submit(1, Request::Read { offset: 0, len: 16384 }).unwrap();
         let mut over = Vec::new();
         while gate.halfway() < 1 {
@@ -186,7 +186,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
 fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
     let mapping = Arc::new(mapping);
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let now = present(&mapping);
     let claim = mover.claim(1 << 20..2 << 20, LONG).unwrap();
     for range in [(1 << 20) - SECTOR..2 << 20, 1 << 20..(2 << 20) + SECTOR, 3 << 20..4 << 20] {
@@ -209,8 +209,8 @@ fn nobody_changes_size_or_key_under_a_mover() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
     let mapping = Arc::new(mapping);
     let before = present(&mapping);
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
-    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
+    assert_eq!(RangeMover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
     // Only keys differ: the layout does not show it.
     let claim = mover.claim(0..SIZE / 2, LONG).unwrap();
     claim.relay(with_part(&before, 0..SIZE / 2, 0, other())).unwrap();
@@ -228,7 +228,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     assert!(!Arc::ptr_eq(&present(&mapping), &before), "what was rewritten came back");
     drop(mover);
     // A mover that comes later with what it saw earlier would bring back what the first one has rewritten.
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let claim = mover.claim(SIZE / 2..SIZE, LONG).unwrap();
     let stale = claim.relay(with_part(&before, SIZE / 2..SIZE, SIZE / 2, other())).unwrap_err();
     assert_eq!(stale.kind(), ErrorKind::Layout);
@@ -237,7 +237,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     mapping.resize(Some(SIZE * 3 / 4), LONG).unwrap();
     assert!(!Arc::ptr_eq(&present(&mapping), &before));
     mapping.suspend(LONG).unwrap();
-    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    assert_eq!(RangeMover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
     mapping.wipe_key().unwrap();
 }
 
@@ -247,9 +247,9 @@ fn who_suspends_comes_before_a_mover_that_waits() {
         let (device, gate) = Halves::new(SIZE);
         let mapping = Arc::new(mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap())));
         mapping.set_policy(policy(text)).unwrap();
-        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
         while gate.halfway() < 1 {
             turns(&mut queue, &mut over);
@@ -293,7 +293,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
 fn a_mover_ends_its_range_while_somebody_suspends() {
     let mapping =
         Arc::new(mapping(Arc::new(RamDevice::new(SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap())));
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let (mut queue, mut over) = (open(&mapping), Vec::new());
     let now = present(&mapping);
     thread::scope(|scope| {
@@ -367,7 +367,7 @@ fn a_volume_is_encrypted_anew_under_load() {
                     scope.spawn(move || load(mapping, number, stop, done))
                 })
                 .collect();
-            let mover = Mover::new(mapping.clone(), LONG).unwrap();
+            let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
             let mut channel = device.channel(1).unwrap();
             let mut begin = 0;
             for (n, text) in POLICIES.into_iter().enumerate() {
@@ -376,10 +376,10 @@ fn a_volume_is_encrypted_anew_under_load() {
                     if n == POLICIES.len() - 1 { SIZE } else { begin + [64 << 10, 2 << 20, SECTOR][n % 3] };
                 let claim = mover.claim(begin..end, LONG).unwrap();
                 let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
-                assert!(matches!(channel.read_now(begin, &mut bytes), Now::Done));
+                assert!(matches!(channel.read_now(begin, &mut bytes), Immediate::Done));
                 old.decrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
                 new.encrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
-                assert!(matches!(channel.write_now(begin, &bytes), Now::Done));
+                assert!(matches!(channel.write_now(begin, &bytes), Immediate::Done));
                 let mut segments = vec![Segment::stored(0, end, 0, 0, new.clone())];
                 if end < SIZE {
                     segments.push(Segment::stored(end, SIZE - end, end, end >> 9, old.clone()));

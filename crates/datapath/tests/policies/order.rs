@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use underseal_datapath::engine::Accelerator;
 use underseal_datapath::{ErrorKind, Mapping, Request};
-use underseal_device::{Device, Kind, RamDevice, Zones};
+use underseal_device::{Device, IoKind, RamDevice, Zones};
 use underseal_device_lab::{Fault, FaultDevice, RecorderDevice, Rule, ZonedDevice};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
@@ -36,7 +36,7 @@ fn writes_go_down_ready_sorted_or_as_they_came() {
 fn zeros_and_failures_keep_their_place_in_the_order_of_arrival_and_let_the_others_go() {
     let inner = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 100));
     let device = FaultDevice::new(inner.clone(), 1);
-    device.control().add(Rule::new(Fault::EIO).on(Kind::Write).within(2 * SECTOR..3 * SECTOR));
+    device.control().add(Rule::new(Fault::EIO).on(IoKind::Write).within(2 * SECTOR..3 * SECTOR));
     let mapping = Arc::new(mapping(Arc::new(device), Backwards::new(3)));
     mapping.set_policy(policy("engine,order=arrival")).unwrap();
     let mut queue = open(&mapping);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use underseal_cipher::{Key, SectorCipher, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, Request};
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 use super::halves::{Gate, Halves};
 use super::*;
@@ -93,7 +93,7 @@ fn a_sector_that_is_being_written_reads_as_before_or_after() {
             let mut over = vec![Vec::new(), Vec::new()];
             submit_write(&mut queues[0], 0, 0, 8192, OLD);
             succeed(&mut queues[0]);
-            gate.hold(Kind::Write);
+            gate.hold(IoKind::Write);
             submit_write(&mut queues[0], 1, 0, 4096, NEW);
             until_halfway(&mut queues, &mut over, &gate, 1);
             let reader = queues.last_mut().unwrap();
@@ -127,7 +127,7 @@ fn a_sector_that_is_being_read_is_not_written_meanwhile() {
             let mut over = vec![Vec::new(), Vec::new()];
             submit_write(&mut queues[0], 0, 0, 4096, OLD);
             succeed(&mut queues[0]);
-            gate.hold(Kind::Read);
+            gate.hold(IoKind::Read);
             queues[0].submit(1, Request::Read { offset: 0, len: 4096 }).unwrap();
             until_halfway(&mut queues, &mut over, &gate, 1);
             let writer = queues.last_mut().unwrap();
@@ -153,7 +153,7 @@ fn writes_of_one_sector_from_several_queues_follow_each_other() {
         mapping.set_policy(policy(text)).unwrap();
         let mut queues = queues(&mapping, 3);
         let mut over = vec![Vec::new(), Vec::new(), Vec::new()];
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queues[0], 0, 0, 4096, 1);
         until_halfway(&mut queues, &mut over, &gate, 1);
         submit_write(&mut queues[1], 1, 0, 4096, 2);
@@ -177,7 +177,7 @@ fn a_cipher_that_does_not_spread_keeps_nobody_waiting_and_gives_old_and_new_bloc
     let mut over = vec![Vec::new(), Vec::new()];
     submit_write(&mut queues[0], 0, 0, 4096, OLD);
     succeed(&mut queues[0]);
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queues[0], 1, 0, 4096, NEW);
     until_halfway(&mut queues, &mut over, &gate, 1);
     let found = read(&mut queues[1], 0, 4096);
@@ -193,7 +193,7 @@ fn what_waits_for_a_sector_goes_on_in_order_whatever_range_it_has() {
     let mut queues = queues(&Arc::new(mapping), 3);
     let mut over = vec![Vec::new(), Vec::new(), Vec::new()];
     let long = 6 << 20;
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queues[0], 0, 1 << 20, 4096, 1);
     until_halfway(&mut queues, &mut over, &gate, 1);
     submit_write(&mut queues[1], 1, 0, long, 2);
@@ -216,7 +216,7 @@ fn a_queue_that_goes_leaves_no_sector_locked() {
     let mapping = Arc::new(mapping);
     let mut queues = queues(&mapping, 2);
     let mut over = vec![Vec::new(), Vec::new()];
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queues[0], 0, 0, 4096, 1);
     submit_write(&mut queues[0], 1, 4096, 4096, 1);
     until_halfway(&mut queues, &mut over, &gate, 2);
@@ -239,7 +239,7 @@ fn the_volume_is_suspended_amid_writes_of_parts_of_sectors() {
         let mut over = vec![Vec::new(), Vec::new()];
         submit_write(&mut queues[0], 0, 0, 8192, 1);
         succeed(&mut queues[0]);
-        gate.hold(Kind::Read);
+        gate.hold(IoKind::Read);
         // Both read what they change; the second has other requests in flight while it waits for the first.
         submit_write(&mut queues[0], 0, 100, 700, 2);
         until_halfway(&mut queues, &mut over, &gate, 1);
@@ -271,7 +271,7 @@ fn what_could_not_be_written_at_once_counts_as_in_flight() {
     let (mapping, gate) = over(xts(SectorSize::S4096));
     let mapping = Arc::new(mapping);
     let mut queue = open(&mapping);
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     for tag in 0..3 {
         queue.write_in_place(tag, tag * SECTOR, &mut [1; 4096], false).unwrap();
         assert_eq!(mapping.stats().in_flight, tag + 1);
@@ -286,7 +286,7 @@ fn a_device_that_is_stuck_keeps_the_volume_from_being_suspended_and_not_from_goi
     let (mapping, gate) = over(xts(SectorSize::S4096));
     let mapping = Arc::new(mapping);
     let mut queue = open(&mapping);
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queue, 0, 0, 4096, 1);
     assert_eq!(gate.halfway(), 1);
     let busy = mapping.suspend(Duration::from_millis(1)).unwrap_err();

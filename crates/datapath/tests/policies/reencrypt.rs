@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::{Key, SectorCipher, SectorSize, build};
-use underseal_datapath::{ErrorKind, Mapping, Pace, Rate, Users};
+use underseal_datapath::{ErrorKind, Mapping, Pace, Rate, ServedVolume};
 use underseal_device::{FileDevice, OpenOptions};
 use underseal_volume::reencrypt::{
     self, Direction, Foreground, Ledger, Mode, Options, Outcome, Plan, Progress, Protection,
@@ -199,7 +199,7 @@ fn under_load(case: &Case, text: &str, mut kept: Kept, meddle: impl Fn(&Mapping,
         }
         // One thread does not rest as long as this one meddles.
         let pace = Arc::new(Pace::new(Rate::Full));
-        let users = Users::new(mapping.clone(), SectorSize::S4096, pace.clone(), LONG).unwrap();
+        let users = ServedVolume::new(mapping.clone(), SectorSize::S4096, pace.clone(), LONG).unwrap();
         let is_over = AtomicBool::new(false);
         let outcome = thread::scope(|inner| {
             let (mapping, pace, over, meddle) = (&mapping, &pace, &is_over, &meddle);
@@ -259,7 +259,7 @@ fn another_cipher_and_smaller_sectors_come_under_load() {
     under_load(&case, "adaptive", case.kept(Direction::Forward, CHECKSUM), |_, _, _| {});
     // And larger ones, where users were told of them.
     let mut back = Case::new(new, old);
-    let refused = Users::new(back.open(&back.old), SectorSize::S4096, Arc::default(), LONG);
+    let refused = ServedVolume::new(back.open(&back.old), SectorSize::S4096, Arc::default(), LONG);
     assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::Unsupported), "512 bytes were promised");
     back.sectors = SectorSize::S4096;
     under_load(&back, "adaptive", back.kept(Direction::Backward, CHECKSUM), |_, _, _| {});
@@ -303,7 +303,7 @@ fn what_was_stopped_goes_on_and_each_time_it_is_served_as_it_stands() {
     let mut stops = 0;
     loop {
         let pace = Arc::new(Pace::new(Rate::Full));
-        let users = Users::new(mapping.clone(), SectorSize::S4096, pace, LONG).unwrap();
+        let users = ServedVolume::new(mapping.clone(), SectorSize::S4096, pace, LONG).unwrap();
         let outcome =
             reencrypt::run(&case.bytes(), &mut kept, &Steps(&users, AtomicU64::new(5)), &Options::default());
         drop(users);
@@ -322,7 +322,7 @@ fn what_was_stopped_goes_on_and_each_time_it_is_served_as_it_stands() {
 }
 
 /// Stops after so many steps.
-struct Steps<'u>(&'u Users, AtomicU64);
+struct Steps<'u>(&'u ServedVolume, AtomicU64);
 
 impl Foreground for Steps<'_> {
     fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn reencrypt::Claim + '_>> {
@@ -347,7 +347,7 @@ fn a_range_that_nobody_can_read_fails_until_it_is_made_good() {
         (cipher("aes-xts-plain64", 1, SectorSize::S4096), cipher("aes-xts-plain64", 2, SectorSize::S4096));
     let case = Case::new(old, new);
     let mapping = case.open(&case.old);
-    let users = Users::new(mapping.clone(), SectorSize::S4096, Arc::default(), LONG).unwrap();
+    let users = ServedVolume::new(mapping.clone(), SectorSize::S4096, Arc::default(), LONG).unwrap();
     let mut queue = open(&mapping);
     submit_write(&mut queue, 0, 0, to_usize(WHOLE), 7);
     succeed(&mut queue);

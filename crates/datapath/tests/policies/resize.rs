@@ -9,7 +9,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, Request};
-use underseal_device::{FileDevice, Kind, OpenOptions, RamDevice};
+use underseal_device::{FileDevice, IoKind, OpenOptions, RamDevice};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use super::halves::Halves;
@@ -104,7 +104,7 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
         let mapping = Arc::new(mapping.with_accelerator(Arc::new(SoftwarePool::new(1, 2).unwrap())));
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, HALF, 4096, 1);
         // It waits for the first: by then the volume ends before it.
         submit_write(&mut queue, 1, HALF, 8192, 2);

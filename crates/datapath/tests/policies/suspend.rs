@@ -8,7 +8,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
 use underseal_datapath::engine::SoftwarePool;
-use underseal_device::{Channel, Device, Geometry, Pause, RamDevice};
+use underseal_device::{Channel, Device, Geometry, RamDevice, SnapshotPause};
 use underseal_device_lab::RecorderDevice;
 
 use super::*;
@@ -100,7 +100,7 @@ fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
 /// Memory of which snapshots are made.
 struct Snapshotted {
     below: RamDevice,
-    pause: Mutex<Option<Arc<dyn Pause>>>,
+    pause: Mutex<Option<Arc<dyn SnapshotPause>>>,
 }
 
 impl Device for Snapshotted {
@@ -116,7 +116,7 @@ impl Device for Snapshotted {
         self.below.name()
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         *self.pause.lock().unwrap() = Some(pause);
     }
 }

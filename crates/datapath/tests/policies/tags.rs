@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 use underseal_datapath::engine::SoftwarePool;
-use underseal_datapath::{ErrorKind, Mapping, Mover, Queue, QueueOptions, Request};
-use underseal_device::{Blocking, Device, Kind, RamDevice};
+use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, RangeMover, Request};
+use underseal_device::{Blocking, Device, IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultDevice, RecorderDevice, Rule, TaggedDevice};
 use underseal_volume::{Segment, Volume};
 
@@ -176,7 +176,7 @@ fn what_was_never_written_is_not_readable_and_zeros_are_sectors_like_others() {
     succeed(&mut queue);
     assert!(read(&mut queue, 8192, 3 << 20).iter().all(|byte| *byte == 0));
     let asked: Vec<_> = recorder.take().into_iter().map(|record| record.kind).collect();
-    assert!(!asked.contains(&Kind::Zero) && !asked.contains(&Kind::Discard), "{asked:?}");
+    assert!(!asked.contains(&IoKind::Zero) && !asked.contains(&IoKind::Discard), "{asked:?}");
     let fast = Request::WriteZeroes { offset: 0, len: 4096, durable: false, punch: true, fast: true };
     queue.submit(3, fast).unwrap();
     assert_eq!(finish(&mut queue).remove(0).result.unwrap_err().kind(), ErrorKind::Unsupported);
@@ -271,7 +271,7 @@ fn a_key_is_changed_for_one_of_the_same_tags() {
 
 #[test]
 fn nobody_rewrites_such_a_volume_beneath_its_users() {
-    let refused = Mover::new(mapping(tagged(Arc::new(RamDevice::new(SIZE)))), LONG).err();
+    let refused = RangeMover::new(mapping(tagged(Arc::new(RamDevice::new(SIZE)))), LONG).err();
     assert_eq!(refused.map(|e| e.kind()), Some(ErrorKind::Unsupported));
 }
 

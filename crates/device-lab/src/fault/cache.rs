@@ -13,24 +13,24 @@ pub(super) struct Cache {
     /// The device's size: the last block may be shorter.
     size: u64,
     /// By block number: what it held, oldest first.
-    blocks: BTreeMap<u64, Vec<Before>>,
+    blocks: BTreeMap<u64, Vec<OldBlock>>,
     next: Write,
     in_flight: Vec<Write>,
 }
 
 /// A block before a write.
-struct Before {
+struct OldBlock {
     write: Write,
     bytes: Box<[u8]>,
 }
 
 /// The writes that a flush makes durable: those that were over when it began.
-pub(super) struct Covered {
+pub(super) struct FlushedWrites {
     below: Write,
     except: Vec<Write>,
 }
 
-impl Covered {
+impl FlushedWrites {
     fn has(&self, write: Write) -> bool {
         write < self.below && !self.except.contains(&write)
     }
@@ -63,7 +63,7 @@ impl Cache {
     pub(super) fn save(&mut self, write: Write, offset: u64, bytes: &[u8]) {
         let length = usize::try_from(self.block).unwrap_or(usize::MAX);
         for (number, bytes) in (offset / self.block..).zip(bytes.chunks(length)) {
-            self.blocks.entry(number).or_default().push(Before { write, bytes: bytes.into() });
+            self.blocks.entry(number).or_default().push(OldBlock { write, bytes: bytes.into() });
         }
     }
 
@@ -82,12 +82,12 @@ impl Cache {
     }
 
     /// A flush begins.
-    pub(super) fn cover(&self) -> Covered {
-        Covered { below: self.next, except: self.in_flight.clone() }
+    pub(super) fn cover(&self) -> FlushedWrites {
+        FlushedWrites { below: self.next, except: self.in_flight.clone() }
     }
 
     /// The flush has succeeded.
-    pub(super) fn flushed(&mut self, covered: &Covered) {
+    pub(super) fn flushed(&mut self, covered: &FlushedWrites) {
         self.blocks.retain(|_, before| {
             let durable = before.iter().take_while(|b| covered.has(b.write)).count();
             before.drain(..durable);

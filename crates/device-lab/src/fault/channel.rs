@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::FaultControl;
-use super::cache::{Covered, Write};
+use super::cache::{FlushedWrites, Write};
 use super::rule::{Decision, NowDecision};
 use underseal_device::{
-    Arena, Below, Buffer, Channel, Error, ErrorKind, Finished, Io, Kind, Now, Result, Ring, Started, Token,
-    monotonic,
+    Arena, Buffer, Channel, Error, ErrorKind, Finished, Immediate, Io, IoKind, LowerToken, Result, Ring,
+    RingToken, Started, monotonic,
 };
 
 /// What is read at a time of what a write overwrites.
@@ -31,7 +31,7 @@ pub(super) struct FaultChannel {
 /// A request on its way.
 struct Flight {
     stage: Stage,
-    kind: Kind,
+    kind: IoKind,
     offset: u64,
     /// In bytes; a flush counts as one.
     len: u64,
@@ -48,7 +48,7 @@ struct Flight {
     power: u64,
     /// Its number, when it changes a device with a cache.
     write: Option<Write>,
-    covered: Option<Covered>,
+    covered: Option<FlushedWrites>,
 }
 
 /// What it waits for.
@@ -97,7 +97,7 @@ impl FaultChannel {
                 Stage::Delay => {
                     let delay = std::mem::take(&mut flight.decision.delay);
                     if delay > Duration::ZERO {
-                        match ring.timeout(Token::lower(slot), monotonic().saturating_add(delay)) {
+                        match ring.timeout(RingToken::lower(slot), monotonic().saturating_add(delay)) {
                             Ok(()) => return None,
                             Err(e) => {
                                 let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
@@ -123,7 +123,7 @@ impl FaultChannel {
                     Err(e) => return Some(self.over(slot, Err(e))),
                 },
             };
-            match ring.nested(Below::ONLY, |ring| self.inner.start(ring, slot, io)) {
+            match ring.nested(LowerToken::ONLY, |ring| self.inner.start(ring, slot, io)) {
                 Started::Pending => return None,
                 Started::Finished(done) => {
                     if let Some(over) = self.below_done(slot, done) {
@@ -152,7 +152,7 @@ impl FaultChannel {
             flight.write = Some(cache.begin());
             let (at, end) = cache.around(flight.offset, flight.len);
             flight.stage = Stage::Save { at, end };
-        } else if flight.kind == Kind::Flush {
+        } else if flight.kind == IoKind::Flush {
             flight.covered = Some(cache.cover());
         }
     }
@@ -218,10 +218,15 @@ impl FaultChannel {
     }
 
     /// What happens to a request that may not wait, unless it fails.
-    fn now(&self, kind: Kind, offset: u64, len: usize) -> std::result::Result<(NowDecision, u64), Now> {
+    fn now(
+        &self,
+        kind: IoKind,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<(NowDecision, u64), Immediate> {
         let mut state = self.control.state();
         if state.is_off() {
-            return Err(Now::Failed(kind.failed(offset, "the power is off", Errno::IO)));
+            return Err(Immediate::Failed(kind.failed(offset, "the power is off", Errno::IO)));
         }
         if kind.changes() && state.cache.is_some() {
             return Ok((NowDecision::Wait, state.power));
@@ -230,31 +235,31 @@ impl FaultChannel {
     }
 
     /// What was read while the power went may be what the cut has put back.
-    fn if_still(&self, power: u64, offset: u64, read: Now) -> Now {
+    fn if_still(&self, power: u64, offset: u64, read: Immediate) -> Immediate {
         if self.control.state().power == power {
             return read;
         }
-        Now::Failed(Kind::Read.failed(offset, "the power was cut", Errno::IO))
+        Immediate::Failed(IoKind::Read.failed(offset, "the power was cut", Errno::IO))
     }
 }
 
 /// What is answered when only the first `cut` bytes were tried.
-fn cut_short(answer: Now, cut: usize) -> Now {
+fn cut_short(answer: Immediate, cut: usize) -> Immediate {
     match answer {
-        Now::Done => Now::Blocked(cut),
+        Immediate::Done => Immediate::Blocked(cut),
         other => other,
     }
 }
 
 impl Channel for FaultChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        match self.now(Kind::Read, offset, data.len()) {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
+        match self.now(IoKind::Read, offset, data.len()) {
             Err(failed) => failed,
             Ok((NowDecision::Pass, power)) => {
                 let read = self.inner.read_now(offset, data);
                 self.if_still(power, offset, read)
             }
-            Ok((NowDecision::Wait, _)) => Now::Blocked(0),
+            Ok((NowDecision::Wait, _)) => Immediate::Blocked(0),
             Ok((NowDecision::Cut(cut), power)) => {
                 let cut = usize::try_from(cut).unwrap_or(0);
                 let read = cut_short(self.inner.read_now(offset, &mut data[..cut]), cut);
@@ -263,11 +268,11 @@ impl Channel for FaultChannel {
         }
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
-        match self.now(Kind::Write, offset, data.len()) {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
+        match self.now(IoKind::Write, offset, data.len()) {
             Err(failed) => failed,
             Ok((NowDecision::Pass, _)) => self.inner.write_now(offset, data),
-            Ok((NowDecision::Wait, _)) => Now::Blocked(0),
+            Ok((NowDecision::Wait, _)) => Immediate::Blocked(0),
             Ok((NowDecision::Cut(cut), _)) => {
                 let cut = usize::try_from(cut).unwrap_or(0);
                 cut_short(self.inner.write_now(offset, &data[..cut]), cut)
@@ -293,19 +298,19 @@ impl Channel for FaultChannel {
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
         if let Some(below) = token.below(0) {
-            let done = ring.nested(Below::ONLY, |ring| self.inner.finish(ring, below, result))?;
+            let done = ring.nested(LowerToken::ONLY, |ring| self.inner.finish(ring, below, result))?;
             return self.go_on(ring, done);
         }
         self.advance(ring, slot)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let Some((_, below)) = token.fork(1) else { return };
         let mut done = std::mem::take(&mut self.done);
-        ring.nested(Below::ONLY, |ring| self.inner.woken(ring, below, result, &mut done));
+        ring.nested(LowerToken::ONLY, |ring| self.inner.woken(ring, below, result, &mut done));
         over.extend(done.drain(..).filter_map(|done| self.go_on(ring, done)));
         self.done = done;
     }
@@ -324,7 +329,7 @@ impl Flight {
             stage: Stage::Delay,
             kind,
             offset,
-            len: if kind == Kind::Flush { 1 } else { len },
+            len: if kind == IoKind::Flush { 1 } else { len },
             durable,
             punch,
             buffer: io.into_buffer(),
@@ -363,18 +368,18 @@ impl Flight {
             Ok((buffer, from..from + len))
         };
         Ok(Some(match self.kind {
-            Kind::Read => {
+            IoKind::Read => {
                 let (buffer, range) = memory()?;
                 Io::Read { offset, buffer, range }
             }
-            Kind::Write => {
+            IoKind::Write => {
                 let (buffer, range) = memory()?;
                 Io::Write { offset, buffer, range, durable: self.durable }
             }
-            Kind::Flush => Io::Flush,
-            Kind::Discard => Io::Discard { offset, len },
-            Kind::Zero => Io::Zero { offset, len, punch: self.punch },
-            Kind::Prefetch => Io::Prefetch { offset, len },
+            IoKind::Flush => Io::Flush,
+            IoKind::Discard => Io::Discard { offset, len },
+            IoKind::Zero => Io::Zero { offset, len, punch: self.punch },
+            IoKind::Prefetch => Io::Prefetch { offset, len },
         }))
     }
 

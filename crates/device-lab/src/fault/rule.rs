@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Fault {
 #[derive(Debug, Clone)]
 pub struct Rule {
     fault: Fault,
-    kind: Option<Kind>,
+    kind: Option<IoKind>,
     range: Range<u64>,
     chance: f64,
     after: u32,
@@ -43,7 +43,7 @@ impl Rule {
 
     /// Only requests that do this.
     #[must_use]
-    pub fn on(self, kind: Kind) -> Self {
+    pub fn on(self, kind: IoKind) -> Self {
         Self { kind: Some(kind), ..self }
     }
 
@@ -71,7 +71,7 @@ impl Rule {
         Self { times, ..self }
     }
 
-    fn concerns(&self, kind: Kind, offset: u64, len: u64) -> bool {
+    fn concerns(&self, kind: IoKind, offset: u64, len: u64) -> bool {
         self.times > 0
             && self.kind.is_none_or(|k| k == kind)
             && (self.fault != Fault::Torn || kind.changes())
@@ -120,7 +120,7 @@ pub(super) enum NowDecision {
 pub(super) fn decide(
     rules: &mut [Rule],
     dice: &mut Dice,
-    kind: Kind,
+    kind: IoKind,
     offset: u64,
     len: u64,
     unit: u64,
@@ -150,7 +150,7 @@ pub(super) fn decide(
 pub(super) fn decide_now(
     rules: &mut [Rule],
     dice: &mut Dice,
-    kind: Kind,
+    kind: IoKind,
     offset: u64,
     len: u64,
     unit: u64,

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use rustix::io::Errno;
-use underseal_device::{Finished, Io, Now, RamDevice, Ring, Started, Token};
+use underseal_device::{Finished, Immediate, Io, RamDevice, Ring, RingToken, Started};
 
 use super::*;
 
@@ -23,8 +23,8 @@ fn errno(result: Result<()>) -> Option<i32> {
 fn rules_strike_the_requests_that_they_name() {
     let (device, control) = faulty(1);
     let mut io = Blocking::new(&device).unwrap();
-    control.add(Rule::new(Fault::Error(ENOSPC)).on(Kind::Write).within(4096..8192));
-    control.add(Rule::new(Fault::EIO).on(Kind::Flush).after(1).times(1));
+    control.add(Rule::new(Fault::Error(ENOSPC)).on(IoKind::Write).within(4096..8192));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Flush).after(1).times(1));
     assert_eq!(errno(io.write(0, &[1; 4096], false)), None);
     assert_eq!(errno(io.write(3584, &[1; 1024], false)), Some(ENOSPC));
     assert_eq!(errno(io.read(4096, &mut [0; 512])), None);
@@ -61,7 +61,7 @@ fn short_transfers_are_whole_in_the_end() {
     assert!(back == data);
     assert_eq!(control.injected(), 2);
     let mut channel = device.channel(1).unwrap();
-    let Now::Blocked(n) = channel.read_now(512, &mut back) else { panic!("it is cut short") };
+    let Immediate::Blocked(n) = channel.read_now(512, &mut back) else { panic!("it is cut short") };
     assert!(n > 0 && n < back.len() && n.is_multiple_of(512));
 }
 
@@ -86,8 +86,8 @@ fn a_torn_write_leaves_a_prefix_of_sectors() {
 fn a_delay_is_waited_for_in_the_ring() {
     let (device, control) = faulty(5);
     let mut io = Blocking::new(&device).unwrap();
-    control.add(Rule::new(Fault::Delay(std::time::Duration::from_millis(20))).on(Kind::Read));
-    control.add(Rule::new(Fault::EIO).on(Kind::Read).after(1));
+    control.add(Rule::new(Fault::Delay(std::time::Duration::from_millis(20))).on(IoKind::Read));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Read).after(1));
     let begin = std::time::Instant::now();
     io.read(0, &mut [0; 512]).unwrap();
     assert!(begin.elapsed().as_millis() >= 20);
@@ -104,7 +104,7 @@ fn without_power_everything_fails() {
     control.power_cut().unwrap();
     assert_eq!(errno(io.read(0, &mut [0; 512])), Some(EIO));
     assert_eq!(errno(io.flush()), Some(EIO));
-    assert!(matches!(device.channel(1).unwrap().read_now(0, &mut [0; 512]), Now::Failed(_)));
+    assert!(matches!(device.channel(1).unwrap().read_now(0, &mut [0; 512]), Immediate::Failed(_)));
     control.power_on();
     let mut back = [0; 512];
     io.read(0, &mut back).unwrap();
@@ -210,11 +210,11 @@ impl Device for CutWhileRead {
 }
 
 impl Channel for CutWhileReadChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.0.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.0.write_now(offset, data)
     }
 
@@ -227,11 +227,11 @@ impl Channel for CutWhileReadChannel {
         started
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         self.0.finish(ring, token, result)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         self.0.woken(ring, token, result, over);
     }
 }

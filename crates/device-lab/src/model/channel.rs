@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Shared;
-use super::disk::{Progress, Request, Ticket};
-use underseal_device::{Below, Channel, Finished, Io, Now, Ring, Started, Token};
+use super::disk::{DiskProgress, DiskRequest, Ticket};
+use underseal_device::{Channel, Finished, Immediate, Io, LowerToken, Ring, RingToken, Started};
 
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,
@@ -26,12 +26,12 @@ impl ModelChannel {
         let until = {
             let mut disk = self.shared.disk();
             match disk.poll(self.shared.now(), *ticket) {
-                Progress::Until(at) => Some((at, *ticket)),
-                Progress::Done => None,
+                DiskProgress::Until(at) => Some((at, *ticket)),
+                DiskProgress::Done => None,
             }
         };
         if let Some((at, ticket)) = until {
-            let armed = ring.timeout(Token::lower(slot), self.shared.deadline(at));
+            let armed = ring.timeout(RingToken::lower(slot), self.shared.deadline(at));
             let Err(e) = armed else { return None };
             self.shared.disk().abandon(ticket);
             let (io, _) = self.waiting[slot as usize].take()?;
@@ -40,7 +40,7 @@ impl ModelChannel {
             return Some(Finished::of(slot, io, Err(error)));
         }
         let (io, _) = self.waiting[slot as usize].take()?;
-        match ring.nested(Below::ONLY, |ring| self.inner.start(ring, slot, io)) {
+        match ring.nested(LowerToken::ONLY, |ring| self.inner.start(ring, slot, io)) {
             Started::Finished(done) => Some(done),
             Started::Pending => None,
         }
@@ -49,42 +49,42 @@ impl ModelChannel {
 
 impl Channel for ModelChannel {
     /// A disk never answers at once.
-    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
-        Now::Blocked(0)
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
-        Now::Blocked(0)
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn read_tagged_now(&mut self, _offset: u64, _data: &mut [u8], _tags: &mut [u8]) -> Now {
-        Now::Blocked(0)
+    fn read_tagged_now(&mut self, _offset: u64, _data: &mut [u8], _tags: &mut [u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn write_tagged_now(&mut self, _offset: u64, _data: &[u8], _tags: &[u8]) -> Now {
-        Now::Blocked(0)
+    fn write_tagged_now(&mut self, _offset: u64, _data: &[u8], _tags: &[u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         let ticket = {
             let mut disk = self.shared.disk();
             // The time is taken under the lock: the timeline's does not run backwards.
-            disk.submit(self.shared.now(), Request::from(&io))
+            disk.submit(self.shared.now(), DiskRequest::from(&io))
         };
         self.waiting[slot as usize] = Some((io, ticket));
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         match token.below(0) {
-            Some(below) => ring.nested(Below::ONLY, |ring| self.inner.finish(ring, below, result)),
+            Some(below) => ring.nested(LowerToken::ONLY, |ring| self.inner.finish(ring, below, result)),
             None => self.advance(ring, token.as_lower()?),
         }
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let Some((_, below)) = token.fork(1) else { return };
-        ring.nested(Below::ONLY, |ring| self.inner.woken(ring, below, result, over));
+        ring.nested(LowerToken::ONLY, |ring| self.inner.woken(ring, below, result, over));
     }
 }
 

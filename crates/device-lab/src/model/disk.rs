@@ -1,21 +1,21 @@
 //! A disk's timeline: what it was asked for, and when each request is over. It knows no clock and moves no data.
 
-use super::Counters;
+use super::DiskCounters;
 use super::flash::FlashState;
 use super::profile::{Medium, Profile};
 use super::rotating::RotatingState;
-use underseal_device::{Io, Kind};
+use underseal_device::{Io, IoKind};
 
 /// A request, as far as time is concerned.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) kind: Kind,
+pub(super) struct DiskRequest {
+    pub(super) kind: IoKind,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) durable: bool,
 }
 
-impl From<&Io> for Request {
+impl From<&Io> for DiskRequest {
     fn from(io: &Io) -> Self {
         let (offset, len) = io.extent();
         Self { kind: io.kind(), offset, len, durable: io.is_durable() }
@@ -27,7 +27,7 @@ pub(super) type Ticket = usize;
 
 /// What is known of a request at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum DiskProgress {
     Done,
     /// Nothing new is known of it before then.
     Until(u64),
@@ -76,10 +76,10 @@ impl Ends {
 }
 
 /// A disk.
-pub(super) struct Disk {
+pub(super) struct DiskModel {
     mechanism: Mechanism,
     ends: Ends,
-    pub(super) counters: Counters,
+    pub(super) counters: DiskCounters,
 }
 
 enum Mechanism {
@@ -87,7 +87,7 @@ enum Mechanism {
     Rotating(RotatingState),
 }
 
-impl Disk {
+impl DiskModel {
     /// A disk of `size` bytes, or nothing when it takes no time.
     pub(super) fn new(profile: &Profile, size: u64) -> Option<Self> {
         let mechanism = match profile.medium {
@@ -95,11 +95,11 @@ impl Disk {
             Medium::Flash(flash) => Mechanism::Flash(FlashState::new(flash)),
             Medium::Rotating(rotating) => Mechanism::Rotating(RotatingState::new(rotating, size)),
         };
-        Some(Self { mechanism, ends: Ends::default(), counters: Counters::default() })
+        Some(Self { mechanism, ends: Ends::default(), counters: DiskCounters::default() })
     }
 
     /// Takes a request in. Time does not run backwards from call to call.
-    pub(super) fn submit(&mut self, now: u64, request: Request) -> Ticket {
+    pub(super) fn submit(&mut self, now: u64, request: DiskRequest) -> Ticket {
         let ticket = self.ends.take();
         self.counters.requests += 1;
         match &mut self.mechanism {
@@ -115,7 +115,7 @@ impl Disk {
     }
 
     /// What has become of a request by `now`. When it is done, its ticket is spent.
-    pub(super) fn poll(&mut self, now: u64, ticket: Ticket) -> Progress {
+    pub(super) fn poll(&mut self, now: u64, ticket: Ticket) -> DiskProgress {
         let next = match &mut self.mechanism {
             Mechanism::Flash(_) => now,
             Mechanism::Rotating(disk) => {
@@ -126,10 +126,10 @@ impl Disk {
         match self.ends.ends[ticket] {
             End::At(end) if end <= now => {
                 self.ends.free.push(ticket);
-                Progress::Done
+                DiskProgress::Done
             }
-            End::At(end) => Progress::Until(end),
-            End::Unknown | End::Abandoned => Progress::Until(next.max(now + 1)),
+            End::At(end) => DiskProgress::Until(end),
+            End::Unknown | End::Abandoned => DiskProgress::Until(next.max(now + 1)),
         }
     }
 

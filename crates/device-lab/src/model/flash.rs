@@ -1,8 +1,8 @@
 //! Flash: commands side by side, and an interface that they share.
 
 use super::profile::Flash;
-use super::{Counters, nanos, transfer};
-use underseal_device::Kind;
+use super::{DiskCounters, nanos, transfer};
+use underseal_device::IoKind;
 
 /// What is known of a flash drive at a time. A command's end is known when it begins.
 pub(super) struct FlashState {
@@ -25,13 +25,13 @@ impl FlashState {
     }
 
     /// When a command that comes at `now` is over.
-    pub(super) fn serve(&mut self, now: u64, kind: Kind, len: u64, counters: &mut Counters) -> u64 {
+    pub(super) fn serve(&mut self, now: u64, kind: IoKind, len: u64, counters: &mut DiskCounters) -> u64 {
         let Flash { read_latency, write_latency, flush_latency, read_rate, write_rate, .. } = self.flash;
         let (latency, bytes) = match kind {
-            Kind::Flush => return now.max(self.last_write).saturating_add(nanos(flush_latency)),
-            Kind::Read => (read_latency, transfer(len, read_rate)),
-            Kind::Write => (write_latency, transfer(len, write_rate)),
-            Kind::Discard | Kind::Zero | Kind::Prefetch => (write_latency, 0),
+            IoKind::Flush => return now.max(self.last_write).saturating_add(nanos(flush_latency)),
+            IoKind::Read => (read_latency, transfer(len, read_rate)),
+            IoKind::Write => (write_latency, transfer(len, write_rate)),
+            IoKind::Discard | IoKind::Zero | IoKind::Prefetch => (write_latency, 0),
         };
         let cost = nanos(self.flash.per_command).saturating_add(bytes);
         let Some(unit) = self.units.iter_mut().min() else { return now };

@@ -4,10 +4,10 @@
 //! where the head is, the wait for a byte is its distance along the tracks, in time, within a turn. So what follows
 //! directly is free when it is there in time, and what comes too late costs the rest of a turn.
 
-use super::disk::{Ends, Request, Ticket};
+use super::disk::{DiskRequest, Ends, Ticket};
 use super::profile::Rotating;
-use super::{Counters, nanos, transfer};
-use underseal_device::Kind;
+use super::{DiskCounters, nanos, transfer};
+use underseal_device::IoKind;
 
 pub(super) struct RotatingState {
     disk: Rotating,
@@ -66,27 +66,27 @@ impl RotatingState {
     pub(super) fn submit(
         &mut self,
         now: u64,
-        Request { kind, offset, len, durable }: Request,
+        DiskRequest { kind, offset, len, durable }: DiskRequest,
         ticket: Ticket,
         ends: &mut Ends,
-        counters: &mut Counters,
+        counters: &mut DiskCounters,
     ) {
         self.advance(now, ends, counters);
         self.sequence += 1;
         let sequence = self.sequence;
         let overhead = nanos(self.disk.command_time);
         let write = match kind {
-            Kind::Read => false,
-            Kind::Write | Kind::Zero => true,
-            Kind::Flush => {
+            IoKind::Read => false,
+            IoKind::Write | IoKind::Zero => true,
+            IoKind::Flush => {
                 self.flushes.push((ticket, sequence));
                 return self.end_flushes(now, ends);
             }
             // A disk has nothing to do for these.
-            Kind::Discard | Kind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
+            IoKind::Discard | IoKind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
         };
         let cached =
-            kind == Kind::Write && !durable && self.cached.saturating_add(len) <= self.disk.write_cache;
+            kind == IoKind::Write && !durable && self.cached.saturating_add(len) <= self.disk.write_cache;
         if cached {
             self.cached += len;
             ends.set(ticket, now.saturating_add(overhead).saturating_add(transfer(len, self.disk.link_rate)));
@@ -107,13 +107,13 @@ impl RotatingState {
     }
 
     /// Works off what is begun by `now`.
-    pub(super) fn advance(&mut self, now: u64, ends: &mut Ends, counters: &mut Counters) {
+    pub(super) fn advance(&mut self, now: u64, ends: &mut Ends, counters: &mut DiskCounters) {
         while let Some(at) = self.next_dispatch().filter(|&at| at <= now) {
             self.dispatch(at, ends, counters);
         }
     }
 
-    fn dispatch(&mut self, at: u64, ends: &mut Ends, counters: &mut Counters) {
+    fn dispatch(&mut self, at: u64, ends: &mut Ends, counters: &mut DiskCounters) {
         let Some(index) = self.choose() else { return };
         let first = self.waiting.remove(index);
         let end = self.run_end(&first);
@@ -188,7 +188,7 @@ impl RotatingState {
 
     /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`: it came before the one
     /// before it was over.
-    fn serve(&mut self, at: u64, busy: bool, first: &Waiting, len: u64, counters: &mut Counters) -> u64 {
+    fn serve(&mut self, at: u64, busy: bool, first: &Waiting, len: u64, counters: &mut DiskCounters) -> u64 {
         let rate = self.disk.media_rate;
         let (offset, end) = (first.offset, first.offset + len);
         let ready = if busy { at } else { at.saturating_add(nanos(self.disk.command_time)) };

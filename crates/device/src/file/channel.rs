@@ -9,10 +9,10 @@ use io_uring::{opcode, squeue, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::trim::{self, Order, Trimmer};
-use super::{Shared, Way};
+use super::trim::{self, DiscardOrder, Trimmer};
+use super::{FileAccess, Shared};
 use crate::losses::unflushed;
-use crate::{Channel, Error, ErrorKind, Finished, Io, Now, POLLIN, Ring, Started, Token};
+use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, POLLIN, Ring, RingToken, Started};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
@@ -41,7 +41,7 @@ struct Flight {
     /// Why it could not be written durably: it is written once more without, to learn whether that alone fails.
     unsynced: Option<Errno>,
     /// A discard that a thread makes.
-    order: Option<Arc<Order>>,
+    order: Option<Arc<DiscardOrder>>,
 }
 
 impl FileChannel {
@@ -63,7 +63,7 @@ impl FileChannel {
     }
 
     fn flags(&self) -> ReadWriteFlags {
-        if self.shared.way == Way::Memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+        if self.shared.way == FileAccess::Memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     /// Gives the rest of the request in `slot` to the kernel.
@@ -71,12 +71,12 @@ impl FileChannel {
         let Some(flight) = &mut self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
         if let (&Io::Discard { offset, len }, Some(trimmer)) = (&flight.io, &self.trimmer) {
             let order = flight.order.insert(trimmer.order(offset, len)?);
-            let polled = ring.poll(order.as_fd(), POLLIN, Token::lower(slot));
+            let polled = ring.poll(order.as_fd(), POLLIN, RingToken::lower(slot));
             return polled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY));
         }
         let entry = flight
             .entry(types::Fd(self.file.as_raw_fd()), self.shared.discard_unit.is_some())
-            .user_data(Token::lower(slot).bits());
+            .user_data(RingToken::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
         // the completion (`Drop` forgets what is still in flight).
@@ -85,47 +85,49 @@ impl FileChannel {
 }
 
 impl Channel for FileChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        if self.shared.way == Way::Direct || !self.nowait_reads {
-            return Now::Blocked(0);
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
+        if self.shared.way == FileAccess::Direct || !self.nowait_reads {
+            return Immediate::Blocked(0);
         }
         let mut done = 0;
         while done < data.len() {
             let rest = &mut [IoSliceMut::new(&mut data[done..])];
             match preadv2(&self.file, rest, offset + done as u64, self.flags()) {
-                Ok(0) => return Now::Failed(ends_early(offset + done as u64)),
+                Ok(0) => return Immediate::Failed(ends_early(offset + done as u64)),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Now::Blocked(done),
+                Err(Errno::AGAIN) => return Immediate::Blocked(done),
                 Err(Errno::OPNOTSUPP) => {
                     self.nowait_reads = false;
-                    return Now::Blocked(done);
+                    return Immediate::Blocked(done);
                 }
-                Err(e) => return Now::Failed(failed(ErrorKind::Read, "read", offset + done as u64, e)),
+                Err(e) => return Immediate::Failed(failed(ErrorKind::Read, "read", offset + done as u64, e)),
             }
         }
-        Now::Done
+        Immediate::Done
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
-        if self.shared.way == Way::Direct || !self.nowait_writes {
-            return Now::Blocked(0);
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
+        if self.shared.way == FileAccess::Direct || !self.nowait_writes {
+            return Immediate::Blocked(0);
         }
         let mut done = 0;
         while done < data.len() {
             let rest = &[IoSlice::new(&data[done..])];
             match pwritev2(&self.file, rest, offset + done as u64, self.flags()) {
-                Ok(0) | Err(Errno::AGAIN) => return Now::Blocked(done),
+                Ok(0) | Err(Errno::AGAIN) => return Immediate::Blocked(done),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP) => {
                     self.nowait_writes = false;
-                    return Now::Blocked(done);
+                    return Immediate::Blocked(done);
                 }
-                Err(e) => return Now::Failed(failed(ErrorKind::Write, "write", offset + done as u64, e)),
+                Err(e) => {
+                    return Immediate::Failed(failed(ErrorKind::Write, "write", offset + done as u64, e));
+                }
             }
         }
-        Now::Done
+        Immediate::Done
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -134,7 +136,7 @@ impl Channel for FileChannel {
             Err(refused) => return Started::Finished(refused),
         };
         let is_done = match io {
-            Io::Flush => self.shared.way == Way::Memory,
+            Io::Flush => self.shared.way == FileAccess::Memory,
             Io::Discard { len, .. } => len == 0,
             _ => false,
         };
@@ -148,7 +150,7 @@ impl Channel for FileChannel {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
         let flight = self.in_flight.get(slot as usize)?.as_ref()?;
         // Of a thread's discard the ring tells only that it is over.
@@ -161,7 +163,7 @@ impl Channel for FileChannel {
     }
 
     /// It waits for requests only.
-    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
+    fn woken(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 impl FileChannel {

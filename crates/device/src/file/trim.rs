@@ -16,7 +16,7 @@ use io_uring::{opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::Shared;
-use crate::bell::Bell;
+use crate::bell::Wakeup;
 
 /// `_IO(0x12, 0)`, for io_uring, and `_IO(0x12, 119)` (linux/blkdev.h, linux/fs.h).
 const BLOCK_URING_CMD_DISCARD: u32 = 0x12 << 8;
@@ -36,21 +36,21 @@ pub(super) fn is_unknown(e: Errno) -> bool {
 
 /// A thread that makes discards, one after the other.
 pub(super) struct Trimmer {
-    orders: Option<Sender<Arc<Order>>>,
+    orders: Option<Sender<Arc<DiscardOrder>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A discard that the thread is to make.
-pub(super) struct Order {
+pub(super) struct DiscardOrder {
     range: [u64; 2],
     /// As a ring's: 0, or a negative error number.
     result: AtomicI32,
-    bell: Bell,
+    bell: Wakeup,
 }
 
 impl Trimmer {
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Errno> {
-        let (orders, taken) = mpsc::channel::<Arc<Order>>();
+        let (orders, taken) = mpsc::channel::<Arc<DiscardOrder>>();
         let work = move || {
             for order in taken {
                 order.result.store(discard(&shared.file, order.range), SeqCst);
@@ -62,9 +62,9 @@ impl Trimmer {
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
-    pub(super) fn order(&self, offset: u64, len: u64) -> Result<Arc<Order>, Errno> {
-        let bell = Bell::new().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
-        let order = Arc::new(Order { range: [offset, len], result: AtomicI32::new(0), bell });
+    pub(super) fn order(&self, offset: u64, len: u64) -> Result<Arc<DiscardOrder>, Errno> {
+        let bell = Wakeup::new().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+        let order = Arc::new(DiscardOrder { range: [offset, len], result: AtomicI32::new(0), bell });
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order.clone()).is_ok());
         if sent { Ok(order) } else { Err(Errno::IO) }
     }
@@ -78,13 +78,13 @@ impl Drop for Trimmer {
     }
 }
 
-impl Order {
+impl DiscardOrder {
     pub(super) fn result(&self) -> i32 {
         self.result.load(SeqCst)
     }
 }
 
-impl AsFd for Order {
+impl AsFd for DiscardOrder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

@@ -22,8 +22,8 @@ const LONGEST_DELAY: u64 = 24 * 3600;
 
 /// An export of a server, and how patient to be with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
-    pub(super) place: Place,
+pub struct NbdAddress {
+    pub(super) place: ServerAddress,
     /// The export's name; empty for the server's default.
     pub(super) export: String,
     /// How long requests wait for a server that went away. Zero: it is not asked for again.
@@ -36,7 +36,7 @@ pub struct Address {
 
 /// The server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     Unix(PathBuf),
     /// The host is a name or an address, without brackets.
     Tcp {
@@ -45,7 +45,7 @@ pub(super) enum Place {
     },
 }
 
-impl Address {
+impl NbdAddress {
     /// True when the text is a URI and not a path: it begins with one of the schemes of NBD, known here or not.
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
@@ -55,13 +55,13 @@ impl Address {
     /// The server's socket, or its port where it is reached over TCP.
     pub fn socket_or_port(&self) -> std::result::Result<&Path, u16> {
         match &self.place {
-            Place::Unix(path) => Ok(path),
-            Place::Tcp { port, .. } => Err(*port),
+            ServerAddress::Unix(path) => Ok(path),
+            ServerAddress::Tcp { port, .. } => Err(*port),
         }
     }
 }
 
-impl Place {
+impl ServerAddress {
     /// The addresses of the host's name, looked up now; `None` for a Unix socket.
     pub(super) fn lookup(&self) -> std::io::Result<Vec<SocketAddr>> {
         match self {
@@ -71,13 +71,13 @@ impl Place {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Address {
+impl FromStr for NbdAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -132,7 +132,9 @@ impl FromStr for Address {
                     use std::os::unix::ffi::OsStringExt;
                     // It is connected to again from wherever the process stands by then.
                     let path = std::path::absolute(std::ffi::OsString::from_vec(path));
-                    Place::Unix(path.map_err(|e| bad("the current directory is gone").with_source(e))?)
+                    ServerAddress::Unix(
+                        path.map_err(|e| bad("the current directory is gone").with_source(e))?,
+                    )
                 }
                 _ => return Err(bad("the socket is missing; write nbd+unix:///export?socket=/path")),
             },
@@ -147,7 +149,7 @@ impl FromStr for Address {
     }
 }
 
-fn tcp(authority: &str) -> std::result::Result<Place, &'static str> {
+fn tcp(authority: &str) -> std::result::Result<ServerAddress, &'static str> {
     if authority.contains('@') {
         return Err("NBD has no user names");
     }
@@ -162,7 +164,7 @@ fn tcp(authority: &str) -> std::result::Result<Place, &'static str> {
         return Err("the host is missing; write nbd://host/export");
     }
     let port = if port.is_empty() { Ok(PORT) } else { port.parse() };
-    Ok(Place::Tcp { host: host.into(), port: port.map_err(|_| "the port is a number up to 65535")? })
+    Ok(ServerAddress::Tcp { host: host.into(), port: port.map_err(|_| "the port is a number up to 65535")? })
 }
 
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
@@ -188,8 +190,8 @@ mod tests {
 
     #[test]
     fn uris_are_read() {
-        let tcp = |host: &str, port| Place::Tcp { host: host.into(), port };
-        let unix = |path: &str| Place::Unix(std::env::current_dir().unwrap().join(path));
+        let tcp = |host: &str, port| ServerAddress::Tcp { host: host.into(), port };
+        let unix = |path: &str| ServerAddress::Unix(std::env::current_dir().unwrap().join(path));
         let table = [
             ("nbd://server", tcp("server", 10809), ""),
             ("nbd://server/", tcp("server", 10809), ""),
@@ -202,12 +204,12 @@ mod tests {
             ("nbd+unix:///d?tls-type=x&socket=s#part", unix("s"), "d"),
         ];
         for (text, place, export) in table {
-            let address: Address = text.parse().unwrap();
+            let address: NbdAddress = text.parse().unwrap();
             assert_eq!((address.place.clone(), address.export.as_str()), (place, export), "{text}");
             assert_eq!(address.to_string(), text);
             assert_eq!((address.reconnect_delay, address.trusts_unflushed), (RECONNECT_DELAY, false));
         }
-        let address: Address = "nbd://a?reconnect-delay=0&unflushed=trust".parse().unwrap();
+        let address: NbdAddress = "nbd://a?reconnect-delay=0&unflushed=trust".parse().unwrap();
         assert_eq!((address.reconnect_delay, address.trusts_unflushed), (Duration::ZERO, true));
     }
 
@@ -237,7 +239,7 @@ mod tests {
             ("nbd://a?unflushed=maybe", "fail or trust"),
         ];
         for (text, part) in table {
-            let error = text.parse::<Address>().unwrap_err().to_string();
+            let error = text.parse::<NbdAddress>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }
@@ -245,10 +247,10 @@ mod tests {
     #[test]
     fn paths_are_not_uris() {
         for path in ["disk.img", "/dev/nbd0", "nbd", "./nbd:/x", "http://x", "nbdx://"] {
-            assert!(!Address::is_uri(path), "{path}");
+            assert!(!NbdAddress::is_uri(path), "{path}");
         }
         for uri in ["nbd://x", "nbds://x", "nbd+unix:///x", "nbd+vsock://1"] {
-            assert!(Address::is_uri(uri), "{uri}");
+            assert!(NbdAddress::is_uri(uri), "{uri}");
         }
     }
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::link::{Link, State};
-use super::socket::Socket;
-use crate::bell::Bell;
-use crate::{Channel, Error, Finished, Io, Now, POLLIN, POLLOUT, Ring, Started, Token, monotonic};
+use super::link::{LinkState, NbdLink};
+use super::socket::NbdSocket;
+use crate::bell::Wakeup;
+use crate::{Channel, Error, Finished, Immediate, Io, POLLIN, POLLOUT, Ring, RingToken, Started, monotonic};
 
 /// What the channel is woken for.
 const READ: u8 = 0;
@@ -29,30 +29,30 @@ const SOON: Duration = Duration::from_millis(10);
 
 pub(super) struct NbdChannel {
     shared: Arc<Shared>,
-    link: Arc<Link>,
+    link: Arc<NbdLink>,
     /// This channel's number among those of its link.
     number: usize,
     /// When it shares its link.
-    bell: Option<Arc<Bell>>,
+    bell: Option<Arc<Wakeup>>,
     /// The sockets that the ring waits for stay open as long.
-    reads: Option<Arc<Socket>>,
-    writes: Option<Arc<Socket>>,
+    reads: Option<Arc<NbdSocket>>,
+    writes: Option<Arc<NbdSocket>>,
     listens: bool,
     ticks: bool,
     posted: bool,
 }
 
 impl NbdChannel {
-    pub(super) fn new(shared: Arc<Shared>, link: Arc<Link>, bell: Option<Arc<Bell>>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, link: Arc<NbdLink>, bell: Option<Arc<Wakeup>>) -> Self {
         let number = link.lock().join(bell.clone());
         let (reads, writes) = (None, None);
         Self { shared, link, number, bell, reads, writes, listens: false, ticks: false, posted: false }
     }
 
     /// Sees to it that whatever comes next is waited for.
-    fn settle(&mut self, ring: &mut Ring, state: &mut State) {
+    fn settle(&mut self, ring: &mut Ring, state: &mut LinkState) {
         if state.has_over(self.number) && !std::mem::replace(&mut self.posted, true) {
-            ring.post(Token::channel(OVER));
+            ring.post(RingToken::channel(OVER));
         }
         if !state.is_busy(self.number) {
             return state.resign(self.number);
@@ -77,18 +77,18 @@ impl NbdChannel {
         }
     }
 
-    fn wait_to_read(&mut self, ring: &mut Ring, socket: Arc<Socket>) {
+    fn wait_to_read(&mut self, ring: &mut Ring, socket: Arc<NbdSocket>) {
         if self.reads.is_none() {
-            match ring.poll(socket.as_fd(), POLLIN, Token::channel(READ)) {
+            match ring.poll(socket.as_fd(), POLLIN, RingToken::channel(READ)) {
                 Ok(()) => self.reads = Some(socket),
                 Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
         }
     }
 
-    fn wait_to_write(&mut self, ring: &mut Ring, socket: Arc<Socket>) {
+    fn wait_to_write(&mut self, ring: &mut Ring, socket: Arc<NbdSocket>) {
         if self.writes.is_none() {
-            match ring.poll(socket.as_fd(), POLLOUT, Token::channel(WRITE)) {
+            match ring.poll(socket.as_fd(), POLLOUT, RingToken::channel(WRITE)) {
                 Ok(()) => self.writes = Some(socket),
                 Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
@@ -97,7 +97,7 @@ impl NbdChannel {
 
     fn wait_for_bell(&mut self, ring: &mut Ring) {
         if let (false, Some(bell)) = (self.listens, &self.bell) {
-            match ring.poll(bell.as_fd(), POLLIN, Token::channel(BELL)) {
+            match ring.poll(bell.as_fd(), POLLIN, RingToken::channel(BELL)) {
                 Ok(()) => self.listens = true,
                 Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
@@ -106,18 +106,18 @@ impl NbdChannel {
 
     fn wait_until(&mut self, ring: &mut Ring, at: Duration) {
         // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for when the next request comes.
-        self.ticks = self.ticks || ring.timeout(Token::channel(CLOCK), at).is_ok();
+        self.ticks = self.ticks || ring.timeout(RingToken::channel(CLOCK), at).is_ok();
     }
 }
 
 impl Channel for NbdChannel {
     /// A server never answers at once.
-    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
-        Now::Blocked(0)
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
-        Now::Blocked(0)
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -134,11 +134,11 @@ impl Channel for NbdChannel {
     }
 
     /// Nothing in the ring is a request's.
-    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
+    fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, _result: i32, over: &mut Vec<Finished>) {
         let link = self.link.clone();
         let mut state = link.lock();
         let what = token.what();
@@ -176,17 +176,17 @@ impl Drop for NbdChannel {
 }
 
 /// Why a device could not be opened.
-pub(super) fn cannot_open(name: &str, why: &super::socket::Failed) -> Error {
-    use super::socket::Failed;
+pub(super) fn cannot_open(name: &str, why: &super::socket::ConnectFailure) -> Error {
+    use super::socket::ConnectFailure;
     let error = Error::new(
         crate::ErrorKind::Open,
         match why {
-            Failed::System(what, _) => format!("{name}: {what}"),
-            Failed::Refused(why) => format!("{name}: {why}"),
+            ConnectFailure::System(what, _) => format!("{name}: {what}"),
+            ConnectFailure::Refused(why) => format!("{name}: {why}"),
         },
     );
     match why {
-        Failed::System(_, errno) => error.with_source(*errno),
-        Failed::Refused(_) => error,
+        ConnectFailure::System(_, errno) => error.with_source(*errno),
+        ConnectFailure::Refused(_) => error,
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_nbd_protocol::{
-    CHUNK_HEADER_LEN, Command, CommandFlags, ExtentState, Request, STRUCTURED_REPLY_MAGIC, chunk,
+    CHUNK_HEADER_LEN, CommandFlags, ExtentState, RequestHeader, RequestType, STRUCTURED_REPLY_MAGIC, chunk,
 };
 
 use super::Shared;
-use super::handshake::Refused;
-use super::socket::{Failed, Socket, connect_now, wait};
+use super::handshake::HandshakeRefusal;
+use super::socket::{ConnectFailure, NbdSocket, connect_now, wait};
 use crate::{Extent, monotonic};
 
 /// How long an answer may take.
@@ -24,23 +24,23 @@ const REST: Duration = Duration::from_secs(10);
 
 /// The way to ask.
 #[derive(Default)]
-pub(super) struct Extents(Mutex<State>);
+pub(super) struct ExtentQuery(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    asked: Option<Asked>,
+    asked: Option<PendingQuery>,
     /// Not to be tried before.
     rests_until: Duration,
     questions: u64,
 }
 
-struct Asked {
-    socket: Arc<Socket>,
+struct PendingQuery {
+    socket: Arc<NbdSocket>,
     /// The number of `base:allocation`.
     context: u32,
 }
 
-impl Extents {
+impl ExtentQuery {
     /// The extent at `offset`, at most `len` bytes; whole blocks.
     pub(super) fn at(&self, shared: &Shared, offset: u64, len: u64) -> Extent {
         let data = Extent { len, hole: false };
@@ -61,7 +61,7 @@ impl Extents {
 }
 
 impl State {
-    fn ask(&mut self, shared: &Shared, offset: u64, len: u64) -> Result<Extent, Failed> {
+    fn ask(&mut self, shared: &Shared, offset: u64, len: u64) -> Result<Extent, ConnectFailure> {
         let asked = match &self.asked {
             Some(asked) => asked,
             None => self.asked.insert(connect(shared)?),
@@ -69,9 +69,9 @@ impl State {
         self.questions += 1;
         let block = u64::from(shared.export.min_block);
         let most = (1 << 31) / block * block;
-        let request = Request {
+        let request = RequestHeader {
             flags: CommandFlags::REQ_ONE,
-            command: Command::BlockStatus,
+            command: RequestType::BlockStatus,
             cookie: self.questions.to_be_bytes(),
             offset,
             length: u32::try_from(len.min(most)).unwrap_or(u32::MAX),
@@ -85,7 +85,7 @@ impl State {
             let (magic, flags, kind, len) =
                 (word(&header, 0), word(&header, 4) >> 16, word(&header, 4) & 0xffff, word(&header, 16));
             if magic != STRUCTURED_REPLY_MAGIC || header[8..16] != request.cookie {
-                return Err(Refused::from("the answer is another one's").into());
+                return Err(HandshakeRefusal::from("the answer is another one's").into());
             }
             match (u16::try_from(kind).unwrap_or(u16::MAX), len) {
                 (chunk::NONE, 0) => {}
@@ -97,7 +97,7 @@ impl State {
                             Some((u64::from(word(&body, 4)), ExtentState::from_bits_retain(word(&body, 8))));
                     }
                 }
-                _ => return Err(Refused::from("the server cannot tell").into()),
+                _ => return Err(HandshakeRefusal::from("the server cannot tell").into()),
             }
             if u16::try_from(flags).is_ok_and(|flags| flags & chunk::DONE != 0) {
                 break;
@@ -109,38 +109,39 @@ impl State {
                 let hole = state.contains(ExtentState::HOLE | ExtentState::ZERO);
                 Ok(Extent { len: length.min(len), hole })
             }
-            _ => Err(Refused::from("the answer is none").into()),
+            _ => Err(HandshakeRefusal::from("the answer is none").into()),
         }
     }
 }
 
-fn connect(shared: &Shared) -> Result<Asked, Failed> {
+fn connect(shared: &Shared) -> Result<PendingQuery, ConnectFailure> {
     let (socket, export) = connect_now(&shared.address, &shared.addresses, true, LIMIT)?;
     if let Some(why) = shared.differs(&export) {
-        return Err(Refused::from(&*why).into());
+        return Err(HandshakeRefusal::from(&*why).into());
     }
-    let context = export.allocation.ok_or_else(|| Refused::from("the server has no base:allocation"))?;
-    Ok(Asked { socket, context })
+    let context =
+        export.allocation.ok_or_else(|| HandshakeRefusal::from("the server has no base:allocation"))?;
+    Ok(PendingQuery { socket, context })
 }
 
-fn send(socket: &Socket, mut bytes: &[u8], deadline: Duration) -> Result<(), Failed> {
+fn send(socket: &NbdSocket, mut bytes: &[u8], deadline: Duration) -> Result<(), ConnectFailure> {
     while !bytes.is_empty() {
         match socket.send(&[IoSlice::new(bytes)]) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::AGAIN) if monotonic() < deadline => wait(socket, true, deadline),
-            Err(e) => return Err(Failed::System("cannot ask", e)),
+            Err(e) => return Err(ConnectFailure::System("cannot ask", e)),
         }
     }
     Ok(())
 }
 
-fn receive(socket: &Socket, mut into: &mut [u8], deadline: Duration) -> Result<(), Failed> {
+fn receive(socket: &NbdSocket, mut into: &mut [u8], deadline: Duration) -> Result<(), ConnectFailure> {
     while !into.is_empty() {
         match socket.recv(into) {
-            Ok(0) => return Err(Refused::from("the server closed the connection").into()),
+            Ok(0) => return Err(HandshakeRefusal::from("the server closed the connection").into()),
             Ok(received) => into = &mut into[received..],
             Err(Errno::AGAIN) if monotonic() < deadline => wait(socket, false, deadline),
-            Err(e) => return Err(Failed::System("no answer", e)),
+            Err(e) => return Err(ConnectFailure::System("no answer", e)),
         }
     }
     Ok(())

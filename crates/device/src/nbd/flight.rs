@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_nbd_protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
+use underseal_nbd_protocol::{CommandFlags, Cookie, RequestHeader, RequestType, TransmissionFlags};
 
-use super::handshake::Export;
+use super::handshake::ServerExport;
 use crate::{Finished, Io};
 
 /// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.
@@ -14,7 +14,7 @@ const MOST: u64 = 1 << 30;
 const MOST_PIECES: usize = 1 << 12;
 
 /// A request of a channel's. It is asked for in pieces, one after the other, where it is longer than the server takes.
-pub(super) struct Flight {
+pub(super) struct NbdRequest {
     /// The channel's number, and the request's slot there.
     pub(super) member: usize,
     pub(super) slot: u32,
@@ -36,7 +36,7 @@ pub(super) struct Flight {
     pub(super) generation: u32,
     /// The whole question has left.
     pub(super) is_sent: bool,
-    pub(super) covered: Covered,
+    pub(super) covered: AnsweredRanges,
     /// The first error of a reply in chunks.
     pub(super) error: Option<u32>,
     /// What had been acknowledged when the question was made: what a flush covers.
@@ -45,7 +45,7 @@ pub(super) struct Flight {
     pub(super) number: u64,
 }
 
-impl Flight {
+impl NbdRequest {
     pub(super) fn new(member: usize, slot: u32, io: Io, number: u64) -> Self {
         Self {
             member,
@@ -60,7 +60,7 @@ impl Flight {
             answers: 0,
             generation: 0,
             is_sent: false,
-            covered: Covered::default(),
+            covered: AnsweredRanges::default(),
             error: None,
             mark: 0,
             number,
@@ -81,7 +81,7 @@ impl Flight {
     }
 
     /// True when it is acknowledged without being on stable storage. A durable write is, at a server that has neither FUA nor flush.
-    pub(super) fn is_volatile(&self, export: &Export) -> bool {
+    pub(super) fn is_volatile(&self, export: &ServerExport) -> bool {
         let durable = TransmissionFlags::SEND_FUA | TransmissionFlags::SEND_FLUSH;
         match self.io {
             Io::Write { durable: true, .. } => !export.flags.intersects(durable),
@@ -96,7 +96,7 @@ impl Flight {
     }
 
     /// Makes the next question, or the same again.
-    pub(super) fn ask(&mut self, export: &Export, mark: u64, generation: u32) {
+    pub(super) fn ask(&mut self, export: &ServerExport, mark: u64, generation: u32) {
         let left = self.io.extent().1 - self.done;
         let most = match self.io {
             Io::Read { .. } | Io::Write { .. } => export.max_block.into(),
@@ -119,7 +119,7 @@ impl Flight {
 
     /// True when a write with FUA, which has failed with `error`, is to be asked for again without FUA. A server's FUA is often a
     /// write and a flush of the whole export: where the write succeeds, that flush has failed, and others' writes may be lost.
-    pub(super) fn retries_unsynced(&mut self, error: u32, export: &Export) -> bool {
+    pub(super) fn retries_unsynced(&mut self, error: u32, export: &ServerExport) -> bool {
         let retries = self.has_fua(export);
         if retries {
             (self.unsynced, self.done) = (Some(error), 0);
@@ -127,12 +127,12 @@ impl Flight {
         retries
     }
 
-    fn has_fua(&self, export: &Export) -> bool {
+    fn has_fua(&self, export: &ServerExport) -> bool {
         self.io.is_durable() && self.unsynced.is_none() && export.flags.contains(TransmissionFlags::SEND_FUA)
     }
 
     /// The piece is done. True when there is more to ask for.
-    pub(super) fn goes_on(&mut self, export: &Export) -> bool {
+    pub(super) fn goes_on(&mut self, export: &ServerExport) -> bool {
         if self.flushes {
             return false;
         }
@@ -147,26 +147,26 @@ impl Flight {
         self.flushes
     }
 
-    pub(super) fn request(&self, index: u32, export: &Export) -> Request {
+    pub(super) fn request(&self, index: u32, export: &ServerExport) -> RequestHeader {
         let has = |flag| export.flags.contains(flag);
         let mut flags = CommandFlags::empty();
         let command = match self.io {
-            _ if self.flushes => Command::Flush,
-            Io::Read { .. } | Io::ReadTagged { .. } => Command::Read,
+            _ if self.flushes => RequestType::Flush,
+            Io::Read { .. } | Io::ReadTagged { .. } => RequestType::Read,
             Io::Write { .. } | Io::WriteTagged { .. } => {
                 flags.set(CommandFlags::FUA, self.has_fua(export));
-                Command::Write
+                RequestType::Write
             }
-            Io::Flush => Command::Flush,
-            Io::Discard { .. } => Command::Trim,
+            Io::Flush => RequestType::Flush,
+            Io::Discard { .. } => RequestType::Trim,
             Io::Zero { punch, .. } => {
                 flags.set(CommandFlags::NO_HOLE, !punch);
                 flags.set(CommandFlags::FAST_ZERO, has(TransmissionFlags::SEND_FAST_ZERO));
-                Command::WriteZeroes
+                RequestType::WriteZeroes
             }
-            Io::Prefetch { .. } => Command::Cache,
+            Io::Prefetch { .. } => RequestType::Cache,
         };
-        Request {
+        RequestHeader {
             flags,
             command,
             cookie: cookie(index, self.generation),
@@ -222,9 +222,9 @@ pub(super) fn named(cookie: Cookie) -> (usize, u32) {
 
 /// The parts of a read that were answered: none twice, and in the end all.
 #[derive(Debug, Default)]
-pub(super) struct Covered(Vec<(usize, usize)>);
+pub(super) struct AnsweredRanges(Vec<(usize, usize)>);
 
-impl Covered {
+impl AnsweredRanges {
     fn clear(&mut self) {
         self.0.clear();
     }
@@ -268,7 +268,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_covered_is_what_was_added_once(parts in prop::collection::vec((0usize..64, 1usize..16), 1..40)) {
-            let mut covered = Covered::default();
+            let mut covered = AnsweredRanges::default();
             let mut model = [false; 80];
             for (from, len) in parts {
                 let free = !model[from..from + len].contains(&true);

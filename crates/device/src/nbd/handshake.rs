@@ -26,7 +26,7 @@ const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
 
 /// An export as the server describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Export {
+pub struct ServerExport {
     /// Its size in bytes.
     pub size: u64,
     /// What it can do.
@@ -45,30 +45,30 @@ pub struct Export {
 
 /// Why a server cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused(String);
+pub struct HandshakeRefusal(String);
 
-impl Refused {
+impl HandshakeRefusal {
     fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 }
 
-impl From<&str> for Refused {
+impl From<&str> for HandshakeRefusal {
     fn from(why: &str) -> Self {
         Self(why.into())
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for HandshakeRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for HandshakeRefusal {}
 
 /// A negotiation.
-pub struct Handshake {
+pub struct ClientHandshake {
     name: String,
     wants_allocation: bool,
     step: Step,
@@ -88,7 +88,7 @@ enum Step {
     ExportName,
 }
 
-impl Handshake {
+impl ClientHandshake {
     /// Asks for the export `name`; with `wants_allocation`, for what block status needs too.
     pub fn new(name: &str, wants_allocation: bool) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Handshake {
     ///
     /// # Errors
     /// The message is none, or too long.
-    pub fn wants(&self, input: &[u8]) -> Result<usize, Refused> {
+    pub fn wants(&self, input: &[u8]) -> Result<usize, HandshakeRefusal> {
         let len = match self.step {
             Step::Greeting => 18,
             Step::ExportName => 10 + if self.no_zeroes { 0 } else { 124 },
@@ -124,7 +124,9 @@ impl Handshake {
                 Some(len) => {
                     let len = u32_at(len, 0) as usize;
                     if len > MOST {
-                        return Err(Refused::new(format!("a message of {len} bytes in the handshake")));
+                        return Err(HandshakeRefusal::new(format!(
+                            "a message of {len} bytes in the handshake"
+                        )));
                     }
                     20 + len
                 }
@@ -137,7 +139,7 @@ impl Handshake {
     ///
     /// # Errors
     /// The server speaks another protocol, or does not give the export.
-    pub fn take(&mut self, input: &[u8]) -> Result<Option<Export>, Refused> {
+    pub fn take(&mut self, input: &[u8]) -> Result<Option<ServerExport>, HandshakeRefusal> {
         match self.step {
             Step::Greeting => self.greeting(input).map(|()| None),
             Step::ExportName => {
@@ -149,19 +151,19 @@ impl Handshake {
         }
     }
 
-    fn greeting(&mut self, input: &[u8]) -> Result<(), Refused> {
+    fn greeting(&mut self, input: &[u8]) -> Result<(), HandshakeRefusal> {
         if u64_at(input, 0) != INIT_PASSWD {
-            return Err(Refused::new("what answers there is no NBD server"));
+            return Err(HandshakeRefusal::new("what answers there is no NBD server"));
         }
         let second = u64_at(input, 8);
         let flags = HandshakeFlags::from_bits_truncate(u16_at(input, 16));
         if second == OLDSTYLE || (second == OPTION_MAGIC && !flags.contains(HandshakeFlags::FIXED_NEWSTYLE)) {
-            return Err(Refused::new(
+            return Err(HandshakeRefusal::new(
                 "the server speaks an old NBD protocol; a newer one is needed (newstyle fixed)",
             ));
         }
         if second != OPTION_MAGIC {
-            return Err(Refused::new("what answers there is no NBD server"));
+            return Err(HandshakeRefusal::new("what answers there is no NBD server"));
         }
         self.no_zeroes = flags.contains(HandshakeFlags::NO_ZEROES);
         let mut answer = ClientFlags::FIXED_NEWSTYLE;
@@ -171,17 +173,17 @@ impl Handshake {
         Ok(())
     }
 
-    fn reply(&mut self, asked: u32, input: &[u8]) -> Result<Option<Export>, Refused> {
+    fn reply(&mut self, asked: u32, input: &[u8]) -> Result<Option<ServerExport>, HandshakeRefusal> {
         if u64_at(input, 0) != OPTION_REPLY_MAGIC || u32_at(input, 8) != asked {
-            return Err(Refused::new("the server's answers are out of step"));
+            return Err(HandshakeRefusal::new("the server's answers are out of step"));
         }
         self.replies += 1;
         if self.replies > REPLIES {
-            return Err(Refused::new("the server's answer to an option has no end"));
+            return Err(HandshakeRefusal::new("the server's answer to an option has no end"));
         }
         let (kind, data) = (u32_at(input, 12), &input[20..]);
         match (asked, kind) {
-            (_, reply::ERR_TLS_REQD) => Err(Refused::new(
+            (_, reply::ERR_TLS_REQD) => Err(HandshakeRefusal::new(
                 "the server wants TLS, which is not spoken to lower devices; use a Unix socket or an SSH tunnel",
             )),
             (option::STRUCTURED_REPLY, reply::ACK) => {
@@ -216,12 +218,12 @@ impl Handshake {
                 Ok(None)
             }
             (option::GO, kind) if is_error(kind) => Err(self.refusal(kind, data)),
-            _ => Err(Refused::new(format!("the server's answer of type {kind} makes no sense"))),
+            _ => Err(HandshakeRefusal::new(format!("the server's answer of type {kind} makes no sense"))),
         }
     }
 
-    fn info(&mut self, data: &[u8]) -> Result<(), Refused> {
-        let bad = || Refused::new("the server's description of the export has another length");
+    fn info(&mut self, data: &[u8]) -> Result<(), HandshakeRefusal> {
+        let bad = || HandshakeRefusal::new("the server's description of the export has another length");
         match data.get(..2).map(|kind| u16_at(kind, 0)) {
             Some(info::EXPORT) if data.len() == 12 => {
                 self.said = Some((u64_at(data, 2), TransmissionFlags::from_bits_truncate(u16_at(data, 10))));
@@ -236,7 +238,7 @@ impl Handshake {
         }
     }
 
-    fn refusal(&self, kind: u32, data: &[u8]) -> Refused {
+    fn refusal(&self, kind: u32, data: &[u8]) -> HandshakeRefusal {
         let why = match kind {
             reply::ERR_UNKNOWN => "the server has no export of that name",
             reply::ERR_POLICY => "the server's policy forbids it",
@@ -249,23 +251,23 @@ impl Handshake {
             .map(|c| if c.is_control() { '?' } else { c })
             .collect();
         let said = if said.is_empty() { said } else { format!(": \"{said}\"") };
-        Refused::new(format!("export {:?}: {why}{said}", self.name))
+        HandshakeRefusal::new(format!("export {:?}: {why}{said}", self.name))
     }
 
-    fn ready(&self) -> Result<Export, Refused> {
+    fn ready(&self) -> Result<ServerExport, HandshakeRefusal> {
         let Some((size, flags)) = self.said else {
-            return Err(Refused::new("the server does not say how large the export is"));
+            return Err(HandshakeRefusal::new("the server does not say how large the export is"));
         };
         if i64::try_from(size).is_err() {
-            return Err(Refused::new(format!("an export of {size} bytes")));
+            return Err(HandshakeRefusal::new(format!("an export of {size} bytes")));
         }
         // What is not told is what every server takes (proto.md, "Block size constraints").
         let [min, preferred, max] = self.blocks.unwrap_or([512, 4096, DEFAULT_MAX_PAYLOAD]);
         let min = min.max(1);
         if !min.is_power_of_two() || min > LARGEST_MIN_BLOCK || max < min {
-            return Err(Refused::new(format!("blocks of {min} to {max} bytes cannot be")));
+            return Err(HandshakeRefusal::new(format!("blocks of {min} to {max} bytes cannot be")));
         }
-        Ok(Export {
+        Ok(ServerExport {
             size,
             flags,
             min_block: min,

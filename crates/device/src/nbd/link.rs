@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_nbd_protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
+use underseal_nbd_protocol::{CommandFlags, REQUEST_LEN, RequestHeader, RequestType, TransmissionFlags};
 
 use self::outage::Outage;
 use super::Shared;
-use super::flight::Flight;
-use super::replies::{Answer, Inbox, Received};
-use super::socket::{Attempt, Socket};
-use crate::bell::Bell;
+use super::flight::NbdRequest;
+use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome};
+use super::socket::{ConnectAttempt, NbdSocket};
+use crate::bell::Wakeup;
 use crate::{Finished, Io, monotonic};
 
 /// How often whoever waits for a connection looks, though nothing was heard.
@@ -34,19 +34,19 @@ const TICK: Duration = Duration::from_millis(100);
 const BATCH: usize = 32;
 
 /// A connection that channels use.
-pub(super) struct Link {
-    state: Mutex<State>,
+pub(super) struct NbdLink {
+    state: Mutex<LinkState>,
 }
 
 /// What has to be waited for before the link goes on.
-pub(super) struct Wants {
-    pub(super) socket: Option<Arc<Socket>>,
+pub(super) struct LinkWait {
+    pub(super) socket: Option<Arc<NbdSocket>>,
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) at: Option<Duration>,
 }
 
-pub(super) struct State {
+pub(super) struct LinkState {
     shared: Arc<Shared>,
     phase: Phase,
     /// How the export is read on this connection, and how large it is there.
@@ -54,12 +54,12 @@ pub(super) struct State {
     size: u64,
     /// A request goes beyond that: another connection is made as soon as nothing is in flight on this one.
     outgrown: bool,
-    flights: Vec<Option<Flight>>,
+    flights: Vec<Option<NbdRequest>>,
     free: Vec<u32>,
     /// Requests of which not everything has left, the first in part perhaps.
     outbox: VecDeque<u32>,
     sent: usize,
-    inbox: Inbox,
+    inbox: ReplyInbox,
     members: Vec<Option<Member>>,
     leader: Option<usize>,
     outage: Option<Outage>,
@@ -74,9 +74,9 @@ pub(super) struct State {
 
 enum Phase {
     Down,
-    Trying(Box<Attempt>, bool),
+    Trying(Box<ConnectAttempt>, bool),
     Pausing(Duration),
-    Up(Arc<Socket>),
+    Up(Arc<NbdSocket>),
 }
 
 /// A channel.
@@ -85,12 +85,12 @@ struct Member {
     over: Vec<Finished>,
     /// The losses that it was told of.
     seen: u64,
-    bell: Option<Arc<Bell>>,
+    bell: Option<Arc<Wakeup>>,
 }
 
-impl Link {
+impl NbdLink {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let state = State {
+        let state = LinkState {
             structured: shared.export.structured,
             size: shared.size(),
             outgrown: false,
@@ -100,7 +100,7 @@ impl Link {
             free: Vec::new(),
             outbox: VecDeque::new(),
             sent: 0,
-            inbox: Inbox::new(),
+            inbox: ReplyInbox::new(),
             members: Vec::new(),
             leader: None,
             outage: None,
@@ -113,15 +113,15 @@ impl Link {
         Self { state: Mutex::new(state) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LinkState> {
         // A thread that panicked amid a request has lost that request only.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LinkState {
     /// A new channel; `bell` where others may see its requests end.
-    pub(super) fn join(&mut self, bell: Option<Arc<Bell>>) -> usize {
+    pub(super) fn join(&mut self, bell: Option<Arc<Wakeup>>) -> usize {
         let member = Member { in_flight: 0, over: Vec::new(), seen: self.shared.losses.told(), bell };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
@@ -135,7 +135,7 @@ impl State {
     /// A channel goes, with whatever it has in flight.
     pub(super) fn leave(&mut self, number: usize) {
         self.members[number] = None;
-        let theirs = |flight: &Option<Flight>| flight.as_ref().is_some_and(|f| f.member == number);
+        let theirs = |flight: &Option<NbdRequest>| flight.as_ref().is_some_and(|f| f.member == number);
         if self.flights.iter().any(theirs) {
             for index in 0..self.flights.len() {
                 if theirs(&self.flights[index]) {
@@ -152,7 +152,7 @@ impl State {
     /// Takes a request. Whether it is over at once is told by [`take_slot`](Self::take_slot).
     pub(super) fn begin(&mut self, member: usize, slot: u32, io: Io) {
         self.requests += 1;
-        let mut flight = Flight::new(member, slot, io, self.requests);
+        let mut flight = NbdRequest::new(member, slot, io, self.requests);
         let export = self.shared.export;
         let has = |flag| export.flags.contains(flag);
         let at_once = match &flight.io {
@@ -236,25 +236,28 @@ impl State {
     }
 
     /// What the leader waits for.
-    pub(super) fn wants(&self) -> Wants {
-        let nothing = Wants { socket: None, read: false, write: false, at: None };
+    pub(super) fn wants(&self) -> LinkWait {
+        let nothing = LinkWait { socket: None, read: false, write: false, at: None };
         if self.is_idle() {
             return nothing;
         }
         match &self.phase {
             Phase::Down => nothing,
             Phase::Up(socket) => {
-                Wants { socket: Some(socket.clone()), read: true, write: self.can_send(), at: None }
+                LinkWait { socket: Some(socket.clone()), read: true, write: self.can_send(), at: None }
             }
-            Phase::Trying(attempt, to_write) => Wants {
+            Phase::Trying(attempt, to_write) => LinkWait {
                 socket: Some(attempt.socket().clone()),
                 read: !to_write,
                 write: *to_write,
                 at: Some(attempt.deadline.min(monotonic() + TICK)),
             },
-            Phase::Pausing(until) => {
-                Wants { socket: None, read: false, write: false, at: Some((*until).min(monotonic() + TICK)) }
-            }
+            Phase::Pausing(until) => LinkWait {
+                socket: None,
+                read: false,
+                write: false,
+                at: Some((*until).min(monotonic() + TICK)),
+            },
         }
     }
 
@@ -275,7 +278,7 @@ impl State {
     }
 
     /// True when the socket takes nothing more for now.
-    pub(super) fn blocked(&self) -> Option<Arc<Socket>> {
+    pub(super) fn blocked(&self) -> Option<Arc<NbdSocket>> {
         match &self.phase {
             Phase::Up(socket) if self.can_send() => Some(socket.clone()),
             _ => None,
@@ -302,7 +305,7 @@ impl State {
                 }
             }
             let payload =
-                |index: &u32| self.flights[*index as usize].as_ref().map_or(&[][..], Flight::payload);
+                |index: &u32| self.flights[*index as usize].as_ref().map_or(&[][..], NbdRequest::payload);
             let mut parts = [IoSlice::new(&[]); 2 * BATCH];
             let (mut skip, mut total) = (self.sent, 0);
             let bytes =
@@ -348,7 +351,7 @@ impl State {
         for _ in 0..BATCH {
             let Phase::Up(socket) = &self.phase else { return };
             let received = match self.inbox.receive(&mut &**socket, &mut self.flights) {
-                Ok(Received::End) => return self.lost("the server closed the connection"),
+                Ok(ReceiveOutcome::End) => return self.lost("the server closed the connection"),
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return,
                 Err(e) => return self.lost(&format!("cannot receive: {e}")),
@@ -356,7 +359,7 @@ impl State {
             loop {
                 match self.inbox.next(&mut self.flights, self.structured) {
                     Ok(None) => break,
-                    Ok(Some((_, Answer::Failed(error))))
+                    Ok(Some((_, ReplyOutcome::Failed(error))))
                         if error == Errno::SHUTDOWN.raw_os_error().cast_unsigned() =>
                     {
                         return self.lost("the server is stopping");
@@ -365,13 +368,13 @@ impl State {
                     Err(violation) => return self.lost(violation),
                 }
             }
-            if received == Received::Short {
+            if received == ReceiveOutcome::Short {
                 return;
             }
         }
     }
 
-    fn answered(&mut self, index: usize, answer: Answer) {
+    fn answered(&mut self, index: usize, answer: ReplyOutcome) {
         let shared = self.shared.clone();
         self.answers += 1;
         if self.outage.take().is_some_and(|outage| outage.lost) {
@@ -379,8 +382,8 @@ impl State {
         }
         let Some(flight) = &mut self.flights[index] else { return };
         let asks_again = match answer {
-            Answer::Done => flight.goes_on(&shared.export),
-            Answer::Failed(number) => flight.retries_unsynced(number, &shared.export),
+            ReplyOutcome::Done => flight.goes_on(&shared.export),
+            ReplyOutcome::Failed(number) => flight.retries_unsynced(number, &shared.export),
         };
         if asks_again {
             flight.answers += 1;
@@ -391,12 +394,12 @@ impl State {
         }
         let Some(flight) = self.take(index) else { return };
         let result = match (answer, flight.unsynced) {
-            (Answer::Done, None) => Ok(()),
-            (Answer::Done, Some(number)) => {
+            (ReplyOutcome::Done, None) => Ok(()),
+            (ReplyOutcome::Done, Some(number)) => {
                 shared.losses.fail(errno(number));
                 Err((errno(number), "the server answers"))
             }
-            (Answer::Failed(number), _) => Err((errno(number), "the server answers")),
+            (ReplyOutcome::Failed(number), _) => Err((errno(number), "the server answers")),
         };
         let result = match (&flight.io, result) {
             // A hint that the server cannot make use of.
@@ -435,15 +438,15 @@ impl State {
         Ok(())
     }
 
-    fn take(&mut self, index: usize) -> Option<Flight> {
+    fn take(&mut self, index: usize) -> Option<NbdRequest> {
         let flight = self.flights[index].take()?;
         self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
-        self.careful = self.careful && self.flights.iter().flatten().any(Flight::is_suspect);
+        self.careful = self.careful && self.flights.iter().flatten().any(NbdRequest::is_suspect);
         Some(flight)
     }
 
     /// A request is over.
-    fn end(&mut self, flight: Flight, result: Result<(), (Errno, &str)>) {
+    fn end(&mut self, flight: NbdRequest, result: Result<(), (Errno, &str)>) {
         let (number, finished) = flight.over(result);
         let leads = self.leader == Some(number);
         if let Some(member) = &mut self.members[number] {
@@ -464,7 +467,7 @@ fn is_busy(member: &Option<Member>) -> bool {
     member.as_ref().is_some_and(|member| member.in_flight > 0)
 }
 
-impl Drop for State {
+impl Drop for LinkState {
     fn drop(&mut self) {
         if let Phase::Up(socket) = &self.phase {
             say_goodbye(socket);
@@ -473,10 +476,10 @@ impl Drop for State {
 }
 
 /// Tells the server that no more comes. It may not hear it: then it sees the connection close.
-pub(super) fn say_goodbye(socket: &Socket) {
-    let goodbye = Request {
+pub(super) fn say_goodbye(socket: &NbdSocket) {
+    let goodbye = RequestHeader {
         flags: CommandFlags::empty(),
-        command: Command::Disconnect,
+        command: RequestType::Disconnect,
         cookie: [0; 8],
         offset: 0,
         length: 0,

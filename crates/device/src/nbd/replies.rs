@@ -10,7 +10,7 @@ use underseal_nbd_protocol::{
     STRUCTURED_REPLY_MAGIC, chunk,
 };
 
-use super::flight::{Flight, named};
+use super::flight::{NbdRequest, named};
 
 /// Bytes that are received at a time when no read's are expected.
 const INBOX: usize = 64 << 10;
@@ -22,13 +22,13 @@ const _: () = assert!(CHUNK_HEADER_LEN + LONGEST_ERROR < INBOX, "every message f
 pub(super) type Violation = &'static str;
 
 /// Where bytes come from: a socket, or in tests a script.
-pub(super) trait Source {
+pub(super) trait ReplySource {
     /// Fills one place and then the other with what is there. `Ok(0)` is the end.
     fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, rustix::io::Errno>;
 }
 
 /// What was received and not looked at.
-pub(super) struct Inbox {
+pub(super) struct ReplyInbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
@@ -49,14 +49,14 @@ struct Payload {
 
 /// What a reply came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ReplyOutcome {
     Done,
     Failed(u32),
 }
 
 /// What was received at a time.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(super) enum ReceiveOutcome {
     /// As much as there was room for: there may be more.
     Full,
     /// Less than there was room for.
@@ -65,7 +65,7 @@ pub(super) enum Received {
     End,
 }
 
-impl Inbox {
+impl ReplyInbox {
     pub(super) fn new() -> Self {
         Self { bytes: vec![0; INBOX].into(), start: 0, end: 0, payload: None }
     }
@@ -78,9 +78,9 @@ impl Inbox {
     /// Receives what is there. A read's bytes are put where they belong.
     pub(super) fn receive(
         &mut self,
-        from: &mut impl Source,
-        flights: &mut [Option<Flight>],
-    ) -> Result<Received, rustix::io::Errno> {
+        from: &mut impl ReplySource,
+        flights: &mut [Option<NbdRequest>],
+    ) -> Result<ReceiveOutcome, rustix::io::Errno> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -98,18 +98,18 @@ impl Inbox {
         }
         self.end += received - to_place;
         Ok(match received {
-            0 => Received::End,
-            n if n == room => Received::Full,
-            _ => Received::Short,
+            0 => ReceiveOutcome::End,
+            n if n == room => ReceiveOutcome::Full,
+            _ => ReceiveOutcome::Short,
         })
     }
 
     /// The next reply that is whole: which request's, and what it came to.
     pub(super) fn next(
         &mut self,
-        flights: &mut [Option<Flight>],
+        flights: &mut [Option<NbdRequest>],
         structured: bool,
-    ) -> Result<Option<(usize, Answer)>, Violation> {
+    ) -> Result<Option<(usize, ReplyOutcome)>, Violation> {
         loop {
             if let Some(payload) = self.payload {
                 match self.take_payload(payload, flights)? {
@@ -138,8 +138,8 @@ impl Inbox {
     fn take_payload(
         &mut self,
         mut payload: Payload,
-        flights: &mut [Option<Flight>],
-    ) -> Result<Option<Option<Answer>>, Violation> {
+        flights: &mut [Option<NbdRequest>],
+    ) -> Result<Option<Option<ReplyOutcome>>, Violation> {
         let here = payload.left.min(self.end - self.start);
         let flight = flights.get_mut(payload.index).and_then(Option::as_mut).ok_or(UNKNOWN)?;
         let place = flight.place(payload.at, here).ok_or(UNKNOWN)?;
@@ -154,7 +154,7 @@ impl Inbox {
         Ok(Some(if payload.last { Some(verdict(flight)?) } else { None }))
     }
 
-    fn simple(&mut self, flights: &mut [Option<Flight>], structured: bool) -> Result<Parsed, Violation> {
+    fn simple(&mut self, flights: &mut [Option<NbdRequest>], structured: bool) -> Result<Parsed, Violation> {
         let Some(&header) = self.bytes[self.start..self.end].first_chunk::<SIMPLE_REPLY_LEN>() else {
             return Ok(Parsed::Incomplete);
         };
@@ -162,10 +162,10 @@ impl Inbox {
         let (error, cookie) = (u32_at(&header, 4), cookie_at(&header, 8));
         let (index, flight) = find(flights, cookie)?;
         if error != 0 {
-            return Ok(Parsed::Answer(index, Answer::Failed(error)));
+            return Ok(Parsed::Answer(index, ReplyOutcome::Failed(error)));
         }
         if !flight.is_read() {
-            return Ok(Parsed::Answer(index, Answer::Done));
+            return Ok(Parsed::Answer(index, ReplyOutcome::Done));
         }
         if structured {
             return Err("a read is answered in the way that was not agreed");
@@ -176,7 +176,7 @@ impl Inbox {
         Ok(Parsed::More)
     }
 
-    fn chunk(&mut self, flights: &mut [Option<Flight>]) -> Result<Parsed, Violation> {
+    fn chunk(&mut self, flights: &mut [Option<NbdRequest>]) -> Result<Parsed, Violation> {
         let bytes = &self.bytes[self.start..self.end];
         let Some(header) = bytes.first_chunk::<CHUNK_HEADER_LEN>() else { return Ok(Parsed::Incomplete) };
         let body = &bytes[CHUNK_HEADER_LEN..];
@@ -224,25 +224,25 @@ enum Parsed {
     Incomplete,
     /// Something was taken, and the reply goes on.
     More,
-    Answer(usize, Answer),
+    Answer(usize, ReplyOutcome),
 }
 
 const UNKNOWN: Violation = "a reply to a request that was not made";
 const OUTSIDE: Violation = "a part of a reply lies outside of what was asked for";
 
 /// A reply has ended.
-fn verdict(flight: &Flight) -> Result<Answer, Violation> {
+fn verdict(flight: &NbdRequest) -> Result<ReplyOutcome, Violation> {
     match flight.error {
-        Some(error) => Ok(Answer::Failed(error)),
+        Some(error) => Ok(ReplyOutcome::Failed(error)),
         None if flight.is_read() && !flight.covered.is_whole(flight.piece) => {
             Err("a read was answered in part only")
         }
-        None => Ok(Answer::Done),
+        None => Ok(ReplyOutcome::Done),
     }
 }
 
 /// The flight that a cookie names, if it waits for an answer.
-fn find(flights: &mut [Option<Flight>], cookie: Cookie) -> Result<(usize, &mut Flight), Violation> {
+fn find(flights: &mut [Option<NbdRequest>], cookie: Cookie) -> Result<(usize, &mut NbdRequest), Violation> {
     let (index, generation) = named(cookie);
     let flight = flights.get_mut(index).and_then(Option::as_mut);
     let flight = flight.filter(|flight| flight.generation == generation && flight.is_sent);
@@ -250,7 +250,7 @@ fn find(flights: &mut [Option<Flight>], cookie: Cookie) -> Result<(usize, &mut F
 }
 
 /// Notes that a part of a read is answered: where it lies in the piece.
-fn cover(flight: &mut Flight, offset: u64, len: usize) -> Result<(usize, usize), Violation> {
+fn cover(flight: &mut NbdRequest, offset: u64, len: usize) -> Result<(usize, usize), Violation> {
     let at = offset.checked_sub(flight.offset()).ok_or(OUTSIDE)?;
     if len == 0 || at > flight.piece || len as u64 > flight.piece - at {
         return Err(OUTSIDE);

@@ -3,9 +3,9 @@
 use rustix::io::Errno;
 use underseal_nbd_protocol::TransmissionFlags;
 
-use super::flight::Flight;
-use super::handshake::{Export, Handshake};
-use super::replies::{Answer, Inbox, Received, Source};
+use super::flight::NbdRequest;
+use super::handshake::{ClientHandshake, ServerExport};
+use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome, ReplySource};
 use crate::{Arena, Io};
 
 /// A read of so many bytes from there, and a write and a flush.
@@ -16,8 +16,8 @@ const AROUND: usize = 512;
 const GENERATION: u32 = 7;
 
 /// Takes whatever a server says in its handshake. The export, if it comes to one.
-pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<Export> {
-    let mut handshake = Handshake::new("export", wants_allocation);
+pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ServerExport> {
+    let mut handshake = ClientHandshake::new("export", wants_allocation);
     let mut rest = said;
     let mut message = Vec::new();
     let mut sent = 0;
@@ -41,7 +41,7 @@ pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<Export> {
 /// Takes whatever a server replies to three requests, in portions. How many were answered well.
 pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
     let Ok(mut arena) = Arena::new(1 << 20) else { return 0 };
-    let export = Export {
+    let export = ServerExport {
         size: 1 << 20,
         flags: TransmissionFlags::all(),
         min_block: 512,
@@ -62,27 +62,27 @@ pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
         Io::Write { offset: 0, buffer: from, range, durable: true },
         Io::Flush,
     ];
-    let mut flights: Vec<Option<Flight>> = (0..)
+    let mut flights: Vec<Option<NbdRequest>> = (0..)
         .zip(requests)
         .map(|(slot, io)| {
-            let mut flight = Flight::new(0, slot, io, u64::from(slot));
+            let mut flight = NbdRequest::new(0, slot, io, u64::from(slot));
             flight.ask(&export, 0, GENERATION);
             flight.is_sent = true;
             Some(flight)
         })
         .collect();
 
-    let mut inbox = Inbox::new();
+    let mut inbox = ReplyInbox::new();
     let mut script = Script { said, portion: portion.max(1) };
     let mut done = 0;
-    while !matches!(inbox.receive(&mut script, &mut flights), Ok(Received::End) | Err(_)) {
+    while !matches!(inbox.receive(&mut script, &mut flights), Ok(ReceiveOutcome::End) | Err(_)) {
         loop {
             match inbox.next(&mut flights, structured) {
                 Ok(None) => break,
                 Ok(Some((index, answer))) => {
                     let flight = flights[index].take();
                     flight.into_iter().for_each(look);
-                    done += usize::from(answer == Answer::Done);
+                    done += usize::from(answer == ReplyOutcome::Done);
                 }
                 Err(_) => {
                     flights.into_iter().flatten().for_each(look);
@@ -96,7 +96,7 @@ pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
 }
 
 /// What lies around a read's bytes is as it was, and a write's bytes are too.
-fn look(flight: Flight) {
+fn look(flight: NbdRequest) {
     let (slot, (_, finished)) = (flight.slot, flight.over(Ok(())));
     let Some(buffer) = finished.buffer else { return };
     let (before, rest) = buffer.split_at(AROUND);
@@ -111,7 +111,7 @@ struct Script<'a> {
     portion: usize,
 }
 
-impl Source for Script<'_> {
+impl ReplySource for Script<'_> {
     fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
         let len = self.portion.min(self.said.len()).min(first.len() + second.len());
         let (now, later) = self.said.split_at(len);

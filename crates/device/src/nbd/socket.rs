@@ -13,9 +13,9 @@ use rustix::net::sockopt;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 use underseal_sandbox::{Target, connect_to};
 
-use super::address::{Address, Place};
-use super::handshake::{Export, Handshake, Refused};
-use super::replies::Source;
+use super::address::{NbdAddress, ServerAddress};
+use super::handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
+use super::replies::ReplySource;
 use crate::monotonic;
 
 /// How long a server may take to accept and to negotiate.
@@ -24,13 +24,13 @@ pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// A connected socket.
-pub(super) struct Socket {
+pub(super) struct NbdSocket {
     fd: OwnedFd,
     /// Its end is known, and what may be lost with it is counted.
     is_counted: AtomicBool,
 }
 
-impl Socket {
+impl NbdSocket {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self { fd, is_counted: AtomicBool::new(false) }
     }
@@ -68,14 +68,14 @@ impl Socket {
     }
 }
 
-impl Source for &Socket {
+impl ReplySource for &NbdSocket {
     fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
         let parts = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
         retry(|| rustix::io::readv(&self.fd, parts))
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NbdSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -92,14 +92,14 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum ConnectFailure {
     /// It may work later.
     System(&'static str, Errno),
     /// The server refuses, or is none.
-    Refused(Refused),
+    Refused(HandshakeRefusal),
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::System(what, errno) => write!(f, "{what}: {errno}"),
@@ -108,41 +108,41 @@ impl std::fmt::Display for Failed {
     }
 }
 
-impl From<Refused> for Failed {
-    fn from(why: Refused) -> Self {
+impl From<HandshakeRefusal> for ConnectFailure {
+    fn from(why: HandshakeRefusal) -> Self {
         Self::Refused(why)
     }
 }
 
 /// A connection on its way: connecting, then negotiating.
-pub(super) struct Attempt {
-    socket: Arc<Socket>,
+pub(super) struct ConnectAttempt {
+    socket: Arc<NbdSocket>,
     connecting: bool,
-    handshake: Handshake,
+    handshake: ClientHandshake,
     output: Vec<u8>,
     input: Vec<u8>,
     pub(super) deadline: Duration,
 }
 
 /// What an attempt came to.
-pub(super) enum Progress {
+pub(super) enum AttemptProgress {
     /// It goes on when the socket can be read, or (`true`) written.
     Waits(bool),
-    Ready(Export),
+    Ready(ServerExport),
 }
 
-impl Attempt {
+impl ConnectAttempt {
     /// Begins to connect to one of `addresses` (none are needed for a Unix socket), the `number`th in turn.
     pub(super) fn begin(
-        address: &Address,
+        address: &NbdAddress,
         addresses: &[SocketAddr],
         number: usize,
         wants_allocation: bool,
-    ) -> Result<Self, Failed> {
-        let cannot = |e| Failed::System("cannot connect", e);
+    ) -> Result<Self, ConnectFailure> {
+        let cannot = |e| ConnectFailure::System("cannot connect", e);
         let target = match &address.place {
-            Place::Unix(path) => Target::Unix(path),
-            Place::Tcp { .. } => {
+            ServerAddress::Unix(path) => Target::Unix(path),
+            ServerAddress::Tcp { .. } => {
                 let to = addresses.get(number % addresses.len().max(1)).ok_or(cannot(Errno::HOSTUNREACH))?;
                 Target::Tcp(*to)
             }
@@ -160,44 +160,44 @@ impl Attempt {
             let _ = sockopt::set_tcp_user_timeout(&fd, limit);
         }
         Ok(Self {
-            socket: Arc::new(Socket::new(fd)),
+            socket: Arc::new(NbdSocket::new(fd)),
             connecting,
-            handshake: Handshake::new(&address.export, wants_allocation),
+            handshake: ClientHandshake::new(&address.export, wants_allocation),
             output: Vec::new(),
             input: Vec::new(),
             deadline: monotonic() + HANDSHAKE_LIMIT,
         })
     }
 
-    pub(super) fn socket(&self) -> &Arc<Socket> {
+    pub(super) fn socket(&self) -> &Arc<NbdSocket> {
         &self.socket
     }
 
-    pub(super) fn into_socket(self) -> Arc<Socket> {
+    pub(super) fn into_socket(self) -> Arc<NbdSocket> {
         self.socket
     }
 
     /// Goes on as far as that is possible without waiting.
-    pub(super) fn advance(&mut self) -> Result<Progress, Failed> {
+    pub(super) fn advance(&mut self) -> Result<AttemptProgress, ConnectFailure> {
         if monotonic() > self.deadline {
-            return Err(Failed::System("the server does not answer", Errno::TIMEDOUT));
+            return Err(ConnectFailure::System("the server does not answer", Errno::TIMEDOUT));
         }
         if self.connecting {
             let fd = &mut [PollFd::new(&self.socket, PollFlags::OUT)];
             if !matches!(poll(fd, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1)) {
-                return Ok(Progress::Waits(true));
+                return Ok(AttemptProgress::Waits(true));
             }
             let error = sockopt::socket_error(&self.socket).unwrap_or_else(Err);
-            error.map_err(|e| Failed::System("cannot connect", e))?;
+            error.map_err(|e| ConnectFailure::System("cannot connect", e))?;
             self.connecting = false;
         }
-        let lost = |e| Failed::System("the connection broke in the handshake", e);
+        let lost = |e| ConnectFailure::System("the connection broke in the handshake", e);
         loop {
             self.output.extend(self.handshake.take_output());
             while !self.output.is_empty() {
                 match self.socket.send(&[IoSlice::new(&self.output)]) {
                     Ok(sent) => drop(self.output.drain(..sent)),
-                    Err(Errno::AGAIN) => return Ok(Progress::Waits(true)),
+                    Err(Errno::AGAIN) => return Ok(AttemptProgress::Waits(true)),
                     Err(e) => return Err(lost(e)),
                 }
             }
@@ -210,10 +210,13 @@ impl Attempt {
                 self.input.truncate(had + received.unwrap_or(0));
                 match received {
                     Ok(0) => {
-                        return Err(Refused::from("the server closed the connection in the handshake").into());
+                        return Err(HandshakeRefusal::from(
+                            "the server closed the connection in the handshake",
+                        )
+                        .into());
                     }
                     Ok(_) => {}
-                    Err(Errno::AGAIN) => return Ok(Progress::Waits(false)),
+                    Err(Errno::AGAIN) => return Ok(AttemptProgress::Waits(false)),
                     Err(e) => return Err(lost(e)),
                 }
                 continue;
@@ -221,24 +224,24 @@ impl Attempt {
             let done = self.handshake.take(&self.input)?;
             self.input.clear();
             if let Some(export) = done {
-                return Ok(Progress::Ready(export));
+                return Ok(AttemptProgress::Ready(export));
             }
         }
     }
 
     /// Waits, at most until the deadline, until it is over.
-    pub(super) fn finish(mut self) -> Result<(Arc<Socket>, Export), Failed> {
+    pub(super) fn finish(mut self) -> Result<(Arc<NbdSocket>, ServerExport), ConnectFailure> {
         loop {
             match self.advance()? {
-                Progress::Ready(export) => return Ok((self.socket, export)),
-                Progress::Waits(to_write) => wait(&self.socket, to_write, self.deadline),
+                AttemptProgress::Ready(export) => return Ok((self.socket, export)),
+                AttemptProgress::Waits(to_write) => wait(&self.socket, to_write, self.deadline),
             }
         }
     }
 }
 
 /// Waits until the socket can be read or written, or the time is over.
-pub(super) fn wait(socket: &Socket, to_write: bool, deadline: Duration) {
+pub(super) fn wait(socket: &NbdSocket, to_write: bool, deadline: Duration) {
     let flags = if to_write { PollFlags::OUT } else { PollFlags::IN };
     let left = deadline.saturating_sub(monotonic()) + Duration::from_millis(1);
     let left = Timespec {
@@ -251,18 +254,19 @@ pub(super) fn wait(socket: &Socket, to_write: bool, deadline: Duration) {
 
 /// Connects and negotiates, trying each address of a host for so long.
 pub(super) fn connect_now(
-    address: &Address,
+    address: &NbdAddress,
     addresses: &[SocketAddr],
     wants_allocation: bool,
     limit: Duration,
-) -> Result<(Arc<Socket>, Export), Failed> {
-    let mut result = Err(Failed::System("cannot connect", Errno::HOSTUNREACH));
+) -> Result<(Arc<NbdSocket>, ServerExport), ConnectFailure> {
+    let mut result = Err(ConnectFailure::System("cannot connect", Errno::HOSTUNREACH));
     for number in 0..addresses.len().max(1) {
-        result = Attempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
-            attempt.deadline = monotonic() + limit;
-            attempt.finish()
-        });
-        if !matches!(result, Err(Failed::System(..))) {
+        result =
+            ConnectAttempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
+                attempt.deadline = monotonic() + limit;
+                attempt.finish()
+            });
+        if !matches!(result, Err(ConnectFailure::System(..))) {
             break;
         }
     }

@@ -28,7 +28,7 @@ const SETTINGS: [&str; 8] = [
 
 /// An image of a cluster, or a snapshot of one, and how the cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct RbdAddress {
     pub(super) pool: CString,
     pub(super) namespace: Option<CString>,
     pub(super) image: CString,
@@ -42,7 +42,7 @@ pub struct Address {
     text: String,
 }
 
-impl Address {
+impl RbdAddress {
     /// True when the text is an image's address and not a path.
     pub fn is_one(text: &str) -> bool {
         text.starts_with("rbd:")
@@ -64,13 +64,13 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Address {
+impl FromStr for RbdAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -80,7 +80,7 @@ impl FromStr for Address {
         if text.len() > LONGEST {
             return Err(Error::new(ErrorKind::Open, "an RBD image's address has at most 4096 bytes"));
         }
-        let mut words = Words(rest);
+        let mut words = AddressReader(rest);
         let mut names = Vec::new();
         let (mut snapshot, mut more) = (None, false);
         loop {
@@ -130,7 +130,7 @@ impl FromStr for Address {
     }
 }
 
-impl Address {
+impl RbdAddress {
     fn set(&mut self, option: &str, value: String) -> std::result::Result<(), &'static str> {
         // Files are opened from wherever the process stands by then.
         let file = |value: String| {
@@ -179,9 +179,9 @@ fn without_key(text: &str) -> &str {
 }
 
 /// What is left to read.
-struct Words<'t>(&'t str);
+struct AddressReader<'t>(&'t str);
 
-impl Words<'_> {
+impl AddressReader<'_> {
     /// The word up to the first of these characters that is not escaped, without it; and which one that is.
     fn next(&mut self, ends: &str) -> std::result::Result<(String, Option<char>), &'static str> {
         let mut word = String::new();
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Address {
+    fn read(text: &str) -> RbdAddress {
         text.parse().unwrap()
     }
 
@@ -277,19 +277,19 @@ mod tests {
             ("rbd:p/i:rbd_cache=true", "configuration file"),
         ];
         for (text, part) in table {
-            let error = text.parse::<Address>().unwrap_err().to_string();
+            let error = text.parse::<RbdAddress>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
-        assert!(format!("rbd:p/{}", "i".repeat(LONGEST)).parse::<Address>().is_err());
+        assert!(format!("rbd:p/{}", "i".repeat(LONGEST)).parse::<RbdAddress>().is_err());
     }
 
     #[test]
     fn a_key_is_refused_and_not_repeated() {
-        let error = "rbd:p/i:id=me:key=AQDsecret==".parse::<Address>().unwrap_err().to_string();
+        let error = "rbd:p/i:id=me:key=AQDsecret==".parse::<RbdAddress>().unwrap_err().to_string();
         assert!(error.contains("keyring=FILE") && !error.contains("AQDsecret"), "{error}");
         for word in ["KEY", "k\\ey", "\\kE\\y"] {
             let error =
-                format!("rbd:p/i:id=me:{word}=AQDsecret==").parse::<Address>().unwrap_err().to_string();
+                format!("rbd:p/i:id=me:{word}=AQDsecret==").parse::<RbdAddress>().unwrap_err().to_string();
             assert!(!error.contains("AQDsecret"), "{error}");
         }
     }
@@ -297,9 +297,9 @@ mod tests {
     #[test]
     fn paths_are_not_addresses() {
         for path in ["disk.img", "./rbd:p/i", "/dev/rbd0", "rbd", "nbd://x"] {
-            assert!(!Address::is_one(path), "{path}");
+            assert!(!RbdAddress::is_one(path), "{path}");
         }
-        assert!(Address::is_one("rbd:pool/image"));
+        assert!(RbdAddress::is_one("rbd:pool/image"));
     }
 
     /// A name as it is written in an address.
@@ -331,9 +331,9 @@ mod tests {
 
         #[test]
         fn nothing_that_is_read_panics(text in r"(rbd:)?([a-z/@:=\\]|\PC){0,60}") {
-            if let Ok(address) = text.parse::<Address>() {
+            if let Ok(address) = text.parse::<RbdAddress>() {
                 prop_assert!(!address.pool.is_empty() && !address.image.is_empty());
-                prop_assert!(Address::is_one(&text) && address.to_string() == text);
+                prop_assert!(RbdAddress::is_one(&text) && address.to_string() == text);
             }
         }
     }

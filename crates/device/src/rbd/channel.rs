@@ -5,9 +5,11 @@ use std::sync::{Arc, PoisonError};
 use rustix::io::Errno;
 
 use super::Shared;
-use super::library::{Flight, errno};
+use super::library::{ImageRequest, errno};
 use crate::losses::unflushed;
-use crate::{Awaited, Channel, Finished, Io, Kind, Now, Replies, Result, Ring, Started, Token};
+use crate::{
+    Channel, Finished, Immediate, Io, IoKind, ReplyReceiver, ReplySender, Result, Ring, RingToken, Started,
+};
 
 /// An image that was shrunk has no such bytes any more.
 const BEYOND: Errno = Errno::OVERFLOW;
@@ -16,36 +18,36 @@ const BEYOND: Errno = Errno::OVERFLOW;
 struct Request {
     slot: u32,
     io: Io,
-    to: Arc<Replies<Letter>>,
+    to: Arc<ReplySender<ImageCompletion>>,
 }
 
 /// A request that is over. It does not name where it is sent: one that nobody takes any more goes with its mailbox.
-struct Letter {
+struct ImageCompletion {
     slot: u32,
     io: Io,
     result: i64,
 }
 
-impl Flight for Request {
+impl ImageRequest for Request {
     fn io(&mut self) -> &mut Io {
         &mut self.io
     }
 
     fn over(self: Box<Self>, result: i64) {
         let Self { slot, io, to } = *self;
-        to.send(Letter { slot, io, result });
+        to.send(ImageCompletion { slot, io, result });
     }
 }
 
 pub(super) struct RbdChannel {
     shared: Arc<Shared>,
-    awaited: Awaited<Letter>,
+    awaited: ReplyReceiver<ImageCompletion>,
 }
 
 impl RbdChannel {
     /// For `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> std::io::Result<Self> {
-        Ok(Self { shared, awaited: Awaited::new(depth)? })
+        Ok(Self { shared, awaited: ReplyReceiver::new(depth)? })
     }
 
     /// Gives a request to librbd, unless nothing is to be asked of it any more.
@@ -80,7 +82,7 @@ fn outcome(shared: &Shared, io: &Io, result: i64) -> Result<()> {
     }
 }
 
-fn failed(shared: &Shared, kind: Kind, offset: u64, errno: Errno) -> crate::Error {
+fn failed(shared: &Shared, kind: IoKind, offset: u64, errno: Errno) -> crate::Error {
     if errno == Errno::SHUTDOWN {
         shared.is_shut_out();
         return kind.failed(offset, "the cluster has shut this client out", errno);
@@ -88,7 +90,7 @@ fn failed(shared: &Shared, kind: Kind, offset: u64, errno: Errno) -> crate::Erro
     if errno == BEYOND {
         return kind.failed(offset, "the image ends before", Errno::IO);
     }
-    if kind == Kind::Flush {
+    if kind == IoKind::Flush {
         shared.losses.fail(errno);
         return unflushed(errno);
     }
@@ -100,12 +102,12 @@ fn failed(shared: &Shared, kind: Kind, offset: u64, errno: Errno) -> crate::Erro
 
 impl Channel for RbdChannel {
     /// A cluster never answers at once.
-    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
-        Now::Blocked(0)
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
-        Now::Blocked(0)
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -131,12 +133,12 @@ impl Channel for RbdChannel {
     }
 
     /// Nothing in the ring is a request's.
-    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
+    fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
-        for Letter { slot, io, result } in self.awaited.woken(ring, token) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, _result: i32, over: &mut Vec<Finished>) {
+        for ImageCompletion { slot, io, result } in self.awaited.woken(ring, token) {
             let outcome = outcome(&self.shared, &io, result);
             over.push(Finished::of(slot, io, outcome));
         }

@@ -21,13 +21,13 @@ const MOMENT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A file that names this process as the one that has the lock. It goes with the value.
-pub(super) struct Holder {
+pub(super) struct LockHolderFile {
     path: PathBuf,
     /// Locked.
     _file: File,
 }
 
-impl Holder {
+impl LockHolderFile {
     /// Notes that this process has the lock of the image with this id, as the client at this address.
     pub(super) fn note(folder: &Path, image: &str, address: &str) -> io::Result<Self> {
         let path = path(folder, image);
@@ -50,7 +50,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for LockHolderFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -92,7 +92,7 @@ mod tests {
     fn who_has_it_is_not_gone_until_it_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let gone = |address| gone(folder.path(), "id", address);
-        let note = |address| Holder::note(folder.path(), "id", address);
+        let note = |address| LockHolderFile::note(folder.path(), "id", address);
         let holder = note(ADDRESS).unwrap();
         assert_eq!(gone(ADDRESS), None);
         assert!(note("127.0.0.1:0/8").is_err(), "it is this one's");
@@ -112,9 +112,9 @@ mod tests {
     fn who_follows_has_a_file_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..20 {
-            let before = Holder::note(folder.path(), "id", ADDRESS).unwrap();
+            let before = LockHolderFile::note(folder.path(), "id", ADDRESS).unwrap();
             let leaves = thread::spawn(move || drop(before));
-            let after = Holder::note(folder.path(), "id", "127.0.0.1:0/10").unwrap();
+            let after = LockHolderFile::note(folder.path(), "id", "127.0.0.1:0/10").unwrap();
             leaves.join().unwrap();
             let text = fs::read_to_string(path(folder.path(), "id")).unwrap();
             assert!(text.starts_with("127.0.0.1:0/10 "), "{text}");

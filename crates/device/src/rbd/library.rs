@@ -11,21 +11,21 @@ use std::sync::{Arc, OnceLock};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::io::Errno;
 
-use super::quiet::Quiet;
+use super::quiet::BlockedSignals;
 use crate::{Error, ErrorKind, Result};
 
-pub(super) use self::image::{Flight, Image};
+pub(super) use self::image::{Image, ImageRequest};
 
 /// A thing of the libraries': a cluster, a pool, an image, a completion.
 type Handle = *mut c_void;
 /// What librbd calls when a request is over.
-type Over = unsafe extern "C" fn(Handle, *mut c_void);
+type CompletionFn = unsafe extern "C" fn(Handle, *mut c_void);
 /// What it calls when the image's header has changed.
-type Changed = unsafe extern "C" fn(*mut c_void);
+type UpdateFn = unsafe extern "C" fn(*mut c_void);
 /// What it calls before and after a snapshot is made.
-type Asked = unsafe extern "C" fn(*mut c_void);
+type QuiesceFn = unsafe extern "C" fn(*mut c_void);
 /// What it calls for each run of bytes that is stored, or is not any more.
-type Stored = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+type ExtentFn = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
 /// `rbd_config_option_t`: an option that is in force for an image.
 #[repr(C)]
@@ -88,15 +88,15 @@ calls! {
     rbd_list_lockers(
         Handle, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize
     ) -> isize;
-    rbd_update_watch(Handle, *mut u64, Changed, *mut c_void) -> c_int;
+    rbd_update_watch(Handle, *mut u64, UpdateFn, *mut c_void) -> c_int;
     rbd_update_unwatch(Handle, u64) -> c_int;
-    rbd_quiesce_watch(Handle, Asked, Asked, *mut c_void, *mut u64) -> c_int;
+    rbd_quiesce_watch(Handle, QuiesceFn, QuiesceFn, *mut c_void, *mut u64) -> c_int;
     rbd_quiesce_complete(Handle, u64, c_int) -> ();
     rbd_quiesce_unwatch(Handle, u64) -> c_int;
     rbd_config_image_list(Handle, *mut Setting, *mut c_int) -> c_int;
     rbd_config_image_list_cleanup(*mut Setting, c_int) -> ();
-    rbd_diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, Stored, *mut c_void) -> c_int;
-    rbd_aio_create_completion(*mut c_void, Over, *mut Handle) -> c_int;
+    rbd_diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, ExtentFn, *mut c_void) -> c_int;
+    rbd_aio_create_completion(*mut c_void, CompletionFn, *mut Handle) -> c_int;
     rbd_aio_get_return_value(Handle) -> isize;
     rbd_aio_release(Handle) -> ();
     rbd_aio_read(Handle, u64, usize, *mut c_char, Handle) -> c_int;
@@ -118,7 +118,7 @@ const EXCLUSIVE: c_int = 0;
 fn calls() -> Result<&'static Calls> {
     static CALLS: OnceLock<std::result::Result<Calls, String>> = OnceLock::new();
     let loaded = CALLS.get_or_init(|| {
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         let load = |name: &str| {
             // SAFETY: what a library does when it is loaded is for whoever installed it to answer; Ceph's set up their own data.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
@@ -164,7 +164,7 @@ impl Cluster {
     pub(super) fn new(id: Option<&CStr>) -> Result<Self> {
         let calls = calls()?;
         let mut handle = ptr::null_mut();
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: it writes the handle; a null pointer is the default's name.
         let made = unsafe { (calls.rados_create)(&raw mut handle, id.map_or(ptr::null(), CStr::as_ptr)) };
         answer(made)
@@ -203,7 +203,7 @@ impl Cluster {
     }
 
     pub(super) fn connect(&self) -> std::result::Result<(), Errno> {
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the handle is open, and this is called once.
         answer(unsafe { (self.calls.rados_connect)(self.handle) }).map(drop)
     }
@@ -245,7 +245,7 @@ impl Pool {
         let calls = self.cluster.calls;
         let open = if read_only { calls.rbd_open_read_only } else { calls.rbd_open };
         let mut handle = ptr::null_mut();
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the pool is open; the handle is written; a null pointer is no snapshot.
         answer(unsafe {
             open(self.handle, name.as_ptr(), &raw mut handle, snapshot.map_or(ptr::null(), CStr::as_ptr))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::holder::{self, Holder};
+use super::holder::{self, LockHolderFile};
 use super::library::Image;
 use crate::{Error, ErrorKind, Result};
 
@@ -17,7 +17,7 @@ const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is not as strict as this program: an
 /// ordinary client of librbd hands it over, and then fails to write. So nobody who is there is asked.
-pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<Option<Holder>> {
+pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<Option<LockHolderFile>> {
     if let Some(folder) = holders {
         take_over(image, name, folder);
     }
@@ -85,10 +85,10 @@ fn take_over(image: &Image, name: &str, folder: &Path) {
 }
 
 /// Keeps in mind that this process has the lock.
-fn noted(image: &Image, name: &str, folder: &Path) -> Option<Holder> {
+fn noted(image: &Image, name: &str, folder: &Path) -> Option<LockHolderFile> {
     let noted = image.id().map_err(Into::into).and_then(|id| {
         let address = image.owner().ok_or(std::io::ErrorKind::NotFound)?;
-        Holder::note(folder, &id, &address)
+        LockHolderFile::note(folder, &id, &address)
     });
     let told = |e: &std::io::Error| {
         log::warn!(

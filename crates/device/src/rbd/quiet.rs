@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 /// As long as it is there, threads that start have all signals held back: they are for the program's own.
-pub(super) struct Quiet(libc::sigset_t);
+pub(super) struct BlockedSignals(libc::sigset_t);
 
-impl Quiet {
+impl BlockedSignals {
     pub(super) fn begin() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
         // SAFETY: both are sets of signals, the first filled before it is read; an empty one is a valid one.
@@ -18,7 +18,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: what was in force before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };

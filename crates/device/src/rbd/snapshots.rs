@@ -3,14 +3,14 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::Pause;
+use crate::SnapshotPause;
 
 /// Who asks has died when it says nothing for so long.
 pub(super) const LONGEST: Duration = Duration::from_secs(120);
 
 /// What librbd says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum SnapshotEvent {
     /// A snapshot is about to be made, as soon as the image rests.
     Begins,
     /// It was made, or was not.
@@ -18,7 +18,12 @@ pub(super) enum Word {
 }
 
 /// Does what is asked for until nobody can ask any more. `rests` is told whether the image rests.
-pub(super) fn attend(words: &Receiver<Word>, pause: &dyn Pause, longest: Duration, rests: impl Fn(bool)) {
+pub(super) fn attend(
+    words: &Receiver<SnapshotEvent>,
+    pause: &dyn SnapshotPause,
+    longest: Duration,
+    rests: impl Fn(bool),
+) {
     // Several may be made at a time, and each is a reason to rest.
     let mut paused = 0_u32;
     let end_all = |paused: &mut u32| (0..std::mem::take(paused)).for_each(|_| pause.end());
@@ -29,12 +34,12 @@ pub(super) fn attend(words: &Receiver<Word>, pause: &dyn Pause, longest: Duratio
             words.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
         match word {
-            Ok(Word::Begins) => {
+            Ok(SnapshotEvent::Begins) => {
                 let begun = pause.begin();
                 paused += u32::from(begun);
                 rests(begun);
             }
-            Ok(Word::Ends) => {
+            Ok(SnapshotEvent::Ends) => {
                 if paused > 0 {
                     paused -= 1;
                     pause.end();
@@ -71,7 +76,7 @@ mod tests {
         }
     }
 
-    impl Pause for Diary {
+    impl SnapshotPause for Diary {
         fn begin(&self) -> bool {
             self.add(if self.refuses { "refuses" } else { "begins" });
             !self.refuses
@@ -83,7 +88,7 @@ mod tests {
     }
 
     /// What happens after these words.
-    fn events(words: &[Word], refuses: bool) -> Vec<&'static str> {
+    fn events(words: &[SnapshotEvent], refuses: bool) -> Vec<&'static str> {
         let diary = Diary { events: Mutex::default(), refuses };
         let (tell, told) = mpsc::channel();
         words.iter().for_each(|word| tell.send(*word).unwrap());
@@ -94,7 +99,7 @@ mod tests {
 
     #[test]
     fn each_that_began_ends() {
-        use Word::{Begins, Ends};
+        use SnapshotEvent::{Begins, Ends};
         assert_eq!(events(&[Begins, Ends], false), ["begins", "rests", "ends"]);
         let nested = events(&[Begins, Begins, Ends, Ends, Ends], false);
         assert_eq!(nested, ["begins", "rests", "begins", "rests", "ends", "ends"]);
@@ -111,14 +116,14 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let writer = diary.clone();
         let thread = thread::spawn(move || attend(&told, &*writer, Duration::from_millis(20), |_| {}));
-        tell.send(Word::Begins).unwrap();
+        tell.send(SnapshotEvent::Begins).unwrap();
         let began = Instant::now();
         while diary.events.lock().unwrap().len() < 2 {
             assert!(began.elapsed() < Duration::from_secs(60));
             thread::yield_now();
         }
-        tell.send(Word::Begins).unwrap();
-        tell.send(Word::Ends).unwrap();
+        tell.send(SnapshotEvent::Begins).unwrap();
+        tell.send(SnapshotEvent::Ends).unwrap();
         drop(tell);
         thread.join().unwrap();
         assert_eq!(*diary.events.lock().unwrap(), ["begins", "ends", "begins", "ends"]);

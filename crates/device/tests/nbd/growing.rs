@@ -1,7 +1,7 @@
 //! An export that grows while it is used.
 
 use underseal_device::{Blocking, Device, ErrorKind, Io};
-use underseal_nbd_protocol::{Command, TransmissionFlags as Flags};
+use underseal_nbd_protocol::{RequestType, TransmissionFlags as Flags};
 
 use super::queue::Queue;
 use super::{Behaviour, SIZE, Server, open, plain, wait_until};
@@ -53,7 +53,7 @@ fn what_is_in_flight_is_answered_before_the_connection_is_made_again() {
         over.len() == 5
     });
     over.into_iter().for_each(|done| done.result.unwrap());
-    let writes = server.commands().into_iter().filter(|&command| command == Command::Write).count();
+    let writes = server.commands().into_iter().filter(|&command| command == RequestType::Write).count();
     assert_eq!(writes, 5, "none was asked twice");
     let memory = server.memory();
     let at = |offset: u64| memory[usize::try_from(offset).unwrap()];

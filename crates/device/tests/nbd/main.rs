@@ -16,7 +16,7 @@ mod sharing;
 mod vanishing;
 
 use server::{Behaviour, Server};
-use underseal_device::nbd::Address;
+use underseal_device::nbd::NbdAddress;
 use underseal_device::{Error, NbdDevice};
 use underseal_testing::PATIENCE;
 
@@ -26,7 +26,7 @@ fn open(server: &Server, parameters: &str) -> NbdDevice {
     NbdDevice::open(address(&server.uri(parameters)), false).unwrap()
 }
 
-fn address(uri: &str) -> Address {
+fn address(uri: &str) -> NbdAddress {
     uri.parse().unwrap()
 }
 

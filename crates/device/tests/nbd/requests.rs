@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::{Behaviour, Server, open, plain};
 use underseal_device::{Blocking, Channel, Device, Io, Ring, Started};
-use underseal_nbd_protocol::{Command, CommandFlags, TransmissionFlags as Flags};
+use underseal_nbd_protocol::{CommandFlags, RequestType, TransmissionFlags as Flags};
 
 /// Command, flags, offset, length.
-type Asked = (Command, CommandFlags, u64, u32);
+type Asked = (RequestType, CommandFlags, u64, u32);
 
 fn sent(server: &Server) -> Vec<Asked> {
     let requests = server.inner.requests.lock().unwrap();
@@ -21,30 +21,30 @@ fn each_request_is_the_servers_own() {
         (
             Flags::empty(),
             &[
-                (Command::Write, none, 0, 4096),
-                (Command::Write, CommandFlags::FUA, 4096, 4096),
-                (Command::Flush, none, 0, 0),
-                (Command::Trim, none, 0, 8192),
-                (Command::WriteZeroes, none, 8192, 4096),
+                (RequestType::Write, none, 0, 4096),
+                (RequestType::Write, CommandFlags::FUA, 4096, 4096),
+                (RequestType::Flush, none, 0, 0),
+                (RequestType::Trim, none, 0, 8192),
+                (RequestType::WriteZeroes, none, 8192, 4096),
             ],
         ),
         (
             Flags::SEND_FUA | Flags::SEND_TRIM,
             &[
-                (Command::Write, none, 0, 4096),
-                (Command::Write, none, 4096, 4096),
-                (Command::Flush, none, 0, 0),
-                (Command::Flush, none, 0, 0),
-                (Command::WriteZeroes, none, 8192, 4096),
+                (RequestType::Write, none, 0, 4096),
+                (RequestType::Write, none, 4096, 4096),
+                (RequestType::Flush, none, 0, 0),
+                (RequestType::Flush, none, 0, 0),
+                (RequestType::WriteZeroes, none, 8192, 4096),
             ],
         ),
         (
             Flags::SEND_FLUSH | Flags::SEND_FUA,
             &[
-                (Command::Write, none, 0, 4096),
-                (Command::Write, none, 4096, 4096),
-                (Command::Trim, none, 0, 8192),
-                (Command::WriteZeroes, none, 8192, 4096),
+                (RequestType::Write, none, 0, 4096),
+                (RequestType::Write, none, 4096, 4096),
+                (RequestType::Trim, none, 0, 8192),
+                (RequestType::WriteZeroes, none, 8192, 4096),
             ],
         ),
     ];

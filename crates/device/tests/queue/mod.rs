@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use underseal_device::{Arena, Channel, Completion, Device, Finished, Io, Ring, Started};
+use underseal_device::{Arena, Channel, Device, Finished, Io, Ring, RingCompletion, Started};
 
 const MEMORY: usize = 4 << 20;
 
@@ -53,7 +53,7 @@ impl Queue {
 
     fn reap(&mut self) {
         let before = self.over.len();
-        while let Some(Completion { token, result }) = self.ring.next_completion() {
+        while let Some(RingCompletion { token, result }) = self.ring.next_completion() {
             let Some(slot) = token.as_lower() else {
                 self.channel.woken(&mut self.ring, token, result, &mut self.over);
                 continue;

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use underseal_nbd_protocol::{
-    Command, CommandFlags, Errno, ExtentState, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN,
-    Request, TransmissionFlags as Flags, block_descriptor, block_status_header, error_chunk, info,
-    none_chunk, offset_data_header, offset_hole_chunk, option, option_reply as reply, simple_reply,
+    CommandFlags, Errno, ExtentState, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN,
+    RequestHeader, RequestType, TransmissionFlags as Flags, block_descriptor, block_status_header,
+    error_chunk, info, none_chunk, offset_data_header, offset_hole_chunk, option, option_reply as reply,
+    simple_reply,
 };
 
 /// What the server is like.
@@ -96,7 +97,7 @@ pub(crate) struct Inner {
     stable: Mutex<Vec<u8>>,
     /// Every byte that a client sent.
     pub(crate) heard: Mutex<Vec<u8>>,
-    pub(crate) requests: Mutex<Vec<Request>>,
+    pub(crate) requests: Mutex<Vec<RequestHeader>>,
     /// Requests that were answered, on all connections.
     pub(crate) answered: AtomicU64,
     pub(crate) connections: AtomicU64,
@@ -180,7 +181,7 @@ impl Server {
         self.inner.behaviour.lock().unwrap().size = size;
     }
 
-    pub(crate) fn commands(&self) -> Vec<Command> {
+    pub(crate) fn commands(&self) -> Vec<RequestType> {
         self.inner.requests.lock().unwrap().iter().map(|request| request.command).collect()
     }
 }
@@ -303,21 +304,21 @@ impl Connection {
         let mut held: Vec<Vec<u8>> = Vec::new();
         loop {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
-            let request = Request::parse(&header).expect("the client keeps in step");
+            let request = RequestHeader::parse(&header).expect("the client keeps in step");
             let payload = self.hear(request.payload_len() as usize)?;
             // A connection knows the size that it told of.
             let is = Behaviour { size, ..self.inner.behaviour() };
             if is.records {
                 self.inner.requests.lock().unwrap().push(request);
             }
-            if request.command == Command::Disconnect {
+            if request.command == RequestType::Disconnect {
                 return Ok(());
             }
             while self.inner.behaviour().answers.is_some_and(|most| served >= most) {
                 thread::sleep(std::time::Duration::from_millis(5));
             }
             served += 1;
-            if is.hangs_up_at == Some(request.offset) && request.command != Command::Flush {
+            if is.hangs_up_at == Some(request.offset) && request.command != RequestType::Flush {
                 self.stream.shutdown(std::net::Shutdown::Both)?;
                 return Ok(());
             }
@@ -349,7 +350,7 @@ impl Connection {
         }
     }
 
-    fn carry_out(&mut self, request: &Request, payload: &[u8], is: &Behaviour) -> Vec<u8> {
+    fn carry_out(&mut self, request: &RequestHeader, payload: &[u8], is: &Behaviour) -> Vec<u8> {
         let cookie = request.cookie;
         let (from, len) = (usize::try_from(request.offset).unwrap(), request.length as usize);
         let mut out = vec![0; 64];
@@ -361,9 +362,9 @@ impl Connection {
         let [min, _, max] = is.blocks.unwrap_or([1, 4096, 1 << 25]);
         let aligned = from.is_multiple_of(min as usize) && len.is_multiple_of(min as usize);
         let inside = from + len <= is.size && aligned;
-        let carries = matches!(request.command, Command::Read | Command::Write);
+        let carries = matches!(request.command, RequestType::Read | RequestType::Write);
         if !inside || (carries && len > max as usize) || (carries && len == 0) {
-            if self.structured && request.command == Command::Read {
+            if self.structured && request.command == RequestType::Read {
                 let len = error_chunk(&mut out, cookie, true, Errno::Inval, "no");
                 return out[..len].to_vec();
             }
@@ -376,12 +377,12 @@ impl Connection {
             return plain(Some(Errno::Io));
         }
         match request.command {
-            Command::Write => memory[from..from + len].copy_from_slice(payload),
-            Command::WriteZeroes | Command::Trim => memory[from..from + len].fill(0),
-            Command::Flush if is.cannot_flush => return plain(Some(Errno::Io)),
-            Command::Flush if is.forgets => self.inner.stable.lock().unwrap().copy_from_slice(&memory),
-            Command::Read => return read_reply(request, &memory[from..from + len], self.structured, is),
-            Command::BlockStatus => {
+            RequestType::Write => memory[from..from + len].copy_from_slice(payload),
+            RequestType::WriteZeroes | RequestType::Trim => memory[from..from + len].fill(0),
+            RequestType::Flush if is.cannot_flush => return plain(Some(Errno::Io)),
+            RequestType::Flush if is.forgets => self.inner.stable.lock().unwrap().copy_from_slice(&memory),
+            RequestType::Read => return read_reply(request, &memory[from..from + len], self.structured, is),
+            RequestType::BlockStatus => {
                 let hole = |at: usize| memory[at..(at + 4096).min(is.size)].iter().all(|&b| b == 0);
                 let first = hole(from);
                 let ends = (from..from + len).step_by(4096).find(|&at| hole(at) != first);
@@ -407,7 +408,7 @@ impl Connection {
     }
 }
 
-fn read_reply(request: &Request, bytes: &[u8], structured: bool, is: &Behaviour) -> Vec<u8> {
+fn read_reply(request: &RequestHeader, bytes: &[u8], structured: bool, is: &Behaviour) -> Vec<u8> {
     let mut reply = vec![0; 64];
     if !structured {
         simple_reply(&mut reply, request.cookie, None);
@@ -440,4 +441,4 @@ fn more_waits(stream: &UnixStream) -> bool {
     use rustix::net::{RecvFlags, recv};
     recv(stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0)
 }
-pub(crate) const WRITE: Command = Command::Write;
+pub(crate) const WRITE: RequestType = RequestType::Write;

@@ -19,7 +19,7 @@ use crate::{Contents, EXTENT, Error, ErrorKind};
 
 /// How the crypto of requests is dispatched; the words are those of volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum CryptoPolicy {
     /// On the thread that has the request.
     Inline,
     /// Large requests are shared with workers.
@@ -31,7 +31,7 @@ pub enum Policy {
 
 /// Does the crypto of a mount's files.
 pub struct Crypto {
-    policy: Policy,
+    policy: CryptoPolicy,
     /// Made when the first request is shared; none where the system has no threads to give.
     pool: OnceLock<Option<ThreadPool>>,
     /// Picoseconds a byte, encryption and decryption; 0 before the first request.
@@ -54,7 +54,7 @@ const FIRST_REACTION: u64 = 30_000;
 
 impl Crypto {
     /// Crypto under a policy. No thread is made yet.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: CryptoPolicy) -> Self {
         Self { policy, pool: OnceLock::new(), costs: Default::default(), reaction: FIRST_REACTION.into() }
     }
 
@@ -95,9 +95,9 @@ impl Crypto {
             cost - cost / most as u64 > reaction.saturating_mul(2)
         };
         match self.policy {
-            Policy::Inline => 1,
-            Policy::Workers => most,
-            Policy::Adaptive => {
+            CryptoPolicy::Inline => 1,
+            CryptoPolicy::Workers => most,
+            CryptoPolicy::Adaptive => {
                 if saves() {
                     most
                 } else {
@@ -138,7 +138,7 @@ impl Crypto {
             let named = ThreadPoolBuilder::new().num_threads(threads).thread_name(|n| format!("crypto {n}"));
             named.build().inspect_err(|e| log::warn!("no workers for the crypto: {e}")).ok()
         };
-        (self.policy != Policy::Inline).then(|| self.pool.get_or_init(make).as_ref())?
+        (self.policy != CryptoPolicy::Inline).then(|| self.pool.get_or_init(make).as_ref())?
     }
 
     fn has_cost(&self, direction: Direction, len: usize, took: Duration) {
@@ -175,7 +175,7 @@ fn processors() -> usize {
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-impl FromStr for Policy {
+impl FromStr for CryptoPolicy {
     type Err = Error;
 
     fn from_str(text: &str) -> crate::Result<Self> {
@@ -209,7 +209,7 @@ mod tests {
             let plain: Vec<u8> = (0..251_u8).cycle().take(extents * EXTENT).collect();
             let mut expected = plain.clone();
             contents.encrypt(9, &mut expected);
-            for policy in [Policy::Inline, Policy::Workers, Policy::Adaptive] {
+            for policy in [CryptoPolicy::Inline, CryptoPolicy::Workers, CryptoPolicy::Adaptive] {
                 let crypto = Crypto::new(policy);
                 for _ in 0..3 {
                     let mut run = plain.clone();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn adaptive_shares_when_that_saves_twice_what_a_worker_takes() {
-        let crypto = Crypto::new(Policy::Adaptive);
+        let crypto = Crypto::new(CryptoPolicy::Adaptive);
         let parts = |cost: u64, reaction: u64| {
             crypto.costs[Direction::Decrypt as usize].store(cost, Relaxed);
             crypto.reaction.store(reaction, Relaxed);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(parts(100, 60_000), 1);
         assert_eq!(parts(100, 10_000), processors().min(16));
         assert_eq!(parts(0, 10_000), 1, "nothing is known yet");
-        assert_eq!(Crypto::new(Policy::Inline).parts(Direction::Encrypt, 1 << 20), 1);
-        assert_eq!(Crypto::new(Policy::Workers).parts(Direction::Encrypt, PART), 1);
+        assert_eq!(Crypto::new(CryptoPolicy::Inline).parts(Direction::Encrypt, 1 << 20), 1);
+        assert_eq!(Crypto::new(CryptoPolicy::Workers).parts(Direction::Encrypt, PART), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::open::read_most;
-use super::{EXTENT_BYTES, Failure};
+use super::{EXTENT_BYTES, FsError};
 use crate::{EXTENT, Error, ErrorKind};
 
 /// Why extents cannot be had.
@@ -58,7 +58,7 @@ pub(crate) fn is_missing(extent: &[u8]) -> bool {
     extent[..8] == [0; 8] && extent.iter().all(|&b| b == 0)
 }
 
-impl From<Unread> for Failure {
+impl From<Unread> for FsError {
     fn from(unread: Unread) -> Self {
         match unread {
             Unread::Lower(e) => e.into(),

@@ -8,12 +8,12 @@ use crate::{Error, ErrorKind};
 
 /// An error number and its reason.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct FsError {
     pub(crate) errno: Errno,
     why: Option<String>,
 }
 
-impl Failure {
+impl FsError {
     /// What the format or its keys do not allow: an I/O error, as from the kernel.
     pub(crate) fn unreadable(why: impl Into<String>) -> Self {
         Self { errno: Errno::IO, why: Some(why.into()) }
@@ -33,20 +33,20 @@ impl Failure {
     }
 }
 
-impl From<Errno> for Failure {
+impl From<Errno> for FsError {
     fn from(errno: Errno) -> Self {
         Self { errno, why: None }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for FsError {
     fn from(error: Error) -> Self {
         let errno = if error.kind() == ErrorKind::Memory { Errno::NOMEM } else { Errno::IO };
         Self { errno, why: Some(error.to_string()) }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             Some(why) => f.write_str(why),

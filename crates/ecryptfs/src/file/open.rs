@@ -11,18 +11,18 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::blank::is_blank;
 use super::sync::Syncs;
-use super::{Failure, Sealing, View};
-use crate::lock::{self, Access};
-use crate::{Contents, ErrorKind, Header, Place, XATTR};
+use super::{FsError, LowerView, Sealing};
+use crate::lock::{self, LockMode};
+use crate::{Contents, ErrorKind, FileHeader, HeaderLocation, XATTR};
 
 /// A lower file, for all who have it open through this mount.
 pub(crate) struct OpenFile {
     first: OwnedFd,
     /// For writing, where the first was opened only to be read.
     writer: OnceLock<OwnedFd>,
-    view: Arc<View>,
+    view: Arc<LowerView>,
     /// Readers go together; whoever writes goes alone.
-    state: RwLock<State>,
+    state: RwLock<FileState>,
     /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is the lower file's own.
     told: AtomicU64,
     /// Calls that may take long and keep others from the file's bytes meanwhile.
@@ -39,45 +39,45 @@ const LOWER: u64 = u64::MAX;
 pub(crate) struct Closing;
 
 /// What a file is.
-pub(super) enum State {
+pub(super) enum FileState {
     /// Its lower file itself.
     Plain,
     /// An empty lower file of an encrypted mount: an empty file that has no header yet.
     Unborn,
     /// Encrypted.
-    Sealed(Sealed),
+    Sealed(EncryptedFile),
     /// The encrypted file itself, with a header in front that the lower file does not begin with.
     Shown { header: Vec<u8>, len: u64 },
 }
 
 /// An encrypted file.
-pub(super) struct Sealed {
-    pub(super) header: Header,
+pub(super) struct EncryptedFile {
+    pub(super) header: FileHeader,
     pub(super) contents: Contents,
 }
 
-impl Sealed {
+impl EncryptedFile {
     pub(super) fn size(&self) -> u64 {
         self.header.size()
     }
 
     /// Where an extent lies in the lower file.
-    pub(super) fn place_of(&self, extent: u64) -> Result<u64, Failure> {
+    pub(super) fn place_of(&self, extent: u64) -> Result<u64, FsError> {
         let offset =
             extent.checked_mul(super::EXTENT_BYTES).and_then(|at| at.checked_add(self.header.data_offset()));
-        offset.filter(|&offset| i64::try_from(offset).is_ok()).ok_or(Failure::from(Errno::FBIG))
+        offset.filter(|&offset| i64::try_from(offset).is_ok()).ok_or(FsError::from(Errno::FBIG))
     }
 }
 
 /// A lower file's descriptor, whatever it was opened for.
-pub(crate) enum Held {
+pub(crate) enum LowerDescriptor {
     /// For its name and attributes alone.
     Path(Arc<OwnedFd>),
     /// Of an open file.
     File(Arc<OpenFile>),
 }
 
-impl AsFd for Held {
+impl AsFd for LowerDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Path(fd) => fd.as_fd(),
@@ -87,9 +87,9 @@ impl AsFd for Held {
 }
 
 /// A call that may take long.
-pub(super) struct Busy<'a>(&'a AtomicU64);
+pub(super) struct LongCall<'a>(&'a AtomicU64);
 
-impl Drop for Busy<'_> {
+impl Drop for LongCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -107,17 +107,17 @@ impl OpenFile {
     /// # Errors
     /// `EIO` when it is not encrypted, damaged, or no key at hand opens it; `EBUSY` when another mount or a tool has it.
     pub(crate) fn open(
-        view: &Arc<View>,
+        view: &Arc<LowerView>,
         path: &str,
         write: bool,
         before: &Weak<Closing>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, FsError> {
         if write && view.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         let first = open_lower(path, write)?;
         take(&first, write, before)?;
-        let state = State::of(view, first.as_fd())?;
+        let state = FileState::of(view, first.as_fd())?;
         Ok(Self::new(view, first, state))
     }
 
@@ -125,22 +125,24 @@ impl OpenFile {
     ///
     /// # Errors
     /// When its header cannot be written.
-    pub(crate) fn create(view: &Arc<View>, fd: OwnedFd) -> Result<Self, Failure> {
+    pub(crate) fn create(view: &Arc<LowerView>, fd: OwnedFd) -> Result<Self, FsError> {
         take(&fd, true, &Weak::new())?;
         let state = match &view.sealing {
-            Some(sealing) => State::Sealed(born(sealing, fd.as_fd())?),
-            None => State::Plain,
+            Some(sealing) => FileState::Sealed(born(sealing, fd.as_fd())?),
+            None => FileState::Plain,
         };
         Ok(Self::new(view, fd, state))
     }
 
-    fn new(view: &Arc<View>, first: OwnedFd, state: State) -> Self {
+    fn new(view: &Arc<LowerView>, first: OwnedFd, state: FileState) -> Self {
         let syncs = Syncs::default();
         match &state {
             // Others see to it that they do not undo each other's work.
-            State::Plain => lock::unlock(&first),
+            FileState::Plain => lock::unlock(&first),
             // Whether the size that was found is durable nobody knows.
-            State::Sealed(sealed) if sealed.header.place() == Place::Xattr => syncs.size_written(),
+            FileState::Sealed(sealed) if sealed.header.place() == HeaderLocation::Xattr => {
+                syncs.size_written()
+            }
             _ => {}
         }
         Self {
@@ -159,7 +161,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// When the lower file may only be read, or is in use elsewhere.
-    pub(crate) fn make_writable(&self, path: &str) -> Result<(), Failure> {
+    pub(crate) fn make_writable(&self, path: &str) -> Result<(), FsError> {
         if self.view.is_read_only() {
             return Err(Errno::ROFS.into());
         }
@@ -169,15 +171,15 @@ impl OpenFile {
         }
         let writer = open_lower(path, true)?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, State::Plain) {
+        if !matches!(*state, FileState::Plain) {
             lock::unlock(&self.first);
             if let Err(e) = take(&writer, true, &Weak::new()) {
                 // Whoever has it for writing now leaves this one with what it had read.
-                let _ = lock::lock(&self.first, Access::Shared);
+                let _ = lock::lock(&self.first, LockMode::Shared);
                 return Err(e);
             }
             // Between the two somebody may have changed its header.
-            *state = State::of(&self.view, writer.as_fd())?;
+            *state = FileState::of(&self.view, writer.as_fd())?;
             self.told.store(state.size(), Relaxed);
         }
         // One thread at a time: it is not set yet.
@@ -219,9 +221,9 @@ impl OpenFile {
     }
 
     /// Says that the file is busy until the guard is dropped.
-    pub(super) fn busy(&self) -> Busy<'_> {
+    pub(super) fn busy(&self) -> LongCall<'_> {
         self.busy.fetch_add(1, Relaxed);
-        Busy(&self.busy)
+        LongCall(&self.busy)
     }
 
     pub(super) fn tell_size(&self, size: u64) {
@@ -242,7 +244,7 @@ impl OpenFile {
         Ok(())
     }
 
-    pub(super) fn view(&self) -> &View {
+    pub(super) fn view(&self) -> &LowerView {
         &self.view
     }
 
@@ -250,48 +252,48 @@ impl OpenFile {
         &self.syncs
     }
 
-    pub(super) fn encrypt(&self, sealed: &Sealed, first: u64, run: &mut [u8]) {
+    pub(super) fn encrypt(&self, sealed: &EncryptedFile, first: u64, run: &mut [u8]) {
         match &self.view.sealing {
             Some(sealing) => sealing.crypto.encrypt(&sealed.contents, first, run),
             None => sealed.contents.encrypt(first, run),
         }
     }
 
-    pub(super) fn decrypt(&self, sealed: &Sealed, first: u64, run: &mut [u8]) {
+    pub(super) fn decrypt(&self, sealed: &EncryptedFile, first: u64, run: &mut [u8]) {
         match &self.view.sealing {
             Some(sealing) => sealing.crypto.decrypt(&sealed.contents, first, run),
             None => sealed.contents.decrypt(first, run),
         }
     }
 
-    pub(super) fn reading(&self) -> RwLockReadGuard<'_, State> {
+    pub(super) fn reading(&self) -> RwLockReadGuard<'_, FileState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Alone with the file; one that had no header gets it.
-    pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, State>, Failure> {
+    pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, FileState>, FsError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if let (State::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
+        if let (FileState::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
             let sealed = born(sealing, self.as_fd())?;
-            if sealed.header.place() == Place::Xattr {
+            if sealed.header.place() == HeaderLocation::Xattr {
                 self.syncs.size_written();
             }
-            *state = State::Sealed(sealed);
+            *state = FileState::Sealed(sealed);
         }
         Ok(state)
     }
 }
 
 /// Locks a lower file: alone to write to it.
-fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), Failure> {
-    let access = if write { Access::Alone } else { Access::Shared };
+fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), FsError> {
+    let access = if write { LockMode::Alone } else { LockMode::Shared };
     loop {
         // Asked first: who is gone by then does not have it any more.
         let closing = before.strong_count() > 0;
         match lock::lock(fd, access) {
             // Another thread is about to close it.
             Err(Errno::WOULDBLOCK) if closing => std::thread::yield_now(),
-            Err(Errno::WOULDBLOCK) => return Err(Failure::busy(lock::busy(fd))),
+            Err(Errno::WOULDBLOCK) => return Err(FsError::busy(lock::busy(fd))),
             done => return Ok(done?),
         }
     }
@@ -305,33 +307,35 @@ fn open_lower(path: &str, write: bool) -> Result<OwnedFd, Errno> {
 }
 
 /// Gives an empty lower file a header.
-fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Sealed, Failure> {
+fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<EncryptedFile, FsError> {
     let (key, header) = sealing.new_file()?;
     match header.place() {
-        Place::File => write_all(fd, &header.to_file(), 0)?,
-        Place::Xattr => fsetxattr(fd, XATTR, &header.to_xattr(), XattrFlags::empty()).map_err(no_xattr)?,
+        HeaderLocation::File => write_all(fd, &header.to_file(), 0)?,
+        HeaderLocation::Xattr => {
+            fsetxattr(fd, XATTR, &header.to_xattr(), XattrFlags::empty()).map_err(no_xattr)?
+        }
     }
-    Ok(Sealed { contents: key.contents()?, header })
+    Ok(EncryptedFile { contents: key.contents()?, header })
 }
 
 /// Writes the size into a header where it lies.
-pub(super) fn write_size(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
+pub(super) fn write_size(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), FsError> {
     match header.place() {
-        Place::File => write_all(fd, &header.size_field(), 0),
-        Place::Xattr => write_size_to_xattr(fd, header),
+        HeaderLocation::File => write_all(fd, &header.size_field(), 0),
+        HeaderLocation::Xattr => write_size_to_xattr(fd, header),
     }
 }
 
 /// An xattr is written as a whole. What is in it beside the size stays: whoever looks for no lock may have changed the keys.
-fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
-    let mut bytes = [0; 2 * Header::PARSED];
+fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), FsError> {
+    let mut bytes = [0; 2 * FileHeader::PARSED];
     let found = match fgetxattr(fd, XATTR, &mut bytes[..]) {
         Ok(len) => bytes.get_mut(..len),
         Err(_) => None,
     };
     let whole;
     let new = match found {
-        Some(found) if Header::is_marked(found) => {
+        Some(found) if FileHeader::is_marked(found) => {
             found[..8].copy_from_slice(&header.size_field());
             &*found
         }
@@ -343,17 +347,17 @@ fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failur
     fsetxattr(fd, XATTR, new, XattrFlags::empty()).map_err(no_xattr)
 }
 
-fn no_xattr(e: Errno) -> Failure {
+fn no_xattr(e: Errno) -> FsError {
     match e {
         Errno::OPNOTSUPP => {
-            Failure::unreadable("the lower filesystem has no xattrs for ecryptfs_xattr_metadata")
+            FsError::unreadable("the lower filesystem has no xattrs for ecryptfs_xattr_metadata")
         }
         other => other.into(),
     }
 }
 
 /// Writes all, or says why not.
-pub(super) fn write_all(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> Result<(), Failure> {
+pub(super) fn write_all(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> Result<(), FsError> {
     match write_most(fd, data, at) {
         (len, _) if len == data.len() => Ok(()),
         (_, e) => Err(e.unwrap_or(Errno::IO).into()),
@@ -388,7 +392,7 @@ pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<
     Ok(done)
 }
 
-impl State {
+impl FileState {
     /// The size that is told of it, or [`LOWER`].
     fn size(&self) -> u64 {
         match self {
@@ -399,7 +403,7 @@ impl State {
         }
     }
 
-    fn of(view: &View, fd: BorrowedFd<'_>) -> Result<Self, Failure> {
+    fn of(view: &LowerView, fd: BorrowedFd<'_>) -> Result<Self, FsError> {
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {
             Ok(Some(header)) => header,
@@ -415,15 +419,15 @@ impl State {
         };
         if sealing.encrypted_view {
             return Ok(match header.place() {
-                Place::File => Self::Plain,
-                Place::Xattr => {
-                    let header = header.moved_to(Place::File).to_file();
+                HeaderLocation::File => Self::Plain,
+                HeaderLocation::Xattr => {
+                    let header = header.moved_to(HeaderLocation::File).to_file();
                     Self::Shown { len: header.len() as u64 + lower_size(&fstat(fd)?), header }
                 }
             });
         }
         let contents = header.unlock(&sealing.keys.keyring)?.contents()?;
-        Ok(Self::Sealed(Sealed { header, contents }))
+        Ok(Self::Sealed(EncryptedFile { header, contents }))
     }
 }
 
@@ -445,26 +449,26 @@ impl From<crate::Error> for Unread {
 }
 
 /// A lower file's header; nothing for one that has none, and nothing else either.
-fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<Header>, Unread> {
-    let mut bytes = [0; Header::PARSED];
-    if sealing.place == Place::Xattr {
+fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<FileHeader>, Unread> {
+    let mut bytes = [0; FileHeader::PARSED];
+    if sealing.place == HeaderLocation::Xattr {
         match fgetxattr(fd, XATTR, &mut bytes[..]) {
-            Ok(len) => return Ok(Some(Header::read_xattr(&bytes[..len])?)),
+            Ok(len) => return Ok(Some(FileHeader::read_xattr(&bytes[..len])?)),
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => {}
             Err(e) => return Err(e.into()),
         }
     }
     match read_most(fd, &mut bytes, 0)? {
         len if is_blank(fd, &bytes[..len])? => Ok(None),
-        len => Ok(Some(Header::read(&bytes[..len])?)),
+        len => Ok(Some(FileHeader::read(&bytes[..len])?)),
     }
 }
 
 /// The size of a file that nobody has open, at `path` in /proc: the header's, where it has one.
-pub(crate) fn size_of(view: &View, path: &str, stat: &Stat) -> u64 {
+pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> u64 {
     let lower = lower_size(stat);
     let Some(sealing) = &view.sealing else { return lower };
-    if lower == 0 && sealing.place == Place::File {
+    if lower == 0 && sealing.place == HeaderLocation::File {
         return 0;
     }
     // A file that may not be read is shown as it lies there, as the kernel does.
@@ -473,7 +477,7 @@ pub(crate) fn size_of(view: &View, path: &str, stat: &Stat) -> u64 {
     let Ok(fd) = quiet.or_else(|_| openat(CWD, path, flags, Mode::empty())) else { return lower };
     match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
-        Ok(Some(header)) if header.place() == Place::Xattr => Header::IN_FILE as u64 + lower,
+        Ok(Some(header)) if header.place() == HeaderLocation::Xattr => FileHeader::IN_FILE as u64 + lower,
         // As such a file is when it is open.
         Ok(None) if !sealing.passthrough => 0,
         _ => lower,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use super::open::{Sealed, State, read_most};
-use super::{EXTENT_BYTES, Failure, OpenFile, around, extents, to_usize};
+use super::open::{EncryptedFile, FileState, read_most};
+use super::{EXTENT_BYTES, FsError, OpenFile, around, extents, to_usize};
 
 impl OpenFile {
     /// Reads into `scratch`, which has room for the request and two extents more, and says where in it the data are:
@@ -12,12 +12,12 @@ impl OpenFile {
     ///
     /// # Errors
     /// What the lower file says; `EIO` for an extent that is missing, unless the mount is not strict.
-    pub(crate) fn read(&self, offset: u64, len: usize, scratch: &mut [u8]) -> Result<Range<usize>, Failure> {
+    pub(crate) fn read(&self, offset: u64, len: usize, scratch: &mut [u8]) -> Result<Range<usize>, FsError> {
         let fd = self.as_fd();
         match &*self.reading() {
-            State::Unborn => Ok(0..0),
-            State::Plain => Ok(0..read_most(fd, &mut scratch[..len], offset)?),
-            State::Sealed(sealed) => {
+            FileState::Unborn => Ok(0..0),
+            FileState::Plain => Ok(0..read_most(fd, &mut scratch[..len], offset)?),
+            FileState::Sealed(sealed) => {
                 let end = offset.saturating_add(len as u64).min(sealed.size());
                 if offset >= end {
                     return Ok(0..0);
@@ -28,7 +28,7 @@ impl OpenFile {
                 let skip = to_usize(offset % EXTENT_BYTES);
                 Ok(skip..skip + to_usize(end - offset))
             }
-            State::Shown { header, .. } => {
+            FileState::Shown { header, .. } => {
                 let shown = header.get(to_usize(offset.min(header.len() as u64))..).unwrap_or(&[]);
                 let shown = &shown[..shown.len().min(len)];
                 scratch[..shown.len()].copy_from_slice(shown);
@@ -40,7 +40,12 @@ impl OpenFile {
     }
 
     /// Reads and decrypts whole extents. All of them lie in the file.
-    pub(super) fn read_extents(&self, sealed: &Sealed, first: u64, run: &mut [u8]) -> Result<(), Failure> {
+    pub(super) fn read_extents(
+        &self,
+        sealed: &EncryptedFile,
+        first: u64,
+        run: &mut [u8],
+    ) -> Result<(), FsError> {
         let strict = self.view().sealing.as_ref().is_some_and(|sealing| sealing.strict);
         let decrypt = |first, run: &mut [u8]| self.decrypt(sealed, first, run);
         Ok(extents::read(self.as_fd(), sealed.place_of(first)?, first, run, strict, decrypt)?)

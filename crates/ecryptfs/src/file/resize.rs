@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
 
-use super::open::{Sealed, State, lower_size, write_all};
-use super::{EXTENT_BYTES, Failure, IsOver, OpenFile, RUN, around, to_usize};
-use crate::{EXTENT, Header, Place};
+use super::open::{EncryptedFile, FileState, lower_size, write_all};
+use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, RUN, around, to_usize};
+use crate::{EXTENT, FileHeader, HeaderLocation};
 
 /// So many runs are written before it is asked whether somebody still waits: asking reads a file in /proc.
 const PATIENCE: u64 = 8;
@@ -17,18 +17,18 @@ impl OpenFile {
     ///
     /// # Errors
     /// What the lower file says; `EINTR` when nobody waits any more. It is as long as it was, then.
-    pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
+    pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
         let _busy = self.busy();
         let mut state = self.writing()?;
         match &mut *state {
-            State::Plain => Ok(ftruncate(self, len)?),
-            State::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len, is_over),
-            State::Sealed(sealed) => self.cut(sealed, len),
+            FileState::Plain => Ok(ftruncate(self, len)?),
+            FileState::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len, is_over),
+            FileState::Sealed(sealed) => self.cut(sealed, len),
             _ => Err(Errno::ROFS.into()),
         }
     }
 
-    fn cut(&self, sealed: &mut Sealed, len: u64) -> Result<(), Failure> {
+    fn cut(&self, sealed: &mut EncryptedFile, len: u64) -> Result<(), FsError> {
         let old = sealed.size();
         if len < old && !len.is_multiple_of(EXTENT_BYTES) {
             // What a longer file had there is no longer below, either.
@@ -52,7 +52,7 @@ impl OpenFile {
         // What was reserved behind the end goes, too.
         let there = lower_size(&fstat(self)?);
         if there >= lower {
-            if len < old && there > lower && sealed.header.place() == Place::File {
+            if len < old && there > lower && sealed.header.place() == HeaderLocation::File {
                 write_back_header(self)?;
             }
             ftruncate(self, lower)?;
@@ -61,11 +61,16 @@ impl OpenFile {
     }
 
     /// Lets an encrypted file grow to `len` bytes.
-    pub(super) fn grow(&self, sealed: &mut Sealed, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
+    pub(super) fn grow(
+        &self,
+        sealed: &mut EncryptedFile,
+        len: u64,
+        is_over: IsOver<'_>,
+    ) -> Result<(), FsError> {
         let old = sealed.size();
         let before = sealed.place_of(around(0, old).1)?;
         let after = sealed.place_of(around(0, len).1)?;
-        let reserve = || -> Result<(), Failure> {
+        let reserve = || -> Result<(), FsError> {
             if after - before > RUN as u64 {
                 // What does not fit is better known before it is written.
                 let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
@@ -83,7 +88,7 @@ impl OpenFile {
     }
 
     /// Writes encrypted zeros over a range, which may lie behind the end.
-    fn zero(&self, sealed: &Sealed, from: u64, to: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
+    fn zero(&self, sealed: &EncryptedFile, from: u64, to: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
         let size = sealed.size();
         let (mut next, last) = around(from, to);
         let mut run = vec![0; RUN.min(to_usize((last - next).min(RUN as u64) * EXTENT_BYTES))];
@@ -128,14 +133,14 @@ impl OpenFile {
         len: u64,
         mode: u32,
         is_over: IsOver<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FsError> {
         let flags = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
         let _busy = self.busy();
         let mut state = self.writing()?;
         let sealed = match &mut *state {
-            State::Plain => return Ok(fallocate(self, flags, offset, len)?),
-            State::Sealed(sealed) => sealed,
+            FileState::Plain => return Ok(fallocate(self, flags, offset, len)?),
+            FileState::Sealed(sealed) => sealed,
             _ => return Err(Errno::ROFS.into()),
         };
         let keep = flags.contains(FallocateFlags::KEEP_SIZE);
@@ -166,15 +171,15 @@ impl OpenFile {
     ///
     /// # Errors
     /// `ENXIO` behind the end.
-    pub(crate) fn seek(&self, offset: u64, hole: bool) -> Result<u64, Failure> {
+    pub(crate) fn seek(&self, offset: u64, hole: bool) -> Result<u64, FsError> {
         let size = match &*self.reading() {
-            State::Plain => {
+            FileState::Plain => {
                 let to = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
                 return Ok(seek(self, to)?);
             }
-            State::Unborn => 0,
-            State::Sealed(sealed) => sealed.size(),
-            State::Shown { len, .. } => *len,
+            FileState::Unborn => 0,
+            FileState::Sealed(sealed) => sealed.size(),
+            FileState::Shown { len, .. } => *len,
         };
         match (offset < size, hole) {
             (false, _) => Err(Errno::NXIO.into()),
@@ -191,7 +196,7 @@ impl OpenFile {
 fn write_back_header(fd: impl AsFd) -> Result<(), Errno> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let len = Header::IN_FILE as i64;
+    let len = FileHeader::IN_FILE as i64;
     // SAFETY: the descriptor is open, and the call takes no memory.
     match unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), 0, len, flags) } {
         0 => Ok(()),

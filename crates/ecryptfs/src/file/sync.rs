@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
-use super::{Failure, OpenFile};
+use super::{FsError, OpenFile};
 
 /// What is durable of a lower file beside its data, and what was lost of it.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Opener {
     ///
     /// # Errors
     /// What the lower file says; once for each loss that anybody was told of.
-    pub(crate) fn sync(&self, data_only: bool) -> Result<(), Failure> {
+    pub(crate) fn sync(&self, data_only: bool) -> Result<(), FsError> {
         let syncs = self.file.syncs();
         let done = syncs.run(&*self.file, data_only);
         let losses = syncs.losses.load(SeqCst);

@@ -8,10 +8,12 @@ use rustix::io::Errno;
 
 use super::Crypto;
 use crate::name::long;
-use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, Keyring, LowerName, NameCipher, Place, XATTR};
+use crate::{
+    AuthToken, Cipher, ErrorKind, FileHeader, FileKey, HeaderLocation, Keyring, LowerName, NameCipher, XATTR,
+};
 
 /// How lower names and contents are seen. Without a sealing they are what they are: a plain stacked filesystem.
-pub(crate) struct View {
+pub(crate) struct LowerView {
     pub(crate) sealing: Option<Sealing>,
 }
 
@@ -29,7 +31,7 @@ pub struct Sealing {
     /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
     pub long_names: bool,
     /// Where headers are looked for first, and where those of new files go.
-    pub place: Place,
+    pub place: HeaderLocation,
     /// Files without a header are served as they are.
     pub passthrough: bool,
     /// Files are shown as they lie below, with their headers in front.
@@ -52,7 +54,7 @@ type Bytes<'a> = Cow<'a, [u8]>;
 /// The longest name of nearly every filesystem.
 const NAME_MAX: usize = 255;
 
-impl View {
+impl LowerView {
     fn names(&self) -> Option<&NameCipher> {
         self.sealing.as_ref().filter(|sealing| !sealing.encrypted_view)?.names.as_ref()
     }
@@ -126,10 +128,10 @@ impl View {
 
 impl Sealing {
     /// A key and a header for a new file.
-    pub(super) fn new_file(&self) -> crate::Result<(FileKey, Header)> {
+    pub(super) fn new_file(&self) -> crate::Result<(FileKey, FileHeader)> {
         let key = FileKey::random(self.cipher)?;
         let tokens: Vec<&AuthToken> = self.keys.new_files.iter().map(|token| &**token).collect();
-        let mut header = Header::new(&key, &tokens, self.place)?;
+        let mut header = FileHeader::new(&key, &tokens, self.place)?;
         header.set_encrypted_names(self.names.is_some());
         Ok((key, header))
     }

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-use super::open::{Sealed, State, write_most, write_size};
-use super::{EXTENT_BYTES, Failure, IsOver, OpenFile, around, to_usize};
-use crate::{EXTENT, Place};
+use super::open::{EncryptedFile, FileState, write_most, write_size};
+use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
+use crate::{EXTENT, HeaderLocation};
 
 impl OpenFile {
     /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be there. `scratch` has
@@ -21,19 +21,19 @@ impl OpenFile {
         data: &mut [u8],
         scratch: &mut [u8],
         is_over: IsOver<'_>,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, FsError> {
         if len == 0 {
             return Ok(0);
         }
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
         // Only one that has no header yet, or is encrypted, needs to be alone: others have a lower filesystem that sees
         // to it.
-        if matches!(*self.reading(), State::Plain) {
+        if matches!(*self.reading(), FileState::Plain) {
             return done(write_most(self.as_fd(), &data[..len], offset));
         }
         let _busy = self.grows_far(offset).then(|| self.busy());
         let mut state = self.writing()?;
-        let State::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
+        let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
         let old = sealed.size();
         if offset > old {
             self.grow(sealed, offset, is_over)?;
@@ -74,11 +74,11 @@ impl OpenFile {
     /// An extent of which a part is going to be written: zeros behind the file's end.
     pub(super) fn read_for_patch(
         &self,
-        sealed: &Sealed,
+        sealed: &EncryptedFile,
         extent: u64,
         size: u64,
         into: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FsError> {
         let start = extent * EXTENT_BYTES;
         if start >= size {
             into.fill(0);
@@ -91,19 +91,19 @@ impl OpenFile {
     }
 
     /// Writes a new size into the header.
-    pub(super) fn set_size(&self, sealed: &mut Sealed, size: u64) -> Result<(), Failure> {
+    pub(super) fn set_size(&self, sealed: &mut EncryptedFile, size: u64) -> Result<(), FsError> {
         let before = sealed.size();
         sealed.header.set_size(size);
         write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))?;
         self.tell_size(size);
-        if sealed.header.place() == Place::Xattr {
+        if sealed.header.place() == HeaderLocation::Xattr {
             self.syncs().size_written();
         }
         Ok(())
     }
 }
 
-fn done((written, failed): (usize, Option<Errno>)) -> Result<usize, Failure> {
+fn done((written, failed): (usize, Option<Errno>)) -> Result<usize, FsError> {
     match failed {
         Some(e) if written == 0 => Err(e.into()),
         _ => Ok(written),

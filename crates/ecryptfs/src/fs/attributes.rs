@@ -7,14 +7,14 @@ use rustix::fs::{
     chownat, fstat, utimensat,
 };
 use rustix::io::Errno;
-use underseal_fuse::wire::{Args, set};
+use underseal_fuse::wire::{RequestArgs, set};
 
-use super::nodes::{Look, Node};
+use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{self, IsOver};
 
 /// What a SETATTR asks for.
-pub(super) struct Change {
+pub(super) struct AttributeChange {
     valid: u32,
     handle: u64,
     size: u64,
@@ -25,9 +25,9 @@ pub(super) struct Change {
     gid: u32,
 }
 
-impl Change {
+impl AttributeChange {
     #[expect(clippy::cast_possible_wrap, reason = "times before 1970 are two's complement in the protocol")]
-    pub(super) fn read(args: &mut Args<'_>) -> Answer<Self> {
+    pub(super) fn read(args: &mut RequestArgs<'_>) -> Answer<Self> {
         let valid = args.u32()?;
         args.skip(4)?;
         let (handle, size) = (args.u64()?, args.u64()?);
@@ -60,13 +60,13 @@ impl Fs {
         self.attributes(&node)
     }
 
-    pub(super) fn attributes(&self, node: &Arc<Node>) -> Answer<Stat> {
+    pub(super) fn attributes(&self, node: &Arc<FileNode>) -> Answer<Stat> {
         let mut stat = fstat(self.nodes.fd(node)?)?;
         self.complete(node, &mut stat)?;
         Ok(stat)
     }
 
-    pub(super) fn setattr(&self, node: u64, change: &Change, is_over: IsOver<'_>) -> Answer<Stat> {
+    pub(super) fn setattr(&self, node: u64, change: &AttributeChange, is_over: IsOver<'_>) -> Answer<Stat> {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
         if change.sets(set::MODE) {
@@ -103,7 +103,7 @@ impl Fs {
     }
 
     /// Puts a regular file's own size in the place of its lower file's; a symlink's likewise.
-    pub(super) fn complete(&self, node: &Arc<Node>, stat: &mut Stat) -> Answer<()> {
+    pub(super) fn complete(&self, node: &Arc<FileNode>, stat: &mut Stat) -> Answer<()> {
         let size = match node.kind {
             FileType::RegularFile => self.size(node, stat)?,
             FileType::Symlink if self.view.hides_targets() => self.readlink(node.id)?.len() as u64,
@@ -113,13 +113,13 @@ impl Fs {
         Ok(())
     }
 
-    fn size(&self, node: &Arc<Node>, stat: &Stat) -> Answer<u64> {
+    fn size(&self, node: &Arc<FileNode>, stat: &Stat) -> Answer<u64> {
         let mut slot = locked(&node.file);
         if let Some(file) = slot.open.upgrade() {
             drop(slot);
             return Ok(file.size(stat));
         }
-        let look = Look::of(stat);
+        let look = FileVersion::of(stat);
         match slot.size {
             Some((then, size)) if then == look => Ok(size),
             _ => {

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Fs;
-use super::entries::Found;
-use super::nodes::Node;
+use super::entries::LookupEntry;
+use super::nodes::FileNode;
 
 /// A lookup that took as long has waited for a disk.
 const WAITED: Duration = Duration::from_micros(50);
@@ -33,7 +33,11 @@ const THREADS: usize = 8;
 impl Fs {
     /// Looks lower names up, and tells the kernel of each that is there. Those without a name here, removed meanwhile or
     /// that cannot be looked at are none: whoever wants to know asks for them by name.
-    pub(super) fn find_all(&self, folder: &Arc<Node>, names: &[Option<&[u8]>]) -> Vec<Option<Found>> {
+    pub(super) fn find_all(
+        &self,
+        folder: &Arc<FileNode>,
+        names: &[Option<&[u8]>],
+    ) -> Vec<Option<LookupEntry>> {
         let mut found = Vec::with_capacity(names.len());
         let mut waited = 0;
         for (n, name) in names.iter().enumerate() {
@@ -48,8 +52,8 @@ impl Fs {
         found
     }
 
-    fn find_together(&self, folder: &Arc<Node>, names: &[Option<&[u8]>]) -> Vec<Option<Found>> {
-        let found: Vec<OnceLock<Found>> = names.iter().map(|_| OnceLock::new()).collect();
+    fn find_together(&self, folder: &Arc<FileNode>, names: &[Option<&[u8]>]) -> Vec<Option<LookupEntry>> {
+        let found: Vec<OnceLock<LookupEntry>> = names.iter().map(|_| OnceLock::new()).collect();
         let next = AtomicUsize::new(0);
         let look = || {
             while let Some((name, place)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| {
@@ -72,7 +76,7 @@ impl Fs {
         found.into_iter().map(OnceLock::into_inner).collect()
     }
 
-    fn find_one(&self, folder: &Arc<Node>, name: Option<&[u8]>) -> Option<Found> {
+    fn find_one(&self, folder: &Arc<FileNode>, name: Option<&[u8]>) -> Option<LookupEntry> {
         self.find(folder, name?).ok()
     }
 }

@@ -8,9 +8,9 @@ const LOGGED: u64 = 20;
 
 /// The failures of a mount.
 #[derive(Debug, Default)]
-pub(super) struct Complaints(AtomicU64);
+pub(super) struct FailureLog(AtomicU64);
 
-impl Complaints {
+impl FailureLog {
     /// Logs a failure, if it is its turn. `what` is asked for then only.
     pub(super) fn add<T: fmt::Display>(&self, what: impl FnOnce() -> T) {
         if let Some(number) = self.next() {
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn the_first_are_logged_and_then_every_thousandth() {
-        let complaints = Complaints::default();
+        let complaints = FailureLog::default();
         let logged: Vec<_> = (0..3000).filter_map(|_| complaints.next()).collect();
         assert_eq!(logged[..20], (1..=20).collect::<Vec<_>>());
         assert_eq!(logged[20..], [1000, 2000, 3000]);

@@ -7,25 +7,25 @@ use std::sync::mpsc::Sender;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use underseal_fuse::wire::{self, Args, Body, Header, device_from_wire, op};
-use underseal_fuse::{Channel, Received};
+use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
+use underseal_fuse::{FuseChannel, ReceivedRequest};
 
-use super::attributes::Change;
-use super::entries::{Found, Make};
-use super::inbox::Inbox;
-use super::pages::Pages;
+use super::attributes::AttributeChange;
+use super::entries::{FileCreation, LookupEntry};
+use super::inbox::RequestBuffer;
+use super::pages::PageMemory;
 use super::slow::{SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller};
 
 /// One thread.
-pub(super) struct Worker {
+pub(super) struct FsWorker {
     fs: Arc<Fs>,
-    channel: Arc<Channel>,
+    channel: Arc<FuseChannel>,
     /// Where slow requests go; `None` for a thread that does all that it takes.
     slow: Option<Sender<SlowRequest>>,
-    inbox: Inbox,
+    inbox: RequestBuffer,
     /// Where file contents are decrypted, and parts of extents put together.
-    scratch: Pages,
+    scratch: PageMemory,
     /// Where all other replies are put together.
     out: Vec<u8>,
 }
@@ -42,10 +42,10 @@ enum Reply {
     Later,
 }
 
-impl Worker {
-    pub(super) fn new(fs: Arc<Fs>, channel: Arc<Channel>, slow: Option<Sender<SlowRequest>>) -> Self {
-        let scratch = Pages::new(LARGEST as usize + 2 * crate::EXTENT);
-        Self { fs, channel, slow, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
+impl FsWorker {
+    pub(super) fn new(fs: Arc<Fs>, channel: Arc<FuseChannel>, slow: Option<Sender<SlowRequest>>) -> Self {
+        let scratch = PageMemory::new(LARGEST as usize + 2 * crate::EXTENT);
+        Self { fs, channel, slow, inbox: RequestBuffer::new(LARGEST as usize), scratch, out: Vec::new() }
     }
 
     /// Does slow requests until there are no threads left that take any.
@@ -68,9 +68,9 @@ impl Worker {
     pub(super) fn run(&mut self) -> io::Result<()> {
         loop {
             let len = match self.channel.receive(&mut self.inbox.room())? {
-                Received::Request(len) => len,
-                Received::Nothing => continue,
-                Received::Ended => return Ok(()),
+                ReceivedRequest::Request(len) => len,
+                ReceivedRequest::Nothing => continue,
+                ReceivedRequest::Ended => return Ok(()),
             };
             self.serve(len)?;
         }
@@ -78,7 +78,7 @@ impl Worker {
 
     fn serve(&mut self, len: usize) -> io::Result<()> {
         // The kernel does not send what is not whole, and there is nobody to answer.
-        let Ok((header, _)) = Header::read(self.inbox.request(len)) else { return Ok(()) };
+        let Ok((header, _)) = InHeader::read(self.inbox.request(len)) else { return Ok(()) };
         self.out.clear();
         let answer = match header.opcode {
             _ if !self.admits(&header) => Err(Errno::ACCESS),
@@ -103,7 +103,7 @@ impl Worker {
     }
 
     /// Whether the caller may be here at all. What the kernel does for open files has no caller.
-    fn admits(&self, header: &Header) -> bool {
+    fn admits(&self, header: &InHeader) -> bool {
         let without_caller = matches!(
             header.opcode,
             op::READ
@@ -123,8 +123,8 @@ impl Worker {
         without_caller || header.uid == 0 || self.fs.owner.is_none_or(|owner| owner == header.uid)
     }
 
-    fn write(&mut self, header: &Header, len: usize) -> Answer<Reply> {
-        let (_, mut args) = Header::read(self.inbox.request(len))?;
+    fn write(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
+        let (_, mut args) = InHeader::read(self.inbox.request(len))?;
         let (handle, offset, size, flags) = (args.u64()?, args.u64()?, args.u32()? as usize, args.u32()?);
         args.skip(16)?;
         args.take(size)?;
@@ -145,10 +145,10 @@ impl Worker {
         Ok(Reply::Out)
     }
 
-    fn dispatch(&mut self, header: &Header, len: usize) -> Answer<Reply> {
+    fn dispatch(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
         let Self { fs, inbox, scratch, out, .. } = self;
         let later = self.slow.is_some();
-        let (_, mut args) = Header::read(inbox.request(len))?;
+        let (_, mut args) = InHeader::read(inbox.request(len))?;
         let args = &mut args;
         let node = header.node;
         match header.opcode {
@@ -176,7 +176,7 @@ impl Worker {
                 Body(out).attributes(&(&fs.getattr(node)?).into());
             }
             op::SETATTR => {
-                let change = Change::read(args)?;
+                let change = AttributeChange::read(args)?;
                 if later && change.sets_size() {
                     return Ok(Reply::Later);
                 }
@@ -191,10 +191,13 @@ impl Worker {
             op::MKNOD => {
                 let (mode, device, umask) = (args.u32()?, args.u32()?, args.u32()?);
                 args.skip(4)?;
-                entry(out, &fs.mknod(header, args.name()?, &Make { mode, umask }, device_from_wire(device))?);
+                entry(
+                    out,
+                    &fs.mknod(header, args.name()?, &FileCreation { mode, umask }, device_from_wire(device))?,
+                );
             }
             op::MKDIR => {
-                let make = Make { mode: args.u32()?, umask: args.u32()? };
+                let make = FileCreation { mode: args.u32()?, umask: args.u32()? };
                 entry(out, &fs.mkdir(header, args.name()?, &make)?);
             }
             op::UNLINK => fs.unlink(node, args.name()?, AtFlags::empty())?,
@@ -224,7 +227,7 @@ impl Worker {
                 let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
                 let exclusive =
                     rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
-                let (found, file) = fs.tmpfile(header, &Make { mode, umask }, exclusive)?;
+                let (found, file) = fs.tmpfile(header, &FileCreation { mode, umask }, exclusive)?;
                 entry(out, &found);
                 let (handle, flags) = fs.opened_new(file);
                 Body(out).opened(handle, flags);
@@ -311,11 +314,11 @@ impl Worker {
         Ok(Reply::Out)
     }
 
-    fn create(fs: &Fs, header: &Header, args: &mut Args<'_>, out: &mut Vec<u8>) -> Answer<()> {
+    fn create(fs: &Fs, header: &InHeader, args: &mut RequestArgs<'_>, out: &mut Vec<u8>) -> Answer<()> {
         let (flags, mode, umask, more) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
         let name = args.name()?;
         let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
-        match fs.create_new(header, name, &Make { mode, umask }) {
+        match fs.create_new(header, name, &FileCreation { mode, umask }) {
             Ok((found, file)) => {
                 entry(out, &found);
                 let (handle, flags) = fs.opened_new(file);
@@ -335,7 +338,7 @@ impl Worker {
     }
 }
 
-fn entry(out: &mut Vec<u8>, found: &Found) {
+fn entry(out: &mut Vec<u8>, found: &LookupEntry) {
     Body(out).entry(found.node.id, &(&found.stat).into());
 }
 

@@ -8,48 +8,48 @@ use rustix::fs::{
     readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use underseal_fuse::wire::Header;
+use underseal_fuse::wire::InHeader;
 
-use super::nodes::Node;
+use super::nodes::FileNode;
 use super::{Answer, Fs, identity, proc_path};
 use crate::file::OpenFile;
 
 /// A name that the kernel is told of.
-pub(super) struct Found {
-    pub(super) node: Arc<Node>,
+pub(super) struct LookupEntry {
+    pub(super) node: Arc<FileNode>,
     pub(super) stat: Stat,
 }
 
 /// How a file is to be made.
-pub(super) struct Make {
+pub(super) struct FileCreation {
     pub(super) mode: u32,
     pub(super) umask: u32,
 }
 
 impl Fs {
-    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Found> {
+    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<LookupEntry> {
         let parent = self.nodes.get(parent)?;
         let lower = self.view.lower_name(name)?;
         self.find(&parent, &lower)
     }
 
     /// Looks a lower name up, and tells the kernel of it.
-    pub(super) fn find(&self, parent: &Arc<Node>, lower: &[u8]) -> Answer<Found> {
+    pub(super) fn find(&self, parent: &Arc<FileNode>, lower: &[u8]) -> Answer<LookupEntry> {
         let folder = self.nodes.fd(parent)?;
         let fd = openat(&folder, lower, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         self.found(parent, lower, fd)
     }
 
-    fn found(&self, parent: &Arc<Node>, lower: &[u8], fd: OwnedFd) -> Answer<Found> {
+    fn found(&self, parent: &Arc<FileNode>, lower: &[u8], fd: OwnedFd) -> Answer<LookupEntry> {
         let stat = fstat(&fd)?;
         let node = self.nodes.enter(&stat, Some((parent, lower)), Some(fd));
         self.told(node, stat)
     }
 
     /// Makes the attributes right; when that fails the kernel is not told after all.
-    fn told(&self, node: Arc<Node>, mut stat: Stat) -> Answer<Found> {
+    fn told(&self, node: Arc<FileNode>, mut stat: Stat) -> Answer<LookupEntry> {
         match self.complete(&node, &mut stat) {
-            Ok(()) => Ok(Found { node, stat }),
+            Ok(()) => Ok(LookupEntry { node, stat }),
             Err(e) => {
                 self.nodes.forget(node.id, 1);
                 Err(e)
@@ -57,7 +57,7 @@ impl Fs {
         }
     }
 
-    pub(super) fn mkdir(&self, by: &Header, name: &[u8], make: &Make) -> Answer<Found> {
+    pub(super) fn mkdir(&self, by: &InHeader, name: &[u8], make: &FileCreation) -> Answer<LookupEntry> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         self.become_caller(by, make.umask)?;
         let folder = self.nodes.fd(&parent)?;
@@ -66,7 +66,13 @@ impl Fs {
         self.find(&parent, &lower)
     }
 
-    pub(super) fn mknod(&self, by: &Header, name: &[u8], make: &Make, device: Dev) -> Answer<Found> {
+    pub(super) fn mknod(
+        &self,
+        by: &InHeader,
+        name: &[u8],
+        make: &FileCreation,
+        device: Dev,
+    ) -> Answer<LookupEntry> {
         let kind = FileType::from_raw_mode(make.mode);
         if kind == FileType::RegularFile {
             let (found, _) = self.create_new(by, name, make)?;
@@ -81,7 +87,7 @@ impl Fs {
         self.find(&parent, &lower)
     }
 
-    pub(super) fn symlink(&self, by: &Header, name: &[u8], target: &[u8]) -> Answer<Found> {
+    pub(super) fn symlink(&self, by: &InHeader, name: &[u8], target: &[u8]) -> Answer<LookupEntry> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let target = self.view.lower_target(target)?;
         self.become_caller(by, 0)?;
@@ -100,7 +106,12 @@ impl Fs {
     }
 
     /// Makes a file and opens it.
-    pub(super) fn create_new(&self, by: &Header, name: &[u8], make: &Make) -> Answer<(Found, Arc<OpenFile>)> {
+    pub(super) fn create_new(
+        &self,
+        by: &InHeader,
+        name: &[u8],
+        make: &FileCreation,
+    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
         self.become_caller(by, make.umask)?;
@@ -118,10 +129,10 @@ impl Fs {
     /// Makes a file that has no name yet.
     pub(super) fn tmpfile(
         &self,
-        by: &Header,
-        make: &Make,
+        by: &InHeader,
+        make: &FileCreation,
         exclusive: bool,
-    ) -> Answer<(Found, Arc<OpenFile>)> {
+    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
         let parent = self.nodes.get(by.node)?;
         self.become_caller(by, make.umask)?;
         let mut flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -130,7 +141,11 @@ impl Fs {
         self.made(fd, None)
     }
 
-    fn made(&self, fd: OwnedFd, link: Option<(&Arc<Node>, &[u8])>) -> Answer<(Found, Arc<OpenFile>)> {
+    fn made(
+        &self,
+        fd: OwnedFd,
+        link: Option<(&Arc<FileNode>, &[u8])>,
+    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
         let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
             self.complaints.add(|| {
                 let path = link.map_or(String::new(), |(parent, name)| {
@@ -146,7 +161,7 @@ impl Fs {
         Ok((self.told(node, stat)?, file))
     }
 
-    pub(super) fn link(&self, by: &Header, node: u64, name: &[u8]) -> Answer<Found> {
+    pub(super) fn link(&self, by: &InHeader, node: u64, name: &[u8]) -> Answer<LookupEntry> {
         let (node, parent) = (self.nodes.get(node)?, self.nodes.get(by.node)?);
         let lower = self.view.lower_name(name)?;
         let folder = self.nodes.fd(&parent)?;
@@ -171,7 +186,7 @@ impl Fs {
         self.nodes.removed(&removed, &parent, &lower)
     }
 
-    pub(super) fn rename(&self, by: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
+    pub(super) fn rename(&self, by: &InHeader, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         // A whiteout would be one of the lower filesystem, under a name in plain.
         if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
@@ -211,7 +226,7 @@ impl Fs {
         Ok(())
     }
 
-    fn become_caller(&self, by: &Header, umask: u32) -> Answer<()> {
+    fn become_caller(&self, by: &InHeader, umask: u32) -> Answer<()> {
         identity::assume(self.root, by, umask).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 }
@@ -260,7 +275,7 @@ mod tests {
         assert_eq!(tell.recv().unwrap(), 1, "unlink");
         enter(&fs);
         std::fs::write(folder.join("new"), b"y").unwrap();
-        let by = Header { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
+        let by = InHeader { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
         fs.rename(&by, b"new", (ROOT, b"gone"), 0).unwrap();
         assert_eq!(tell.recv().unwrap(), 1, "rename");
     }

@@ -7,13 +7,13 @@ use rustix::fs::{OFlags, fstat, fstatvfs};
 use rustix::io::Errno;
 use underseal_fuse::wire::{Body, open_flag};
 
-use super::nodes::{Look, Node};
+use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked, proc_path};
-use crate::file::{Failure, OpenFile};
+use crate::file::{FsError, OpenFile};
 
 impl Fs {
     /// A node's file: the one that is open, or its lower file opened.
-    pub(super) fn open_file(&self, node: &Arc<Node>, write: bool) -> Answer<Arc<OpenFile>> {
+    pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
         let fd = self.nodes.fd(node)?;
         let path = proc_path(&fd);
         // One for all, so nobody else opens it meanwhile.
@@ -46,7 +46,7 @@ impl Fs {
                 file.kill_suid()?;
             }
         }
-        let look = Look::of(&fstat(file.as_fd())?);
+        let look = FileVersion::of(&fstat(file.as_fd())?);
         let known = locked(&node.file).cached.replace(look) == Some(look);
         Ok((self.handles.add_file(file), opened(if known { open_flag::KEEP_CACHE } else { 0 })))
     }
@@ -60,7 +60,7 @@ impl Fs {
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
-            let settled = file.settled_size().map(|(stat, size)| (Look::of(&stat), size));
+            let settled = file.settled_size().map(|(stat, size)| (FileVersion::of(&stat), size));
             (slot.cached, slot.size) = (settled.map(|(look, _)| look), settled);
         }
         self.handles.close(handle);
@@ -73,7 +73,7 @@ impl Fs {
     }
 
     /// Tells the operator what a lower file did, and the caller its error number.
-    pub(super) fn tell(&self, node: &Node, what: &str, failure: &Failure) -> Errno {
+    pub(super) fn tell(&self, node: &FileNode, what: &str, failure: &FsError) -> Errno {
         if failure.is_serious() {
             self.complaints.add(|| format!("{}: {what}: {failure}", node.path()));
         } else {

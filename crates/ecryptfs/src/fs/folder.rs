@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use underseal_fuse::wire::{Body, dirent_len, dirent_type};
 
-use super::entries::Found;
-use super::nodes::Node;
+use super::entries::LookupEntry;
+use super::nodes::FileNode;
 use super::{Answer, Fs, locked};
 
 /// Bytes of lower entries that are read together.
 const CHUNK: usize = 32 << 10;
 
 /// A folder that somebody reads.
-pub(super) struct Folder {
-    pub(super) node: Arc<Node>,
+pub(super) struct OpenFolder {
+    pub(super) node: Arc<FileNode>,
     fd: OwnedFd,
     stream: Mutex<Stream>,
 }
@@ -39,24 +39,24 @@ struct Entry {
     name: Box<[u8]>,
 }
 
-impl Folder {
+impl OpenFolder {
     pub(super) fn sync(&self) -> Answer<()> {
         rustix::fs::fsync(&self.fd)
     }
 }
 
 impl Fs {
-    pub(super) fn open_folder(&self, node: u64) -> Answer<Folder> {
+    pub(super) fn open_folder(&self, node: u64) -> Answer<OpenFolder> {
         let node = self.nodes.get(node)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(self.nodes.fd(&node)?, ".", flags, Mode::empty())?;
-        Ok(Folder { node, fd, stream: Mutex::default() })
+        Ok(OpenFolder { node, fd, stream: Mutex::default() })
     }
 
     /// Puts as many entries into the reply as there is room for, with all that LOOKUP would say of each if `plus`.
     pub(super) fn read_folder(
         &self,
-        folder: &Folder,
+        folder: &OpenFolder,
         offset: u64,
         room: usize,
         plus: bool,
@@ -100,7 +100,7 @@ impl Fs {
         }
     }
 
-    fn found_in(&self, folder: &Folder, entries: &[Entry]) -> Vec<Option<Found>> {
+    fn found_in(&self, folder: &OpenFolder, entries: &[Entry]) -> Vec<Option<LookupEntry>> {
         // The kernel knows the folder itself and the one above.
         let name = |entry: &'_ Entry| !matches!(&*entry.name, b"." | b"..");
         let names: Vec<_> = entries.iter().map(|entry| name(entry).then_some(&*entry.lower)).collect();
@@ -108,7 +108,7 @@ impl Fs {
     }
 
     /// Reads some lower entries ahead. Says whether there were any.
-    fn fill(&self, folder: &Folder, stream: &mut Stream) -> Answer<bool> {
+    fn fill(&self, folder: &OpenFolder, stream: &mut Stream) -> Answer<bool> {
         let mut chunk = [MaybeUninit::uninit(); CHUNK];
         let mut lower = RawDir::new(&folder.fd, &mut chunk);
         let mut any = false;

@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use rustix::io::Errno;
 
-use super::folder::Folder;
+use super::folder::OpenFolder;
 use super::{Answer, reading, writing};
 use crate::file::{OpenFile, Opener};
 
@@ -19,7 +19,7 @@ pub(super) struct Handles {
 
 enum Handle {
     File(Arc<Opener>),
-    Folder(Arc<Folder>),
+    Folder(Arc<OpenFolder>),
 }
 
 impl Handles {
@@ -27,7 +27,7 @@ impl Handles {
         self.add(Handle::File(Arc::new(Opener::new(file))))
     }
 
-    pub(super) fn add_folder(&self, folder: Folder) -> u64 {
+    pub(super) fn add_folder(&self, folder: OpenFolder) -> u64 {
         self.add(Handle::Folder(Arc::new(folder)))
     }
 
@@ -44,7 +44,7 @@ impl Handles {
         }
     }
 
-    pub(super) fn folder(&self, number: u64) -> Answer<Arc<Folder>> {
+    pub(super) fn folder(&self, number: u64) -> Answer<Arc<OpenFolder>> {
         match reading(&self.open).get(&number) {
             Some(Handle::Folder(folder)) => Ok(folder.clone()),
             _ => Err(Errno::BADF),

@@ -10,7 +10,7 @@ use std::io;
 
 use rustix::fs::Mode;
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
-use underseal_fuse::wire::Header;
+use underseal_fuse::wire::InHeader;
 
 thread_local! {
     static CURRENT: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
@@ -39,7 +39,7 @@ pub(super) fn detach() -> io::Result<()> {
 ///
 /// # Errors
 /// When the system refuses.
-pub(super) fn assume(root: bool, caller: &Header, umask: u32) -> io::Result<()> {
+pub(super) fn assume(root: bool, caller: &InHeader, umask: u32) -> io::Result<()> {
     rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
     let wanted = (caller.uid, caller.gid);
     if !root || CURRENT.get() == Some(wanted) {

@@ -4,20 +4,20 @@ use std::io::IoSliceMut;
 
 use underseal_fuse::wire::WRITE_DATA;
 
-use super::pages::{PAGE, Pages};
+use super::pages::{PAGE, PageMemory};
 
 /// Before the bytes of a WRITE, which begin at a page.
 const START: usize = PAGE - WRITE_DATA;
 
 /// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are encrypted.
-pub(super) struct Inbox {
-    memory: Pages,
+pub(super) struct RequestBuffer {
+    memory: PageMemory,
 }
 
-impl Inbox {
+impl RequestBuffer {
     /// For requests of so many bytes of data. One page more is there to fill up the last extent.
     pub(super) fn new(max_write: usize) -> Self {
-        Self { memory: Pages::new(2 * PAGE + max_write) }
+        Self { memory: PageMemory::new(2 * PAGE + max_write) }
     }
 
     pub(super) fn room(&mut self) -> [IoSliceMut<'_>; 1] {
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn data_arrives_at_a_page_with_a_page_to_spare() {
-        let mut inbox = Inbox::new(1 << 20);
+        let mut inbox = RequestBuffer::new(1 << 20);
         assert_eq!(inbox.data().as_ptr().align_offset(PAGE), 0);
         assert!(inbox.data().len() >= (1 << 20) + PAGE);
         assert!(

@@ -9,16 +9,16 @@ use rustix::io::Errno;
 
 use super::{Answer, Fs, locked};
 use crate::LowerName;
-use crate::file::Held;
+use crate::file::LowerDescriptor;
 use crate::name::long;
 
 /// The long names of a call, while nobody else makes or removes one. In the end those that nothing has lose their file.
-pub(super) struct Beside<'a> {
-    names: Vec<(&'a Held, &'a LowerName<'a>)>,
+pub(super) struct LongNameLock<'a> {
+    names: Vec<(&'a LowerDescriptor, &'a LowerName<'a>)>,
     _alone: MutexGuard<'a, ()>,
 }
 
-impl Beside<'_> {
+impl LongNameLock<'_> {
     /// Makes the files, those that are not there.
     pub(super) fn write(&self) -> Answer<()> {
         for (folder, name) in &self.names {
@@ -28,7 +28,7 @@ impl Beside<'_> {
     }
 }
 
-impl Drop for Beside<'_> {
+impl Drop for LongNameLock<'_> {
     fn drop(&mut self) {
         for (folder, name) in &self.names {
             long::tidy(folder, name);
@@ -38,30 +38,33 @@ impl Drop for Beside<'_> {
 
 impl Fs {
     /// The long ones of some names in their folders; nothing when there are none.
-    pub(super) fn beside<'a>(&'a self, names: &[(&'a Held, &'a LowerName<'a>)]) -> Option<Beside<'a>> {
+    pub(super) fn beside<'a>(
+        &'a self,
+        names: &[(&'a LowerDescriptor, &'a LowerName<'a>)],
+    ) -> Option<LongNameLock<'a>> {
         let names: Vec<_> = names.iter().filter(|(_, name)| name.encoded().is_some()).copied().collect();
-        (!names.is_empty()).then(|| Beside { names, _alone: locked(&self.long_names) })
+        (!names.is_empty()).then(|| LongNameLock { names, _alone: locked(&self.long_names) })
     }
 
     /// For a name that is about to be used.
     pub(super) fn make_beside<'a>(
         &'a self,
-        folder: &'a Held,
+        folder: &'a LowerDescriptor,
         name: &'a LowerName<'a>,
-    ) -> Answer<Option<Beside<'a>>> {
+    ) -> Answer<Option<LongNameLock<'a>>> {
         let beside = self.beside(&[(folder, name)]);
-        beside.as_ref().map_or(Ok(()), Beside::write)?;
+        beside.as_ref().map_or(Ok(()), LongNameLock::write)?;
         Ok(beside)
     }
 
     /// Empties a folder in which there is nothing but what names have left over. Says whether that was so.
-    pub(super) fn sweep(&self, parent: &Held, name: &[u8]) -> bool {
+    pub(super) fn sweep(&self, parent: &LowerDescriptor, name: &[u8]) -> bool {
         self.view.has_long_names() && sweep(parent, name).is_ok_and(|empty| empty)
     }
 }
 
 /// Left over are the files beside names that nothing has. As soon as there is anything else, all stay.
-fn sweep(parent: &Held, name: &[u8]) -> Answer<bool> {
+fn sweep(parent: &LowerDescriptor, name: &[u8]) -> Answer<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(parent, name, flags, Mode::empty())?;
     let mut left_over = Vec::new();

@@ -9,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use underseal_fuse::{Init, Mounted, Options, Point, Session, capability};
+use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, capability};
 
-use super::dispatch::Worker;
+use super::dispatch::FsWorker;
 use super::slow::{self, SlowRequests};
 use super::{Fs, LARGEST, Sealing, identity};
-use crate::lock::{Access, Claim};
+use crate::lock::{LockMode, RootLock};
 use crate::{Error, ErrorKind, Result};
 
 /// The type that the mount table shows, after "fuse.".
@@ -58,11 +58,11 @@ impl Default for MountConfig {
 
 /// A mounted folder that is being served.
 pub struct Mount {
-    session: Session,
+    session: FuseSession,
     point: Arc<Point>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The lower folder is this mount's as long as it is served.
-    _claim: Option<Claim>,
+    _claim: Option<RootLock>,
 }
 
 /// Takes the mount away, from any thread. The process's helper does it, where there is one.
@@ -84,14 +84,14 @@ impl Mount {
         let point = Arc::new(Point::open(at).map_err(|e| failed("mount on", at, e))?);
         let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
-        let claim = Claim::of(&lower, if read_only { Access::Shared } else { Access::Alone })?;
+        let claim = RootLock::of(&lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&lower, flags, Mode::empty()).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Fs::new(root, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
-        let session = Session::mount(&point, &options, &INIT).map_err(|e| {
+        let session = FuseSession::mount(&point, &options, &INIT).map_err(|e| {
             let context = format!("cannot mount on {}{e}", at.display());
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
@@ -99,7 +99,7 @@ impl Mount {
         let (slow, requests) = SlowRequests::new();
         let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
         for number in 0..slow::THREADS {
-            let mut worker = Worker::new(fs.clone(), first.clone(), None);
+            let mut worker = FsWorker::new(fs.clone(), first.clone(), None);
             let requests = requests.clone();
             let thread = thread::Builder::new().name(format!("ecryptfs-slow-{number}")).spawn(move || {
                 identity::detach()?;
@@ -112,7 +112,7 @@ impl Mount {
                 0 => first.clone(),
                 _ => Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?),
             };
-            let mut worker = Worker::new(fs.clone(), channel, Some(slow.clone()));
+            let mut worker = FsWorker::new(fs.clone(), channel, Some(slow.clone()));
             let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
                 identity::detach()?;
                 worker.run()
@@ -162,14 +162,14 @@ impl Unmounter {
 /// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     // root may unmount anything, and a path that was right may lead to something else by now.
-    if !Mounted::at(path)?.is_some_and(|mounted| TYPES.contains(&&*mounted.kind)) {
+    if !MountEntry::at(path)?.is_some_and(|mounted| TYPES.contains(&&*mounted.kind)) {
         return Err(Errno::INVAL.into());
     }
     underseal_fuse::unmount(path, lazily)
 }
 
-fn options(lower: &Path, read_only: bool, config: &MountConfig) -> Options {
-    Options {
+fn options(lower: &Path, read_only: bool, config: &MountConfig) -> MountSettings {
+    MountSettings {
         name: lower.to_string_lossy().replace([',', '\\'], "_"),
         subtype: SUBTYPE,
         read_only,

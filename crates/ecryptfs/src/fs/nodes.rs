@@ -16,30 +16,30 @@ use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
-use super::sizes::Sizes;
+use super::sizes::SizeCache;
 use super::{locked, reading, writing};
-use crate::file::{Closing, Held, OpenFile};
+use crate::file::{Closing, LowerDescriptor, OpenFile};
 
 /// The root's id, by the protocol.
 pub(super) const ROOT: u64 = 1;
 
 /// A lower file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct FileIdentity {
     dev: u64,
     ino: u64,
 }
 
-impl Key {
+impl FileIdentity {
     pub(super) fn of(stat: &Stat) -> Self {
         Self { dev: stat.st_dev, ino: stat.st_ino }
     }
 }
 
 /// One lower file.
-pub(super) struct Node {
+pub(super) struct FileNode {
     pub(super) id: u64,
-    key: Key,
+    key: FileIdentity,
     pub(super) kind: FileType,
     place: Mutex<Place>,
     /// It was used since somebody last looked for a descriptor to close.
@@ -58,9 +58,9 @@ pub(super) struct FileSlot {
     /// Of the last one that was open.
     pub(super) closing: Weak<Closing>,
     /// The header's size, as long as the lower file looks like this.
-    pub(super) size: Option<(Look, u64)>,
+    pub(super) size: Option<(FileVersion, u64)>,
     /// How it looked when the kernel's pages of it were last known to be right.
-    pub(super) cached: Option<Look>,
+    pub(super) cached: Option<FileVersion>,
 }
 
 impl FileSlot {
@@ -71,13 +71,13 @@ impl FileSlot {
 
 /// What changes when a lower file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct FileVersion {
     ctime: (i64, i64),
     mtime: (i64, i64),
     size: i64,
 }
 
-impl Look {
+impl FileVersion {
     #[expect(clippy::cast_possible_wrap, reason = "nanoseconds are below a billion")]
     pub(super) fn of(stat: &Stat) -> Self {
         Self {
@@ -94,11 +94,11 @@ struct Place {
 }
 
 struct Link {
-    parent: Arc<Node>,
+    parent: Arc<FileNode>,
     name: Box<[u8]>,
 }
 
-impl Node {
+impl FileNode {
     /// Its file, if it is open.
     pub(super) fn open_file(&self) -> Option<Arc<OpenFile>> {
         locked(&self.file).open.upgrade()
@@ -116,12 +116,12 @@ impl Node {
         }
     }
 
-    fn drop_link(&self, parent: &Node, name: &[u8]) {
+    fn drop_link(&self, parent: &FileNode, name: &[u8]) {
         locked(&self.place).links.retain(|link| link.parent.id != parent.id || *link.name != *name);
     }
 }
 
-impl Drop for Node {
+impl Drop for FileNode {
     fn drop(&mut self) {
         if locked(&self.place).fd.is_some() {
             self.descriptors.fetch_sub(1, Relaxed);
@@ -135,11 +135,11 @@ pub(super) struct Nodes {
     /// Held while a lower name moves, so that nobody looks for a file where it no longer is, or not yet.
     names: RwLock<()>,
     /// Those with descriptors, the oldest first.
-    queue: Mutex<VecDeque<Weak<Node>>>,
+    queue: Mutex<VecDeque<Weak<FileNode>>>,
     descriptors: Arc<AtomicUsize>,
     limit: usize,
     /// Of those that were forgotten.
-    sizes: Mutex<Sizes>,
+    sizes: Mutex<SizeCache>,
     /// Runs between the removal of a lower name and that of its node's inode number.
     #[cfg(test)]
     pub(super) before_removed: Option<Box<dyn Fn() + Send + Sync>>,
@@ -147,12 +147,12 @@ pub(super) struct Nodes {
 
 struct Table {
     by_id: HashMap<u64, Entry>,
-    by_key: HashMap<Key, Arc<Node>>,
+    by_key: HashMap<FileIdentity, Arc<FileNode>>,
     last: u64,
 }
 
 struct Entry {
-    node: Arc<Node>,
+    node: Arc<FileNode>,
     /// How often the kernel was told of it.
     lookups: u64,
 }
@@ -162,9 +162,9 @@ impl Nodes {
     pub(super) fn new(root: OwnedFd, base: String, limit: usize) -> Result<Self, Errno> {
         let stat = fstat(&root)?;
         let descriptors = Arc::new(AtomicUsize::new(1));
-        let node = Arc::new(Node {
+        let node = Arc::new(FileNode {
             id: ROOT,
-            key: Key::of(&stat),
+            key: FileIdentity::of(&stat),
             kind: FileType::Directory,
             place: Mutex::new(Place { fd: Some(Arc::new(root)), links: Vec::new() }),
             used: AtomicBool::new(true),
@@ -192,7 +192,7 @@ impl Nodes {
 
     /// # Errors
     /// `ESTALE` when the kernel was never told of it.
-    pub(super) fn get(&self, id: u64) -> Result<Arc<Node>, Errno> {
+    pub(super) fn get(&self, id: u64) -> Result<Arc<FileNode>, Errno> {
         reading(&self.table).by_id.get(&id).map(|entry| entry.node.clone()).ok_or(Errno::STALE)
     }
 
@@ -200,10 +200,10 @@ impl Nodes {
     pub(super) fn enter(
         &self,
         stat: &Stat,
-        link: Option<(&Arc<Node>, &[u8])>,
+        link: Option<(&Arc<FileNode>, &[u8])>,
         fd: Option<OwnedFd>,
-    ) -> Arc<Node> {
-        let key = Key::of(stat);
+    ) -> Arc<FileNode> {
+        let key = FileIdentity::of(stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = {
             let mut table = writing(&self.table);
@@ -212,7 +212,7 @@ impl Nodes {
                 Some(node) if node.kind == kind => node.clone(),
                 _ => {
                     table.last += 1;
-                    let node = Arc::new(Node {
+                    let node = Arc::new(FileNode {
                         id: table.last,
                         key,
                         kind,
@@ -266,19 +266,19 @@ impl Nodes {
     }
 
     /// The size of a file that looks like this, if it was known when the kernel last forgot it.
-    pub(super) fn recall_size(&self, node: &Node, look: Look) -> Option<u64> {
+    pub(super) fn recall_size(&self, node: &FileNode, look: FileVersion) -> Option<u64> {
         locked(&self.sizes).recall(node.key, look)
     }
 
     /// A lower name of the file behind `pinned` is gone. When it was the last name, another file gets the inode number as soon
     /// as `pinned` is closed.
-    pub(super) fn removed(&self, pinned: impl AsFd, parent: &Node, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn removed(&self, pinned: impl AsFd, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
         #[cfg(test)]
         if let Some(hook) = &self.before_removed {
             hook();
         }
         let stat = fstat(pinned)?;
-        let key = Key::of(&stat);
+        let key = FileIdentity::of(&stat);
         let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return Ok(()) };
         node.drop_link(parent, name);
         if stat.st_nlink == 0 || node.kind == FileType::Directory {
@@ -293,8 +293,8 @@ impl Nodes {
     }
 
     /// A file has another name.
-    pub(super) fn moved(&self, stat: &Stat, from: (&Node, &[u8]), to: (&Arc<Node>, &[u8])) {
-        let Some(node) = reading(&self.table).by_key.get(&Key::of(stat)).cloned() else { return };
+    pub(super) fn moved(&self, stat: &Stat, from: (&FileNode, &[u8]), to: (&Arc<FileNode>, &[u8])) {
+        let Some(node) = reading(&self.table).by_key.get(&FileIdentity::of(stat)).cloned() else { return };
         node.drop_link(from.0, from.1);
         locked(&node.place).links.push(Link { parent: to.0.clone(), name: to.1.into() });
     }
@@ -303,30 +303,30 @@ impl Nodes {
     ///
     /// # Errors
     /// `ESTALE` when it is no longer where it was found: changed underneath.
-    pub(super) fn fd(&self, node: &Arc<Node>) -> Result<Held, Errno> {
+    pub(super) fn fd(&self, node: &Arc<FileNode>) -> Result<LowerDescriptor, Errno> {
         node.used.store(true, Relaxed);
         if let Some(fd) = &locked(&node.place).fd {
-            return Ok(Held::Path(fd.clone()));
+            return Ok(LowerDescriptor::Path(fd.clone()));
         }
         if let Some(file) = node.open_file() {
-            return Ok(Held::File(file));
+            return Ok(LowerDescriptor::File(file));
         }
         let _still = reading(&self.names);
-        self.reopen(node).map(Held::Path)
+        self.reopen(node).map(LowerDescriptor::Path)
     }
 
     /// Whether another lower file has taken its name, or nothing has it, without this mount's doing.
-    pub(super) fn was_replaced(&self, node: &Node) -> bool {
+    pub(super) fn was_replaced(&self, node: &FileNode) -> bool {
         let links: Vec<_> =
             locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();
-        let is_there = |(parent, name): &(Arc<Node>, Box<[u8]>)| {
+        let is_there = |(parent, name): &(Arc<FileNode>, Box<[u8]>)| {
             let there = self.fd(parent).and_then(|fd| statat(fd, &**name, AtFlags::SYMLINK_NOFOLLOW));
-            there.is_ok_and(|stat| Key::of(&stat) == node.key)
+            there.is_ok_and(|stat| FileIdentity::of(&stat) == node.key)
         };
         !links.is_empty() && !links.iter().any(is_there)
     }
 
-    fn reopen(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
+    fn reopen(&self, node: &Arc<FileNode>) -> Result<Arc<OwnedFd>, Errno> {
         let mut place = locked(&node.place);
         if let Some(fd) = &place.fd {
             return Ok(fd.clone());
@@ -336,7 +336,7 @@ impl Nodes {
             let parent = self.reopen(&link.parent)?;
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let Ok(fd) = openat(&parent, &*link.name, flags, Mode::empty()) else { continue };
-            if Key::of(&fstat(&fd)?) == node.key {
+            if FileIdentity::of(&fstat(&fd)?) == node.key {
                 found = Some(Arc::new(fd));
                 break;
             }
@@ -346,7 +346,7 @@ impl Nodes {
         Ok(fd)
     }
 
-    fn keep(&self, node: &Arc<Node>, place: &mut Place, fd: Arc<OwnedFd>) {
+    fn keep(&self, node: &Arc<FileNode>, place: &mut Place, fd: Arc<OwnedFd>) {
         place.fd = Some(fd);
         let count = self.descriptors.fetch_add(1, Relaxed) + 1;
         let mut queue = locked(&self.queue);

@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 pub(super) const PAGE: usize = 4096;
 
 /// Memory that begins at a page: a processor may take several times as long to fill other memory with what a file has.
-pub(super) struct Pages {
+pub(super) struct PageMemory {
     memory: Vec<u8>,
     start: usize,
 }
 
-impl Pages {
+impl PageMemory {
     pub(super) fn new(len: usize) -> Self {
         let memory = vec![0; len + PAGE];
         // The only allocator that cannot tell is that of constant evaluation.
@@ -19,7 +19,7 @@ impl Pages {
     }
 }
 
-impl Deref for Pages {
+impl Deref for PageMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -27,7 +27,7 @@ impl Deref for Pages {
     }
 }
 
-impl DerefMut for Pages {
+impl DerefMut for PageMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..]
     }

@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, open};
 
-use super::dispatch::Worker;
+use super::dispatch::FsWorker;
 use super::{Fs, MountConfig, Sealing, identity};
 
 /// A thread that serves a folder, and what stands in the kernel's place.
 #[doc(hidden)]
-pub type Script = underseal_fuse::script::Script<io::Error>;
+pub type FsScript = underseal_fuse::script::KernelScript<io::Error>;
 
 /// Serves a lower folder.
 ///
 /// # Errors
 /// When there is no such folder, or the system refuses.
 #[doc(hidden)]
-pub fn start(lower: &Path, sealing: Option<Sealing>) -> io::Result<Script> {
+pub fn start(lower: &Path, sealing: Option<Sealing>) -> io::Result<FsScript> {
     let root = open(lower, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let fs = Arc::new(Fs::new(root, lower, sealing, &MountConfig::default())?);
-    Script::start(true, move |channel| {
+    FsScript::start(true, move |channel| {
         identity::detach()?;
-        Worker::new(fs, Arc::new(channel), None).run()
+        FsWorker::new(fs, Arc::new(channel), None).run()
     })
 }

@@ -2,21 +2,21 @@
 
 use std::collections::HashMap;
 
-use super::nodes::{Key, Look};
+use super::nodes::{FileIdentity, FileVersion};
 
 /// As many are remembered for certain, and twice as many at most: 10 MiB.
 const GENERATION: usize = 64 << 10;
 
 /// Sizes, as long as the lower files look as they did.
 #[derive(Default)]
-pub(super) struct Sizes {
-    young: HashMap<Key, (Look, u64)>,
+pub(super) struct SizeCache {
+    young: HashMap<FileIdentity, (FileVersion, u64)>,
     /// Those that go when there are too many young ones.
-    old: HashMap<Key, (Look, u64)>,
+    old: HashMap<FileIdentity, (FileVersion, u64)>,
 }
 
-impl Sizes {
-    pub(super) fn remember(&mut self, key: Key, look: Look, size: u64) {
+impl SizeCache {
+    pub(super) fn remember(&mut self, key: FileIdentity, look: FileVersion, size: u64) {
         if self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
         }
@@ -24,7 +24,7 @@ impl Sizes {
     }
 
     /// Takes out what is known of a file that looks like this.
-    pub(super) fn recall(&mut self, key: Key, look: Look) -> Option<u64> {
+    pub(super) fn recall(&mut self, key: FileIdentity, look: FileVersion) -> Option<u64> {
         let (young, old) = (self.young.remove(&key), self.old.remove(&key));
         let (then, size) = young.or(old)?;
         (then == look).then_some(size)
@@ -35,15 +35,15 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    fn stat(ino: u64, ctime: i64) -> (Key, Look) {
+    fn stat(ino: u64, ctime: i64) -> (FileIdentity, FileVersion) {
         let mut stat = rustix::fs::stat("/").unwrap();
         (stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec) = (7, ino, ctime, 0);
-        (Key::of(&stat), Look::of(&stat))
+        (FileIdentity::of(&stat), FileVersion::of(&stat))
     }
 
     #[test]
     fn a_size_is_known_until_the_file_looks_otherwise() {
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeCache::default();
         let (key, look) = stat(1, 100);
         sizes.remember(key, look, 42);
         assert_eq!(sizes.recall(stat(2, 100).0, look), None, "another file");
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_when_there_are_too_many() {
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeCache::default();
         let look = stat(0, 1).1;
         let count = 3 * GENERATION as u64;
         for ino in 0..count {

@@ -6,7 +6,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use underseal_fuse::Channel;
+use underseal_fuse::FuseChannel;
 
 use super::locked;
 
@@ -15,7 +15,7 @@ pub(super) const THREADS: usize = 8;
 
 /// A request as it arrived.
 pub(super) struct SlowRequest {
-    pub(super) channel: Arc<Channel>,
+    pub(super) channel: Arc<FuseChannel>,
     pub(super) bytes: Vec<u8>,
 }
 

@@ -90,7 +90,7 @@ impl KeyPacket {
 
 /// The packets up to the first byte that begins none, where the kernel stops too.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KeyPacket>> {
-    let mut rest = Reader { bytes };
+    let mut rest = PacketReader { bytes };
     let mut packets = Vec::new();
     loop {
         packets.push(match rest.bytes.first() {
@@ -103,7 +103,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KeyPacket>> {
     }
 }
 
-fn passphrase(rest: &mut Reader<'_>) -> Result<KeyPacket> {
+fn passphrase(rest: &mut PacketReader<'_>) -> Result<KeyPacket> {
     let mut body = rest.packet(TAG_3)?;
     let [version, code, specifier, _hash] = body.array()?;
     if version != 4 || specifier != 3 {
@@ -126,7 +126,7 @@ fn passphrase(rest: &mut Reader<'_>) -> Result<KeyPacket> {
     Ok(KeyPacket::Passphrase { code, salt, wrapped, signature })
 }
 
-fn public_key(rest: &mut Reader<'_>) -> Result<KeyPacket> {
+fn public_key(rest: &mut PacketReader<'_>) -> Result<KeyPacket> {
     let mut body = rest.packet(TAG_1)?;
     let [version] = body.array()?;
     let signature = Signature::new(body.array()?);
@@ -153,13 +153,13 @@ pub(crate) fn write_length(length: usize, out: &mut Vec<u8>) {
 }
 
 /// What is left of some bytes.
-pub(crate) struct Reader<'a> {
+pub(crate) struct PacketReader<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PacketReader<'a> {
     /// The body of a packet whose tag is known to be there.
-    pub(crate) fn packet(&mut self, tag: u8) -> Result<Reader<'a>> {
+    pub(crate) fn packet(&mut self, tag: u8) -> Result<PacketReader<'a>> {
         let [found] = self.array()?;
         debug_assert_eq!(found, tag);
         let length = match self.array()? {
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         };
         let Some((body, rest)) = self.bytes.split_at_checked(length) else { return Err(self.cut()) };
         self.bytes = rest;
-        Ok(Reader { bytes: body })
+        Ok(PacketReader { bytes: body })
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

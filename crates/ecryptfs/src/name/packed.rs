@@ -1,7 +1,7 @@
 //! The packet around an encrypted name, and its text.
 
 use super::{PREFIX, bad, base64};
-use crate::header::{Reader, write_length};
+use crate::header::{PacketReader, write_length};
 use crate::{Result, Signature};
 
 /// What the text of a lower name says.
@@ -31,7 +31,7 @@ impl Packed {
             lower.strip_prefix(PREFIX).ok_or_else(|| bad("it does not begin as encrypted names do"))?;
         let packet = base64::decode(text)
             .ok_or_else(|| bad("its text is cut or has characters that do not belong"))?;
-        let mut rest = Reader { bytes: &packet };
+        let mut rest = PacketReader { bytes: &packet };
         if rest.bytes.first() != Some(&TAG_70) {
             return Err(bad("its packet is of another kind"));
         }

@@ -11,12 +11,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::tree::{Folder, Pinned};
+use super::tree::{PinnedEntry, TreeFolder};
 use crate::{Error, Result, XATTR, proc_path};
 
 /// All of it.
 #[derive(Debug, Clone)]
-pub struct Attributes {
+pub struct TreeAttributes {
     /// Permissions and kind, as `stat` has them.
     pub mode: u32,
     /// The owner.
@@ -36,12 +36,12 @@ pub struct Attributes {
 /// Linux's limits for the list of names and for a value.
 const MOST: usize = 65536;
 
-impl Attributes {
+impl TreeAttributes {
     /// Those of an entry; a symlink's are its own.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) fn of(entry: &Pinned) -> Result<Self> {
+    pub(super) fn of(entry: &PinnedEntry) -> Result<Self> {
         let about = entry.about();
         Ok(Self {
             mode: about.mode(),
@@ -92,14 +92,14 @@ impl Attributes {
     ///
     /// # Errors
     /// `Io`.
-    pub(super) fn make_special(&self, folder: &Folder, name: &[u8]) -> Result<()> {
+    pub(super) fn make_special(&self, folder: &TreeFolder, name: &[u8]) -> Result<()> {
         let made = folder.make_special(name, FileType::from_raw_mode(self.mode), self.device)?;
         self.apply(&made, made.path())
     }
 }
 
 /// Gives a folder or file the times that it had when it was pinned.
-pub(super) fn keep_times(entry: &Pinned) -> Result<()> {
+pub(super) fn keep_times(entry: &PinnedEntry) -> Result<()> {
     let about = entry.about();
     let (accessed, modified) = ((about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()));
     set_times(entry, entry.path(), accessed, modified)

@@ -5,15 +5,15 @@
 use std::path::Path;
 
 use super::lower::read_up_to;
-use super::walk::{Found, Kind, Root, Visit, walk};
-use super::{Keys, Lower, Summary, Watch};
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
 use crate::file::extents::is_missing;
-use crate::lock::Access;
+use crate::lock::LockMode;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 
 /// Something that is not an error and should be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum CheckFinding {
     /// A file without a header.
     Plain,
     /// Nothing but zeros: an empty file.
@@ -43,14 +43,14 @@ pub enum Finding {
 /// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it is told to the watch.
 pub fn check(
     root: &Path,
-    keys: &mut Keys,
+    keys: &mut TreeKeys,
     repair: bool,
-    watch: &mut dyn Watch,
-    tell: &mut dyn FnMut(&Path, Finding),
+    watch: &mut dyn ProgressWatch,
+    tell: &mut dyn FnMut(&Path, CheckFinding),
 ) -> Result<Summary> {
     let mut visit =
         Check { tell, repair, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
-    walk(&Root::open(root, repair.then_some(Access::Alone))?, keys, watch, &mut visit);
+    walk(&Root::open(root, repair.then_some(LockMode::Alone))?, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -58,7 +58,7 @@ pub fn check(
 const BUFFER: usize = 1 << 20;
 
 struct Check<'t> {
-    tell: &'t mut dyn FnMut(&Path, Finding),
+    tell: &'t mut dyn FnMut(&Path, CheckFinding),
     repair: bool,
     cipher: Option<Cipher>,
     buffer: Vec<u8>,
@@ -66,23 +66,28 @@ struct Check<'t> {
 }
 
 impl Visit for Check<'_> {
-    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
         match found.kind {
-            Kind::Folder => self.summary.folders += 1,
-            Kind::Special => self.summary.others += 1,
-            Kind::Symlink => {
+            EntryKind::Folder => self.summary.folders += 1,
+            EntryKind::Special => self.summary.others += 1,
+            EntryKind::Symlink => {
                 let lower = found.entry.target()?;
                 keys.decode_target(&lower).map_err(|e| e.in_file(found.lower))?;
                 self.summary.others += 1;
             }
-            Kind::File => match Lower::of_entry(found.entry) {
+            EntryKind::File => match LowerFile::of_entry(found.entry) {
                 Ok(mut lower) => {
                     if self.repair && lower.check_len().is_err_and(|e| e.kind() == ErrorKind::Cut) {
-                        let mut alone = Lower::open_alone(found.entry, true)?;
+                        let mut alone = LowerFile::open_alone(found.entry, true)?;
                         // A key that opens it says that the header is sound.
                         keys.unlock(&alone.header).map_err(|e| e.in_file(found.lower))?;
                         if let Some(size) = alone.shorten()? {
-                            (self.tell)(found.lower, Finding::Repaired { size });
+                            (self.tell)(found.lower, CheckFinding::Repaired { size });
                         }
                         lower = alone;
                     }
@@ -91,7 +96,10 @@ impl Visit for Check<'_> {
                 Err(e) if e.has_no_header() => {
                     let is_empty = e.kind() == ErrorKind::Empty;
                     if found.about.len() > 0 {
-                        (self.tell)(found.lower, if is_empty { Finding::Zeros } else { Finding::Plain });
+                        (self.tell)(
+                            found.lower,
+                            if is_empty { CheckFinding::Zeros } else { CheckFinding::Plain },
+                        );
                     }
                     self.summary.unchanged += 1;
                 }
@@ -102,7 +110,7 @@ impl Visit for Check<'_> {
     }
 
     fn left_over(&mut self, lower: &Path) {
-        (self.tell)(lower, Finding::LeftOver);
+        (self.tell)(lower, CheckFinding::LeftOver);
     }
 
     fn failed(&mut self) {
@@ -111,15 +119,15 @@ impl Visit for Check<'_> {
 }
 
 impl Check<'_> {
-    fn file(&mut self, lower: &Lower, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+    fn file(&mut self, lower: &LowerFile, keys: &mut TreeKeys, watch: &mut dyn ProgressWatch) -> Result<()> {
         let key = keys.unlock(&lower.header).map_err(|e| e.in_file(&lower.path))?;
         if *self.cipher.get_or_insert(key.cipher()) != key.cipher() {
-            (self.tell)(&lower.path, Finding::Cipher(key.cipher()));
+            (self.tell)(&lower.path, CheckFinding::Cipher(key.cipher()));
         }
         lower.check_len()?;
         let (len, expected) = (lower.lower_len()?, lower.expected_len());
         if len > expected {
-            (self.tell)(&lower.path, Finding::Longer { bytes: len - expected });
+            (self.tell)(&lower.path, CheckFinding::Longer { bytes: len - expected });
         }
         let failed = |e: std::io::Error| Error::io(&lower.path, "cannot be read", e);
         let (start, size) = (lower.header.data_offset(), lower.header.size());
@@ -147,7 +155,7 @@ impl Check<'_> {
                 key.contents()?.decrypt((expected - start) / EXTENT as u64 - 1, last);
                 let used = usize::try_from(size % EXTENT as u64).unwrap_or(0);
                 if used > 0 && last[used..].iter().any(|&byte| byte != 0) {
-                    (self.tell)(&lower.path, Finding::Tail);
+                    (self.tell)(&lower.path, CheckFinding::Tail);
                 }
             }
         }

@@ -12,19 +12,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{RenameFlags, copy_file_range};
 use rustix::io::Errno;
 
-use super::attributes::{Attributes, keep_times};
+use super::attributes::{TreeAttributes, keep_times};
 use super::lower::write_xattr;
-use super::walk::{Found, Kind, Root, Visit, walk};
-use super::{Keys, Lower, Summary, Watch};
-use crate::lock::Access;
-use crate::{Error, ErrorKind, Place, Result};
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
+use crate::lock::LockMode;
+use crate::{Error, ErrorKind, HeaderLocation, Result};
 
 /// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
 ///
 /// # Errors
 /// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
-pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch) -> Result<Summary> {
-    let root = Root::open(root, Some(Access::Alone))?;
+pub fn convert(
+    root: &Path,
+    keys: &mut TreeKeys,
+    place: HeaderLocation,
+    watch: &mut dyn ProgressWatch,
+) -> Result<Summary> {
+    let root = Root::open(root, Some(LockMode::Alone))?;
     let mut visit = Convert { place, linked: HashMap::new(), summary: Summary::default() };
     walk(&root, keys, watch, &mut visit);
     root.sync()?;
@@ -32,7 +37,7 @@ pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch
 }
 
 struct Convert {
-    place: Place,
+    place: HeaderLocation,
     /// Files with several names, by the inode that they had.
     linked: HashMap<(u64, u64), Converted>,
     summary: Summary,
@@ -55,12 +60,17 @@ impl Converted {
 }
 
 impl Visit for Convert {
-    fn visit(&mut self, found: &Found<'_>, _keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
-        if found.kind != Kind::File {
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        _keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
+        if found.kind != EntryKind::File {
             return Ok(());
         }
         let inode = found.entry.inode();
-        let lower = Lower::open_alone(found.entry, false);
+        let lower = LowerFile::open_alone(found.entry, false);
         let looked = |e: io::Error| Error::io(found.lower, "cannot be looked at", e);
         if let Some(first) = self.linked.get(&inode) {
             let changed = || {
@@ -94,7 +104,7 @@ impl Visit for Convert {
         let (temporary, to) = Temporary::made(found, |name| found.folder.make_file(name))?;
         let path = found.folder.path_of(&temporary.name);
         self.fill(&lower, &to, &path, watch)?;
-        Attributes::of(found.entry)?.apply(&to, &path)?;
+        TreeAttributes::of(found.entry)?.apply(&to, &path)?;
         to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
         temporary.replace()?;
         if found.about.nlink() > 1 {
@@ -108,7 +118,7 @@ impl Visit for Convert {
         Ok(())
     }
 
-    fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
+    fn leave(&mut self, found: &WalkEntry<'_>, _keys: &mut TreeKeys) -> Result<()> {
         keep_times(found.entry)
     }
 
@@ -122,12 +132,12 @@ impl Visit for Convert {
 }
 
 impl Convert {
-    fn fill(&self, lower: &Lower, to: &File, new: &Path, watch: &mut dyn Watch) -> Result<()> {
+    fn fill(&self, lower: &LowerFile, to: &File, new: &Path, watch: &mut dyn ProgressWatch) -> Result<()> {
         let failed = |e: io::Error| Error::io(new, "cannot be written", e);
         let header = lower.header.moved_to(self.place);
         match self.place {
-            Place::File => to.write_all_at(&header.to_file(), 0),
-            Place::Xattr => write_xattr(to, &header),
+            HeaderLocation::File => to.write_all_at(&header.to_file(), 0),
+            HeaderLocation::Xattr => write_xattr(to, &header),
         }
         .map_err(failed)?;
         let (mut from, mut at) = (lower.header.data_offset(), header.data_offset());
@@ -163,13 +173,13 @@ fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) ->
 
 /// A file that is made beside an entry to take its place. It is removed unless it did.
 struct Temporary<'f> {
-    found: &'f Found<'f>,
+    found: &'f WalkEntry<'f>,
     name: Vec<u8>,
     placed: bool,
 }
 
 impl<'f> Temporary<'f> {
-    fn made<T>(found: &'f Found<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
+    fn made<T>(found: &'f WalkEntry<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
         let name = format!(".underseal-{}", std::process::id()).into_bytes();
         let made = make(&name)?;
         Ok((Self { found, name, placed: false }, made))
@@ -177,7 +187,7 @@ impl<'f> Temporary<'f> {
 
     /// Takes the entry's place, as long as the entry is still the file that was read.
     fn replace(mut self) -> Result<()> {
-        let Found { folder, name, entry, lower, .. } = self.found;
+        let WalkEntry { folder, name, entry, lower, .. } = self.found;
         if folder.pin(name)?.inode() != entry.inode() {
             let context = "another file was put in its place meanwhile";
             return Err(Error::new(ErrorKind::Busy, context).in_file(lower));

@@ -5,14 +5,14 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::attributes::Attributes;
-use super::walk::{Found, Kind, Root, Visit, walk};
-use super::{Keys, Lower, PlainReader, Sink, Summary, Watch};
+use super::attributes::TreeAttributes;
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{LowerFile, PlainReader, ProgressWatch, Sink, Summary, TreeKeys};
 use crate::{Error, ErrorKind, Result};
 
 /// How a tree is decrypted.
 #[derive(Debug, Clone, Copy)]
-pub struct Export {
+pub struct ExportOptions {
     /// Files without a header are taken as they are.
     pub passthrough: bool,
     /// An extent that is missing is an error, not zeros.
@@ -25,10 +25,10 @@ pub struct Export {
 /// Only when there is no such tree, or what was written cannot be made to survive a power cut; what fails in it is told to the watch.
 pub fn export(
     root: &Path,
-    keys: &mut Keys,
-    how: Export,
+    keys: &mut TreeKeys,
+    how: ExportOptions,
     sink: &mut dyn Sink,
-    watch: &mut dyn Watch,
+    watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
     let mut visit = Run { sink, how, linked: HashMap::new(), summary: Summary::default() };
     walk(&Root::open(root, None)?, keys, watch, &mut visit);
@@ -38,31 +38,36 @@ pub fn export(
 
 struct Run<'s> {
     sink: &'s mut dyn Sink,
-    how: Export,
+    how: ExportOptions,
     /// Files with several names: where the first went.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
 }
 
 impl Visit for Run<'_> {
-    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
-        let attributes = Attributes::of(found.entry)?;
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
+        let attributes = TreeAttributes::of(found.entry)?;
         let to_lower = |e: Error| e.in_file(found.lower);
         match found.kind {
-            Kind::Folder => {
+            EntryKind::Folder => {
                 self.sink.folder(found.plain, &attributes).map_err(to_lower)?;
                 self.summary.folders += 1;
             }
-            Kind::Symlink => {
+            EntryKind::Symlink => {
                 let target = keys.decode_target(&found.entry.target()?).map_err(to_lower)?;
                 self.sink.symlink(found.plain, &target, &attributes).map_err(to_lower)?;
                 self.summary.others += 1;
             }
-            Kind::Special => {
+            EntryKind::Special => {
                 self.sink.special(found.plain, &attributes).map_err(to_lower)?;
                 self.summary.others += 1;
             }
-            Kind::File => {
+            EntryKind::File => {
                 let inode = (found.about.dev(), found.about.ino());
                 if let Some(first) = self.linked.get(&inode) {
                     self.sink.link(found.plain, first, &attributes).map_err(to_lower)?;
@@ -78,8 +83,8 @@ impl Visit for Run<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
-        self.sink.leave(found.plain, &Attributes::of(found.entry)?)
+    fn leave(&mut self, found: &WalkEntry<'_>, _keys: &mut TreeKeys) -> Result<()> {
+        self.sink.leave(found.plain, &TreeAttributes::of(found.entry)?)
     }
 
     fn failed(&mut self) {
@@ -90,13 +95,13 @@ impl Visit for Run<'_> {
 impl Run<'_> {
     fn file(
         &mut self,
-        found: &Found<'_>,
-        attributes: &Attributes,
-        keys: &mut Keys,
-        watch: &mut dyn Watch,
+        found: &WalkEntry<'_>,
+        attributes: &TreeAttributes,
+        keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
     ) -> Result<()> {
         let in_file = |e: Error| e.in_file(found.lower);
-        let size = match Lower::of_entry(found.entry) {
+        let size = match LowerFile::of_entry(found.entry) {
             Ok(lower) => {
                 let key = keys.unlock(&lower.header).map_err(in_file)?;
                 let size = lower.header.size();
@@ -125,7 +130,7 @@ impl Run<'_> {
 /// Tells the watch what is read.
 struct Watched<'w, R> {
     reader: R,
-    watch: &'w mut dyn Watch,
+    watch: &'w mut dyn ProgressWatch,
 }
 
 impl<R: Read> Read for Watched<'_, R> {

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::Keys;
-use super::tree::Folder;
+use super::TreeKeys;
+use super::tree::TreeFolder;
 use crate::name::{self, long};
 use crate::{Error, ErrorKind, Result};
 
@@ -14,7 +14,7 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// # Errors
 /// `BadOption` when there is no such entry; `Io`.
-pub fn find(root: &Path, plain: &Path, keys: &mut Keys) -> Result<PathBuf> {
+pub fn find(root: &Path, plain: &Path, keys: &mut TreeKeys) -> Result<PathBuf> {
     let mut lower = root.to_owned();
     for component in plain.components() {
         let name = match component {
@@ -32,12 +32,12 @@ pub fn find(root: &Path, plain: &Path, keys: &mut Keys) -> Result<PathBuf> {
     Ok(lower)
 }
 
-fn entry(folder: &Path, name: &OsStr, keys: &mut Keys) -> Result<Option<PathBuf>> {
+fn entry(folder: &Path, name: &OsStr, keys: &mut TreeKeys) -> Result<Option<PathBuf>> {
     let plain = folder.join(name);
     if fs::symlink_metadata(&plain).is_ok() {
         return Ok(Some(plain));
     }
-    let opened = Folder::open(folder)?;
+    let opened = TreeFolder::open(folder)?;
     for lower in opened.names()? {
         if (name::is_encoded(&lower) || long::is_long(&lower))
             && keys.decode_entry(&opened, &lower).is_ok_and(|decoded| decoded == name.as_bytes())

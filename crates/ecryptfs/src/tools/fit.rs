@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 
-use super::Lower;
-use super::walk::Kind;
+use super::LowerFile;
+use super::walk::EntryKind;
 use crate::name::{self, long};
 use crate::{Keyring, NameCipher, Signature};
 
@@ -69,9 +69,9 @@ impl Look<'_> {
         {
             self.fit.1 = if signature == ours { Fit::Opens } else { Fit::Other(signature) };
         }
-        match fs::symlink_metadata(path).map(|about| Kind::of(&about)) {
-            Ok(Kind::Folder) => self.folders.push_back(path.into()),
-            Ok(Kind::File) if self.fit.0 != Fit::Opens && self.files < FILES => {
+        match fs::symlink_metadata(path).map(|about| EntryKind::of(&about)) {
+            Ok(EntryKind::Folder) => self.folders.push_back(path.into()),
+            Ok(EntryKind::File) if self.fit.0 != Fit::Opens && self.files < FILES => {
                 self.files += 1;
                 self.file(path);
             }
@@ -80,7 +80,7 @@ impl Look<'_> {
     }
 
     fn file(&mut self, path: &Path) {
-        let Ok(lower) = Lower::open(path) else { return };
+        let Ok(lower) = LowerFile::open(path) else { return };
         for packet in lower.header.packets() {
             match self.keyring.find(packet.signature()) {
                 Some(_) => return self.fit.0 = Fit::Opens,

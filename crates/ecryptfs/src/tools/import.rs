@@ -8,25 +8,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::attributes::Attributes;
+use super::attributes::TreeAttributes;
 use super::maker::placed;
-use super::tree::{Folder, Pinned};
-use super::walk::{Kind, join};
-use super::{Summary, Watch, sink};
-use crate::lock::{Access, Claim};
-use crate::{AuthToken, Cipher, NameCipher, Place, Result};
+use super::tree::{PinnedEntry, TreeFolder};
+use super::walk::{EntryKind, join};
+use super::{ProgressWatch, Summary, sink};
+use crate::lock::{LockMode, RootLock};
+use crate::{AuthToken, Cipher, HeaderLocation, NameCipher, Result};
 
 pub use tar::import_tar;
 
 /// How new lower files are made.
 #[derive(Debug)]
-pub struct Import {
+pub struct ImportOptions {
     /// Who opens them.
     pub tokens: Vec<Arc<AuthToken>>,
     /// Their cipher.
     pub cipher: Cipher,
     /// Where their headers go.
-    pub place: Place,
+    pub place: HeaderLocation,
     /// The cipher of names; names stay as they are without.
     pub names: Option<NameCipher>,
     /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
@@ -38,11 +38,16 @@ pub struct Import {
 /// # Errors
 /// `BadOption` when there is something in the lower folder; `Busy`; `Io`, also when what was written cannot be made to survive a
 /// power cut. What fails in the tree is told to the watch.
-pub fn import(plain: &Path, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
+pub fn import(
+    plain: &Path,
+    lower: &Path,
+    how: &ImportOptions,
+    watch: &mut dyn ProgressWatch,
+) -> Result<Summary> {
     crate::fs::raise_descriptor_limit();
-    let plain = Folder::open(plain)?;
+    let plain = TreeFolder::open(plain)?;
     let root = sink::empty(lower)?;
-    let _claim = Claim::on(&root, lower, Access::Alone)?;
+    let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
     let mut run = Run { how, watch, root: &root, linked: HashMap::new(), summary: Summary::default() };
     run.folder(&plain, &root, Path::new(""));
     root.sync()?;
@@ -50,9 +55,9 @@ pub fn import(plain: &Path, lower: &Path, how: &Import, watch: &mut dyn Watch) -
 }
 
 struct Run<'r> {
-    how: &'r Import,
-    watch: &'r mut dyn Watch,
-    root: &'r Folder,
+    how: &'r ImportOptions,
+    watch: &'r mut dyn ProgressWatch,
+    root: &'r TreeFolder,
     /// Files with several names: where the first went, from the root on.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
@@ -60,12 +65,12 @@ struct Run<'r> {
 
 impl Run<'_> {
     /// What is in a folder whose lower folder is made. `inside` is the lower folder's path from the root on.
-    fn folder(&mut self, plain: &Folder, lower: &Folder, inside: &Path) {
+    fn folder(&mut self, plain: &TreeFolder, lower: &TreeFolder, inside: &Path) {
         let done = plain.names().and_then(|names| {
             for name in names {
                 self.note(&plain.path_of(&name), |run| run.entry(plain, &name, lower, inside));
             }
-            Attributes::of(&plain.itself()?)?.apply(lower, lower.path())
+            TreeAttributes::of(&plain.itself()?)?.apply(lower, lower.path())
         });
         self.summary.folders += 1;
         self.note(plain.path(), |_| done);
@@ -79,28 +84,28 @@ impl Run<'_> {
         }
     }
 
-    fn entry(&mut self, plain: &Folder, name: &[u8], folder: &Folder, inside: &Path) -> Result<()> {
+    fn entry(&mut self, plain: &TreeFolder, name: &[u8], folder: &TreeFolder, inside: &Path) -> Result<()> {
         let entry = plain.pin(name)?;
         let lower = self.how.name(name).map_err(|e| e.in_file(entry.path()))?;
         placed(folder, &lower, |lower| self.make(&entry, folder, lower, join(inside, lower.to_vec())))
     }
 
-    fn make(&mut self, plain: &Pinned, folder: &Folder, name: &[u8], inside: PathBuf) -> Result<()> {
+    fn make(&mut self, plain: &PinnedEntry, folder: &TreeFolder, name: &[u8], inside: PathBuf) -> Result<()> {
         match plain.kind() {
-            Kind::Folder => {
+            EntryKind::Folder => {
                 let opened = plain.folder()?;
                 let made = folder.make_folder(name)?;
                 self.folder(&opened, &made, &inside);
                 return Ok(());
             }
-            Kind::Symlink => {
-                let (target, attributes) = (plain.target()?, Attributes::of(plain)?);
+            EntryKind::Symlink => {
+                let (target, attributes) = (plain.target()?, TreeAttributes::of(plain)?);
                 self.how
                     .make_symlink(folder, name, &target, &attributes)
                     .map_err(|e| e.in_file(plain.path()))?;
             }
-            Kind::Special => Attributes::of(plain)?.make_special(folder, name)?,
-            Kind::File => {
+            EntryKind::Special => TreeAttributes::of(plain)?.make_special(folder, name)?,
+            EntryKind::File => {
                 if let Some(first) = self.linked.get(&plain.inode()) {
                     folder.link(&self.root.beneath(first)?, name)?;
                 } else {
@@ -116,8 +121,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn file(&mut self, plain: &Pinned, folder: &Folder, name: &[u8]) -> Result<()> {
-        let attributes = Attributes::of(plain)?;
+    fn file(&mut self, plain: &PinnedEntry, folder: &TreeFolder, name: &[u8]) -> Result<()> {
+        let attributes = TreeAttributes::of(plain)?;
         let size = self.how.make_file(folder, name, &attributes, &mut plain.open(false)?, self.watch)?;
         self.summary.files += 1;
         self.summary.bytes += size;

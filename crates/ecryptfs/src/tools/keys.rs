@@ -7,12 +7,12 @@ use underseal_cipher::Key;
 
 use crate::name::long;
 use crate::{
-    AuthToken, Cipher, Error, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, name,
+    AuthToken, Cipher, Error, ErrorKind, FileHeader, FileKey, KeyPacket, Keyring, NameCipher, Result, name,
 };
 
 /// Keys for a tree. A passphrase stands for the key of contents and for that of names.
 #[derive(Debug)]
-pub struct Keys {
+pub struct TreeKeys {
     ring: Keyring,
     passphrases: Vec<Key>,
     /// Salts that were tried because a header asked for them.
@@ -25,7 +25,7 @@ pub struct Keys {
 /// Salts that are tried, each with its SHA-512 65536 times: a made-up tree must not take forever.
 const MAX_SALTS: usize = 32;
 
-impl Keys {
+impl TreeKeys {
     /// No key; names under this cipher.
     pub fn new(name_cipher: Cipher) -> Self {
         Self {
@@ -63,8 +63,8 @@ impl Keys {
     /// A file's key.
     ///
     /// # Errors
-    /// As [`Header::unlock`].
-    pub fn unlock(&mut self, header: &Header) -> Result<FileKey> {
+    /// As [`FileHeader::unlock`].
+    pub fn unlock(&mut self, header: &FileHeader) -> Result<FileKey> {
         let refused = match header.unlock(&self.ring) {
             Err(error) if error.kind() == ErrorKind::NoKey => error,
             unlocked => return unlocked,
@@ -98,7 +98,7 @@ impl Keys {
         self.names_of(lower)?.decode(lower)
     }
 
-    /// The name that an entry of a lower tree stands for: as [`Keys::decode_name`], and long ones, too.
+    /// The name that an entry of a lower tree stands for: as [`TreeKeys::decode_name`], and long ones, too.
     ///
     /// # Errors
     /// As [`NameCipher::decode`].

@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use super::walk::{Found, Kind, Root, Visit, walk};
-use super::{Keys, Lower, Summary, Watch};
-use crate::{ErrorKind, Header, Result};
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
+use crate::{ErrorKind, FileHeader, Result};
 
 /// An entry.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct ListEntry<'a> {
     /// Where it is.
     pub lower: &'a Path,
     /// What it is called above, from the tree's root.
     pub plain: &'a Path,
     /// What it is.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// A file's header; none for a plain file.
-    pub header: Option<Header>,
+    pub header: Option<FileHeader>,
     /// Bytes above.
     pub size: u64,
     /// Where a symlink leads.
@@ -30,10 +30,10 @@ pub struct Entry<'a> {
 /// Only when there is no such tree; what fails in it is told to the watch.
 pub fn list(
     root: &Path,
-    keys: &mut Keys,
+    keys: &mut TreeKeys,
     passthrough: bool,
-    watch: &mut dyn Watch,
-    tell: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    watch: &mut dyn ProgressWatch,
+    tell: &mut dyn FnMut(&ListEntry<'_>) -> Result<()>,
 ) -> Result<Summary> {
     let mut visit = List { tell, passthrough, summary: Summary::default() };
     walk(&Root::open(root, None)?, keys, watch, &mut visit);
@@ -41,26 +41,31 @@ pub fn list(
 }
 
 struct List<'t> {
-    tell: &'t mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    tell: &'t mut dyn FnMut(&ListEntry<'_>) -> Result<()>,
     passthrough: bool,
     summary: Summary,
 }
 
 impl Visit for List<'_> {
-    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, _watch: &mut dyn Watch) -> Result<()> {
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        keys: &mut TreeKeys,
+        _watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
         let (mut header, mut target, mut size) = (None, None, 0);
         match found.kind {
-            Kind::Folder => self.summary.folders += 1,
-            Kind::Special => self.summary.others += 1,
-            Kind::Symlink => {
+            EntryKind::Folder => self.summary.folders += 1,
+            EntryKind::Special => self.summary.others += 1,
+            EntryKind::Symlink => {
                 let lower = found.entry.target()?;
                 let plain = keys.decode_target(&lower).map_err(|e| e.in_file(found.lower))?;
                 size = plain.len() as u64;
                 target = Some(plain);
                 self.summary.others += 1;
             }
-            Kind::File => {
-                match Lower::of_entry(found.entry) {
+            EntryKind::File => {
+                match LowerFile::of_entry(found.entry) {
                     Ok(lower) => {
                         size = lower.header.size();
                         header = Some(lower.header);
@@ -73,7 +78,14 @@ impl Visit for List<'_> {
                 self.summary.bytes += size;
             }
         }
-        (self.tell)(&Entry { lower: found.lower, plain: found.plain, kind: found.kind, header, size, target })
+        (self.tell)(&ListEntry {
+            lower: found.lower,
+            plain: found.plain,
+            kind: found.kind,
+            header,
+            size,
+            target,
+        })
     }
 
     fn failed(&mut self) {

@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
-use super::tree::Pinned;
+use super::tree::PinnedEntry;
 use crate::file::blank::is_blank;
-use crate::lock::{Access, lock_for_tool};
-use crate::{EXTENT, Error, ErrorKind, Header, Place, Result, XATTR};
+use crate::lock::{LockMode, lock_for_tool};
+use crate::{EXTENT, Error, ErrorKind, FileHeader, HeaderLocation, Result, XATTR};
 
 /// An open lower file with its header.
 #[derive(Debug)]
-pub struct Lower {
+pub struct LowerFile {
     /// The file.
     pub file: File,
     /// Where it is.
     pub path: PathBuf,
     /// What it says.
-    pub header: Header,
+    pub header: FileHeader,
 }
 
 /// Sectors are written whole or not at all, and no disk has smaller ones.
 const SECTOR: usize = 512;
 
-impl Lower {
+impl LowerFile {
     /// Opens a lower file and reads its header, in the file or else in the xattr.
     ///
     /// # Errors
-    /// As [`Header::read`]; `Empty`; `Io`. All name the path.
+    /// As [`FileHeader::read`]; `Empty`; `Io`. All name the path.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(path, open(path)?)
     }
@@ -40,18 +40,18 @@ impl Lower {
     /// The same of an entry of a tree.
     ///
     /// # Errors
-    /// As [`Lower::open`].
-    pub(super) fn of_entry(entry: &Pinned) -> Result<Self> {
+    /// As [`LowerFile::open`].
+    pub(super) fn of_entry(entry: &PinnedEntry) -> Result<Self> {
         Self::of(entry.path(), entry.open(false)?)
     }
 
     /// The same to change it, while no mount has it open and no other tool changes it. The header is what it was locked with.
     ///
     /// # Errors
-    /// As [`Lower::open`]; `Busy`.
-    pub(super) fn open_alone(entry: &Pinned, writable: bool) -> Result<Self> {
+    /// As [`LowerFile::open`]; `Busy`.
+    pub(super) fn open_alone(entry: &PinnedEntry, writable: bool) -> Result<Self> {
         let file = entry.open(writable)?;
-        lock_for_tool(&file, Access::Alone).map_err(|e| e.in_file(entry.path()))?;
+        lock_for_tool(&file, LockMode::Alone).map_err(|e| e.in_file(entry.path()))?;
         Self::of(entry.path(), file)
     }
 
@@ -101,8 +101,8 @@ impl Lower {
         let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
         self.header.set_size(there);
         match self.header.place() {
-            Place::File => self.file.write_all_at(&self.header.size_field(), 0).map_err(failed)?,
-            Place::Xattr => write_xattr(&self.file, &self.header).map_err(failed)?,
+            HeaderLocation::File => self.file.write_all_at(&self.header.size_field(), 0).map_err(failed)?,
+            HeaderLocation::Xattr => write_xattr(&self.file, &self.header).map_err(failed)?,
         }
         self.file.sync_all().map_err(failed)?;
         Ok(Some((before, there)))
@@ -116,16 +116,16 @@ impl Lower {
     ///
     /// # Errors
     /// `Unsupported` when it is longer than a sector; `Io`.
-    pub(super) fn replace_packets(&mut self, mut new: Header) -> Result<()> {
+    pub(super) fn replace_packets(&mut self, mut new: FileHeader) -> Result<()> {
         let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
         let about = self.file.metadata().map_err(failed)?;
         match self.header.place() {
-            Place::Xattr => {
+            HeaderLocation::Xattr => {
                 let now = read_xattr(&self.file).map_err(failed)?.unwrap_or_default();
-                new.set_size(Header::read_xattr(&now).map_err(|e| e.in_file(&self.path))?.size());
+                new.set_size(FileHeader::read_xattr(&now).map_err(|e| e.in_file(&self.path))?.size());
                 write_xattr(&self.file, &new).map_err(failed)?;
             }
-            Place::File => {
+            HeaderLocation::File => {
                 let (mut bytes, old) = (new.to_xattr(), self.header.to_xattr().len());
                 // A zero ends the packets, and nothing of old ones stays behind it.
                 bytes.resize((bytes.len() + 1).max(old), 0);
@@ -156,26 +156,26 @@ fn open(path: &Path) -> Result<File> {
     file.map_err(|e| Error::io(path, "cannot open", e))
 }
 
-fn read_header(file: &File) -> Result<Header> {
+fn read_header(file: &File) -> Result<FileHeader> {
     let io = |e: io::Error| Error::new(ErrorKind::Io, "cannot read the header").with_source(e);
-    let mut start = [0; Header::PARSED];
+    let mut start = [0; FileHeader::PARSED];
     let len = read_up_to(file, &mut start, 0).map_err(io)?;
-    if Header::is_marked(&start[..len]) {
-        return Header::read(&start[..len]);
+    if FileHeader::is_marked(&start[..len]) {
+        return FileHeader::read(&start[..len]);
     }
     match read_xattr(file).map_err(io)? {
-        Some(bytes) => Header::read_xattr(&bytes),
+        Some(bytes) => FileHeader::read_xattr(&bytes),
         None if is_blank(file.as_fd(), &start[..len]).map_err(|e| io(e.into()))? => {
             let context = "there is no eCryptfs header, nor anything else: it is an empty file";
             Err(Error::new(ErrorKind::Empty, context))
         }
-        None => Header::read(&start[..len]),
+        None => FileHeader::read(&start[..len]),
     }
 }
 
 /// The header in the xattr; none where there is none, or no xattrs.
 fn read_xattr(file: &File) -> io::Result<Option<Vec<u8>>> {
-    let mut value = vec![0; 2 * Header::PARSED];
+    let mut value = vec![0; 2 * FileHeader::PARSED];
     match fgetxattr(file, XATTR, &mut value) {
         Ok(len) => {
             value.truncate(len);
@@ -189,7 +189,7 @@ fn read_xattr(file: &File) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Writes a header to the xattr.
-pub(super) fn write_xattr(file: &File, header: &Header) -> io::Result<()> {
+pub(super) fn write_xattr(file: &File, header: &FileHeader) -> io::Result<()> {
     Ok(fsetxattr(file, XATTR, &header.to_xattr(), XattrFlags::empty())?)
 }
 
@@ -209,7 +209,7 @@ pub(super) fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Folder;
+    use super::super::tree::TreeFolder;
     use super::*;
     use crate::{AuthToken, Cipher, FileKey, Keyring};
 
@@ -219,24 +219,25 @@ mod tests {
         let path = folder.path().join("file");
         let token = |text: &[u8]| AuthToken::from_passphrase(text, AuthToken::DEFAULT_SALT).unwrap();
         let key = FileKey::random(Cipher::DEFAULT).unwrap();
-        for place in [Place::File, Place::Xattr] {
-            let mut header = Header::new(&key, &[&token(b"old")], place).unwrap();
+        for place in [HeaderLocation::File, HeaderLocation::Xattr] {
+            let mut header = FileHeader::new(&key, &[&token(b"old")], place).unwrap();
             header.set_size(10);
             let file = File::create(&path).unwrap();
-            let write = |header: &Header| match place {
-                Place::File => file.write_all_at(&header.to_file(), 0).unwrap(),
-                Place::Xattr => write_xattr(&file, header).unwrap(),
+            let write = |header: &FileHeader| match place {
+                HeaderLocation::File => file.write_all_at(&header.to_file(), 0).unwrap(),
+                HeaderLocation::Xattr => write_xattr(&file, header).unwrap(),
             };
             write(&header);
             let mut lower =
-                Lower::open_alone(&Folder::above(&path).unwrap().pin(b"file").unwrap(), true).unwrap();
+                LowerFile::open_alone(&TreeFolder::above(&path).unwrap().pin(b"file").unwrap(), true)
+                    .unwrap();
             // As a mount does that knows of no lock.
             header.set_size(5000);
             write(&header);
             let mut new = lower.header.clone();
             new.add(&key, &token(b"new")).unwrap();
             lower.replace_packets(new).unwrap();
-            let found = Lower::open(&path).unwrap().header;
+            let found = LowerFile::open(&path).unwrap().header;
             assert_eq!((found.place(), found.size(), found.packets().len()), (place, 5000, 2));
             found.unlock(&Keyring::from(token(b"new"))).unwrap();
             std::fs::remove_file(&path).unwrap();

@@ -2,13 +2,13 @@
 
 use std::io::Read;
 
-use super::attributes::Attributes;
-use super::tree::Folder;
-use super::{Import, Watch, writer};
+use super::attributes::TreeAttributes;
+use super::tree::TreeFolder;
+use super::{ImportOptions, ProgressWatch, writer};
 use crate::name::long;
-use crate::{Error, FileKey, Header, LowerName, Result};
+use crate::{Error, FileHeader, FileKey, LowerName, Result};
 
-impl Import {
+impl ImportOptions {
     /// What a plain name is in a lower folder.
     pub(super) fn name<'a>(&self, plain: &'a [u8]) -> Result<LowerName<'a>> {
         match &self.names {
@@ -20,10 +20,10 @@ impl Import {
     /// Makes a symlink with these attributes.
     pub(super) fn make_symlink(
         &self,
-        folder: &Folder,
+        folder: &TreeFolder,
         name: &[u8],
         target: &[u8],
-        attributes: &Attributes,
+        attributes: &TreeAttributes,
     ) -> Result<()> {
         let made = match &self.names {
             None => folder.make_symlink(name, target)?,
@@ -35,15 +35,15 @@ impl Import {
     /// A file of all that `from` gives, or nothing at all. Gives back its size.
     pub(super) fn make_file(
         &self,
-        folder: &Folder,
+        folder: &TreeFolder,
         name: &[u8],
-        attributes: &Attributes,
+        attributes: &TreeAttributes,
         from: &mut dyn Read,
-        watch: &mut dyn Watch,
+        watch: &mut dyn ProgressWatch,
     ) -> Result<u64> {
         let key = FileKey::random(self.cipher)?;
         let tokens: Vec<_> = self.tokens.iter().map(AsRef::as_ref).collect();
-        let mut header = Header::new(&key, &tokens, self.place)?;
+        let mut header = FileHeader::new(&key, &tokens, self.place)?;
         header.set_encrypted_names(self.names.is_some());
         let contents = key.contents()?;
         let file = folder.make_file(name)?;
@@ -61,7 +61,7 @@ impl Import {
 
 /// Makes an entry of a folder. A long name's file beside it comes first, and goes when the entry cannot be made.
 pub(super) fn placed<T>(
-    folder: &Folder,
+    folder: &TreeFolder,
     name: &LowerName<'_>,
     make: impl FnOnce(&[u8]) -> Result<T>,
 ) -> Result<T> {

@@ -3,13 +3,13 @@
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 
-use super::lower::Lower;
+use super::lower::LowerFile;
 use crate::file::extents;
 use crate::{Contents, EXTENT, Error, FileKey, Result};
 
 /// Reads a lower file's plain bytes through one buffer.
 pub struct PlainReader<'l> {
-    lower: &'l Lower,
+    lower: &'l LowerFile,
     contents: Contents,
     strict: bool,
     /// Plain bytes, and how many of them were given.
@@ -28,7 +28,7 @@ impl<'l> PlainReader<'l> {
     ///
     /// # Errors
     /// `Cut`; `Memory`.
-    pub fn new(lower: &'l Lower, key: &FileKey, strict: bool) -> Result<Self> {
+    pub fn new(lower: &'l LowerFile, key: &FileKey, strict: bool) -> Result<Self> {
         if strict {
             lower.check_len()?;
         }

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::walk::{Found, Kind, Root, Visit, walk};
-use super::{Keys, Lower, Summary, Watch};
-use crate::lock::Access;
-use crate::{AuthToken, Error, ErrorKind, Header, Keyring, Result, Signature};
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
+use crate::lock::LockMode;
+use crate::{AuthToken, Error, ErrorKind, FileHeader, Keyring, Result, Signature};
 
 /// What becomes of the headers.
 #[derive(Debug)]
-pub enum Change {
+pub enum KeyChange {
     /// Every key that is at hand gives way to this one.
     Replace(Arc<AuthToken>),
     /// This one opens the files too.
@@ -24,30 +24,40 @@ pub enum Change {
 ///
 /// # Errors
 /// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
-pub fn rekey(root: &Path, keys: &mut Keys, change: &Change, watch: &mut dyn Watch) -> Result<Summary> {
-    let root = Root::open(root, Some(Access::Alone))?;
+pub fn rekey(
+    root: &Path,
+    keys: &mut TreeKeys,
+    change: &KeyChange,
+    watch: &mut dyn ProgressWatch,
+) -> Result<Summary> {
+    let root = Root::open(root, Some(LockMode::Alone))?;
     let mut visit = Rekey { change, summary: Summary::default() };
     walk(&root, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
 struct Rekey<'c> {
-    change: &'c Change,
+    change: &'c KeyChange,
     summary: Summary,
 }
 
 impl Visit for Rekey<'_> {
-    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
-        if found.kind != Kind::File {
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
+        if found.kind != EntryKind::File {
             return Ok(());
         }
-        match Lower::open_alone(found.entry, true) {
+        match LowerFile::open_alone(found.entry, true) {
             Ok(mut lower) => match self.changed(&lower.header, keys).map_err(|e| e.in_file(found.lower))? {
                 None => self.summary.unchanged += 1,
                 Some(new) => {
                     lower.replace_packets(new)?;
                     self.summary.files += 1;
-                    watch.advance(Header::PARSED as u64);
+                    watch.advance(FileHeader::PARSED as u64);
                 }
             },
             Err(e) if e.has_no_header() => self.summary.unchanged += 1,
@@ -67,14 +77,14 @@ impl Visit for Rekey<'_> {
 
 impl Rekey<'_> {
     /// The header as it should be; none when it is.
-    fn changed(&self, header: &Header, keys: &mut Keys) -> Result<Option<Header>> {
+    fn changed(&self, header: &FileHeader, keys: &mut TreeKeys) -> Result<Option<FileHeader>> {
         let has = |signature| header.packets().iter().any(|packet| packet.signature() == signature);
         let mut new = header.clone();
         match self.change {
-            Change::Replace(token) | Change::Add(token) => {
-                let replaces = matches!(self.change, Change::Replace(_));
+            KeyChange::Replace(token) | KeyChange::Add(token) => {
+                let replaces = matches!(self.change, KeyChange::Replace(_));
                 let ours: Vec<_> = header.packets().iter().map(|packet| packet.signature()).collect();
-                let old = |keys: &Keys| {
+                let old = |keys: &TreeKeys| {
                     let mut old = ours.clone();
                     old.retain(|&one| one != token.signature() && keys.ring().find(one).is_some());
                     old
@@ -97,7 +107,7 @@ impl Rekey<'_> {
                     return Err(Error::new(ErrorKind::BadHeader, "the new header would not open"));
                 }
             }
-            Change::Remove(signature) => {
+            KeyChange::Remove(signature) => {
                 if !has(*signature) {
                     return Ok(None);
                 }
@@ -115,9 +125,9 @@ impl Rekey<'_> {
     }
 }
 
-fn read_back(header: &Header) -> Result<Header> {
+fn read_back(header: &FileHeader) -> Result<FileHeader> {
     match header.place() {
-        crate::Place::File => Header::read(&header.to_file()),
-        crate::Place::Xattr => Header::read_xattr(&header.to_xattr()),
+        crate::HeaderLocation::File => FileHeader::read(&header.to_file()),
+        crate::HeaderLocation::Xattr => FileHeader::read_xattr(&header.to_xattr()),
     }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::attributes::{Attributes, keep_times};
+use super::attributes::{TreeAttributes, keep_times};
 use super::maker::placed;
-use super::tree::{Folder, Pinned};
-use super::walk::Kind;
-use super::{Keys, Summary, Watch};
-use crate::lock::{Access, Claim};
+use super::tree::{PinnedEntry, TreeFolder};
+use super::walk::EntryKind;
+use super::{ProgressWatch, Summary, TreeKeys};
+use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 use crate::{Error, LowerName, NameCipher, Result};
 
@@ -24,14 +24,14 @@ use crate::{Error, LowerName, NameCipher, Result};
 /// Only when there is no such folder, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn rename(
     root: &Path,
-    keys: &mut Keys,
+    keys: &mut TreeKeys,
     new: Option<&NameCipher>,
     long_names: bool,
-    watch: &mut dyn Watch,
+    watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
     crate::fs::raise_descriptor_limit();
-    let folder = Folder::open(root)?;
-    let _claim = Claim::on(&folder, root, Access::Alone)?;
+    let folder = TreeFolder::open(root)?;
+    let _claim = RootLock::on(&folder, root, LockMode::Alone)?;
     let mut run = Run { keys, new, long_names, watch, summary: Summary::default() };
     run.folder(&folder);
     folder.sync()?;
@@ -39,15 +39,15 @@ pub fn rename(
 }
 
 struct Run<'r> {
-    keys: &'r mut Keys,
+    keys: &'r mut TreeKeys,
     new: Option<&'r NameCipher>,
     long_names: bool,
-    watch: &'r mut dyn Watch,
+    watch: &'r mut dyn ProgressWatch,
     summary: Summary,
 }
 
 impl Run<'_> {
-    fn folder(&mut self, folder: &Folder) {
+    fn folder(&mut self, folder: &TreeFolder) {
         let before = folder.itself();
         let names = match folder.names() {
             Ok(names) => names,
@@ -73,10 +73,10 @@ impl Run<'_> {
         self.watch.failed(lower, error);
     }
 
-    fn entry(&mut self, folder: &Folder, name: &[u8]) -> Result<()> {
+    fn entry(&mut self, folder: &TreeFolder, name: &[u8]) -> Result<()> {
         let entry = folder.pin(name)?;
         let in_file = |e: Error| e.in_file(entry.path());
-        if entry.kind() == Kind::Folder {
+        if entry.kind() == EntryKind::Folder {
             self.folder(&entry.folder()?);
         }
         let plain = self.keys.decode_entry(folder, name).map_err(in_file)?;
@@ -92,8 +92,8 @@ impl Run<'_> {
     }
 
     /// Gives an entry its new name.
-    fn place(&mut self, folder: &Folder, name: &[u8], entry: &Pinned, new: &[u8]) -> Result<()> {
-        if entry.kind() == Kind::Symlink && self.target(folder, name, entry, new)? {
+    fn place(&mut self, folder: &TreeFolder, name: &[u8], entry: &PinnedEntry, new: &[u8]) -> Result<()> {
+        if entry.kind() == EntryKind::Symlink && self.target(folder, name, entry, new)? {
             return Ok(());
         }
         if new == name {
@@ -107,8 +107,8 @@ impl Run<'_> {
     }
 
     /// A symlink whose target changes is made anew, and takes the place of the old one. Says whether it was.
-    fn target(&mut self, folder: &Folder, name: &[u8], entry: &Pinned, to: &[u8]) -> Result<bool> {
-        let (old, attributes, path) = (entry.target()?, Attributes::of(entry)?, entry.path());
+    fn target(&mut self, folder: &TreeFolder, name: &[u8], entry: &PinnedEntry, to: &[u8]) -> Result<bool> {
+        let (old, attributes, path) = (entry.target()?, TreeAttributes::of(entry)?, entry.path());
         let plain = self.keys.decode_target(&old).map_err(|e| e.in_file(path))?;
         let new = match self.new {
             Some(names) => names.encode_target(&plain).map_err(|e| e.in_file(path))?,
@@ -134,14 +134,14 @@ impl Run<'_> {
         if to != name {
             folder.remove(name).map_err(|e| Error::io(path, "cannot be removed", e))?;
         }
-        self.count(Kind::Symlink);
+        self.count(EntryKind::Symlink);
         Ok(true)
     }
 
-    fn count(&mut self, kind: Kind) {
+    fn count(&mut self, kind: EntryKind) {
         match kind {
-            Kind::File => self.summary.files += 1,
-            Kind::Folder => {}
+            EntryKind::File => self.summary.files += 1,
+            EntryKind::Folder => {}
             _ => self.summary.others += 1,
         }
     }

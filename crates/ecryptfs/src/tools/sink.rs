@@ -10,7 +10,7 @@ pub use folder::FolderSink;
 pub(super) use folder::empty;
 pub use tar::TarSink;
 
-use super::attributes::Attributes;
+use super::attributes::TreeAttributes;
 use crate::{Error, Result};
 
 /// Why a file's bytes did not get through: what their reader says, or else what the sink does.
@@ -25,13 +25,13 @@ pub trait Sink {
     ///
     /// # Errors
     /// When it cannot be made; what is in it is skipped.
-    fn folder(&mut self, plain: &Path, attributes: &Attributes) -> Result<()>;
+    fn folder(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()>;
 
     /// A folder is complete.
     ///
     /// # Errors
     /// When its attributes cannot be kept.
-    fn leave(&mut self, _plain: &Path, _attributes: &Attributes) -> Result<()> {
+    fn leave(&mut self, _plain: &Path, _attributes: &TreeAttributes) -> Result<()> {
         Ok(())
     }
 
@@ -39,25 +39,31 @@ pub trait Sink {
     ///
     /// # Errors
     /// When it cannot be written, or `data` fails.
-    fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()>;
+    fn file(
+        &mut self,
+        plain: &Path,
+        attributes: &TreeAttributes,
+        size: u64,
+        data: &mut dyn Read,
+    ) -> Result<()>;
 
     /// Another name of a file that came before.
     ///
     /// # Errors
     /// When it cannot be made.
-    fn link(&mut self, plain: &Path, to: &Path, attributes: &Attributes) -> Result<()>;
+    fn link(&mut self, plain: &Path, to: &Path, attributes: &TreeAttributes) -> Result<()>;
 
     /// A symlink.
     ///
     /// # Errors
     /// When it cannot be made.
-    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()>;
+    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()>;
 
     /// A pipe, a socket or a device.
     ///
     /// # Errors
     /// When it cannot be made.
-    fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()>;
+    fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()>;
 
     /// Makes all that came survive a power cut, at the end.
     ///

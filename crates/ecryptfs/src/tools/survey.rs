@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::tree::{Folder, Pinned};
-use super::walk::Kind;
-use super::{Lower, Watch};
+use super::tree::{PinnedEntry, TreeFolder};
+use super::walk::EntryKind;
+use super::{LowerFile, ProgressWatch};
 use crate::name::{self, long};
-use crate::{Place, Result, Signature};
+use crate::{HeaderLocation, Result, Signature};
 
 /// Counts of a tree.
 #[derive(Debug, Default)]
@@ -42,20 +42,20 @@ impl Survey {
     ///
     /// # Errors
     /// Only when there is nothing at that path; what fails below it is told to the watch.
-    pub fn of(root: &Path, watch: &mut dyn Watch) -> Result<Self> {
+    pub fn of(root: &Path, watch: &mut dyn ProgressWatch) -> Result<Self> {
         let (folder, name) = match root.file_name() {
-            Some(name) => (Folder::above(root)?, name.as_encoded_bytes()),
-            None => (Folder::open(root)?, &b"."[..]),
+            Some(name) => (TreeFolder::above(root)?, name.as_encoded_bytes()),
+            None => (TreeFolder::open(root)?, &b"."[..]),
         };
         let mut survey = Self::default();
         survey.entry(&folder.pin(name)?, watch);
         Ok(survey)
     }
 
-    fn entry(&mut self, entry: &Pinned, watch: &mut dyn Watch) {
+    fn entry(&mut self, entry: &PinnedEntry, watch: &mut dyn ProgressWatch) {
         let done = match entry.kind() {
-            Kind::Folder => entry.folder().and_then(|folder| self.folder(&folder, watch)),
-            Kind::File => self.file(entry),
+            EntryKind::Folder => entry.folder().and_then(|folder| self.folder(&folder, watch)),
+            EntryKind::File => self.file(entry),
             _ => Ok(()),
         };
         if let Err(error) = done {
@@ -64,7 +64,7 @@ impl Survey {
         }
     }
 
-    fn folder(&mut self, folder: &Folder, watch: &mut dyn Watch) -> Result<()> {
+    fn folder(&mut self, folder: &TreeFolder, watch: &mut dyn ProgressWatch) -> Result<()> {
         for name in folder.names()? {
             if long::is_beside(&name).is_some() {
                 continue;
@@ -88,8 +88,8 @@ impl Survey {
         Ok(())
     }
 
-    fn file(&mut self, entry: &Pinned) -> Result<()> {
-        let lower = match Lower::of_entry(entry) {
+    fn file(&mut self, entry: &PinnedEntry) -> Result<()> {
+        let lower = match LowerFile::of_entry(entry) {
             Err(e) if e.has_no_header() => {
                 self.plain += 1;
                 return Ok(());
@@ -98,7 +98,7 @@ impl Survey {
         };
         self.files += 1;
         self.bytes = self.bytes.saturating_add(lower.header.size());
-        self.in_xattrs += u64::from(lower.header.place() == Place::Xattr);
+        self.in_xattrs += u64::from(lower.header.place() == HeaderLocation::Xattr);
         for packet in lower.header.packets() {
             count(&mut self.signatures, packet.signature());
         }

@@ -17,19 +17,19 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::walk::Kind;
+use super::walk::EntryKind;
 use crate::{Error, ErrorKind, Result};
 
 /// An open folder.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct TreeFolder {
     fd: OwnedFd,
     path: PathBuf,
 }
 
 /// An entry that stays the same file, whatever becomes of its name.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedEntry {
     fd: File,
     path: PathBuf,
     about: Metadata,
@@ -38,7 +38,7 @@ pub(super) struct Pinned {
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const PIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Folder {
+impl TreeFolder {
     /// Opens a tree's root, the one path that is followed.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let fd =
@@ -86,25 +86,25 @@ impl Folder {
     }
 
     /// The folder itself, pinned.
-    pub(super) fn itself(&self) -> Result<Pinned> {
+    pub(super) fn itself(&self) -> Result<PinnedEntry> {
         let fd = openat(&self.fd, ".", PIN | OFlags::DIRECTORY, Mode::empty());
-        Pinned::new(fd, self.path.clone())
+        PinnedEntry::new(fd, self.path.clone())
     }
 
-    pub(super) fn pin(&self, name: &[u8]) -> Result<Pinned> {
-        Pinned::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name))
+    pub(super) fn pin(&self, name: &[u8]) -> Result<PinnedEntry> {
+        PinnedEntry::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name))
     }
 
     /// The same of an entry that may be gone since it was listed.
-    pub(super) fn find(&self, name: &[u8]) -> Result<Option<Pinned>> {
+    pub(super) fn find(&self, name: &[u8]) -> Result<Option<PinnedEntry>> {
         match openat(&self.fd, name, PIN, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
-            fd => Pinned::new(fd, self.path_of(name)).map(Some),
+            fd => PinnedEntry::new(fd, self.path_of(name)).map(Some),
         }
     }
 
     /// An entry that a path leads to through folders below this one, and through nothing else.
-    pub(super) fn beneath(&self, path: &Path) -> Result<Pinned> {
+    pub(super) fn beneath(&self, path: &Path) -> Result<PinnedEntry> {
         if path.as_os_str().is_empty() {
             return self.itself();
         }
@@ -116,7 +116,7 @@ impl Folder {
                 fd => break fd,
             }
         };
-        Pinned::new(fd, self.path.join(path))
+        PinnedEntry::new(fd, self.path.join(path))
     }
 
     pub(super) fn has(&self, name: &[u8]) -> bool {
@@ -130,25 +130,25 @@ impl Folder {
         Ok(fd.map_err(|e| self.unmade(name, e))?.into())
     }
 
-    pub(super) fn make_folder(&self, name: &[u8]) -> Result<Folder> {
+    pub(super) fn make_folder(&self, name: &[u8]) -> Result<TreeFolder> {
         mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)).map_err(|e| self.unmade(name, e))?;
         let fd = openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
-        Ok(Folder { fd: fd.map_err(|e| self.unmade(name, e))?, path: self.path_of(name) })
+        Ok(TreeFolder { fd: fd.map_err(|e| self.unmade(name, e))?, path: self.path_of(name) })
     }
 
-    pub(super) fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<Pinned> {
+    pub(super) fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<PinnedEntry> {
         symlinkat(target, &self.fd, name).map_err(|e| self.unmade(name, e))?;
         self.made(name, FileType::Symlink, 0)
     }
 
-    pub(super) fn make_special(&self, name: &[u8], kind: FileType, device: u64) -> Result<Pinned> {
+    pub(super) fn make_special(&self, name: &[u8], kind: FileType, device: u64) -> Result<PinnedEntry> {
         mknodat(&self.fd, name, kind, Mode::from_raw_mode(0o600), device)
             .map_err(|e| self.unmade(name, e))?;
         self.made(name, kind, device)
     }
 
     /// What was just made without a descriptor: no other file that was put in its place.
-    fn made(&self, name: &[u8], kind: FileType, device: u64) -> Result<Pinned> {
+    fn made(&self, name: &[u8], kind: FileType, device: u64) -> Result<PinnedEntry> {
         let made = self.pin(name)?;
         let about = &made.about;
         let device = if kind.is_char_device() || kind.is_block_device() { device } else { about.rdev() };
@@ -163,7 +163,7 @@ impl Folder {
     }
 
     /// Gives a file another name.
-    pub(super) fn link(&self, to: &Pinned, name: &[u8]) -> Result<()> {
+    pub(super) fn link(&self, to: &PinnedEntry, name: &[u8]) -> Result<()> {
         linkat(CWD, crate::proc_path(to), &self.fd, name, AtFlags::SYMLINK_FOLLOW)
             .map_err(|e| Error::io(&self.path_of(name), "cannot be linked", e))
     }
@@ -200,13 +200,13 @@ impl Folder {
     }
 }
 
-impl AsFd for Folder {
+impl AsFd for TreeFolder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Pinned {
+impl PinnedEntry {
     fn new(fd: std::result::Result<OwnedFd, Errno>, path: PathBuf) -> Result<Self> {
         let failed = |e: std::io::Error| Error::io(&path, "cannot be looked at", e);
         let fd = File::from(fd.map_err(|e| failed(e.into()))?);
@@ -223,8 +223,8 @@ impl Pinned {
         &self.about
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        Kind::of(&self.about)
+    pub(super) fn kind(&self) -> EntryKind {
+        EntryKind::of(&self.about)
     }
 
     pub(super) fn inode(&self) -> (u64, u64) {
@@ -233,7 +233,7 @@ impl Pinned {
 
     /// Opens the very file. Pipes and devices are not opened.
     pub(super) fn open(&self, writable: bool) -> Result<File> {
-        if self.kind() != Kind::File {
+        if self.kind() != EntryKind::File {
             return Err(self.swapped());
         }
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
@@ -242,10 +242,10 @@ impl Pinned {
         Ok(fd.map_err(|e| Error::io(&self.path, "cannot open", e))?.into())
     }
 
-    pub(super) fn folder(&self) -> Result<Folder> {
+    pub(super) fn folder(&self) -> Result<TreeFolder> {
         let fd = openat(&self.fd, ".", FOLDER, Mode::empty());
         let fd = fd.map_err(|e| Error::io(&self.path, "cannot be listed", e))?;
-        Ok(Folder { fd, path: self.path.clone() })
+        Ok(TreeFolder { fd, path: self.path.clone() })
     }
 
     /// Where a symlink leads.
@@ -259,7 +259,7 @@ impl Pinned {
     }
 }
 
-impl AsFd for Pinned {
+impl AsFd for PinnedEntry {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

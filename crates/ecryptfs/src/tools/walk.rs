@@ -6,15 +6,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::tree::{Folder, Pinned};
-use super::{Keys, Watch};
+use super::tree::{PinnedEntry, TreeFolder};
+use super::{ProgressWatch, TreeKeys};
 use crate::Result;
-use crate::lock::{Access, Claim};
+use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A folder.
     Folder,
     /// A regular file.
@@ -25,7 +25,7 @@ pub enum Kind {
     Special,
 }
 
-impl Kind {
+impl EntryKind {
     pub(super) fn of(about: &Metadata) -> Self {
         let kind = about.file_type();
         if kind.is_dir() {
@@ -44,29 +44,34 @@ impl Kind {
 }
 
 /// An entry of a lower tree.
-pub(super) struct Found<'a> {
+pub(super) struct WalkEntry<'a> {
     /// Where it is, for messages.
     pub(super) lower: &'a Path,
     /// What it is called above, from the tree's root.
     pub(super) plain: &'a Path,
     pub(super) about: &'a Metadata,
-    pub(super) kind: Kind,
-    pub(super) entry: &'a Pinned,
+    pub(super) kind: EntryKind,
+    pub(super) entry: &'a PinnedEntry,
     /// The folder that it is in, and its name there; `.` in itself for a root that is a folder.
-    pub(super) folder: &'a Folder,
+    pub(super) folder: &'a TreeFolder,
     pub(super) name: &'a [u8],
     /// The folder that the walk began in, and the entry's lower path from there.
-    pub(super) root: &'a Folder,
+    pub(super) root: &'a TreeFolder,
     pub(super) inside: &'a Path,
 }
 
 /// What is done with each entry.
 pub(super) trait Visit {
     /// An entry; a folder before what is in it.
-    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()>;
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        keys: &mut TreeKeys,
+        watch: &mut dyn ProgressWatch,
+    ) -> Result<()>;
 
     /// A folder after what is in it; one whose visit failed is not entered.
-    fn leave(&mut self, _found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
+    fn leave(&mut self, _found: &WalkEntry<'_>, _keys: &mut TreeKeys) -> Result<()> {
         Ok(())
     }
 
@@ -84,11 +89,11 @@ pub(super) trait Visit {
 
 /// A lower path that a tool begins at, opened once: what was claimed is what is walked.
 pub(super) struct Root {
-    folder: Folder,
+    folder: TreeFolder,
     /// What it is called in the folder; `.` for a folder.
     name: Vec<u8>,
     path: PathBuf,
-    _claim: Option<Claim>,
+    _claim: Option<RootLock>,
 }
 
 impl Root {
@@ -97,23 +102,23 @@ impl Root {
     ///
     /// # Errors
     /// `Busy`; `Io` when there is nothing at that path.
-    pub(super) fn open(path: &Path, access: Option<Access>) -> Result<Self> {
+    pub(super) fn open(path: &Path, access: Option<LockMode>) -> Result<Self> {
         // Every level of a tree has descriptors open.
         crate::fs::raise_descriptor_limit();
         let last = path.file_name().map(|name| name.to_owned().into_vec());
         let (folder, name) = match last {
             // With a slash at the end a symlink is followed.
             Some(name) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
-                (Folder::above(path)?, name)
+                (TreeFolder::above(path)?, name)
             }
-            _ => (Folder::open(path)?, b".".to_vec()),
+            _ => (TreeFolder::open(path)?, b".".to_vec()),
         };
         let entry = folder.pin(&name)?;
-        if entry.kind() != Kind::Folder {
+        if entry.kind() != EntryKind::Folder {
             return Ok(Self { folder, name, path: path.into(), _claim: None });
         }
         let folder = entry.folder()?.called(path);
-        let claim = access.map(|access| Claim::on(&folder, path, access)).transpose()?;
+        let claim = access.map(|access| RootLock::on(&folder, path, access)).transpose()?;
         Ok(Self { folder, name: b".".to_vec(), path: path.into(), _claim: claim })
     }
 
@@ -124,7 +129,7 @@ impl Root {
 }
 
 /// Visits what is at a lower path and below it. Failures are told to the watch.
-pub(super) fn walk(root: &Root, keys: &mut Keys, watch: &mut dyn Watch, visit: &mut dyn Visit) {
+pub(super) fn walk(root: &Root, keys: &mut TreeKeys, watch: &mut dyn ProgressWatch, visit: &mut dyn Visit) {
     let mut walk = Walk { root, keys, watch, visit };
     let inside = match &*root.name {
         b"." => PathBuf::new(),
@@ -136,8 +141,8 @@ pub(super) fn walk(root: &Root, keys: &mut Keys, watch: &mut dyn Watch, visit: &
 
 struct Walk<'w> {
     root: &'w Root,
-    keys: &'w mut Keys,
-    watch: &'w mut dyn Watch,
+    keys: &'w mut TreeKeys,
+    watch: &'w mut dyn ProgressWatch,
     visit: &'w mut dyn Visit,
 }
 
@@ -150,10 +155,10 @@ impl Walk<'_> {
         }
     }
 
-    fn entry(&mut self, folder: &Folder, name: &[u8], inside: &Path, plain: &Path) -> Result<()> {
+    fn entry(&mut self, folder: &TreeFolder, name: &[u8], inside: &Path, plain: &Path) -> Result<()> {
         let Some(entry) = folder.find(name)? else { return Ok(()) };
         let lower = if name == b"." { self.root.path.as_path() } else { entry.path() };
-        let found = Found {
+        let found = WalkEntry {
             lower,
             plain,
             about: entry.about(),
@@ -165,7 +170,7 @@ impl Walk<'_> {
             inside,
         };
         self.visit.visit(&found, self.keys, self.watch)?;
-        if found.kind != Kind::Folder {
+        if found.kind != EntryKind::Folder {
             return Ok(());
         }
         let listed = entry.folder().and_then(|opened| self.list(&opened.called(lower), inside, plain));
@@ -173,7 +178,7 @@ impl Walk<'_> {
         self.visit.leave(&found, self.keys)
     }
 
-    fn list(&mut self, folder: &Folder, inside: &Path, plain: &Path) -> Result<()> {
+    fn list(&mut self, folder: &TreeFolder, inside: &Path, plain: &Path) -> Result<()> {
         for name in folder.names()? {
             let path = folder.path_of(&name);
             if let Some(of) = long::is_beside(&name) {

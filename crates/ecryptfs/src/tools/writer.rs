@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use super::lower::write_xattr;
-use crate::{Contents, EXTENT, Header, Place};
+use crate::{Contents, EXTENT, FileHeader, HeaderLocation};
 
 /// Bytes that are encrypted and written at once, in whole extents.
 const BUFFER: usize = 1 << 20;
@@ -14,7 +14,7 @@ const BUFFER: usize = 1 << 20;
 /// Gives back the plain bytes' count.
 pub(super) fn write(
     lower: &File,
-    header: &mut Header,
+    header: &mut FileHeader,
     contents: &Contents,
     plain: &mut dyn Read,
     mut advance: impl FnMut(u64),
@@ -37,8 +37,8 @@ pub(super) fn write(
     }
     header.set_size(size);
     match header.place() {
-        Place::File => lower.write_all_at(&header.to_file(), 0)?,
-        Place::Xattr => write_xattr(lower, header)?,
+        HeaderLocation::File => lower.write_all_at(&header.to_file(), 0)?,
+        HeaderLocation::Xattr => write_xattr(lower, header)?,
     }
     Ok(size)
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use underseal_ecryptfs::tools::{Import, Watch, import_tar};
-use underseal_ecryptfs::{Cipher, Error, NameCipher, Place};
+use underseal_ecryptfs::tools::{ImportOptions, ProgressWatch, import_tar};
+use underseal_ecryptfs::{Cipher, Error, HeaderLocation, NameCipher};
 
 /// What the first byte says. Right checksums, so that the fuzzer need not guess them.
 const SEALED: u8 = 1;
@@ -38,10 +38,10 @@ pub(crate) fn import(bytes: &[u8]) -> bool {
     let token = Arc::new(super::token());
     let names =
         (mode & NAMES != 0).then(|| NameCipher::new(token.clone(), Cipher::DEFAULT).expect("a cipher"));
-    let how = Import {
+    let how = ImportOptions {
         tokens: vec![token],
         cipher: Cipher::DEFAULT,
-        place: if mode & XATTRS != 0 { Place::Xattr } else { Place::File },
+        place: if mode & XATTRS != 0 { HeaderLocation::Xattr } else { HeaderLocation::File },
         names,
         long_names: mode & LONG_NAMES != 0,
     };
@@ -80,7 +80,7 @@ fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (About, Vec<u8>)> {
 
 struct Told(u64);
 
-impl Watch for Told {
+impl ProgressWatch for Told {
     fn advance(&mut self, _: u64) {}
 
     fn failed(&mut self, _: &Path, error: Error) {

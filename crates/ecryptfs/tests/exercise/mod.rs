@@ -6,8 +6,10 @@ pub(crate) mod mount;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
-use underseal_ecryptfs::options::Options;
-use underseal_ecryptfs::{AuthToken, Cipher, Header, Keyring, NameCipher, signatures::Signatures, wrapped};
+use underseal_ecryptfs::options::EcryptfsOptions;
+use underseal_ecryptfs::{
+    AuthToken, Cipher, FileHeader, Keyring, NameCipher, signatures::Signatures, wrapped,
+};
 
 /// The token that opens the seeds: that of the kernel's trees, without its 65536 rounds.
 fn token() -> AuthToken {
@@ -23,9 +25,9 @@ fn token() -> AuthToken {
 /// A header in a file and in an xattr: what is read is written again, and what opens has a cipher.
 pub(crate) fn header(bytes: &[u8]) -> bool {
     let keyring = Keyring::from(token());
-    let in_file = Header::read(bytes);
+    let in_file = FileHeader::read(bytes);
     if let Ok(header) = &in_file {
-        let again = Header::read(&header.to_file()).expect("what was written reads");
+        let again = FileHeader::read(&header.to_file()).expect("what was written reads");
         assert_eq!(again, *header);
         assert!(header.data_offset() >= 8192);
         if let Ok(key) = header.unlock(&keyring) {
@@ -39,14 +41,15 @@ pub(crate) fn header(bytes: &[u8]) -> bool {
             let other = AuthToken::from_key(&other, [1; 8], None).expect("64 bytes");
             let mut grown = header.clone();
             if grown.add(&key, &other).is_ok() {
-                let opened = Header::read(&grown.to_file()).expect("it reads").unlock(&Keyring::from(other));
+                let opened =
+                    FileHeader::read(&grown.to_file()).expect("it reads").unlock(&Keyring::from(other));
                 assert_eq!(opened.expect("it opens"), key);
             }
         }
     }
-    let in_xattr = Header::read_xattr(bytes);
+    let in_xattr = FileHeader::read_xattr(bytes);
     if let Ok(header) = &in_xattr {
-        assert_eq!(Header::read_xattr(&header.to_xattr()).expect("what was written reads"), *header);
+        assert_eq!(FileHeader::read_xattr(&header.to_xattr()).expect("what was written reads"), *header);
     }
     in_file.is_ok() || in_xattr.is_ok()
 }
@@ -82,7 +85,7 @@ pub(crate) fn files(bytes: &[u8]) -> bool {
             *signatures
         );
     }
-    let options = std::str::from_utf8(bytes).map(Options::parse);
+    let options = std::str::from_utf8(bytes).map(EcryptfsOptions::parse);
     if let Ok(Ok(options)) = &options {
         options.cipher_or(Cipher::DEFAULT).expect("it was checked");
         options.name_cipher_or(Cipher::DEFAULT).expect("it was checked");

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_ecryptfs::fs::script::{self, Script};
-use underseal_ecryptfs::fs::{Crypto, MountKeys, Policy, Sealing};
-use underseal_ecryptfs::{Cipher, Keyring, NameCipher, Place};
+use underseal_ecryptfs::fs::script::{self, FsScript};
+use underseal_ecryptfs::fs::{Crypto, CryptoPolicy, MountKeys, Sealing};
+use underseal_ecryptfs::{Cipher, HeaderLocation, Keyring, NameCipher};
 
 /// What the first byte says.
 const NAMES: u8 = 1;
@@ -38,7 +38,7 @@ const MOST: u64 = 1 << 17;
 
 /// What is known of the filesystem: nodes and open files, as the replies told.
 struct Kernel {
-    script: Script,
+    script: FsScript,
     nodes: Vec<u64>,
     handles: Vec<u64>,
     unique: u64,
@@ -81,10 +81,10 @@ fn sealing(mode: u8) -> Option<Sealing> {
     Some(Sealing {
         keys: MountKeys { keyring: Keyring::from(super::token()), new_files: vec![token] },
         cipher: Cipher::DEFAULT,
-        crypto: Crypto::new(Policy::Inline),
+        crypto: Crypto::new(CryptoPolicy::Inline),
         names,
         long_names: mode & LONG_NAMES != 0,
-        place: if mode & XATTRS != 0 { Place::Xattr } else { Place::File },
+        place: if mode & XATTRS != 0 { HeaderLocation::Xattr } else { HeaderLocation::File },
         passthrough: mode & PASSTHROUGH != 0,
         encrypted_view: false,
         strict: mode & STRICT != 0,

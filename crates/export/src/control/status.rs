@@ -369,14 +369,14 @@ impl From<&datapath::Stages> for Latencies {
     }
 }
 
-impl From<datapath::Count> for Count {
-    fn from(count: datapath::Count) -> Self {
+impl From<datapath::RequestCount> for Count {
+    fn from(count: datapath::RequestCount) -> Self {
         Self { requests: count.requests, bytes: count.bytes, errors: count.errors }
     }
 }
 
-impl From<datapath::Backlog> for Backlog {
-    fn from(of: datapath::Backlog) -> Self {
+impl From<datapath::BacklogStats> for Backlog {
+    fn from(of: datapath::BacklogStats) -> Self {
         let (cost_ns, watermark_ns) = (nanos(of.cost), nanos(of.watermark));
         Self { requests: of.requests, bytes: of.bytes, cost_ns, watermark_ns }
     }
@@ -388,9 +388,9 @@ impl From<datapath::LowerWait> for Waiting {
     }
 }
 
-impl From<datapath::Dispatched> for Dispatched {
-    fn from(of: datapath::Dispatched) -> Self {
-        let datapath::Dispatched { inline, workers, taken_back, engine, engine_retries } = of;
+impl From<datapath::DispatchStats> for Dispatched {
+    fn from(of: datapath::DispatchStats) -> Self {
+        let datapath::DispatchStats { inline, workers, taken_back, engine, engine_retries } = of;
         Self { inline, workers, taken_back, engine, engine_retries }
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use underseal_fuse::{Failure, Init, Mounted, Options, Point, Session, capability, unmount};
+use underseal_fuse::{
+    FuseSession, Init, MountEntry, MountFailure, MountSettings, Point, capability, unmount,
+};
 
 use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
@@ -30,7 +32,7 @@ impl MountPoint {
     ///
     /// # Errors
     /// `FuseDevice` when this process cannot use FUSE at all; `MountPoint` when `path` is nothing to mount on;
-    /// `Mounted` when it is in use.
+    /// `MountEntry` when it is in use.
     pub fn new(path: &Path) -> Result<Self> {
         File::options().read(true).write(true).open("/dev/fuse").map_err(no_device)?;
         let shown = path.display();
@@ -46,7 +48,7 @@ impl MountPoint {
             let context = format!("{shown} is neither a regular file nor a folder to mount on");
             return Err(Error::new(ErrorKind::MountPoint, context));
         }
-        match Mounted::at(point.path()).map_err(bad)? {
+        match MountEntry::at(point.path()).map_err(bad)? {
             Some(found) if found.kind.starts_with("fuse") => {
                 let context = format!("{shown} is in use: {} is mounted there", found.source);
                 Err(Error::new(ErrorKind::Mounted, context))
@@ -65,7 +67,7 @@ impl MountPoint {
             Error::new(ErrorKind::MountPoint, context).with_source(e)
         };
         let point = Point::of_mounted(&place.path).map_err(bad)?;
-        let found = Mounted::at(point.path()).map_err(bad)?;
+        let found = MountEntry::at(point.path()).map_err(bad)?;
         if !found.is_some_and(|found| found.source == NAME && found.kind.starts_with("fuse")) {
             return Err(bad(io::Error::other("no volume is mounted there")));
         }
@@ -101,7 +103,7 @@ fn no_device(e: io::Error) -> Error {
 fn clear(path: &Path) -> Result<()> {
     let shown = path.display();
     let stale = format!("{shown}: the server of what is mounted there is gone");
-    let ours = Mounted::at(path).ok().flatten().is_some_and(|found| found.source == NAME);
+    let ours = MountEntry::at(path).ok().flatten().is_some_and(|found| found.source == NAME);
     if !ours {
         return Err(Error::new(ErrorKind::Mounted, stale));
     }
@@ -114,8 +116,8 @@ fn clear(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `OthersForbidden` or `Mount`, with what the system or fusermount3 said.
-pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Result<Session> {
-    let options = Options {
+pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Result<FuseSession> {
+    let options = MountSettings {
         name: NAME.into(),
         subtype: NAME,
         read_only,
@@ -132,11 +134,11 @@ pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Re
         max_write: INBOX,
         max_background: BACKGROUND,
     };
-    Session::mount(&point.point, &options, &init).map_err(|e| {
+    FuseSession::mount(&point.point, &options, &init).map_err(|e| {
         let kind = match e {
-            Failure::OthersForbidden(_) => ErrorKind::OthersForbidden,
-            Failure::NoDevice(_) => ErrorKind::FuseDevice,
-            Failure::NoHelper(_) | Failure::Refused(_) => ErrorKind::Mount,
+            MountFailure::OthersForbidden(_) => ErrorKind::OthersForbidden,
+            MountFailure::NoDevice(_) => ErrorKind::FuseDevice,
+            MountFailure::NoHelper(_) | MountFailure::Refused(_) => ErrorKind::Mount,
         };
         let context = format!("cannot mount on {}{e}", point.path().display());
         Error::new(kind, context).with_source(e.into_source())

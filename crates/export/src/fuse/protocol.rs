@@ -6,7 +6,7 @@
 //! ```
 
 use rustix::io::Errno;
-use underseal_fuse::wire::{Args, Header, WRITE_DATA, op};
+use underseal_fuse::wire::{InHeader, RequestArgs, WRITE_DATA, op};
 
 /// What is received apart from the payload: exactly a write's header and arguments.
 pub(super) const HEAD: usize = WRITE_DATA;
@@ -65,12 +65,12 @@ pub(super) enum Operation<'a> {
 
 /// Reads a request of which `len` bytes have come, the first of them in `head`; nothing when it is not whole.
 pub(super) fn parse(head: &[u8; HEAD], len: usize) -> Option<Call<'_>> {
-    let (Header { opcode, unique, node, .. }, mut args) = Header::read_first(head, len).ok()?;
+    let (InHeader { opcode, unique, node, .. }, mut args) = InHeader::read_first(head, len).ok()?;
     let operation = operation(opcode, &mut args, len).ok()?;
     Some(Call { unique, node, operation })
 }
 
-fn operation<'a>(opcode: u32, args: &mut Args<'a>, len: usize) -> Result<Operation<'a>, Errno> {
+fn operation<'a>(opcode: u32, args: &mut RequestArgs<'a>, len: usize) -> Result<Operation<'a>, Errno> {
     Ok(match opcode {
         // A name that is longer than the head is none of ours.
         op::LOOKUP if len > HEAD => Operation::Lookup { name: &[] },
@@ -113,7 +113,7 @@ fn operation<'a>(opcode: u32, args: &mut Args<'a>, len: usize) -> Result<Operati
 }
 
 /// The arguments that READ, WRITE and READDIR share: where, how much, and the open file's flags.
-fn transfer(args: &mut Args<'_>) -> Result<(u64, u32, u32), Errno> {
+fn transfer(args: &mut RequestArgs<'_>) -> Result<(u64, u32, u32), Errno> {
     args.skip(8)?;
     let (offset, size) = (args.u64()?, args.u32()?);
     // The request's own flags, and whose locks it is about.

@@ -13,7 +13,7 @@ use crate::Error;
 
 /// A thread that serves a volume, and what stands in the kernel's place.
 #[doc(hidden)]
-pub type Script = underseal_fuse::script::Script<Error>;
+pub type Script = underseal_fuse::script::KernelScript<Error>;
 
 /// Serves the volume as one file, or its segments as the files of a folder.
 ///

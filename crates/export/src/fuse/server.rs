@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
-use underseal_fuse::{Channel, Point, Session};
+use underseal_fuse::{FuseChannel, FuseSession, Point};
 
 use super::INBOX;
 use super::files::Files;
@@ -51,8 +51,8 @@ impl Default for FuseConfig {
 pub struct FuseServer {
     shared: Arc<Shared>,
     /// For what the kernel did not ask: nothing comes in here.
-    teller: Arc<Channel>,
-    session: Session,
+    teller: Arc<FuseChannel>,
+    session: FuseSession,
     point: Arc<Point>,
     drain_timeout: Duration,
 }
@@ -144,13 +144,13 @@ impl FuseServer {
         if place.longest > INBOX {
             return no("the kernel was promised longer writes than this version takes");
         }
-        Self::serve(mapping, point, Session::over(device), config, Some((place.since, place.gid)))
+        Self::serve(mapping, point, FuseSession::over(device), config, Some((place.since, place.gid)))
     }
 
     fn serve(
         mapping: Arc<Mapping>,
         point: &MountPoint,
-        session: Session,
+        session: FuseSession,
         config: &FuseConfig,
         carried: Option<(u64, u32)>,
     ) -> Result<Self> {
@@ -351,7 +351,7 @@ fn no_thread(e: io::Error) -> Error {
     Error::new(ErrorKind::Io, "no thread or descriptor for the mount").with_source(e)
 }
 
-fn serve(shared: &Arc<Shared>, channel: Channel, ready: mpsc::Sender<Result<()>>) {
+fn serve(shared: &Arc<Shared>, channel: FuseChannel, ready: mpsc::Sender<Result<()>>) {
     let (worker, begun) = match Worker::new(shared.clone(), channel) {
         Ok(worker) => (Some(worker), Ok(())),
         Err(e) => (None, Err(e)),

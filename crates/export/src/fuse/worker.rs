@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use underseal_datapath::{Buffer, Completion, Full, Queue, QueueOptions, Request as Job};
 use underseal_device::POLLIN;
 use underseal_fuse::wire::{Body, open_flag};
-use underseal_fuse::{Channel, Received};
+use underseal_fuse::{FuseChannel, ReceivedRequest};
 
 use super::INBOX;
 use super::protocol::{self, Call, HEAD, Operation};
@@ -45,7 +45,7 @@ const O_DSYNC: u32 = OFlags::DSYNC.bits();
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    channel: Channel,
+    channel: FuseChannel,
     queue: Queue,
     head: [u8; HEAD],
     /// Where payloads arrive. A longest write goes on from here; another takes its place.
@@ -110,7 +110,7 @@ impl Worker {
     ///
     /// # Errors
     /// `Io` when the system has no ring or memory for its queue.
-    pub(super) fn new(shared: Arc<Shared>, channel: Channel) -> Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, channel: FuseChannel) -> Result<Self> {
         let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the mount").with_source(e);
         let options = QueueOptions { depth: DEPTH, max_request: IN_FLIGHT };
         let mut queue = Queue::open(shared.mapping.clone(), options).map_err(no_queue)?;
@@ -144,7 +144,7 @@ impl Worker {
         door::serve(&mut self)
     }
 
-    fn receive(&mut self) -> io::Result<Received> {
+    fn receive(&mut self) -> io::Result<ReceivedRequest> {
         self.channel.receive(&mut [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.inbox)])
     }
 
@@ -366,12 +366,12 @@ impl Door for Worker {
             None if self.ended || self.rests || self.shared.hold.is_held() => return Ok(Took::Nothing),
             None if self.tickets.is_full() => return Ok(Took::NoRoom),
             None => match self.receive()? {
-                Received::Request(len) => len,
-                Received::Nothing => {
+                ReceivedRequest::Request(len) => len,
+                ReceivedRequest::Nothing => {
                     self.row = 0;
                     return Ok(Took::Nothing);
                 }
-                Received::Ended => {
+                ReceivedRequest::Ended => {
                     self.ended = true;
                     return Ok(Took::Nothing);
                 }

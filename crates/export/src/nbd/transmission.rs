@@ -29,7 +29,7 @@ use self::inbox::Inbox;
 use self::outbox::Outbox;
 use self::take::{Payload, Taken};
 use self::wire::Wire;
-use super::protocol::Request;
+use super::protocol::RequestHeader;
 use super::{Begun, Connection, ConnectionHandler, Negotiated, Passage, StopSignal};
 use crate::complaints::Complaints;
 use crate::door::{self, Door, Took, Wake};
@@ -112,7 +112,7 @@ struct Transmission {
     stop: StopSignal,
     inbox: Inbox,
     outbox: Outbox,
-    tickets: Tickets<Request>,
+    tickets: Tickets<RequestHeader>,
     /// A payload that is being received past the inbox.
     payload: Option<Payload>,
     /// The next header is received alone, because a large write came last and its like may follow.

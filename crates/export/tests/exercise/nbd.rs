@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use underseal_export::nbd::protocol::{
-    Command, CommandFlags, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN, Request,
+    CommandFlags, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN, RequestHeader, RequestType,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, TransmissionFlags, option,
 };
 use underseal_export::nbd::{ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, VolumeHandler};
@@ -109,19 +109,19 @@ fn handshake(mode: u8) -> Vec<u8> {
 }
 
 /// Requests out of dice; each payload repeats a byte.
-fn roll(dice: &[u8], requests: &mut Vec<Request>) -> Vec<u8> {
+fn roll(dice: &[u8], requests: &mut Vec<RequestHeader>) -> Vec<u8> {
     let mut stream = Vec::new();
     for (number, entry) in dice.chunks_exact(ENTRY).enumerate() {
         let &[what, flags, a, b, c, d, scale, fill] = entry else { unreachable!() };
         let command = [
-            Command::Read,
-            Command::Write,
-            Command::Flush,
-            Command::Trim,
-            Command::WriteZeroes,
-            Command::BlockStatus,
-            Command::Cache,
-            Command::Other(what.into()),
+            RequestType::Read,
+            RequestType::Write,
+            RequestType::Flush,
+            RequestType::Trim,
+            RequestType::WriteZeroes,
+            RequestType::BlockStatus,
+            RequestType::Cache,
+            RequestType::Other(what.into()),
         ][usize::from(what & 7)];
         let (at, len) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
         let offset = match scale & 3 {
@@ -137,8 +137,8 @@ fn roll(dice: &[u8], requests: &mut Vec<Request>) -> Vec<u8> {
             _ => u32::MAX - u32::from(len),
         };
         // A payload that is too long to be thrown away ends the connection.
-        let length = if command == Command::Write { length % (256 << 10) } else { length };
-        let request = Request {
+        let length = if command == RequestType::Write { length % (256 << 10) } else { length };
+        let request = RequestHeader {
             flags: CommandFlags::from_bits_retain(flags.into()),
             command,
             cookie: (number as u64 + 1).to_be_bytes(),
@@ -181,7 +181,7 @@ impl<'b> Reader<'b> {
 }
 
 /// Each request is answered once, and with what was asked for.
-fn check(heard: &[u8], requests: &[Request]) {
+fn check(heard: &[u8], requests: &[RequestHeader]) {
     let mut heard = Reader(&heard[18..]);
     // What the options were answered.
     while heard.0.starts_with(&OPTION_REPLY_MAGIC.to_be_bytes()) {
@@ -189,14 +189,14 @@ fn check(heard: &[u8], requests: &[Request]) {
         let len = heard.u32();
         heard.take(len as usize);
     }
-    let mut open: HashMap<[u8; 8], (&Request, u64)> =
+    let mut open: HashMap<[u8; 8], (&RequestHeader, u64)> =
         requests.iter().map(|request| (request.cookie, (request, 0))).collect();
     while !heard.0.is_empty() {
         match heard.u32() {
             SIMPLE_REPLY_MAGIC => {
                 let (error, cookie) = (heard.u32(), heard.u64().to_be_bytes());
                 let (request, _) = open.remove(&cookie).expect("a request that is open");
-                if error == 0 && request.command == Command::Read {
+                if error == 0 && request.command == RequestType::Read {
                     heard.take(request.length as usize);
                 }
             }
@@ -206,7 +206,7 @@ fn check(heard: &[u8], requests: &[Request]) {
                 heard.take(len as usize);
                 let (request, read) = open.get_mut(&cookie).expect("a request that is open");
                 if kind == DATA {
-                    assert_eq!(request.command, Command::Read);
+                    assert_eq!(request.command, RequestType::Read);
                     *read += u64::from(len) - 8;
                     assert!(*read <= request.length.into(), "more than was asked for");
                 }

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 
 use underseal_export::nbd::protocol::{
-    Command, CommandFlags, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, Request, SIMPLE_REPLY_MAGIC, info,
-    option, option_reply as reply,
+    CommandFlags, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, RequestHeader, RequestType,
+    SIMPLE_REPLY_MAGIC, info, option, option_reply as reply,
 };
 
 pub(crate) struct Client<S>(pub(crate) S);
@@ -70,7 +70,7 @@ impl<S: Read + Write> Client<S> {
 
     /// A read with a simple reply.
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
-        self.0.write_all(&request(Command::Read, offset, length))?;
+        self.0.write_all(&request(RequestType::Read, offset, length))?;
         self.0.flush()?;
         self.read_reply(length)
     }
@@ -125,8 +125,8 @@ pub(crate) fn message(option: u32, data: &[u8]) -> Vec<u8> {
     [&OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &length, data].concat()
 }
 
-pub(crate) fn request(command: Command, offset: u64, length: u32) -> Vec<u8> {
-    Request { flags: CommandFlags::empty(), command, cookie: *COOKIE, offset, length }.encode().to_vec()
+pub(crate) fn request(command: RequestType, offset: u64, length: u32) -> Vec<u8> {
+    RequestHeader { flags: CommandFlags::empty(), command, cookie: *COOKIE, offset, length }.encode().to_vec()
 }
 
 /// Data of INFO and GO.

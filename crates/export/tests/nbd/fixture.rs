@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use underseal_export::nbd::{
     Connection, ConnectionHandler, ExportInfo, Exports, Server, ServerConfig, Stopper,
     protocol::{
-        CHUNK_HEADER_LEN, Command, Errno, ExtentState, OFFSET_DATA_HEADER_LEN, REQUEST_LEN, Request,
-        TransmissionFlags, block_descriptor, block_status_header, none_chunk, offset_data_header,
-        simple_reply,
+        CHUNK_HEADER_LEN, Errno, ExtentState, OFFSET_DATA_HEADER_LEN, REQUEST_LEN, RequestHeader,
+        RequestType, TransmissionFlags, block_descriptor, block_status_header, none_chunk,
+        offset_data_header, simple_reply,
     },
 };
 use underseal_export::net::{Endpoint, Listener, listen};
@@ -172,8 +172,8 @@ impl ConnectionHandler for MemoryDisk {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 done => done?,
             }
-            let request = Request::parse(&header).map_err(io::Error::other)?;
-            if request.command == Command::Disconnect {
+            let request = RequestHeader::parse(&header).map_err(io::Error::other)?;
+            if request.command == RequestType::Disconnect {
                 break;
             }
             let mut payload = vec![0; request.payload_len() as usize];
@@ -188,7 +188,7 @@ impl ConnectionHandler for MemoryDisk {
 }
 
 impl MemoryDisk {
-    fn reply(&self, connection: &Connection, request: &Request, payload: &[u8]) -> Vec<u8> {
+    fn reply(&self, connection: &Connection, request: &RequestHeader, payload: &[u8]) -> Vec<u8> {
         let negotiated = &connection.negotiated;
         let mut disk = self.0.lock().unwrap();
         let range =
@@ -196,18 +196,18 @@ impl MemoryDisk {
         let mut reply = [0; 64];
         let cookie = request.cookie;
         match (request.command, negotiated.base_allocation) {
-            (Command::Read, _) if negotiated.structured_replies => {
+            (RequestType::Read, _) if negotiated.structured_replies => {
                 let header = offset_data_header(&mut reply, cookie, false, request.offset, request.length);
                 assert_eq!(header, OFFSET_DATA_HEADER_LEN);
                 let mut end = [0; CHUNK_HEADER_LEN];
                 none_chunk(&mut end, cookie);
                 [&reply[..header], &disk[range], &end].concat()
             }
-            (Command::Read, _) => {
+            (RequestType::Read, _) => {
                 let header = simple_reply(&mut reply, cookie, None);
                 [&reply[..header], &disk[range]].concat()
             }
-            (Command::BlockStatus, Some(context)) => {
+            (RequestType::BlockStatus, Some(context)) => {
                 let header = block_status_header(&mut reply, cookie, true, context, 2);
                 // Nobody asks for more than the disk, nor for less than half of it.
                 let data = u32::try_from(DISK / 2).unwrap();
@@ -216,13 +216,13 @@ impl MemoryDisk {
                     block_descriptor(&mut reply[header + first..], request.length - data, ExtentState::all());
                 reply[..header + first + second].to_vec()
             }
-            (Command::Write, _) => {
+            (RequestType::Write, _) => {
                 disk[range].copy_from_slice(payload);
                 let length = simple_reply(&mut reply, cookie, None);
                 reply[..length].to_vec()
             }
             (command, _) => {
-                let error = (command != Command::Flush).then_some(Errno::Inval);
+                let error = (command != RequestType::Flush).then_some(Errno::Inval);
                 let length = simple_reply(&mut reply, cookie, error);
                 reply[..length].to_vec()
             }

@@ -98,7 +98,7 @@ fn silent_client_makes_room_and_one_that_talks_keeps_its_place() {
 fn request_sent_together_with_go_is_not_lost() {
     let served = Served::unix(config(), MemoryDisk::default());
     let mut client = served.client();
-    let read = request(underseal_export::nbd::protocol::Command::Read, 1024, 512);
+    let read = request(underseal_export::nbd::protocol::RequestType::Read, 1024, 512);
     client.0.write_all(&[message(option::GO, &go("disk", &[])), read].concat()).unwrap();
     while client.reply().unwrap().kind != reply::ACK {}
     assert_eq!(client.read_reply(512).unwrap()[..8], 2_u64.to_be_bytes());

@@ -8,7 +8,7 @@ use underseal_cipher::{Key, SectorCipher, SectorSize, build};
 use underseal_datapath::Mapping;
 use underseal_device::{FileDevice, OpenOptions};
 use underseal_export::nbd::protocol::{
-    BASE_ALLOCATION, Command, CommandFlags, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    BASE_ALLOCATION, CommandFlags, RequestHeader, RequestType, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
     TransmissionFlags, option, option_reply,
 };
 use underseal_export::nbd::{ExportInfo, Exports, MAX_PAYLOAD, ServerConfig, VolumeHandler};
@@ -99,7 +99,7 @@ pub(crate) struct Answer {
 impl Talker {
     pub(crate) fn send(
         &mut self,
-        command: Command,
+        command: RequestType,
         flags: CommandFlags,
         offset: u64,
         length: u32,
@@ -107,7 +107,7 @@ impl Talker {
     ) -> u64 {
         self.next += 1;
         let cookie = self.next.to_be_bytes();
-        let header = Request { flags, command, cookie, offset, length }.encode();
+        let header = RequestHeader { flags, command, cookie, offset, length }.encode();
         self.client.0.write_all(&[&header[..], payload].concat()).unwrap();
         self.next
     }
@@ -144,25 +144,26 @@ impl Talker {
 
     pub(crate) fn ask(
         &mut self,
-        command: Command,
+        command: RequestType,
         flags: CommandFlags,
         offset: u64,
         length: u32,
         payload: &[u8],
     ) -> Answer {
         let number = self.send(command, flags, offset, length, payload);
-        let len = if command == Command::Read { length as usize } else { 0 };
+        let len = if command == RequestType::Read { length as usize } else { 0 };
         let answer = self.answer(len);
         assert_eq!(answer.number, number);
         answer
     }
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Answer {
-        self.ask(Command::Write, CommandFlags::empty(), offset, u32::try_from(data.len()).unwrap(), data)
+        self.ask(RequestType::Write, CommandFlags::empty(), offset, u32::try_from(data.len()).unwrap(), data)
     }
 
     pub(crate) fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
-        let answer = self.ask(Command::Read, CommandFlags::empty(), offset, u32::try_from(len).unwrap(), &[]);
+        let answer =
+            self.ask(RequestType::Read, CommandFlags::empty(), offset, u32::try_from(len).unwrap(), &[]);
         assert_eq!(answer.error, 0);
         answer.data
     }

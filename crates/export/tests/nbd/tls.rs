@@ -12,7 +12,7 @@ use underseal_export::{
     ErrorKind,
     nbd::{
         Server, ServerConfig, TlsConfig, TlsFiles, TlsMode,
-        protocol::{Command, option, option_reply as reply},
+        protocol::{RequestType, option, option_reply as reply},
     },
     net::{Endpoint, listen},
 };
@@ -99,12 +99,12 @@ fn everything_after_starttls_is_tls_and_nothing_is_lost_on_the_way() {
         let mut client = certificates.secure(plain, false);
         assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ERR_INVALID);
         // In one record: the last option and the first request.
-        let read = request(Command::Read, 512, 512);
+        let read = request(RequestType::Read, 512, 512);
         client.0.write_all(&[message(option::GO, &go("disk", &[])), read].concat()).unwrap();
         while client.reply().unwrap().kind != reply::ACK {}
         assert_eq!(client.read_reply(512).unwrap()[..8], 1_u64.to_be_bytes());
         assert!(client.read(0, 1 << 20).unwrap() == disk());
-        client.0.write_all(&request(Command::Disconnect, 0, 0)).unwrap();
+        client.0.write_all(&request(RequestType::Disconnect, 0, 0)).unwrap();
         // close_notify: the end is clean, not cut.
         assert_eq!(std::io::Read::read(&mut client.0, &mut [0]).unwrap(), 0);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use underseal_cipher::InOutBuf;
 use underseal_device::OpenOptions;
 use underseal_export::nbd::protocol::{
-    BASE_ALLOCATION, Command, CommandFlags, Request, STRUCTURED_REPLY_MAGIC, option, option_reply,
+    BASE_ALLOCATION, CommandFlags, RequestHeader, RequestType, STRUCTURED_REPLY_MAGIC, option, option_reply,
 };
 use underseal_export::nbd::{MAX_PAYLOAD, ServerConfig};
 
@@ -78,7 +78,7 @@ fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
                 for (offset, data) in places {
                     let len = u32::try_from(data.len()).unwrap();
                     let flags = if offset % 3 == 0 { CommandFlags::FUA } else { CommandFlags::empty() };
-                    talker_ref.send(Command::Write, flags, *offset, len, data);
+                    talker_ref.send(RequestType::Write, flags, *offset, len, data);
                 }
             });
         });
@@ -88,7 +88,7 @@ fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
         let first = talker.next + 1;
         for (offset, data) in &places {
             talker.send(
-                Command::Read,
+                RequestType::Read,
                 CommandFlags::empty(),
                 *offset,
                 u32::try_from(data.len()).unwrap(),
@@ -100,7 +100,7 @@ fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
             let index = usize::try_from(answer.number - first).unwrap();
             assert!(answer.data == places[index].1, "read {index}");
         }
-        assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+        assert_eq!(talker.ask(RequestType::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
     }
 }
 
@@ -109,7 +109,7 @@ fn a_bad_request_gets_its_error_and_the_next_one_is_served() {
     let disk = Disk::new("aes-xts-plain64", cached());
     let (none, fua, df) = (CommandFlags::empty(), CommandFlags::FUA, CommandFlags::DF);
     let unknown = CommandFlags::from_bits_retain(1 << 12);
-    use Command::{BlockStatus, Cache, Other, Read, Trim, Write, WriteZeroes};
+    use RequestType::{BlockStatus, Cache, Other, Read, Trim, Write, WriteZeroes};
     let table = [
         (Read, none, 512, 4096, EINVAL),
         (Read, none, 0, 512, EINVAL),
@@ -166,7 +166,7 @@ fn a_read_only_volume_refuses_writes_with_eperm() {
     for len in [4096, 131_072] {
         assert_eq!(talker.write(0, &bytes(len, 1)).error, EPERM);
     }
-    assert_eq!(talker.ask(Command::WriteZeroes, CommandFlags::empty(), 0, 4096, &[]).error, EPERM);
+    assert_eq!(talker.ask(RequestType::WriteZeroes, CommandFlags::empty(), 0, 4096, &[]).error, EPERM);
     talker.read(0, 4096);
 }
 
@@ -178,7 +178,7 @@ fn zeroes_are_written_durably_over_any_length() {
         let data = bytes(8 << 20, 3);
         assert_eq!(talker.write(0, &data).error, 0);
         for flags in [CommandFlags::FUA, CommandFlags::NO_HOLE, CommandFlags::FUA | CommandFlags::NO_HOLE] {
-            assert_eq!(talker.ask(Command::WriteZeroes, flags, 4096, (5 << 20) + 4096, &[]).error, 0);
+            assert_eq!(talker.ask(RequestType::WriteZeroes, flags, 4096, (5 << 20) + 4096, &[]).error, 0);
         }
         let mut expected = data;
         expected[4096..(5 << 20) + 8192].fill(0);
@@ -186,7 +186,7 @@ fn zeroes_are_written_durably_over_any_length() {
         // More than a payload may be long.
         assert_eq!(
             talker
-                .ask(Command::WriteZeroes, CommandFlags::empty(), 0, u32::try_from(SIZE).unwrap(), &[])
+                .ask(RequestType::WriteZeroes, CommandFlags::empty(), 0, u32::try_from(SIZE).unwrap(), &[])
                 .error,
             0
         );
@@ -200,9 +200,9 @@ fn block_status_tells_holes_and_only_without_a_cipher_zeroes() {
         let disk = Disk::new(spec, cached());
         let mut talker = disk.client(true);
         assert_eq!(talker.write(1 << 20, &bytes(1 << 20, 1)).error, 0);
-        assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+        assert_eq!(talker.ask(RequestType::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
         let mut status = |flags, offset, length| -> Vec<(u32, u32)> {
-            let answer = talker.ask(Command::BlockStatus, flags, offset, length, &[]);
+            let answer = talker.ask(RequestType::BlockStatus, flags, offset, length, &[]);
             assert_eq!(answer.error, 0);
             let word = |b: &[u8]| u32::from_be_bytes(b.try_into().unwrap());
             answer.data.chunks(8).map(|d| (word(&d[..4]), word(&d[4..]))).collect()
@@ -220,9 +220,9 @@ fn trim_frees_space_below_where_discards_are_allowed() {
     let disk = Disk::new("cipher_null-ecb", cached());
     let mut talker = disk.client(true);
     assert_eq!(talker.write(0, &bytes(4 << 20, 1)).error, 0);
-    assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+    assert_eq!(talker.ask(RequestType::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
     let before = std::fs::metadata(disk.image()).unwrap().blocks();
-    assert_eq!(talker.ask(Command::Trim, CommandFlags::FUA, 0, 4 << 20, &[]).error, 0);
+    assert_eq!(talker.ask(RequestType::Trim, CommandFlags::FUA, 0, 4 << 20, &[]).error, 0);
     let after = std::fs::metadata(disk.image()).unwrap().blocks();
     assert!(after < before, "{after} < {before}");
 }
@@ -233,14 +233,17 @@ fn a_client_that_leaves_anywhere_harms_nobody() {
     let mut good = disk.client(true);
     assert_eq!(good.write(0, &bytes(4096, 9)).error, 0);
     let whole = |command, length: u32| {
-        let payload = vec![0; if command == Command::Write { length as usize } else { 0 }];
+        let payload = vec![0; if command == RequestType::Write { length as usize } else { 0 }];
         let header =
-            Request { flags: CommandFlags::empty(), command, cookie: [0; 8], offset: 1 << 20, length }
+            RequestHeader { flags: CommandFlags::empty(), command, cookie: [0; 8], offset: 1 << 20, length }
                 .encode();
         [&header[..], &payload].concat()
     };
-    let requests =
-        [whole(Command::Write, 4096), whole(Command::Write, 1 << 20), whole(Command::Read, 8 << 20)];
+    let requests = [
+        whole(RequestType::Write, 4096),
+        whole(RequestType::Write, 1 << 20),
+        whole(RequestType::Read, 8 << 20),
+    ];
     for request in &requests {
         for cut in [1, 27, 28, 29, 4000, 100_000, request.len()] {
             let mut leaver = disk.client(true);
@@ -287,8 +290,8 @@ fn child_with_a_client_that_never_reads_its_replies() {
     let mut lazy = disk.client(true);
     // Four times what the server may keep for one client, in as few requests as the socket takes unread.
     for i in 0..8u64 {
-        lazy.send(Command::Read, CommandFlags::empty(), 0, MAX_PAYLOAD, &[]);
-        lazy.send(Command::Read, CommandFlags::empty(), i << 20, 4096, &[]);
+        lazy.send(RequestType::Read, CommandFlags::empty(), 0, MAX_PAYLOAD, &[]);
+        lazy.send(RequestType::Read, CommandFlags::empty(), i << 20, 4096, &[]);
     }
     // Long enough to read it all, if that is what it does.
     let begun = Instant::now();
@@ -315,7 +318,7 @@ fn a_file_that_shrinks_fails_its_reads_with_eio_and_nothing_else() {
         let mut talker = disk.client(true);
         assert_eq!(talker.write(0, &bytes(4096, 2)).error, 0);
         StdOpenOptions::new().write(true).open(disk.image()).unwrap().set_len(1 << 20).unwrap();
-        let answer = talker.ask(Command::Read, CommandFlags::empty(), 2 << 20, 4096, &[]);
+        let answer = talker.ask(RequestType::Read, CommandFlags::empty(), 2 << 20, 4096, &[]);
         assert_eq!(answer.error, EIO);
         assert_eq!(talker.read(0, 4096), bytes(4096, 2));
     }
@@ -326,7 +329,7 @@ fn stopping_answers_what_was_sent_before() {
     let disk = Disk::new("aes-xts-plain64", direct());
     let mut talker = disk.client(true);
     for i in 0..64u64 {
-        talker.send(Command::Write, CommandFlags::empty(), i << 16, 1 << 16, &bytes(1 << 16, i));
+        talker.send(RequestType::Write, CommandFlags::empty(), i << 16, 1 << 16, &bytes(1 << 16, i));
     }
     // The first answer shows that the server is at work on them.
     assert_eq!(talker.answer(0).error, 0);

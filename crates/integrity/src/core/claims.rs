@@ -11,7 +11,7 @@ use super::lock;
 
 /// The claims of a volume.
 #[derive(Default)]
-pub(crate) struct Claims {
+pub(crate) struct BlockLocks {
     list: Mutex<List>,
     freed: Condvar,
 }
@@ -30,14 +30,14 @@ struct Entry {
 }
 
 /// Blocks that are claimed until this is dropped.
-pub(crate) struct Claim {
-    of: Arc<Claims>,
+pub(crate) struct BlockGuard {
+    of: Arc<BlockLocks>,
     number: u64,
 }
 
-impl Claims {
+impl BlockLocks {
     /// Waits until the blocks are there to be read, or `alone`: to be changed.
-    pub(crate) fn take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Claim {
+    pub(crate) fn take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> BlockGuard {
         let mut list = self.list();
         let number = list.add(blocks.clone(), alone);
         while list.meets(number, &blocks, alone) {
@@ -46,18 +46,18 @@ impl Claims {
             list.waiting -= 1;
         }
         drop(list);
-        Claim { of: self.clone(), number }
+        BlockGuard { of: self.clone(), number }
     }
 
     /// The same where nobody may wait.
-    pub(crate) fn try_take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Option<Claim> {
+    pub(crate) fn try_take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Option<BlockGuard> {
         let mut list = self.list();
         if list.meets(u64::MAX, &blocks, alone) {
             return None;
         }
         let number = list.add(blocks, alone);
         drop(list);
-        Some(Claim { of: self.clone(), number })
+        Some(BlockGuard { of: self.clone(), number })
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -82,7 +82,7 @@ impl List {
     }
 }
 
-impl Drop for Claim {
+impl Drop for BlockGuard {
     fn drop(&mut self) {
         let mut list = self.of.list();
         list.claims.retain(|c| c.number != self.number);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn reads_share_and_writes_do_not() {
-        let claims = Arc::new(Claims::default());
+        let claims = Arc::new(BlockLocks::default());
         let first = claims.take(0..4, false);
         let second = claims.try_take(3..5, false).expect("reads share");
         assert!(claims.try_take(3..4, true).is_none());
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_write_that_waits_is_not_overtaken_by_reads() {
-        let claims = Arc::new(Claims::default());
+        let claims = Arc::new(BlockLocks::default());
         let read = claims.take(0..1, false);
         std::thread::scope(|scope| {
             let write = scope.spawn(|| drop(claims.take(0..1, true)));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn many_threads_change_what_they_claim_alone() {
-        let claims = Arc::new(Claims::default());
+        let claims = Arc::new(BlockLocks::default());
         // Two counters that are equal whenever nobody is at their block.
         let cells: Vec<[AtomicU64; 2]> = (0..4).map(|_| Default::default()).collect();
         std::thread::scope(|scope| {

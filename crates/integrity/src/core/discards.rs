@@ -2,24 +2,24 @@
 
 use std::ops::Range;
 
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 use super::Core;
 use super::journal::Journal;
-use super::lower::{Lower, Side, Step, may_wait};
-use crate::{DISCARDED, Mode};
+use super::lower::{LowerDisks, Side, StepResult, may_wait};
+use crate::{DISCARDED, WriteMode};
 
 impl Core {
     pub(crate) fn takes_discards(&self) -> bool {
-        self.discards && self.hash.is_some() && !self.is_read_only() && self.mode != Mode::Inline
+        self.discards && self.hash.is_some() && !self.is_read_only() && self.mode != WriteMode::Inline
     }
 
     /// The blocks need not be kept; afterwards they read as anything, and without an error.
-    pub(crate) fn discard(&self, lower: &mut dyn Lower, offset: u64, len: u64) -> Step {
+    pub(crate) fn discard(&self, lower: &mut dyn LowerDisks, offset: u64, len: u64) -> StepResult {
         if !self.takes_discards() || len == 0 {
             return Ok(());
         }
-        self.check_writable(Kind::Discard, offset)?;
+        self.check_writable(IoKind::Discard, offset)?;
         may_wait(lower)?;
         let block = self.geometry.block_size() as u64;
         let blocks = offset / block..(offset + len) / block;
@@ -43,10 +43,10 @@ impl Core {
     /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the journal; what is left is given back.
     fn discard_torn(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         journal: &Journal,
         blocks: Range<u64>,
-    ) -> Step<Vec<Range<u64>>> {
+    ) -> StepResult<Vec<Range<u64>>> {
         let (tag_size, spb) = (self.geometry.tag_size() as u64, self.geometry.block_sectors());
         if 512 % tag_size == 0 {
             return Ok(vec![blocks]);
@@ -68,7 +68,7 @@ impl Core {
         Ok(ranges)
     }
 
-    fn discard_places(&self, lower: &mut dyn Lower, ranges: &[Range<u64>]) -> Step {
+    fn discard_places(&self, lower: &mut dyn LowerDisks, ranges: &[Range<u64>]) -> StepResult {
         let spb = self.geometry.block_sectors();
         let runs: Vec<_> = ranges.iter().flat_map(|blocks| self.runs(blocks.clone())).collect();
         for run in &runs {

@@ -6,33 +6,33 @@
 
 use std::ops::Range;
 
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
 use super::Core;
-use super::claims::Claim;
-use super::journal::Found;
-use super::lower::Step;
-use super::tag_cache::Held;
-use crate::Mode;
+use super::claims::BlockGuard;
+use super::journal::JournaledBlock;
+use super::lower::StepResult;
+use super::tag_cache::TagGuard;
+use crate::WriteMode;
 
 /// Blocks that are being read or written where they lie, in one run.
-pub(crate) struct Flight {
+pub(crate) struct BlockTransfer {
     /// Where they lie on the data device.
     pub(crate) place: u64,
     blocks: Range<u64>,
     writes: bool,
     verifies: bool,
     /// The pages in which their tags are; none where nobody wants tags.
-    held: Option<Held>,
+    held: Option<TagGuard>,
     /// What of them is in the journal.
-    found: Vec<Found>,
+    found: Vec<JournaledBlock>,
     /// Tags that are made here.
     own: Vec<u8>,
     /// Until everything above is done with.
-    _claim: Claim,
+    _claim: BlockGuard,
 }
 
-impl Flight {
+impl BlockTransfer {
     /// Whether some of its blocks are in the journal.
     pub(crate) fn is_in_journal(&self) -> bool {
         !self.found.is_empty()
@@ -41,28 +41,37 @@ impl Flight {
 
 impl Core {
     /// Begins to read blocks; `tags`: theirs are wanted. None: it has to be done by who may wait.
-    pub(crate) fn begin_read(&self, offset: u64, len: usize, tags: bool) -> Option<Flight> {
+    pub(crate) fn begin_read(&self, offset: u64, len: usize, tags: bool) -> Option<BlockTransfer> {
         let (blocks, claim) = self.claim_run(offset, len, false)?;
         let verifies = self.verifies(&blocks);
         let held = if tags || verifies { Some(self.hold(&blocks)?) } else { None };
         let found = self.journal.as_ref().map(|journal| journal.find(blocks.clone())).unwrap_or_default();
         let place = self.place(&blocks);
-        Some(Flight { place, blocks, writes: false, verifies, held, found, own: Vec::new(), _claim: claim })
+        Some(BlockTransfer {
+            place,
+            blocks,
+            writes: false,
+            verifies,
+            held,
+            found,
+            own: Vec::new(),
+            _claim: claim,
+        })
     }
 
     /// Begins to write blocks to their places. None, as above.
     ///
     /// # Errors
     /// A volume that takes no writes.
-    pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> Step<Option<Flight>> {
-        self.check_writable(Kind::Write, offset)?;
+    pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> StepResult<Option<BlockTransfer>> {
+        self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_some() {
             return Ok(None);
         }
         Ok(self.begin_to_write(offset, data))
     }
 
-    fn begin_to_write(&self, offset: u64, data: &[u8]) -> Option<Flight> {
+    fn begin_to_write(&self, offset: u64, data: &[u8]) -> Option<BlockTransfer> {
         let (blocks, claim) = self.claim_run(offset, data.len(), true)?;
         let held = self.hold(&blocks)?;
         if let Some(regions) = &self.regions
@@ -77,34 +86,34 @@ impl Core {
         }
         let place = self.place(&blocks);
         let (held, found) = (Some(held), Vec::new());
-        Some(Flight { place, blocks, writes: true, verifies: false, held, found, own, _claim: claim })
+        Some(BlockTransfer { place, blocks, writes: true, verifies: false, held, found, own, _claim: claim })
     }
 
     /// Ends one of which nothing was begun below.
-    pub(crate) fn give_up(&self, flight: &Flight) {
+    pub(crate) fn give_up(&self, flight: &BlockTransfer) {
         if let (true, Some(regions)) = (flight.writes, &self.regions) {
             regions.end(&self.sectors(&flight.blocks));
         }
     }
 
     /// Where on the metadata's device pages have to be read before the flight can end.
-    pub(crate) fn unread(&self, flight: &Flight) -> Option<Range<u64>> {
+    pub(crate) fn unread(&self, flight: &BlockTransfer) -> Option<Range<u64>> {
         self.cache.unread(flight.held.as_ref()?, flight.writes)
     }
 
     /// They were read, from byte `at` on.
-    pub(crate) fn pages_came(&self, flight: &Flight, at: u64, bytes: &[u8]) {
+    pub(crate) fn pages_came(&self, flight: &BlockTransfer, at: u64, bytes: &[u8]) {
         flight.held.iter().for_each(|held| self.cache.came(held, at, bytes));
     }
 
     /// Ends a read whose bytes and pages have come, or have not.
     pub(crate) fn end_read(
         &self,
-        flight: &Flight,
+        flight: &BlockTransfer,
         came: Result<(), Error>,
         data: &mut [u8],
         tags: &mut [u8],
-    ) -> Step {
+    ) -> StepResult {
         came?;
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
         let mut own = Vec::new();
@@ -118,7 +127,7 @@ impl Core {
         if let Some(held) = &flight.held
             && !self.cache.get(held, tags)
         {
-            return Err(no_tags(Kind::Read, offset).into());
+            return Err(no_tags(IoKind::Read, offset).into());
         }
         for known in &flight.found {
             let i = self.count(&(flight.blocks.start..known.block));
@@ -131,11 +140,16 @@ impl Core {
     }
 
     /// Ends a write whose bytes were written, or not; its pages have come before. Tags that were not made here are `tags`.
-    pub(crate) fn end_write(&self, flight: &Flight, written: Result<(), Error>, tags: &[u8]) -> Step {
+    pub(crate) fn end_write(
+        &self,
+        flight: &BlockTransfer,
+        written: Result<(), Error>,
+        tags: &[u8],
+    ) -> StepResult {
         let tags = if self.hash.is_some() { &flight.own[..] } else { tags };
         let kept = written.and_then(|()| match &flight.held {
             Some(held) if !self.cache.put(held, tags) => {
-                Err(no_tags(Kind::Write, flight.blocks.start * self.geometry.block_size() as u64))
+                Err(no_tags(IoKind::Write, flight.blocks.start * self.geometry.block_size() as u64))
             }
             _ => Ok(()),
         });
@@ -144,8 +158,8 @@ impl Core {
     }
 
     /// A claim on the blocks of a range, where they lie in one run and nobody else has them.
-    fn claim_run(&self, offset: u64, len: usize, alone: bool) -> Option<(Range<u64>, Claim)> {
-        if len == 0 || self.mode == Mode::Inline {
+    fn claim_run(&self, offset: u64, len: usize, alone: bool) -> Option<(Range<u64>, BlockGuard)> {
+        if len == 0 || self.mode == WriteMode::Inline {
             return None;
         }
         let blocks = self.blocks(offset, len);
@@ -157,7 +171,7 @@ impl Core {
         Some((blocks, claim))
     }
 
-    fn hold(&self, blocks: &Range<u64>) -> Option<Held> {
+    fn hold(&self, blocks: &Range<u64>) -> Option<TagGuard> {
         let tag = self.geometry.place(self.sectors(blocks).start).tag;
         self.cache.hold(tag, self.count(blocks) * self.geometry.tag_size())
     }
@@ -167,6 +181,6 @@ impl Core {
     }
 }
 
-fn no_tags(kind: Kind, offset: u64) -> Error {
+fn no_tags(kind: IoKind, offset: u64) -> Error {
     kind.failed(offset, "the tags were not read", rustix::io::Errno::IO)
 }

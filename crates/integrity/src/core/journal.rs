@@ -26,17 +26,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use super::lock;
-use super::lower::{Lower, Side, Step, may_wait};
+use super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::open::as_device_error;
-use crate::{Geometry, Journal as Sections, Round};
+use crate::{JournalFormat, JournalRound, VolumeGeometry};
 
 /// Bytes of sections that are written together.
 const TOGETHER: usize = 1 << 20;
 
 /// A volume's journal.
 pub(super) struct Journal {
-    geometry: Geometry,
-    sections: Sections,
+    geometry: VolumeGeometry,
+    sections: JournalFormat,
     /// Sections that may be in use at a time.
     window: usize,
     /// From so many on, they are copied back.
@@ -56,7 +56,7 @@ struct State {
     /// The number of the oldest.
     first: u64,
     /// The place and the round of the next one.
-    next: (u32, Round),
+    next: (u32, JournalRound),
     /// Numbers below are written.
     written: u64,
     /// Numbers below are durable.
@@ -83,7 +83,7 @@ struct Slot {
 
 struct Section {
     index: u32,
-    round: Round,
+    round: JournalRound,
     /// Numbers below are durable before it is written.
     after: u64,
     image: RwLock<Vec<u8>>,
@@ -96,14 +96,14 @@ struct Location {
 }
 
 /// A block whose newest data are in the journal.
-pub(super) struct Found {
+pub(super) struct JournaledBlock {
     pub(super) block: u64,
     section: Arc<Section>,
     location: Location,
 }
 
 /// Entries that somebody copies into.
-struct Taken {
+struct ReservedEntries {
     section: Arc<Section>,
     number: u64,
     entries: Range<usize>,
@@ -112,9 +112,9 @@ struct Taken {
 impl Journal {
     /// A journal that goes on with section `next.0` in round `next.1`, and keeps up to `bytes` of sections in memory.
     pub(super) fn new(
-        geometry: Geometry,
-        sections: Sections,
-        next: (u32, Round),
+        geometry: VolumeGeometry,
+        sections: JournalFormat,
+        next: (u32, JournalRound),
         (bytes, watermark): (usize, u8),
     ) -> Self {
         let most = usize::try_from(geometry.sections()).unwrap_or(usize::MAX);
@@ -169,7 +169,7 @@ impl Journal {
     }
 
     /// Up to `wanted` entries of one section.
-    fn take(&self, wanted: usize) -> Option<Taken> {
+    fn take(&self, wanted: usize) -> Option<ReservedEntries> {
         let room = self.geometry.section().entries();
         let mut state = self.state();
         if state.slots.back().is_none_or(|last| last.closed) {
@@ -185,17 +185,17 @@ impl Journal {
         last.filling += 1;
         last.closed = last.entries == room;
         let section = last.section.clone();
-        Some(Taken { section, number, entries })
+        Some(ReservedEntries { section, number, entries })
     }
 
     /// The blocks of a range that are here, in their order. Whoever calls has a claim on them.
-    pub(super) fn find(&self, blocks: Range<u64>) -> Vec<Found> {
+    pub(super) fn find(&self, blocks: Range<u64>) -> Vec<JournaledBlock> {
         let state = self.state();
         state.newest.range(blocks).map(|(&block, &location)| state.found(block, location)).collect()
     }
 
     /// Copies out what was found.
-    pub(super) fn get(&self, found: &Found, data: &mut [u8], tag: &mut [u8]) {
+    pub(super) fn get(&self, found: &JournaledBlock, data: &mut [u8], tag: &mut [u8]) {
         let image = found.section.image.read().unwrap_or_else(PoisonError::into_inner);
         let (shape, entry) = (self.geometry.section(), found.location.entry);
         shape.block(&image, entry, data);
@@ -221,7 +221,7 @@ impl Journal {
     }
 
     /// Makes durable what was put before. One commit does for all who wait for it.
-    pub(super) fn flush(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn flush(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         let all = {
             let state = self.state();
@@ -236,13 +236,19 @@ impl Journal {
     }
 
     /// Writes the sections that are full.
-    pub(super) fn write_full(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn write_full(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let mut memory = lock(&self.commits);
         self.commit(lower, &mut memory, false, false)
     }
 
     /// Writes the closed sections in their order; `close`: the one that is being filled, too; `durable`: all are on the disk then.
-    fn commit(&self, lower: &mut dyn Lower, memory: &mut Vec<u8>, close: bool, durable: bool) -> Step {
+    fn commit(
+        &self,
+        lower: &mut dyn LowerDisks,
+        memory: &mut Vec<u8>,
+        close: bool,
+        durable: bool,
+    ) -> StepResult {
         let (first, sections) = self.closed(close);
         let end = first + sections.len() as u64;
         // A single section after durable ones needs no flush of everything.
@@ -308,7 +314,7 @@ impl Journal {
     }
 
     /// Writes a ring of unused sections, so that nothing is replayed. All was copied back.
-    pub(super) fn clear(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn clear(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let _commits = lock(&self.commits);
         let (free, round) = {
             let state = self.state();
@@ -331,7 +337,7 @@ impl Journal {
 
 impl State {
     /// Takes the next section of the ring.
-    fn open_section(&mut self, geometry: &Geometry) {
+    fn open_section(&mut self, geometry: &VolumeGeometry) {
         let (index, round) = self.next;
         self.next = match index + 1 {
             end if end == geometry.sections() => (0, round.next()),
@@ -362,8 +368,8 @@ impl State {
         self.slots.push_back(Slot { section, entries: 0, filling: 0, closed: false, since: Instant::now() });
     }
 
-    fn found(&self, block: u64, location: Location) -> Found {
-        Found { block, section: self.slots[slot(self, location.section)].section.clone(), location }
+    fn found(&self, block: u64, location: Location) -> JournaledBlock {
+        JournaledBlock { block, section: self.slots[slot(self, location.section)].section.clone(), location }
     }
 }
 
@@ -374,11 +380,11 @@ fn slot(state: &State, number: u64) -> usize {
 
 /// Writes sections of which no entry is used, each in its round, durably.
 pub(super) fn write_unused(
-    lower: &mut dyn Lower,
-    geometry: &Geometry,
-    sections: &Sections,
-    ring: impl Iterator<Item = (u32, Round)>,
-) -> Step {
+    lower: &mut dyn LowerDisks,
+    geometry: &VolumeGeometry,
+    sections: &JournalFormat,
+    ring: impl Iterator<Item = (u32, JournalRound)>,
+) -> StepResult {
     let mut image = sections.section();
     for (index, round) in ring {
         geometry.section().clear(&mut image);

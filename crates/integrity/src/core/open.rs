@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::Core;
-use super::claims::Claims;
+use super::claims::BlockLocks;
 use super::journal::Journal;
 use super::recalculate::Recalculation;
 use super::regions::Regions;
-use super::status::Mismatches;
+use super::status::MismatchLog;
 use super::tag_cache::TagCache;
-use crate::{Disks, Error, Mode, Options, Result};
+use crate::{Disks, Error, OpenSettings, Result, WriteMode};
 
 /// What a running volume may use, and how long it waits. Nothing of this is on the disk.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RunSettings {
     /// Bytes of tags that are kept in memory.
     pub tag_cache: usize,
     /// Bytes of the journal that are kept in memory: of what is in use of it.
@@ -31,7 +31,7 @@ pub struct Settings {
     pub workers: usize,
 }
 
-impl Default for Settings {
+impl Default for RunSettings {
     fn default() -> Self {
         Self {
             tag_cache: 16 << 20,
@@ -51,14 +51,14 @@ impl Core {
     /// What the superblock, the journal or the options do not allow, and `Io`.
     pub(crate) fn open(
         disks: &Disks<'_>,
-        options: &Options,
-        settings: &Settings,
+        options: &OpenSettings,
+        settings: &RunSettings,
         tuple: usize,
     ) -> Result<Self> {
         let mode = options.mode;
         let opened = crate::open(disks, options)?;
         let recalculation = match (&opened.bitmap, opened.recalculation()) {
-            _ if mode == Mode::Recovery => Recalculation::none(),
+            _ if mode == WriteMode::Recovery => Recalculation::none(),
             (Some(bitmap), None) if bitmap.dirty().next().is_none() => Recalculation::none(),
             // Where none is left the superblock is to say so.
             (Some(_), _) => Recalculation::from(0, true),
@@ -66,7 +66,7 @@ impl Core {
             (None, None) => Recalculation::none(),
         };
         let geometry = opened.geometry;
-        let journal = opened.journal.clone().filter(|_| mode == Mode::Journal).map(|sections| {
+        let journal = opened.journal.clone().filter(|_| mode == WriteMode::Journal).map(|sections| {
             let memory = (settings.journal_memory, settings.watermark);
             Journal::new(geometry, sections, opened.next, memory)
         });
@@ -77,14 +77,14 @@ impl Core {
             discards: options.allow_discards,
             tuple,
             settings: settings.clone(),
-            claims: Arc::new(Claims::default()),
+            claims: Arc::new(BlockLocks::default()),
             cache: TagCache::new(geometry.start() * 512, settings.tag_cache),
             journal,
             sections: opened.journal,
             regions: opened.bitmap.map(Regions::new),
             recalculation,
             superblock: Mutex::new((opened.superblock, options.journal_mac.clone())),
-            mismatches: Mismatches::default(),
+            mismatches: MismatchLog::default(),
             failed: OnceLock::new(),
             read_only: false,
             closed: false.into(),

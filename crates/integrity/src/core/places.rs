@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use super::Core;
 use super::journal::Journal;
-use super::lower::{Lower, Side, Step, Stop};
-use crate::Mode;
+use super::lower::{LowerDisks, Side, StepResult, Stop};
+use crate::WriteMode;
 
 impl Core {
     /// From the journal what is there, the rest from its place.
     pub(super) fn read_newest(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         blocks: &Range<u64>,
         data: &mut [u8],
         tags: &mut [u8],
-    ) -> Step {
+    ) -> StepResult {
         let found = self.journal.as_ref().map(|journal| journal.find(blocks.clone())).unwrap_or_default();
         let mut next = blocks.start;
         for known in &found {
@@ -34,19 +34,19 @@ impl Core {
     /// Blocks from their places. `data` and `tags` begin with the block `first`; no tags: none are wanted.
     pub(super) fn read_places(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         blocks: Range<u64>,
         first: u64,
         data: &mut [u8],
         tags: &mut [u8],
-    ) -> Step {
+    ) -> StepResult {
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
         for run in self.runs(blocks) {
             let place = self.geometry.place(run.start * self.geometry.block_sectors());
             let (from, to) = (self.count(&(first..run.start)), self.count(&(first..run.end)));
             let data = &mut data[from * size..to * size];
             let tags = tags.get_mut(from * tag_size..to * tag_size).unwrap_or_default();
-            if self.mode == Mode::Inline {
+            if self.mode == WriteMode::Inline {
                 let mut tuples = vec![0; (to - from) * self.tuple];
                 lower.read_tagged(place.data, data, &mut tuples)?;
                 let pairs = tags.chunks_exact_mut(tag_size).zip(tuples.chunks_exact(self.tuple));
@@ -63,12 +63,12 @@ impl Core {
 
     pub(super) fn write_to_journal(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         journal: &Journal,
         blocks: &Range<u64>,
         data: &[u8],
         tags: &[u8],
-    ) -> Step {
+    ) -> StepResult {
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
         let (mut next, mut done) = (blocks.start, 0);
         while next < blocks.end {
@@ -87,18 +87,18 @@ impl Core {
 
     pub(super) fn write_places(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         blocks: Range<u64>,
         data: &[u8],
         tags: &[u8],
-    ) -> Step {
+    ) -> StepResult {
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
         let first = blocks.start;
         for run in self.runs(blocks) {
             let place = self.geometry.place(run.start * self.geometry.block_sectors());
             let (from, to) = (self.count(&(first..run.start)), self.count(&(first..run.end)));
             let (data, tags) = (&data[from * size..to * size], &tags[from * tag_size..to * tag_size]);
-            let written = if self.mode == Mode::Inline {
+            let written = if self.mode == WriteMode::Inline {
                 let mut tuples = vec![0; (to - from) * self.tuple];
                 let pairs = tags.chunks_exact(tag_size).zip(tuples.chunks_exact_mut(self.tuple));
                 pairs.for_each(|(tag, tuple)| tuple[..tag_size].copy_from_slice(tag));

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::journal::write_unused;
-use super::{Core, Lower, Side, Step};
-use crate::{Flags, Mode, Round};
+use super::{Core, LowerDisks, Side, StepResult};
+use crate::{Flags, JournalRound, WriteMode};
 
 /// Bytes of data of a step.
 const STEP: u64 = 1 << 20;
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// Makes the tags of some blocks anew. False: there are none left.
-    pub(crate) fn recalculate(&self, lower: &mut dyn Lower) -> Step<bool> {
+    pub(crate) fn recalculate(&self, lower: &mut dyn LowerDisks) -> StepResult<bool> {
         if !self.is_recalculating() {
             return Ok(false);
         }
@@ -80,7 +80,7 @@ impl Core {
                 self.read_places(lower, blocks.clone(), blocks.start, &mut data, &mut [])?;
                 hash.make(from, &data, &mut tags);
                 match self.mode {
-                    Mode::Inline => self.write_places(lower, blocks.clone(), &data, &tags),
+                    WriteMode::Inline => self.write_places(lower, blocks.clone(), &data, &tags),
                     _ => self.cache.write(lower, place.tag, &tags),
                 }
             };
@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// Writes down how far it is, once all tags before are durable. Of a bitmap the bits say it, until all is done.
-    fn keep_progress(&self, lower: &mut dyn Lower) -> Step {
+    fn keep_progress(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let done = self.recalculation.done.load(SeqCst);
         self.flush_places(lower)?;
         if self.recalculation.follows_bitmap() && done < self.geometry.provided() {
@@ -122,14 +122,14 @@ impl Core {
     }
 
     /// Leaves the superblock as a volume that is closed has it. Tags that are still wrong keep the bitmap, which says where.
-    pub(super) fn close_superblock(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn close_superblock(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if let Some(regions) = &self.regions {
             if !regions.is_all_sound() {
                 return regions.sweep(lower, &self.cache, Duration::ZERO);
             }
             if let Some(sections) = &self.sections {
                 // One that was never used, where the bitmap is.
-                let ring = (0..self.geometry.sections()).map(|index| (index, Round::FIRST));
+                let ring = (0..self.geometry.sections()).map(|index| (index, JournalRound::FIRST));
                 write_unused(lower, &self.geometry, sections, ring)?;
             }
             {
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Writes the superblock, durably.
-    pub(super) fn write_superblock(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn write_superblock(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let bytes = {
             let guard = self.superblock();
             let (superblock, mac) = &*guard;

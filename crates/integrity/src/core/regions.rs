@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::lock;
-use super::lower::{Lower, Side, Step, may_wait};
+use super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::tag_cache::TagCache;
 use crate::Bitmap;
 
@@ -43,7 +43,7 @@ impl Regions {
     }
 
     /// Before sectors are written. [`Regions::end`] follows, if this is well.
-    pub(super) fn begin(&self, lower: &mut dyn Lower, sectors: &Range<u64>) -> Step {
+    pub(super) fn begin(&self, lower: &mut dyn LowerDisks, sectors: &Range<u64>) -> StepResult {
         if self.state().enter(sectors) {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Regions {
     }
 
     /// Takes away the bits of regions where nobody writes, if there are any for so long.
-    pub(super) fn sweep(&self, lower: &mut dyn Lower, tags: &TagCache, after: Duration) -> Step {
+    pub(super) fn sweep(&self, lower: &mut dyn LowerDisks, tags: &TagCache, after: Duration) -> StepResult {
         if self.state().since.is_none_or(|since| since.elapsed() < after) {
             return Ok(());
         }

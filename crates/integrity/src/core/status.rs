@@ -10,7 +10,7 @@ const FIRST: usize = 16;
 
 /// Counters of a running volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct IntegrityStatus {
     /// Blocks that were read and whose tags are others.
     pub mismatches: u64,
     /// The first sectors that did, in the order in which they were met.
@@ -25,12 +25,12 @@ pub struct Status {
 
 /// Blocks that failed.
 #[derive(Default)]
-pub(super) struct Mismatches {
+pub(super) struct MismatchLog {
     count: AtomicU64,
     first: Mutex<Vec<u64>>,
 }
 
-impl Mismatches {
+impl MismatchLog {
     pub(super) fn add(&self, sector: u64) {
         self.count.fetch_add(1, Relaxed);
         let mut first = lock(&self.first);

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::lock;
-use super::lower::{Lower, Side, Step, may_wait};
-pub(crate) use held::Held;
+use super::lower::{LowerDisks, Side, StepResult, may_wait};
+pub(crate) use held::TagGuard;
 
 /// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in it.
 pub(crate) const PAGE: usize = 4096;
@@ -67,7 +67,7 @@ impl TagCache {
     }
 
     /// Reads tags that lie at byte `at` of the metadata's device, behind the base.
-    pub(crate) fn read(&self, lower: &mut dyn Lower, at: u64, tags: &mut [u8]) -> Step {
+    pub(crate) fn read(&self, lower: &mut dyn LowerDisks, at: u64, tags: &mut [u8]) -> StepResult {
         let mut done = 0;
         for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
             self.with(lower, number, false, |page| {
@@ -79,7 +79,7 @@ impl TagCache {
     }
 
     /// Changes them, in memory.
-    pub(crate) fn write(&self, lower: &mut dyn Lower, at: u64, tags: &[u8]) -> Step {
+    pub(crate) fn write(&self, lower: &mut dyn LowerDisks, at: u64, tags: &[u8]) -> StepResult {
         let mut done = 0;
         for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
             let page = self.with(lower, number, len == PAGE, |page| {
@@ -92,7 +92,7 @@ impl TagCache {
     }
 
     /// Makes all of them the same byte.
-    pub(crate) fn fill(&self, lower: &mut dyn Lower, at: u64, len: usize, value: u8) -> Step {
+    pub(crate) fn fill(&self, lower: &mut dyn LowerDisks, at: u64, len: usize, value: u8) -> StepResult {
         let bytes = vec![value; PAGE.min(len)];
         let mut done = 0;
         while done < len {
@@ -104,7 +104,7 @@ impl TagCache {
     }
 
     /// Writes everything that was changed, in runs. It is not durable before the device was flushed.
-    pub(crate) fn write_back(&self, lower: &mut dyn Lower) -> Step {
+    pub(crate) fn write_back(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         let mut memory = lock(&self.writer);
         // The references keep the pages until they are written.
@@ -158,11 +158,11 @@ impl TagCache {
     /// Calls `use_it` with a page, which is read first unless all of it is to be `replaced`.
     fn with(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         number: u64,
         replaced: bool,
         use_it: impl FnOnce(&mut [u8]),
-    ) -> Step<Arc<Page>> {
+    ) -> StepResult<Arc<Page>> {
         let page = self.page(lower, number)?;
         // Nobody waits for the page's lock while it is read. Whoever reads it at the same time reads the same: it is only changed here,
         // and not forgotten while somebody refers to it.
@@ -182,7 +182,7 @@ impl TagCache {
     }
 
     /// The page, known from now on; room is made for it.
-    fn page(&self, lower: &mut dyn Lower, number: u64) -> Step<Arc<Page>> {
+    fn page(&self, lower: &mut dyn LowerDisks, number: u64) -> StepResult<Arc<Page>> {
         loop {
             let mut pages = self.pages();
             if let Some(page) = pages.known.get(&number) {

@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use underseal_cipher::Key;
 
-use super::{Core, Settings};
-use crate::{Disks, Format, Hash, JournalCrypt, Mode, Options};
+use super::{Core, RunSettings};
+use crate::{Disks, JournalCrypt, KeyedHash, NewSuperblock, OpenSettings, WriteMode};
 use machine::Machine;
 
 /// A volume to be tried.
 #[derive(Clone)]
 struct Case {
     name: &'static str,
-    options: Options,
-    format: Format,
+    options: OpenSettings,
+    format: NewSuperblock,
     /// Sections of the journal.
     sections: u64,
     meta: bool,
@@ -36,13 +36,14 @@ const SIZE: usize = 96 << 10;
 impl Case {
     fn new(
         name: &'static str,
-        mode: Mode,
-        hash: Option<Hash>,
+        mode: WriteMode,
+        hash: Option<KeyedHash>,
         block_size: u32,
         tag_size: Option<u16>,
     ) -> Self {
-        let options = Options { hash, ..Options::new(mode) };
-        let format = Format { tag_size, block_size, interleave_sectors: Some(64), ..Format::default() };
+        let options = OpenSettings { hash, ..OpenSettings::new(mode) };
+        let format =
+            NewSuperblock { tag_size, block_size, interleave_sectors: Some(64), ..NewSuperblock::default() };
         Self { name, options, format, sections: 3, meta: false }
     }
 
@@ -50,7 +51,7 @@ impl Case {
         Self { sections, ..self }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut OpenSettings)) -> Self {
         change(&mut self.options);
         self
     }
@@ -61,12 +62,12 @@ impl Case {
 
     /// A formatted volume, all of whose blocks are zeros with their tags.
     fn machine(&self) -> Machine {
-        let inline = self.options.mode == Mode::Inline;
+        let inline = self.options.mode == WriteMode::Inline;
         let has_mac = self.options.journal_mac.is_some();
         let made = || self.options.hash.as_ref().unwrap().size() as u16;
         let tag_size = self.format.tag_size.unwrap_or_else(made);
         let log2 = (self.format.block_size / 512).ilog2() as u8;
-        let section = crate::Section::new(log2, tag_size, has_mac).unwrap();
+        let section = crate::SectionShape::new(log2, tag_size, has_mac).unwrap();
         let journal = self.sections as usize * section.bytes();
         let before = self.options.start as usize * 512;
         let (data, meta) = match self.meta {
@@ -79,12 +80,12 @@ impl Case {
             let (data, other) = (machine.disk(0), machine.disk(1));
             let disks = Disks { data: &data, meta: self.meta.then_some(&other) };
             let journal_sectors = Some(self.sections * section.sectors() as u64);
-            let format = Format { journal_sectors, ..self.format.clone() };
+            let format = NewSuperblock { journal_sectors, ..self.format.clone() };
             let superblock = format.superblock(&self.options, disks.sizes().unwrap()).unwrap();
             crate::format(&disks, &self.options, &superblock).unwrap();
         }
         // Tags of zeros, without a journal.
-        let mode = if inline { Mode::Inline } else { Mode::Direct };
+        let mode = if inline { WriteMode::Inline } else { WriteMode::Direct };
         let direct = self.clone().with(|options| options.mode = mode);
         let core = direct.open(&machine);
         let mut way = machine.way();
@@ -107,22 +108,22 @@ impl Case {
     fn try_open(&self, machine: &Machine) -> crate::Result<Core> {
         let (data, other) = (machine.disk(0), machine.disk(1));
         let disks = Disks { data: &data, meta: self.meta.then_some(&other) };
-        let settings = Settings {
+        let settings = RunSettings {
             tag_cache: 0,
             bitmap_time: Duration::ZERO,
             commit_time: Duration::from_secs(3600),
-            ..Settings::default()
+            ..RunSettings::default()
         };
         Core::open(&disks, &self.options, &settings, TUPLE)
     }
 }
 
-fn hash(name: &str) -> Option<Hash> {
-    Some(Hash::new(name, None).unwrap())
+fn hash(name: &str) -> Option<KeyedHash> {
+    Some(KeyedHash::new(name, None).unwrap())
 }
 
-fn keyed(name: &str) -> Option<Hash> {
-    Some(Hash::new(name, Some(&key(7, 32))).unwrap())
+fn keyed(name: &str) -> Option<KeyedHash> {
+    Some(KeyedHash::new(name, Some(&key(7, 32))).unwrap())
 }
 
 fn key(byte: u8, len: usize) -> Key {
@@ -131,7 +132,7 @@ fn key(byte: u8, len: usize) -> Key {
 
 /// Volumes with a journal: blocks and tags of several sizes, journals of one section and more, everything that protects a journal.
 fn journals() -> Vec<Case> {
-    let j = Mode::Journal;
+    let j = WriteMode::Journal;
     vec![
         Case::new("512 crc32c in 255", j, hash("crc32c"), 512, Some(255)),
         Case::new("512 crc32c in 255, one section", j, hash("crc32c"), 512, Some(255)).sections(1),
@@ -153,8 +154,8 @@ fn journals() -> Vec<Case> {
 }
 
 fn bitmaps() -> Vec<Case> {
-    let b = Mode::Bitmap;
-    let fine = |options: &mut Options| options.sectors_per_bit = Some(16);
+    let b = WriteMode::Bitmap;
+    let fine = |options: &mut OpenSettings| options.sectors_per_bit = Some(16);
     vec![
         Case::new("512 crc32c, bitmap", b, hash("crc32c"), 512, Some(255)).with(fine),
         Case::new("4096 sha256, bitmap", b, hash("sha256"), 4096, Some(200)).with(fine).meta(),
@@ -172,7 +173,7 @@ fn bitmaps() -> Vec<Case> {
 }
 
 fn directs() -> Vec<Case> {
-    let d = Mode::Direct;
+    let d = WriteMode::Direct;
     vec![
         Case::new("512 crc32c, direct", d, hash("crc32c"), 512, None).sections(1),
         Case::new("4096 handed 28, direct", d, None, 4096, Some(28)).sections(1),
@@ -181,5 +182,5 @@ fn directs() -> Vec<Case> {
 }
 
 fn inline() -> Case {
-    Case::new("inline", Mode::Inline, hash("sha256"), 512, None)
+    Case::new("inline", WriteMode::Inline, hash("sha256"), 512, None)
 }

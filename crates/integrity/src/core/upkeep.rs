@@ -3,32 +3,32 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 use super::journal::Journal;
-use super::lower::{Lower, Side, Step, may_wait};
+use super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::{Core, lock};
-use crate::Mode;
+use crate::WriteMode;
 
 impl Core {
     /// Everything that was written before is on stable storage.
-    pub(crate) fn flush(&self, lower: &mut dyn Lower) -> Step {
+    pub(crate) fn flush(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
-        self.check(Kind::Flush, 0)?;
+        self.check(IoKind::Flush, 0)?;
         if self.is_read_only() {
             return Ok(());
         }
         let done = match (&self.journal, self.mode) {
             (Some(journal), _) => journal.flush(lower),
-            (None, Mode::Inline) => lower.flush(Side::Data),
+            (None, WriteMode::Inline) => lower.flush(Side::Data),
             (None, _) => self.flush_places(lower),
         };
         self.last(done)?;
         // What failed in another thread meanwhile may be what this was to keep.
-        self.check(Kind::Flush, 0)
+        self.check(IoKind::Flush, 0)
     }
 
-    pub(super) fn flush_places(&self, lower: &mut dyn Lower) -> Step {
+    pub(super) fn flush_places(&self, lower: &mut dyn LowerDisks) -> StepResult {
         self.cache.write_back(lower)?;
         lower.flush_all()
     }
@@ -40,11 +40,11 @@ impl Core {
     }
 
     /// What is to be done now and then: full sections are written, blocks copied back, old things made durable.
-    pub(crate) fn tend(&self, lower: &mut dyn Lower) -> Step {
+    pub(crate) fn tend(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if self.is_read_only() {
             return Ok(());
         }
-        self.check(Kind::Write, 0)?;
+        self.check(IoKind::Write, 0)?;
         let done = if let Some(journal) = &self.journal {
             let is_old =
                 journal.waits_since().is_some_and(|since| since.elapsed() >= self.settings.commit_time);
@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Tags do not stay in memory for long, or until there is no room for others: who is killed without losing power loses few.
-    fn age(&self, lower: &mut dyn Lower) -> Step {
+    fn age(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let is_due = {
             let mut aged = lock(&self.aged);
             let is_due = aged.elapsed() >= Duration::from_secs(1) || self.cache.is_crowded();
@@ -74,7 +74,7 @@ impl Core {
     }
 
     /// Leaves the volume clean. Nobody else is at it any more; what still comes fails.
-    pub(crate) fn close(&self, lower: &mut dyn Lower) -> Step {
+    pub(crate) fn close(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if self.is_read_only() {
             return Ok(());
         }
@@ -82,18 +82,18 @@ impl Core {
             return Ok(());
         }
         // What could not be written must be seen by whoever opens it next: nothing is called clean.
-        self.check(Kind::Flush, 0)?;
+        self.check(IoKind::Flush, 0)?;
         self.closed.store(true, SeqCst);
         let done = self.close_all(lower);
         self.last(done)
     }
 
-    fn close_all(&self, lower: &mut dyn Lower) -> Step {
+    fn close_all(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if let Some(journal) = &self.journal {
             journal.empty(lower, &self.cache)?;
             journal.clear(lower)?;
         }
-        if self.mode == Mode::Inline {
+        if self.mode == WriteMode::Inline {
             return lower.flush(Side::Data);
         }
         self.flush_places(lower)?;

@@ -6,13 +6,13 @@ use underseal_device::Device;
 
 use super::IntegrityDevice;
 use super::lower::DeviceDisk;
-use crate::{Disks, Error, ErrorKind, Geometry, Mode, Options, Result};
+use crate::{Disks, Error, ErrorKind, OpenSettings, Result, VolumeGeometry, WriteMode};
 
 /// The devices as a volume is opened on them. What cannot be is refused before anything is written.
 pub(super) fn below(
     data: &Arc<dyn Device>,
     meta: &Option<Arc<dyn Device>>,
-    options: &Options,
+    options: &OpenSettings,
 ) -> Result<(DeviceDisk, Option<DeviceDisk>)> {
     let disk = DeviceDisk::new(&**data)?;
     let meta_disk = meta.as_deref().map(DeviceDisk::new).transpose()?;
@@ -27,7 +27,12 @@ impl IntegrityDevice {
     ///
     /// # Errors
     /// `Unsupported`, `BadOption`, which say why.
-    pub fn fits(volume: &Geometry, mode: Mode, data: &dyn Device, meta: Option<&dyn Device>) -> Result<()> {
+    pub fn fits(
+        volume: &VolumeGeometry,
+        mode: WriteMode,
+        data: &dyn Device,
+        meta: Option<&dyn Device>,
+    ) -> Result<()> {
         let (block, start) = (volume.block_size() as u64, volume.start() * 512);
         let below = data.geometry();
         let (least, of_meta) =
@@ -41,11 +46,11 @@ impl IntegrityDevice {
                 "blocks of {block} bytes from byte {start} on cannot be written to a device with blocks of {least} bytes"
             ));
         }
-        if mode == Mode::Inline && least != block {
+        if mode == WriteMode::Inline && least != block {
             return refuse(format!("the device keeps tags for blocks of {least} bytes, not of {block}"));
         }
         let (tuple, tag_size) = (below.tag_size as usize, volume.tag_size());
-        if mode == Mode::Inline && tuple < tag_size {
+        if mode == WriteMode::Inline && tuple < tag_size {
             let context = format!(
                 "mode I wants a device that keeps {tag_size} bytes with each block; this one keeps {tuple}"
             );

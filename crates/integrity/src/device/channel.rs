@@ -5,18 +5,19 @@ mod moving;
 use std::sync::Arc;
 
 use underseal_device::{
-    Arena, Awaited, Below, Buffer, Channel, Finished, Io, Kind, Now, Ring, Started, Token, monotonic,
+    Arena, Buffer, Channel, Finished, Immediate, Io, IoKind, LowerToken, ReplyReceiver, Ring, RingToken,
+    Started, monotonic,
 };
 
-use self::moving::{Again, BITS, DATA, Moving, TAGS};
-use super::jobs::Job;
-use super::lower::AtOnce;
+use self::moving::{BITS, DATA, PartContinuation, RingTransfer, TAGS};
+use super::jobs::QueuedRequest;
+use super::lower::NonWaitingLower;
 use super::{Shared, as_result, untagged};
-use crate::core::{Flight, Side, Step, Stop};
+use crate::core::{BlockTransfer, Side, StepResult, Stop};
 
 /// Memory for pages of tags that are being read.
 const ROOM: usize = 1 << 20;
-/// What the channel is woken for, beside what [`Awaited`] takes: the time to start again what the ring had no room for.
+/// What the channel is woken for, beside what [`ReplyReceiver`] takes: the time to start again what the ring had no room for.
 const CLOCK: u8 = 2;
 /// How soon that is.
 const SOON: std::time::Duration = std::time::Duration::from_millis(2);
@@ -28,21 +29,21 @@ fn no_bell(e: std::io::Error) -> underseal_device::Error {
     underseal_device::Error::new(underseal_device::ErrorKind::Open, "no descriptor is left").with_source(e)
 }
 
-fn as_now(step: Step) -> Now {
+fn as_now(step: StepResult) -> Immediate {
     match step {
-        Ok(()) => Now::Done,
-        Err(Stop::Blocked(n)) => Now::Blocked(n),
-        Err(Stop::Failed(e)) => Now::Failed(e),
+        Ok(()) => Immediate::Done,
+        Err(Stop::Blocked(n)) => Immediate::Blocked(n),
+        Err(Stop::Failed(e)) => Immediate::Failed(e),
     }
 }
 
 /// A queue's channel.
 pub(super) struct IntegrityChannel {
-    lower: AtOnce,
+    lower: NonWaitingLower,
     shared: Arc<Shared>,
-    awaited: Awaited<Finished>,
+    awaited: ReplyReceiver<Finished>,
     /// Requests in the ring, by slot.
-    moving: Vec<Option<Moving>>,
+    moving: Vec<Option<RingTransfer>>,
     /// Those of them of which something has to be started again.
     again: Vec<u32>,
     ticks: bool,
@@ -54,10 +55,10 @@ pub(super) struct IntegrityChannel {
 impl IntegrityChannel {
     /// For `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> underseal_device::Result<Self> {
-        let awaited = Awaited::new(depth).map_err(no_bell)?;
+        let awaited = ReplyReceiver::new(depth).map_err(no_bell)?;
         let parts = depth.saturating_mul(1 << BITS);
         Ok(Self {
-            lower: AtOnce::new(&*shared.data, shared.meta.as_deref(), parts)?,
+            lower: NonWaitingLower::new(&*shared.data, shared.meta.as_deref(), parts)?,
             shared,
             awaited,
             moving: (0..depth).map(|_| None).collect(),
@@ -68,40 +69,40 @@ impl IntegrityChannel {
         })
     }
 
-    fn after_write(&self, step: Step) -> Now {
+    fn after_write(&self, step: StepResult) -> Immediate {
         self.shared.rouse_keeper();
         as_now(step)
     }
 }
 
 impl Channel for IntegrityChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         as_now(self.shared.core.read(&mut self.lower, offset, data, &mut []))
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         if self.shared.geometry.tag_size > 0 {
-            return Now::Failed(untagged(Kind::Write, offset));
+            return Immediate::Failed(untagged(IoKind::Write, offset));
         }
         let step = self.shared.core.write(&mut self.lower, offset, data, &[]);
         self.after_write(step)
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Read, offset));
+            return Immediate::Failed(not_kept(IoKind::Read, offset));
         }
         as_now(self.shared.core.read(&mut self.lower, offset, data, tags))
     }
 
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Write, offset));
+            return Immediate::Failed(not_kept(IoKind::Write, offset));
         }
         let step = self.shared.core.write(&mut self.lower, offset, data, tags);
         // All of it or nothing: what was put into the journal is put there again.
         match self.after_write(step) {
-            Now::Blocked(_) => Now::Blocked(0),
+            Immediate::Blocked(_) => Immediate::Blocked(0),
             now => now,
         }
     }
@@ -113,7 +114,7 @@ impl Channel for IntegrityChannel {
         };
         match self.begin(ring, &io) {
             Ok(Some((flight, pages))) => {
-                self.moving[slot as usize] = Moving::new(flight, pages, io);
+                self.moving[slot as usize] = RingTransfer::new(flight, pages, io);
                 self.go(ring, slot).map_or(Started::Pending, Started::Finished)
             }
             Ok(None) => self.hand_over(ring, slot, io),
@@ -121,7 +122,7 @@ impl Channel for IntegrityChannel {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let below = token.below(BITS)?;
         let part = below.as_lower()? % (1 << BITS);
         let (side, way) = self.way(part);
@@ -130,11 +131,11 @@ impl Channel for IntegrityChannel {
         self.part_over(ring, done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         match token.fork(2) {
             Some((number, below)) => {
                 let side = if number == 0 { Side::Data } else { Side::Meta };
-                let (channel, way) = (self.lower.side(side), Below::new(BITS, number, 2));
+                let (channel, way) = (self.lower.side(side), LowerToken::new(BITS, number, 2));
                 let mut done = std::mem::take(&mut self.over);
                 ring.nested(way, |ring| channel.woken(ring, below, result, &mut done));
                 over.extend(done.drain(..).filter_map(|done| self.part_over(ring, done)));
@@ -152,7 +153,7 @@ impl Channel for IntegrityChannel {
 
 impl IntegrityChannel {
     /// What a request needs to go through the ring, and memory for the pages that it has to read. None: a worker does it.
-    fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(Flight, Pages)>> {
+    fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(BlockTransfer, Pages)>> {
         if !ring.has_timeouts() {
             // What the ring has no room for could not be started again later.
             return Ok(None);
@@ -192,8 +193,8 @@ impl IntegrityChannel {
     }
 
     fn hand_over(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let job = Job { slot, io, to: self.awaited.replies(), done: 0 };
-        if let Some(Job { slot, io, .. }) = self.shared.jobs.push(job) {
+        let job = QueuedRequest { slot, io, to: self.awaited.replies(), done: 0 };
+        if let Some(QueuedRequest { slot, io, .. }) = self.shared.jobs.push(job) {
             let (kind, (offset, _)) = (io.kind(), io.extent());
             let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
             return Started::Finished(Finished::of(slot, io, Err(closed)));
@@ -203,11 +204,11 @@ impl IntegrityChannel {
     }
 
     /// Which of the channels below does a part of a request, and the way to it.
-    fn way(&self, part: u32) -> (Side, Below) {
+    fn way(&self, part: u32) -> (Side, LowerToken) {
         if part == TAGS && self.shared.meta.is_some() {
-            (Side::Meta, Below::new(BITS, 1, 2))
+            (Side::Meta, LowerToken::new(BITS, 1, 2))
         } else {
-            (Side::Data, Below::new(BITS, 0, 2))
+            (Side::Data, LowerToken::new(BITS, 0, 2))
         }
     }
 
@@ -236,12 +237,12 @@ impl IntegrityChannel {
     fn take(&mut self, ring: &mut Ring, done: Finished) {
         let slot = done.slot >> BITS;
         let Some(Some(moving)) = self.moving.get_mut(slot as usize) else { return };
-        let Again::Soon = moving.take(done) else { return };
+        let PartContinuation::Soon = moving.take(done) else { return };
         if !self.again.contains(&slot) {
             self.again.push(slot);
         }
         if !self.ticks {
-            self.ticks = ring.timeout(Token::channel(CLOCK), monotonic() + SOON).is_ok();
+            self.ticks = ring.timeout(RingToken::channel(CLOCK), monotonic() + SOON).is_ok();
         }
     }
 
@@ -249,7 +250,7 @@ impl IntegrityChannel {
     fn end(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let place = self.moving.get_mut(slot as usize)?;
         let moving = place.take_if(|moving| moving.is_over())?;
-        let Moving { flight, is_read, offset, mut buffer, range, mut tags, pages, failed, .. } = moving;
+        let RingTransfer { flight, is_read, offset, mut buffer, range, mut tags, pages, failed, .. } = moving;
         let core = &self.shared.core;
         if let Some((at, memory)) = pages {
             if let (Some(memory), None) = (&memory, &failed) {
@@ -281,10 +282,10 @@ impl IntegrityChannel {
         let (step, kind) = if is_read {
             let data = buffer.as_deref_mut().map(|buffer| &mut buffer[range]).unwrap_or_default();
             let tags = tags.as_deref_mut().map(|tags| &mut tags[..of_tags]).unwrap_or_default();
-            (core.end_read(&flight, came, data, tags), Kind::Read)
+            (core.end_read(&flight, came, data, tags), IoKind::Read)
         } else {
             let tags = tags.as_deref().map(|tags| &tags[..of_tags]).unwrap_or_default();
-            (core.end_write(&flight, came, tags), Kind::Write)
+            (core.end_write(&flight, came, tags), IoKind::Write)
         };
         drop(flight);
         if !is_read {
@@ -311,10 +312,10 @@ impl Drop for IntegrityChannel {
 
 /// A channel below breaks its contract.
 fn kept(is_read: bool, offset: u64) -> underseal_device::Error {
-    let kind = if is_read { Kind::Read } else { Kind::Write };
+    let kind = if is_read { IoKind::Read } else { IoKind::Write };
     kind.failed(offset, "the request's memory did not come back from the device below", rustix::io::Errno::IO)
 }
 
-fn not_kept(kind: Kind, offset: u64) -> underseal_device::Error {
+fn not_kept(kind: IoKind, offset: u64) -> underseal_device::Error {
     kind.failed(offset, "the volume makes its tags itself", rustix::io::Errno::OPNOTSUPP)
 }

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use underseal_device::{Finished, Io, Replies};
+use underseal_device::{Finished, Io, ReplySender};
 
 /// A request that may wait, and where its answer goes.
-pub(super) struct Job {
+pub(super) struct QueuedRequest {
     pub(super) slot: u32,
     pub(super) io: Io,
-    pub(super) to: Arc<Replies<Finished>>,
+    pub(super) to: Arc<ReplySender<Finished>>,
     /// How many bytes of a long request for zeros are done.
     pub(super) done: u64,
 }
 
 /// The requests that no worker has taken. As many as the channels have slots.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(super) struct RequestQueue {
     inside: Mutex<Inside>,
     come: Condvar,
     keeper: Condvar,
@@ -25,15 +25,15 @@ pub(super) struct Jobs {
 
 #[derive(Default)]
 struct Inside {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<QueuedRequest>,
     ended: bool,
     keeper_ended: bool,
     keeper_wanted: bool,
 }
 
-impl Jobs {
+impl RequestQueue {
     /// Gives the job back when no worker would take it any more.
-    pub(super) fn push(&self, job: Job) -> Option<Job> {
+    pub(super) fn push(&self, job: QueuedRequest) -> Option<QueuedRequest> {
         let mut inside = self.inside();
         if inside.ended {
             return Some(job);
@@ -45,7 +45,7 @@ impl Jobs {
     }
 
     /// The next request; waits for one. None: there will be no more.
-    pub(super) fn next(&self) -> Option<Job> {
+    pub(super) fn next(&self) -> Option<QueuedRequest> {
         let mut inside = self.inside();
         loop {
             if let Some(job) = inside.waiting.pop_front() {

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
-use underseal_device::{Blocking, Channel, Device, Kind, Now};
+use underseal_device::{Blocking, Channel, Device, Immediate, IoKind};
 
-use crate::core::{Lower, Side, Step, Stop};
+use crate::core::{LowerDisks, Side, StepResult, Stop};
 use crate::{Disk, Error, ErrorKind, Result};
 
 /// A device while a volume on it is opened.
@@ -69,7 +69,7 @@ impl Disk for DeviceDisk {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.read_only {
             let why = "the device is read-only, and opening the volume changes something: open it for recovery (mode R)";
-            return Err(io::Error::other(Kind::Write.failed(offset, why, Errno::ROFS)));
+            return Err(io::Error::other(IoKind::Write.failed(offset, why, Errno::ROFS)));
         }
         let Some((start, mut whole, skip)) = self.around(offset, bytes.len())? else {
             return self.with(|way| way.write(offset, bytes, false));
@@ -90,12 +90,12 @@ impl Disk for DeviceDisk {
 const DEPTH: u32 = 32;
 
 /// One device, waited for: what it can do at once is done without a way through the ring.
-struct Patient {
+struct WaitingDevice {
     at_once: Box<dyn Channel>,
     way: Blocking,
 }
 
-impl Patient {
+impl WaitingDevice {
     fn new(device: &dyn Device) -> Result<Self> {
         Ok(Self {
             at_once: device.channel(1).map_err(no_way)?,
@@ -103,26 +103,26 @@ impl Patient {
         })
     }
 
-    fn read(&mut self, offset: u64, data: &mut [u8]) -> Step {
+    fn read(&mut self, offset: u64, data: &mut [u8]) -> StepResult {
         match self.at_once.read_now(offset, data) {
-            Now::Done => Ok(()),
-            Now::Blocked(_) => Ok(self.way.read(offset, data)?),
-            Now::Failed(e) => Err(e.into()),
+            Immediate::Done => Ok(()),
+            Immediate::Blocked(_) => Ok(self.way.read(offset, data)?),
+            Immediate::Failed(e) => Err(e.into()),
         }
     }
 
-    fn write(&mut self, offset: u64, data: &[u8], durable: bool) -> Step {
+    fn write(&mut self, offset: u64, data: &[u8], durable: bool) -> StepResult {
         if durable {
             return Ok(self.way.write(offset, data, true)?);
         }
         match self.at_once.write_now(offset, data) {
-            Now::Done => Ok(()),
-            Now::Blocked(_) => Ok(self.way.write(offset, data, false)?),
-            Now::Failed(e) => Err(e.into()),
+            Immediate::Done => Ok(()),
+            Immediate::Blocked(_) => Ok(self.way.write(offset, data, false)?),
+            Immediate::Failed(e) => Err(e.into()),
         }
     }
 
-    fn write_all(&mut self, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> Step {
+    fn write_all(&mut self, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> StepResult {
         let mut failed = Ok(());
         // Those that were not done at once, with what is left of them.
         let left = parts.iter().filter_map(|(offset, part)| {
@@ -131,9 +131,9 @@ impl Patient {
                 return None;
             }
             match self.at_once.write_now(*offset, bytes) {
-                Now::Done => None,
-                Now::Blocked(_) => Some((*offset, bytes)),
-                Now::Failed(e) => {
+                Immediate::Done => None,
+                Immediate::Blocked(_) => Some((*offset, bytes)),
+                Immediate::Failed(e) => {
                     failed = Err(e.into());
                     None
                 }
@@ -145,17 +145,17 @@ impl Patient {
 }
 
 /// A thread's way that waits.
-pub(super) struct Waiting {
-    data: Patient,
-    meta: Option<Patient>,
+pub(super) struct WaitingLower {
+    data: WaitingDevice,
+    meta: Option<WaitingDevice>,
 }
 
-impl Waiting {
+impl WaitingLower {
     pub(super) fn new(data: &dyn Device, meta: Option<&dyn Device>) -> Result<Self> {
-        Ok(Self { data: Patient::new(data)?, meta: meta.map(Patient::new).transpose()? })
+        Ok(Self { data: WaitingDevice::new(data)?, meta: meta.map(WaitingDevice::new).transpose()? })
     }
 
-    fn side(&mut self, side: Side) -> &mut Patient {
+    fn side(&mut self, side: Side) -> &mut WaitingDevice {
         match (side, &mut self.meta) {
             (Side::Meta, Some(meta)) => meta,
             _ => &mut self.data,
@@ -163,28 +163,28 @@ impl Waiting {
     }
 }
 
-impl Lower for Waiting {
+impl LowerDisks for WaitingLower {
     fn may_wait(&self) -> bool {
         true
     }
 
-    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> StepResult {
         self.side(of).read(offset, data)
     }
 
-    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> StepResult {
         self.side(to).write(offset, data, durable)
     }
 
-    fn write_all(&mut self, to: Side, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> Step {
+    fn write_all(&mut self, to: Side, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> StepResult {
         self.side(to).write_all(parts, bytes)
     }
 
-    fn flush(&mut self, of: Side) -> Step {
+    fn flush(&mut self, of: Side) -> StepResult {
         Ok(self.side(of).way.flush()?)
     }
 
-    fn flush_all(&mut self) -> Step {
+    fn flush_all(&mut self) -> StepResult {
         self.flush(Side::Data)?;
         match &mut self.meta {
             Some(meta) => Ok(meta.way.flush()?),
@@ -192,26 +192,26 @@ impl Lower for Waiting {
         }
     }
 
-    fn discard(&mut self, offset: u64, len: u64) -> Step {
+    fn discard(&mut self, offset: u64, len: u64) -> StepResult {
         Ok(self.data.way.discard(offset, len)?)
     }
 
-    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> StepResult {
         Ok(self.data.way.read_tagged(offset, data, tuples)?)
     }
 
-    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> StepResult {
         Ok(self.data.way.write_tagged(offset, data, tuples, false)?)
     }
 }
 
 /// A channel's way that does not wait.
-pub(super) struct AtOnce {
+pub(super) struct NonWaitingLower {
     data: Box<dyn Channel>,
     meta: Option<Box<dyn Channel>>,
 }
 
-impl AtOnce {
+impl NonWaitingLower {
     /// A way for which also so many requests may be under way.
     pub(super) fn new(
         data: &dyn Device,
@@ -229,44 +229,44 @@ impl AtOnce {
     }
 }
 
-fn at_once(now: Now) -> Step {
+fn at_once(now: Immediate) -> StepResult {
     match now {
-        Now::Done => Ok(()),
-        Now::Blocked(_) => Err(Stop::Blocked(0)),
-        Now::Failed(e) => Err(e.into()),
+        Immediate::Done => Ok(()),
+        Immediate::Blocked(_) => Err(Stop::Blocked(0)),
+        Immediate::Failed(e) => Err(e.into()),
     }
 }
 
-impl Lower for AtOnce {
+impl LowerDisks for NonWaitingLower {
     fn may_wait(&self) -> bool {
         false
     }
 
-    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> StepResult {
         at_once(self.side(of).read_now(offset, data))
     }
 
-    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> StepResult {
         if durable { Err(Stop::Blocked(0)) } else { at_once(self.side(to).write_now(offset, data)) }
     }
 
-    fn flush(&mut self, _of: Side) -> Step {
+    fn flush(&mut self, _of: Side) -> StepResult {
         Err(Stop::Blocked(0))
     }
 
-    fn flush_all(&mut self) -> Step {
+    fn flush_all(&mut self) -> StepResult {
         Err(Stop::Blocked(0))
     }
 
-    fn discard(&mut self, _offset: u64, _len: u64) -> Step {
+    fn discard(&mut self, _offset: u64, _len: u64) -> StepResult {
         Err(Stop::Blocked(0))
     }
 
-    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> StepResult {
         at_once(self.data.read_tagged_now(offset, data, tuples))
     }
 
-    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> StepResult {
         at_once(self.data.write_tagged_now(offset, data, tuples))
     }
 }

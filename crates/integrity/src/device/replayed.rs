@@ -4,25 +4,26 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, Lost, Now, Pause, Result, Ring, Started, Token,
+    Channel, Device, Extent, Finished, Geometry, Immediate, Io, LossHandler, Result, Ring, RingToken,
+    SnapshotPause, Started,
 };
 
-use crate::overlay::Sectors;
+use crate::overlay::SectorMap;
 
 /// Another device, with sectors of memory over its own. It takes no writes.
-pub(super) struct Replayed {
+pub(super) struct ReplayedDevice {
     below: Arc<dyn Device>,
-    sectors: Arc<Sectors>,
+    sectors: Arc<SectorMap>,
 }
 
-impl Replayed {
+impl ReplayedDevice {
     /// The device below itself where nothing lies over it.
-    pub(super) fn over(below: Arc<dyn Device>, sectors: Sectors) -> Arc<dyn Device> {
+    pub(super) fn over(below: Arc<dyn Device>, sectors: SectorMap) -> Arc<dyn Device> {
         if sectors.is_empty() { below } else { Arc::new(Self { below, sectors: Arc::new(sectors) }) }
     }
 }
 
-impl Device for Replayed {
+impl Device for ReplayedDevice {
     fn geometry(&self) -> Geometry {
         Geometry { read_only: true, discard: false, ..self.below.geometry() }
     }
@@ -40,11 +41,11 @@ impl Device for Replayed {
         self.below.let_go();
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         self.below.when_snapshot(pause);
     }
 
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         self.below.when_lost(act);
     }
 
@@ -55,7 +56,7 @@ impl Device for Replayed {
 
 struct Reader {
     below: Box<dyn Channel>,
-    sectors: Arc<Sectors>,
+    sectors: Arc<SectorMap>,
     /// What is being read, by slot: where on the device, and where to in the buffer.
     reads: Vec<Option<(u64, Range<usize>)>>,
 }
@@ -71,24 +72,24 @@ impl Reader {
 }
 
 impl Channel for Reader {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         let now = self.below.read_now(offset, data);
         let len = match now {
-            Now::Done => data.len(),
-            Now::Blocked(len) => len,
-            Now::Failed(_) => 0,
+            Immediate::Done => data.len(),
+            Immediate::Blocked(len) => len,
+            Immediate::Failed(_) => 0,
         };
         self.sectors.put_over(offset, &mut data[..len]);
         now
     }
 
-    fn write_now(&mut self, offset: u64, _data: &[u8]) -> Now {
-        Now::Failed(refused(offset))
+    fn write_now(&mut self, offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Failed(refused(offset))
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let now = self.below.read_tagged_now(offset, data, tags);
-        if let Now::Done = now {
+        if let Immediate::Done = now {
             self.sectors.put_over(offset, data);
         }
         now
@@ -111,12 +112,12 @@ impl Channel for Reader {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let done = self.below.finish(ring, token, result)?;
         Some(self.over(done))
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.below.woken(ring, token, result, over);
         let done: Vec<_> = over.drain(before..).collect();
@@ -125,5 +126,5 @@ impl Channel for Reader {
 }
 
 fn refused(offset: u64) -> underseal_device::Error {
-    underseal_device::Kind::Write.failed(offset, "the volume is only read", rustix::io::Errno::ROFS)
+    underseal_device::IoKind::Write.failed(offset, "the volume is only read", rustix::io::Errno::ROFS)
 }

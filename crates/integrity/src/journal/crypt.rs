@@ -31,12 +31,12 @@ enum Kind {
     Sections(Arc<dyn Sections>),
 }
 
-type Masked = std::result::Result<(), StreamCipherError>;
+type StreamMask = std::result::Result<(), StreamCipherError>;
 
 /// A mask over the whole journal.
 trait Stream: Send + Sync {
     /// Puts the mask from `position` on over `bytes`.
-    fn apply(&self, position: u64, bytes: &mut [u8]) -> Masked;
+    fn apply(&self, position: u64, bytes: &mut [u8]) -> StreamMask;
 }
 
 /// Each section is a message, whose IV is made of its number.
@@ -154,7 +154,7 @@ fn block_cipher(name: &str, key: &[u8], ctr: bool) -> Result<Option<Kind>> {
 struct Ctr<C>(C);
 
 impl<C: BlockCipherEncrypt + BlockSizeUser<BlockSize = U16> + Clone + Send + Sync> Stream for Ctr<C> {
-    fn apply(&self, position: u64, bytes: &mut [u8]) -> Masked {
+    fn apply(&self, position: u64, bytes: &mut [u8]) -> StreamMask {
         let core = ctr::CtrCore::inner_iv_init(self.0.clone(), &Array::default());
         let mut stream = ctr::Ctr128BE::<C>::from_core(core);
         stream.try_seek(position)?;
@@ -165,7 +165,7 @@ impl<C: BlockCipherEncrypt + BlockSizeUser<BlockSize = U16> + Clone + Send + Syn
 struct ChaCha20(Zeroizing<[u8; 32]>);
 
 impl Stream for ChaCha20 {
-    fn apply(&self, position: u64, bytes: &mut [u8]) -> Masked {
+    fn apply(&self, position: u64, bytes: &mut [u8]) -> StreamMask {
         let mut stream = chacha20::ChaCha20::new((&*self.0).into(), &Array::default());
         stream.try_seek(position)?;
         stream.try_apply_keystream(bytes)

@@ -3,7 +3,7 @@
 use crate::geometry::{JOURNAL_SECTOR, SECTOR_BYTES};
 use crate::{Error, ErrorKind, Result};
 
-use super::Round;
+use super::JournalRound;
 
 /// What the ids of the four rounds are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl CommitIds {
     }
 
     /// Puts the ids of this round into section `index`.
-    pub(super) fn stamp(&self, index: u32, round: Round, section: &mut [u8]) {
+    pub(super) fn stamp(&self, index: u32, round: JournalRound, section: &mut [u8]) {
         for (sector, bytes) in (0..).zip(section.chunks_exact_mut(SECTOR_BYTES)) {
             bytes[JOURNAL_SECTOR..].copy_from_slice(&self.id(index, sector, usize::from(round.index())));
         }

@@ -1,60 +1,60 @@
 //! What a crash left in the journal goes to its places, by the kernel's rules.
 
-use super::{Journal, Round, after};
+use super::{JournalFormat, JournalRound, after};
 use crate::disk::{self, Disk, Disks};
-use crate::{Error, ErrorKind, Geometry, Mode, Result, Tags};
+use crate::{Error, ErrorKind, Result, TagMaker, VolumeGeometry, WriteMode};
 
 /// What the sectors of a section say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct SectionContents {
     /// The rounds that its sectors are of, as a set of bits.
     pub rounds: u8,
     /// No entry is used.
     pub is_unused: bool,
 }
 
-impl Seen {
+impl SectionContents {
     /// All of its sectors are of this round.
-    fn is_all(&self, round: Round) -> bool {
+    fn is_all(&self, round: JournalRound) -> bool {
         self.rounds == 1 << round.index()
     }
 }
 
 /// What a replay does, found out from what the sections say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// The sections that count, oldest first.
     pub order: Vec<u32>,
     /// The section after the newest: what is written next, if the journal stays.
     pub next: u32,
     /// The round that it is written in.
-    pub round: Round,
+    pub round: JournalRound,
     /// The newest round.
-    pub newest: Round,
+    pub newest: JournalRound,
     /// There is nothing to replay.
     pub is_empty: bool,
 }
 
-impl Plan {
+impl ReplayPlan {
     /// What to do about sections that say this.
     ///
     /// # Errors
     /// `BadJournal` when there are no sections, or all four rounds at once.
-    pub fn new(sections: &[Seen]) -> Result<Self> {
+    pub fn new(sections: &[SectionContents]) -> Result<Self> {
         let mut last = [None; 4];
         for (index, seen) in (0..).zip(sections) {
             (0..4).filter(|round| seen.rounds >> round & 1 == 1).for_each(|round| last[round] = Some(index));
         }
-        let last_of = |round: Round| last[usize::from(round.index())];
-        let used = |round: Round| last_of(round).is_some();
-        let rounds = || (0..4).map(Round::new);
+        let last_of = |round: JournalRound| last[usize::from(round.index())];
+        let used = |round: JournalRound| last_of(round).is_some();
+        let rounds = || (0..4).map(JournalRound::new);
         // The round that is not used, of several the one after the newest.
-        let unused = if used(Round::new(3)) {
+        let unused = if used(JournalRound::new(3)) {
             rounds().find(|round| !used(*round))
         } else {
             rounds().rev().find(|round| round.index() == 0 || used(round.previous()))
         };
-        let newest = unused.map(Round::previous).filter(|newest| used(*newest));
+        let newest = unused.map(JournalRound::previous).filter(|newest| used(*newest));
         let (Some(newest), Some(count)) = (newest, u32::try_from(sections.len()).ok().filter(|n| *n > 0))
         else {
             let context = "the journal says all four rounds at once: it is damaged; the volume can be read in recovery mode";
@@ -87,25 +87,25 @@ impl Plan {
 
 /// What a replay did, and where the journal goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// What it was made from.
-    pub plan: Plan,
+    pub plan: ReplayPlan,
     /// How many entries were applied.
     pub entries: u64,
     /// The round with which the journal was cleared afterwards.
-    pub cleared: Option<Round>,
+    pub cleared: Option<JournalRound>,
     /// The section that is written next.
     pub next: u32,
     /// The round that it is written in.
-    pub round: Round,
+    pub round: JournalRound,
 }
 
-impl Journal {
+impl JournalFormat {
     /// Finds out what a replay would do. Nothing is written.
     ///
     /// # Errors
     /// `BadJournal` for a journal that contradicts itself, and `Io`.
-    pub fn plan(&self, disk: &dyn Disk) -> Result<Plan> {
+    pub fn plan(&self, disk: &dyn Disk) -> Result<ReplayPlan> {
         let mut section = self.section();
         // Grows with what was read: the number of sections is only what the superblock claims.
         let mut sections = Vec::new();
@@ -113,7 +113,7 @@ impl Journal {
             self.read(disk, index, &mut section)?;
             sections.push(self.seen(index, &section)?);
         }
-        Plan::new(&sections)
+        ReplayPlan::new(&sections)
     }
 
     /// Applies the journal, and clears it where the kernel does. All of it is checked before anything is written, so a journal that
@@ -121,7 +121,12 @@ impl Journal {
     ///
     /// # Errors
     /// `BadJournal` for a journal that contradicts itself, `Integrity` for a MAC or tag that is wrong, and `Io`.
-    pub fn replay(&self, disks: &Disks<'_>, tags: Option<&Tags>, mode: Mode) -> Result<Replayed> {
+    pub fn replay(
+        &self,
+        disks: &Disks<'_>,
+        tags: Option<&TagMaker>,
+        mode: WriteMode,
+    ) -> Result<ReplayResult> {
         let metadata = disks.metadata();
         let plan = self.plan(metadata)?;
         let mut entries = 0;
@@ -133,16 +138,16 @@ impl Journal {
             })?;
             disks.sync()?;
         }
-        if plan.is_whole(self.geometry.sections()) && (mode == Mode::Journal || plan.is_empty) {
-            return Ok(Replayed { entries, cleared: None, next: plan.next, round: plan.round, plan });
+        if plan.is_whole(self.geometry.sections()) && (mode == WriteMode::Journal || plan.is_empty) {
+            return Ok(ReplayResult { entries, cleared: None, next: plan.next, round: plan.round, plan });
         }
         let erase = plan.newest.previous().previous();
         self.erase(metadata, plan.next, erase)?;
-        Ok(Replayed { entries, cleared: Some(erase), next: 0, round: erase.next(), plan })
+        Ok(ReplayResult { entries, cleared: Some(erase), next: 0, round: erase.next(), plan })
     }
 
     /// Clears all sections, `first` first and the one before it last, so that an interrupted clearing is known for what it is.
-    fn erase(&self, disk: &dyn Disk, first: u32, round: Round) -> Result<()> {
+    fn erase(&self, disk: &dyn Disk, first: u32, round: JournalRound) -> Result<()> {
         let sections = self.geometry.sections();
         let runs = [(0, 1), (1, sections.saturating_sub(2)), (sections.saturating_sub(1).max(1), 1)];
         for (by, count) in runs.into_iter().filter(|(by, count)| *by < sections && *count > 0) {
@@ -154,7 +159,7 @@ impl Journal {
 
     fn each_entry(
         &self,
-        plan: &Plan,
+        plan: &ReplayPlan,
         disk: &dyn Disk,
         mut each: impl FnMut(u32, &Entry<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -187,7 +192,7 @@ struct Entry<'s> {
 }
 
 impl Entry<'_> {
-    fn check(&self, index: u32, geometry: &Geometry, tags: Option<&Tags>) -> Result<()> {
+    fn check(&self, index: u32, geometry: &VolumeGeometry, tags: Option<&TagMaker>) -> Result<()> {
         let sector = self.sector;
         if !sector.is_multiple_of(geometry.block_sectors()) {
             let context =
@@ -206,7 +211,7 @@ impl Entry<'_> {
     }
 
     /// Writes it to its place; false if that is beyond the end.
-    fn apply(&self, disks: &Disks<'_>, geometry: &Geometry) -> Result<bool> {
+    fn apply(&self, disks: &Disks<'_>, geometry: &VolumeGeometry) -> Result<bool> {
         if self.sector >= geometry.provided() {
             return Ok(false);
         }
@@ -221,9 +226,14 @@ impl Entry<'_> {
 mod tests {
     use super::*;
 
-    fn plan(rounds: &[&[u8]], is_unused: bool) -> Result<Plan> {
+    fn plan(rounds: &[&[u8]], is_unused: bool) -> Result<ReplayPlan> {
         let set = |rounds: &&[u8]| rounds.iter().fold(0, |set, round| set | 1 << round);
-        Plan::new(&rounds.iter().map(|rounds| Seen { rounds: set(rounds), is_unused }).collect::<Vec<_>>())
+        ReplayPlan::new(
+            &rounds
+                .iter()
+                .map(|rounds| SectionContents { rounds: set(rounds), is_unused })
+                .collect::<Vec<_>>(),
+        )
     }
 
     #[test]

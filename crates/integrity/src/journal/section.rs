@@ -1,6 +1,6 @@
 //! What stands where in a section of the journal that is decrypted.
 
-use crate::Section;
+use crate::SectionShape;
 use crate::geometry::{JOURNAL_SECTOR, MAC_PART, METADATA_SECTORS, SECTOR_BYTES};
 
 /// The high half of the sector of an entry that nobody uses.
@@ -8,7 +8,7 @@ const UNUSED: u64 = 0xffff_ffff;
 /// The first sector that an entry cannot express: what is at and above it means something else.
 const INEXPRESSIBLE: u64 = 0xffff_fffe_0000_0000;
 
-impl Section {
+impl SectionShape {
     /// The byte where entry `n` begins.
     fn entry_at(&self, n: usize) -> usize {
         n % METADATA_SECTORS * SECTOR_BYTES + n / METADATA_SECTORS * self.entry_size

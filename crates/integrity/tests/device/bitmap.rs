@@ -5,7 +5,7 @@ use super::*;
 /// A volume of mode B that was left with one region whose tags may be wrong: its first 64 sectors. Blocks 3 and 8 were written before.
 fn left_with_a_bitmap() -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    let options = Options { sectors_per_bit: Some(64), ..options(Mode::Bitmap, "crc32c") };
+    let options = OpenSettings { sectors_per_bit: Some(64), ..options(WriteMode::Bitmap, "crc32c") };
     make(&*below, &options, 4096, None);
     let volume = open(below.clone(), &options);
     wait_until("tags are made anew", || volume.status().recalculated.is_none());
@@ -39,12 +39,12 @@ fn damage(device: &dyn Device, block: &[u8]) {
 
 #[test]
 fn who_only_reads_a_volume_with_a_bitmap_goes_without_tags_where_that_says_so_only() {
-    for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
+    for mode in [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct] {
         let below = left_with_a_bitmap();
         damage(&*below, &block(4096, 3, 7));
         damage(&*below, &block(4096, 8, 7));
         let strict = Arc::new(Strict { inner: below, block: 512, read_only: true });
-        let settings = Settings::default();
+        let settings = RunSettings::default();
         let volume =
             IntegrityDevice::open_to_read(strict, None, &options(mode, "crc32c"), &settings).unwrap();
         let mut way = Blocking::new(&volume).unwrap();
@@ -59,8 +59,8 @@ fn who_only_reads_a_volume_with_a_bitmap_goes_without_tags_where_that_says_so_on
 fn a_block_beside_one_without_a_tag_is_compared() {
     let below = left_with_a_bitmap();
     let strict = Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
-    let options = options(Mode::Bitmap, "crc32c");
-    let volume = IntegrityDevice::open_to_read(strict, None, &options, &Settings::default()).unwrap();
+    let options = options(WriteMode::Bitmap, "crc32c");
+    let volume = IntegrityDevice::open_to_read(strict, None, &options, &RunSettings::default()).unwrap();
     assert_eq!(volume.unverified(), 64 * 512);
     damage(&*below, &block(4096, 3, 7));
     let (mut way, mut data) = (Blocking::new(&volume).unwrap(), vec![0; 16 * 4096]);
@@ -74,7 +74,7 @@ fn a_block_beside_one_without_a_tag_is_compared() {
 #[test]
 fn a_tag_that_was_read_before_is_read_again_once_it_is_forgotten() {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    let options = options(Mode::Direct, "crc32c");
+    let options = options(WriteMode::Direct, "crc32c");
     make(&*below, &options, 4096, None);
     let volume = open(below.clone(), &options);
     wait_until("tags are made anew", || volume.status().recalculated.is_none());

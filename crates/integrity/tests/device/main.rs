@@ -11,37 +11,39 @@ use std::time::Duration;
 
 use memory::Memory;
 use underseal_device::{
-    Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Now, RamDevice, Ring, Started, Token,
+    Blocking, Channel, Device, ErrorKind, Finished, Geometry, Immediate, Io, RamDevice, Ring, RingToken,
+    Started,
 };
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
-    Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
+    Disks, IntegrityDevice, KeyedHash, NewSuperblock, OpenSettings, Recalculate, RunSettings, WriteMode,
+    format,
 };
 
 const SIZE: usize = 4 << 20;
 
-fn options(mode: Mode, hash: &str) -> Options {
-    Options { hash: Some(Hash::new(hash, None).unwrap()), ..Options::new(mode) }
+fn options(mode: WriteMode, hash: &str) -> OpenSettings {
+    OpenSettings { hash: Some(KeyedHash::new(hash, None).unwrap()), ..OpenSettings::new(mode) }
 }
 
 /// Puts a new volume on a device. Its tags are to be made anew, where they are made here.
-fn make(device: &dyn Device, options: &Options, block_size: u32, tag_size: Option<u16>) {
+fn make(device: &dyn Device, options: &OpenSettings, block_size: u32, tag_size: Option<u16>) {
     let disk = Memory::new(vec![0; SIZE]);
     let disks = Disks::one(&disk);
-    let format_as = Format {
+    let format_as = NewSuperblock {
         tag_size,
         block_size,
         journal_sectors: Some(1200),
         recalculating: options.hash.is_some(),
-        ..Format::default()
+        ..NewSuperblock::default()
     };
     let superblock = format_as.superblock(options, disks.sizes().unwrap()).unwrap();
     format(&disks, options, &superblock).unwrap();
     Blocking::new(device).unwrap().write(0, &disk.bytes(), true).unwrap();
 }
 
-fn open(device: Arc<dyn Device>, options: &Options) -> IntegrityDevice {
-    let settings = Settings { tag_cache: 64 << 10, workers: 3, ..Settings::default() };
+fn open(device: Arc<dyn Device>, options: &OpenSettings) -> IntegrityDevice {
+    let settings = RunSettings { tag_cache: 64 << 10, workers: 3, ..RunSettings::default() };
     IntegrityDevice::open(device, None, options, &settings).unwrap()
 }
 
@@ -124,9 +126,12 @@ fn check(volume: &IntegrityDevice, size: usize, blocks: &[(u64, u64, u64)]) {
 
 #[test]
 fn threads_use_a_volume_and_find_everything_when_it_is_opened_again() {
-    for (mode, size) in
-        [(Mode::Journal, 4096), (Mode::Journal, 512), (Mode::Bitmap, 4096), (Mode::Direct, 512)]
-    {
+    for (mode, size) in [
+        (WriteMode::Journal, 4096),
+        (WriteMode::Journal, 512),
+        (WriteMode::Bitmap, 4096),
+        (WriteMode::Direct, 512),
+    ] {
         let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
         let options = options(mode, "crc32c");
         make(&*device, &options, size, None);
@@ -147,7 +152,7 @@ fn threads_use_a_volume_and_find_everything_when_it_is_opened_again() {
 
 #[test]
 fn what_was_flushed_outlives_a_loss_of_power() {
-    for (seed, mode) in [Mode::Journal, Mode::Journal, Mode::Bitmap].into_iter().enumerate() {
+    for (seed, mode) in [WriteMode::Journal, WriteMode::Journal, WriteMode::Bitmap].into_iter().enumerate() {
         let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
         let options = options(mode, "crc32c");
         make(&*below, &options, 4096, None);
@@ -167,7 +172,7 @@ fn what_was_flushed_outlives_a_loss_of_power() {
         control.power_on();
         let volume = open(below, &options);
         wait_until("tags are made anew", || volume.status().recalculated.is_none());
-        if mode == Mode::Journal {
+        if mode == WriteMode::Journal {
             check(&volume, 4096, &blocks);
         } else {
             // Blocks that were being written may be of several versions; all can be read.
@@ -182,7 +187,7 @@ fn what_was_flushed_outlives_a_loss_of_power() {
 fn a_disk_that_fails_is_told_to_all_and_nothing_hangs() {
     {
         let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-        let options = options(Mode::Journal, "crc32c");
+        let options = options(WriteMode::Journal, "crc32c");
         make(&*below, &options, 4096, None);
         drop(open(below.clone(), &options));
         let faulty = Arc::new(FaultDevice::new(below.clone(), 1));
@@ -190,7 +195,7 @@ fn a_disk_that_fails_is_told_to_all_and_nothing_hangs() {
         let volume = open(faulty, &options);
         let mut way = Blocking::new(&volume).unwrap();
         way.write(0, &[1; 4096], true).unwrap();
-        control.add(Rule::new(Fault::Error(5)).on(underseal_device::Kind::Write));
+        control.add(Rule::new(Fault::Error(5)).on(underseal_device::IoKind::Write));
         // A journal takes some before it has to write.
         let failed = (0..1000).find_map(|i| way.write(i % 200 * 4096, &[2; 4096], true).err());
         assert_eq!(failed.unwrap().errno(), Some(5));
@@ -206,9 +211,9 @@ fn a_disk_that_fails_is_told_to_all_and_nothing_hangs() {
 
 #[test]
 fn tags_are_handed_in_and_out_where_nothing_makes_them() {
-    for mode in [Mode::Journal, Mode::Direct] {
+    for mode in [WriteMode::Journal, WriteMode::Direct] {
         let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-        let options = Options::new(mode);
+        let options = OpenSettings::new(mode);
         make(&*device, &options, 4096, Some(28));
         let volume = open(device.clone(), &options);
         assert_eq!(volume.geometry().tag_size, 28);
@@ -223,9 +228,9 @@ fn tags_are_handed_in_and_out_where_nothing_makes_them() {
         let volume = open(device, &options);
         let mut channel = volume.channel(1).unwrap();
         found.fill(0);
-        assert!(matches!(channel.read_tagged_now(8192, &mut found, &mut found_tags), Now::Done));
+        assert!(matches!(channel.read_tagged_now(8192, &mut found, &mut found_tags), Immediate::Done));
         assert!(found == data && found_tags == tags);
-        assert!(matches!(channel.write_now(8192, &data), Now::Failed(_)));
+        assert!(matches!(channel.write_now(8192, &data), Immediate::Failed(_)));
     }
 }
 
@@ -233,7 +238,7 @@ fn tags_are_handed_in_and_out_where_nothing_makes_them() {
 fn inline_tags_are_those_of_the_device() {
     let inner = Arc::new(RamDevice::new(SIZE as u64));
     let device = Arc::new(TaggedDevice::new(inner.clone(), 4096, 40));
-    let options = options(Mode::Inline, "sha256");
+    let options = options(WriteMode::Inline, "sha256");
     make(&*device, &options, 4096, None);
     let volume = open(device.clone(), &options);
     wait_until("tags are made anew", || volume.status().recalculated.is_none());
@@ -253,7 +258,7 @@ fn inline_tags_are_those_of_the_device() {
 
 #[test]
 fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written() {
-    let options = options(Mode::Inline, "sha256");
+    let options = options(WriteMode::Inline, "sha256");
     // Larger than the volume was, which an opening would write down.
     let inner = Arc::new(RamDevice::new(2 * SIZE as u64));
     make(&*inner, &options, 4096, None);
@@ -264,7 +269,7 @@ fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written(
     };
     let before = all();
     let short = Arc::new(TaggedDevice::new(inner.clone(), 4096, 31));
-    let refused = IntegrityDevice::open(short, None, &options, &Settings::default()).err().unwrap();
+    let refused = IntegrityDevice::open(short, None, &options, &RunSettings::default()).err().unwrap();
     assert!(refused.to_string().contains("keeps 32 bytes with each block; this one keeps 31"), "{refused}");
     assert!(all() == before);
     let enough = Arc::new(TaggedDevice::new(inner.clone(), 4096, 32));
@@ -274,9 +279,9 @@ fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written(
 
 #[test]
 fn zeros_and_discards_leave_blocks_that_can_be_read() {
-    for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
+    for mode in [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct] {
         let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-        let options = Options { allow_discards: true, ..options(mode, "xxhash64") };
+        let options = OpenSettings { allow_discards: true, ..options(mode, "xxhash64") };
         make(&*device, &options, 4096, None);
         let volume = open(device.clone(), &options);
         assert!(volume.geometry().discard);
@@ -297,9 +302,9 @@ fn zeros_and_discards_leave_blocks_that_can_be_read() {
 #[test]
 fn a_recalculation_that_was_ended_goes_on_with_the_next_opening() {
     let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    let options = options(Mode::Journal, "sha256");
+    let options = options(WriteMode::Journal, "sha256");
     make(&*device, &options, 512, None);
-    let again = Options { recalculate: Recalculate::Reset, ..options.clone() };
+    let again = OpenSettings { recalculate: Recalculate::Reset, ..options.clone() };
     open(device.clone(), &again).close().unwrap();
     let volume = open(device.clone(), &options);
     wait_until("tags are made anew", || volume.status().recalculated.is_none());
@@ -346,12 +351,12 @@ impl StrictChannel {
 }
 
 impl Channel for StrictChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.check(offset, data.len());
         self.inner.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.check(offset, data.len());
         assert!(!self.read_only, "a write to {offset}");
         self.inner.write_now(offset, data)
@@ -366,17 +371,17 @@ impl Channel for StrictChannel {
         self.inner.start(ring, slot, io)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         self.inner.finish(ring, token, result)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         self.inner.woken(ring, token, result, over);
     }
 }
 
 /// A volume whose journal has to be replayed.
-fn unclean(options: &Options) -> Arc<dyn Device> {
+fn unclean(options: &OpenSettings) -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     make(&*below, options, 4096, None);
     drop(open(below.clone(), options));
@@ -394,7 +399,7 @@ fn unclean(options: &Options) -> Arc<dyn Device> {
 #[test]
 fn a_journal_is_replayed_on_a_device_that_takes_whole_blocks_only() {
     for size in [512, 4096] {
-        let options = options(Mode::Journal, "crc32c");
+        let options = options(WriteMode::Journal, "crc32c");
         let strict = Strict { inner: unclean(&options), block: size, read_only: false };
         let volume = open(Arc::new(strict), &options);
         wait_until("tags are made anew", || volume.status().recalculated.is_none());
@@ -406,12 +411,12 @@ fn a_journal_is_replayed_on_a_device_that_takes_whole_blocks_only() {
 
 #[test]
 fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
-    for mode in [Mode::Journal, Mode::Direct] {
-        let written = options(Mode::Journal, "crc32c");
+    for mode in [WriteMode::Journal, WriteMode::Direct] {
+        let written = options(WriteMode::Journal, "crc32c");
         let below = unclean(&written);
         let read = options(mode, "crc32c");
         let strict = Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
-        let volume = IntegrityDevice::open_to_read(strict, None, &read, &Settings::default()).unwrap();
+        let volume = IntegrityDevice::open_to_read(strict, None, &read, &RunSettings::default()).unwrap();
         assert!(volume.geometry().read_only);
         let mut way = Blocking::new(&volume).unwrap();
         // Blocks of the journal and others, in one request and in several.
@@ -420,7 +425,7 @@ fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
         assert_eq!(data[8 * 4096..9 * 4096], block(4096, 8, 8), "{mode:?}");
         assert!(data[..8 * 4096].iter().chain(&data[9 * 4096..]).all(|byte| *byte == 0), "{mode:?}");
         let (mut channel, mut one) = (volume.channel(1).unwrap(), vec![0; 4096]);
-        assert!(matches!(channel.read_now(8 * 4096, &mut one), Now::Done), "{mode:?}");
+        assert!(matches!(channel.read_now(8 * 4096, &mut one), Immediate::Done), "{mode:?}");
         assert_eq!(one, block(4096, 8, 8));
         assert!(way.write(0, &[1; 4096], false).is_err());
         volume.close().unwrap();
@@ -434,7 +439,7 @@ fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
 #[test]
 fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    let options = options(Mode::Journal, "crc32c");
+    let options = options(WriteMode::Journal, "crc32c");
     make(&*below, &options, 4096, None);
     // The first section was about to be written in round 1, and one of its sectors was: its commit id says so.
     let (mut way, at) = (Blocking::new(&*below).unwrap(), 4096 + 7 * 512);
@@ -443,8 +448,8 @@ fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
     sector[504..].iter_mut().for_each(|byte| *byte ^= 0x11 ^ 0x22);
     way.write(at, &sector, true).unwrap();
     let strict = || Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
-    assert!(IntegrityDevice::open(strict(), None, &options, &Settings::default()).is_err());
-    let volume = IntegrityDevice::open_to_read(strict(), None, &options, &Settings::default()).unwrap();
+    assert!(IntegrityDevice::open(strict(), None, &options, &RunSettings::default()).is_err());
+    let volume = IntegrityDevice::open_to_read(strict(), None, &options, &RunSettings::default()).unwrap();
     let mut data = vec![1; 4096];
     Blocking::new(&volume).unwrap().read(0, &mut data).unwrap();
     assert_eq!(data, [0; 4096]);
@@ -452,9 +457,9 @@ fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
 
 #[test]
 fn a_device_that_is_read_only_is_not_written() {
-    let options = options(Mode::Journal, "crc32c");
+    let options = options(WriteMode::Journal, "crc32c");
     let read_only = |inner| Arc::new(Strict { inner, block: 512, read_only: true });
-    let settings = Settings::default();
+    let settings = RunSettings::default();
     assert!(IntegrityDevice::open(read_only(unclean(&options)), None, &options, &settings).is_err());
     let clean: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     // With tags that are still to be made.
@@ -470,7 +475,7 @@ fn a_device_that_is_read_only_is_not_written() {
 #[test]
 fn what_comes_after_the_end_fails_and_does_not_hang() {
     let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    let options = options(Mode::Journal, "crc32c");
+    let options = options(WriteMode::Journal, "crc32c");
     make(&*device, &options, 4096, None);
     let volume = open(device, &options);
     let mut way = Blocking::new(&volume).unwrap();
@@ -481,7 +486,7 @@ fn what_comes_after_the_end_fails_and_does_not_hang() {
 
 #[test]
 fn a_device_that_cannot_carry_the_volume_is_refused_before_anything_is_written() {
-    let options = options(Mode::Bitmap, "crc32c");
+    let options = options(WriteMode::Bitmap, "crc32c");
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     make(&*below, &options, 512, None);
     let all = || {
@@ -491,7 +496,7 @@ fn a_device_that_cannot_carry_the_volume_is_refused_before_anything_is_written()
     };
     let before = all();
     let strict = Arc::new(Strict { inner: below.clone(), block: 4096, read_only: false });
-    assert!(IntegrityDevice::open(strict, None, &options, &Settings::default()).is_err());
+    assert!(IntegrityDevice::open(strict, None, &options, &RunSettings::default()).is_err());
     assert!(all() == before);
 }
 
@@ -500,7 +505,7 @@ fn long_requests_for_zeros_keep_no_worker_from_others() {
     const LEN: u64 = 8 << 20;
     const ZEROS: u32 = 16;
     let device: Arc<dyn Device> = Arc::new(RamDevice::new(u64::from(ZEROS + 2) * LEN));
-    let options = options(Mode::Direct, "crc32c");
+    let options = options(WriteMode::Direct, "crc32c");
     make(&*device, &options, 4096, None);
     let volume = open(device, &options);
     wait_until("tags are made", || volume.status().recalculated.is_none());

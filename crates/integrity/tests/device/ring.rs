@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use underseal_device::{Arena, Error, Kind, monotonic};
+use underseal_device::{Arena, Error, IoKind, monotonic};
 
 use super::*;
 
@@ -155,12 +155,12 @@ fn late(device: Arc<dyn Device>) -> (Arc<FaultDevice>, Arc<underseal_device_lab:
     (faulty, control)
 }
 
-fn volume_on(device: Arc<dyn Device>, mode: Mode, tag_cache: usize) -> IntegrityDevice {
-    let settings = Settings { tag_cache, workers: 2, journal_memory: 1 << 20, ..Settings::default() };
+fn volume_on(device: Arc<dyn Device>, mode: WriteMode, tag_cache: usize) -> IntegrityDevice {
+    let settings = RunSettings { tag_cache, workers: 2, journal_memory: 1 << 20, ..RunSettings::default() };
     IntegrityDevice::open(device, None, &options(mode, HASH), &settings).unwrap()
 }
 
-fn made(mode: Mode) -> Arc<dyn Device> {
+fn made(mode: WriteMode) -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     make(&*below, &options(mode, HASH), u32::try_from(BLOCK).unwrap(), None);
     let volume = volume_on(below.clone(), mode, 64 << 10);
@@ -169,7 +169,7 @@ fn made(mode: Mode) -> Arc<dyn Device> {
     below
 }
 
-const MODES: [Mode; 3] = [Mode::Direct, Mode::Bitmap, Mode::Journal];
+const MODES: [WriteMode; 3] = [WriteMode::Direct, WriteMode::Bitmap, WriteMode::Journal];
 
 #[test]
 fn a_ring_full_of_requests_over_a_device_that_is_late_finds_what_it_wrote() {
@@ -207,8 +207,8 @@ fn a_ring_full_of_requests_over_a_device_that_is_late_finds_what_it_wrote() {
 
 #[test]
 fn many_wait_at_a_time_however_few_threads_there_are() {
-    let (faulty, control) = late(made(Mode::Direct));
-    let volume = volume_on(faulty, Mode::Direct, 1 << 20);
+    let (faulty, control) = late(made(WriteMode::Direct));
+    let volume = volume_on(faulty, WriteMode::Direct, 1 << 20);
     let mut player = Player::new(&volume, 7);
     player.all(1);
     let delay = Duration::from_millis(25);
@@ -225,16 +225,16 @@ fn many_wait_at_a_time_however_few_threads_there_are() {
 
 #[test]
 fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
-    for mode in [Mode::Direct, Mode::Bitmap] {
+    for mode in [WriteMode::Direct, WriteMode::Bitmap] {
         let (faulty, control) = late(made(mode));
         let volume = volume_on(faulty, mode, 0);
         let mut player = Player::new(&volume, 11);
         player.all(1);
         control.add(Rule::new(Fault::Delay(Duration::from_micros(80))).chance(0.6));
-        control.add(Rule::new(Fault::EIO).on(Kind::Read).chance(0.1));
+        control.add(Rule::new(Fault::EIO).on(IoKind::Read).chance(0.1));
         // Data lies there. What fails in writing tags is final.
         let data = 2 << 20..SIZE as u64;
-        control.add(Rule::new(Fault::EIO).on(Kind::Write).within(data.clone()).chance(0.05));
+        control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(data.clone()).chance(0.05));
         control.add(Rule::new(Fault::Torn).within(data).chance(0.05));
         for version in 2..800 {
             player.act(version, true);
@@ -250,8 +250,8 @@ fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
 
 #[test]
 fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
-    let below = made(Mode::Journal);
-    let volume = volume_on(below.clone(), Mode::Journal, 1 << 20);
+    let below = made(WriteMode::Journal);
+    let volume = volume_on(below.clone(), WriteMode::Journal, 1 << 20);
     Player::new(&volume, 3).all(1);
     volume.close().unwrap();
     drop(volume);
@@ -260,13 +260,13 @@ fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
     let place = all.chunks(BLOCK).rposition(|bytes| bytes == block(BLOCK, 10, 1)).unwrap() * BLOCK;
 
     let (faulty, control) = late(below);
-    let volume = volume_on(faulty, Mode::Journal, 1 << 20);
+    let volume = volume_on(faulty, WriteMode::Journal, 1 << 20);
     let mut player = Player::new(&volume, 4);
     player.versions.fill(Some(1));
     player.submit(10, 1, Some(2));
     player.end();
     let unreadable = place as u64..(place + BLOCK) as u64;
-    control.add(Rule::new(Fault::EIO).on(Kind::Read).within(unreadable));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Read).within(unreadable));
     player.submit(10, 1, None);
     player.submit(8, 5, None);
     player.end();
@@ -277,7 +277,7 @@ fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
 struct Grudging(Arc<dyn Device>);
 
 impl Device for Grudging {
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> underseal_device::Geometry {
         self.0.geometry()
     }
 
@@ -294,12 +294,12 @@ impl Device for Grudging {
 struct GrudgingChannel(Box<dyn Channel>, bool, u64);
 
 impl Channel for GrudgingChannel {
-    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
-        Now::Blocked(0)
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
-    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
-        Now::Blocked(0)
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Blocked(0)
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -311,11 +311,11 @@ impl Channel for GrudgingChannel {
         self.0.start(ring, slot, io)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         self.0.finish(ring, token, result)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         self.0.woken(ring, token, result, over);
     }
 }
@@ -366,19 +366,21 @@ fn unverified(below: &dyn Device) -> u64 {
     Blocking::new(below).unwrap().read(0, &mut now).unwrap();
     let copy = RamDevice::new(SIZE as u64);
     Blocking::new(&copy).unwrap().write(0, &now, false).unwrap();
-    let options = options(Mode::Bitmap, HASH);
-    IntegrityDevice::open_to_read(Arc::new(copy), None, &options, &Settings::default()).unwrap().unverified()
+    let options = options(WriteMode::Bitmap, HASH);
+    IntegrityDevice::open_to_read(Arc::new(copy), None, &options, &RunSettings::default())
+        .unwrap()
+        .unverified()
 }
 
 #[test]
 fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
-    let below = made(Mode::Bitmap);
+    let below = made(WriteMode::Bitmap);
     let (faulty, control) = late(below.clone());
     let bitmap_time = Duration::from_millis(300);
-    let settings = Settings { bitmap_time, ..Settings::default() };
-    let volume = IntegrityDevice::open(faulty, None, &options(Mode::Bitmap, HASH), &settings).unwrap();
+    let settings = RunSettings { bitmap_time, ..RunSettings::default() };
+    let volume = IntegrityDevice::open(faulty, None, &options(WriteMode::Bitmap, HASH), &settings).unwrap();
     let mut player = Player::new(&volume, 13);
-    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(Kind::Write));
+    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(IoKind::Write));
     loop {
         // The first of them goes to a thread, which writes the bit. The next goes through the ring, if the bit is still there.
         let begun = monotonic();
@@ -397,7 +399,7 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
         std::thread::sleep(Duration::from_millis(100));
     }
     player.end();
-    control.add(Rule::new(Fault::EIO).on(Kind::Write).within(2 << 20..SIZE as u64).chance(0.1));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(2 << 20..SIZE as u64).chance(0.1));
     (3..200).for_each(|version| player.act(version, true));
     player.end();
     assert!(player.failed > 0);

@@ -5,15 +5,17 @@ pub(crate) mod memory;
 
 use memory::Memory;
 use underseal_integrity::{
-    Disk, Disks, Format, Hash, Journal, Mode, Options, Overlay, Reader, Round, format, look, open,
+    Disk, Disks, JournalFormat, JournalRound, KeyedHash, NewSuperblock, OpenSettings, Overlay, VolumeReader,
+    WriteMode, format, look, open,
 };
 
-const MODES: [Mode; 5] = [Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Recovery, Mode::Inline];
+const MODES: [WriteMode; 5] =
+    [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct, WriteMode::Recovery, WriteMode::Inline];
 /// Small, so that many are tried; large enough for a few sections of the journal.
 const SIZE: usize = 512 << 10;
 
-fn options(mode: Mode) -> Options {
-    Options { hash: Hash::new("crc32c", None).ok(), ..Options::new(mode) }
+fn options(mode: WriteMode) -> OpenSettings {
+    OpenSettings { hash: KeyedHash::new("crc32c", None).ok(), ..OpenSettings::new(mode) }
 }
 
 /// A superblock with any first 64 bytes but the magic, over zeros: the first byte says the mode, and whether there is a metadata device.
@@ -42,8 +44,11 @@ pub(crate) fn superblock(bytes: &[u8]) -> bool {
 pub(crate) fn journal(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     let mode = MODES[usize::from(*how) % 3];
-    let format_options =
-        Format { journal_sectors: Some(600), block_size: 512 << (how >> 2 & 3), ..Format::default() };
+    let format_options = NewSuperblock {
+        journal_sectors: Some(600),
+        block_size: 512 << (how >> 2 & 3),
+        ..NewSuperblock::default()
+    };
     let disk = Memory::new(vec![0; SIZE]);
     let disks = Disks::one(&disk);
     let superblock = format_options.superblock(&options(mode), disks.sizes().unwrap()).unwrap();
@@ -55,7 +60,7 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
         return opens(&disks, mode);
     }
     // A byte is the round of a section, the next one how many of its sectors have another; then entries of a byte each.
-    let journal = Journal::new(&geometry, &superblock, &options(mode)).unwrap();
+    let journal = JournalFormat::new(&geometry, &superblock, &options(mode)).unwrap();
     let tags = look(&disks, &options(mode)).unwrap().tags.unwrap();
     let mut dice = bytes.iter().copied();
     for index in 0..geometry.sections() {
@@ -75,9 +80,9 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
             geometry.section().fill(&mut section, n, sector, &block, &tag);
         }
         let mut sealed = section.clone();
-        journal.seal(index, Round::new(round), &mut sealed).unwrap();
+        journal.seal(index, JournalRound::new(round), &mut sealed).unwrap();
         let mut other = section;
-        journal.seal(index, Round::new(round >> 2), &mut other).unwrap();
+        journal.seal(index, JournalRound::new(round >> 2), &mut other).unwrap();
         let from = sealed.len() - (usize::from(torn) * 512).min(sealed.len());
         sealed[from..].copy_from_slice(&other[from..]);
         disk.write_at(geometry.section_offset(index), &sealed).unwrap();
@@ -86,7 +91,7 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
 }
 
 /// Opens it over what is left as it is, and reads all: what is refused writes nothing, and opening again finds nothing to do.
-fn opens(disks: &Disks<'_>, mode: Mode) -> bool {
+fn opens(disks: &Disks<'_>, mode: WriteMode) -> bool {
     let (data, meta) = (Overlay::new(disks.data), disks.meta.map(Overlay::new));
     let over = Disks { data: &data, meta: meta.as_ref().map(|meta| meta as &dyn Disk) };
     let bytes = || {
@@ -105,12 +110,12 @@ fn opens(disks: &Disks<'_>, mode: Mode) -> bool {
             return false;
         }
     };
-    let is_inline = mode == Mode::Inline;
+    let is_inline = mode == WriteMode::Inline;
     let recalculated = opened.recalculate(&over, &options(mode), |_| true);
     assert!(recalculated.is_ok() || is_inline);
     let mut plain = vec![0; usize::try_from(opened.geometry.provided() * 512).unwrap()];
     let mut bad = Vec::new();
-    Reader::new(over, &opened, &options(mode)).read(0, &mut plain, &mut bad).unwrap();
+    VolumeReader::new(over, &opened, &options(mode)).read(0, &mut plain, &mut bad).unwrap();
     opened.close_bitmap(&over, &options(mode)).unwrap();
     let once = bytes();
     let mut again = open(&over, &options(mode)).unwrap();

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use underseal_integrity::{Flags, Format, Geometry, Hash, Mode, Options, Sizes, Superblock, look, open};
+use underseal_integrity::{
+    DiskSizes, Flags, KeyedHash, NewSuperblock, OpenSettings, Superblock, VolumeGeometry, WriteMode, look,
+    open,
+};
 
 use crate::support::*;
 
@@ -40,9 +43,9 @@ proptest! {
         meta in proptest::option::of(0u64..(1 << 24)),
         blocks in proptest::collection::vec(any::<u64>(), 2..20),
     ) {
-        let options = Options { start, ..Options::new(Mode::Journal) };
-        let sizes = Sizes { data, meta };
-        let Ok(geometry) = Geometry::new(&superblock, &options, sizes) else { return Ok(()) };
+        let options = OpenSettings { start, ..OpenSettings::new(WriteMode::Journal) };
+        let sizes = DiskSizes { data, meta };
+        let Ok(geometry) = VolumeGeometry::new(&superblock, &options, sizes) else { return Ok(()) };
         let inline = superblock.flags.has(Flags::INLINE);
         let block_size = geometry.block_size() as u64;
         let count = geometry.provided() / geometry.block_sectors();
@@ -78,8 +81,8 @@ proptest! {
 
     #[test]
     fn one_more_unit_of_sectors_would_not_fit(superblock in superblocks(), start in 0u64..500, data in 0u64..(1 << 24)) {
-        let options = Options { start, ..Options::new(Mode::Journal) };
-        let Ok(geometry) = Geometry::new(&superblock, &options, Sizes { data, meta: None }) else { return Ok(()) };
+        let options = OpenSettings { start, ..OpenSettings::new(WriteMode::Journal) };
+        let Ok(geometry) = VolumeGeometry::new(&superblock, &options, DiskSizes { data, meta: None }) else { return Ok(()) };
         let sectors = geometry.provided();
         prop_assert_eq!(sectors % 8, 0);
         // The place of the sector that would be the last one, computed from the last that there is.
@@ -93,7 +96,7 @@ proptest! {
 
     #[test]
     fn a_superblock_survives_its_bytes(superblock in superblocks(), journal in any::<bool>()) {
-        let mode = if journal { Mode::Journal } else { Mode::Bitmap };
+        let mode = if journal { WriteMode::Journal } else { WriteMode::Bitmap };
         let bytes = superblock.encode(mode, None).unwrap();
         if let Ok(parsed) = Superblock::parse(&bytes) {
             prop_assert_eq!(parsed, superblock);
@@ -108,13 +111,13 @@ proptest! {
         size in 0usize..200_000,
         mode in 0usize..5,
     ) {
-        let mode = [Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Recovery, Mode::Inline][mode];
+        let mode = [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct, WriteMode::Recovery, WriteMode::Inline][mode];
         let mut bytes = superblock.encode(mode, None).unwrap().to_vec();
         let end = (at + noise.len()).min(64);
         bytes[at..end].copy_from_slice(&noise[..end - at]);
         bytes.resize(size, 0x11);
         let image = Image { data: Memory::new(bytes), meta: None };
-        let options = Options { hash: Hash::new("crc32c", None).ok(), ..Options::new(mode) };
+        let options = OpenSettings { hash: KeyedHash::new("crc32c", None).ok(), ..OpenSettings::new(mode) };
         let _ = look(&image.disks(), &options);
         let _ = open(&image.disks(), &options);
     }
@@ -158,7 +161,7 @@ fn a_format_that_is_taken_can_be_opened() {
     let sizes = (4096usize..3_000_000, proptest::option::of(4096usize..3_000_000));
     TestRunner::new(ProptestConfig::with_cases(64))
         .run(&(format_options, sizes), |((tag, block, journal, interleave, padding, hmac), (data, meta))| {
-            let format_options = Format {
+            let format_options = NewSuperblock {
                 tag_size: (tag > 0).then_some(tag),
                 block_size: 256 << block,
                 journal_sectors: journal,
@@ -169,7 +172,10 @@ fn a_format_that_is_taken_can_be_opened() {
             };
             let image =
                 Image { data: Memory::new(vec![0; data]), meta: meta.map(|size| Memory::new(vec![0; size])) };
-            let options = Options { hash: Hash::new("crc32c", None).ok(), ..Options::new(Mode::Journal) };
+            let options = OpenSettings {
+                hash: KeyedHash::new("crc32c", None).ok(),
+                ..OpenSettings::new(WriteMode::Journal)
+            };
             let sizes = image.disks().sizes().unwrap();
             if let Ok(superblock) = format_options.superblock(&options, sizes) {
                 underseal_integrity::format(&image.disks(), &options, &superblock).unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use underseal_cipher::Key;
-use underseal_integrity::{Disk, Disks, Hash, JournalCrypt, Mode, Options, Recalculate};
+use underseal_integrity::{Disk, Disks, JournalCrypt, KeyedHash, OpenSettings, Recalculate, WriteMode};
 
 pub(crate) use crate::exercise::memory::Memory;
 
@@ -44,20 +44,20 @@ pub(crate) fn unpack(name: &str) -> Image {
 }
 
 /// What a table line says, after `0 SECTORS integrity`.
-pub(crate) fn options(table: &str) -> Options {
+pub(crate) fn options(table: &str) -> OpenSettings {
     let words: Vec<&str> = table.split(' ').collect();
-    let mode = Mode::from_letter(words[6].chars().next().unwrap()).unwrap();
-    let mut options = with(Options::new(mode), &words[8..]);
+    let mode = WriteMode::from_letter(words[6].chars().next().unwrap()).unwrap();
+    let mut options = with(OpenSettings::new(mode), &words[8..]);
     options.start = words[4].parse().unwrap();
     options.tag_size = words[5].parse().ok();
     options
 }
 
 /// With these optional arguments.
-pub(crate) fn with(mut options: Options, arguments: &[&str]) -> Options {
+pub(crate) fn with(mut options: OpenSettings, arguments: &[&str]) -> OpenSettings {
     let hash = |value: &str| {
         let (name, key) = value.split_once(':').unwrap_or((value, ""));
-        Hash::new(name, Some(&key_of(key))).unwrap()
+        KeyedHash::new(name, Some(&key_of(key))).unwrap()
     };
     for word in arguments {
         let (name, value) = word.split_once(':').unwrap_or((word, ""));

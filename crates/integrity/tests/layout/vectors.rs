@@ -1,16 +1,18 @@
 //! Volumes that a kernel made and that were stopped somewhere: all open with what the kernel would give, and leave what it would leave.
 
 use serde_json::Value;
-use underseal_integrity::{Flags, Mode, Opened, Options, Overlay, Reader, Result, open};
+use underseal_integrity::{
+    Flags, OpenSettings, OpenedVolume, Overlay, Result, VolumeReader, WriteMode, open,
+};
 
 use crate::support::*;
 
 /// Everything that can be read, zeros for the rest; and what cannot, as runs.
-fn read_all(image: &Image, opened: &Opened, options: &Options) -> (Vec<u8>, Vec<(u64, u64)>) {
+fn read_all(image: &Image, opened: &OpenedVolume, options: &OpenSettings) -> (Vec<u8>, Vec<(u64, u64)>) {
     let block = opened.geometry.block_sectors();
     let mut plain = vec![0; usize::try_from(opened.geometry.provided() * 512).unwrap()];
     let mut bad = Vec::new();
-    Reader::new(image.disks(), opened, options).read(0, &mut plain, &mut bad).unwrap();
+    VolumeReader::new(image.disks(), opened, options).read(0, &mut plain, &mut bad).unwrap();
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for sector in bad {
         let at = usize::try_from(sector * 512).unwrap();
@@ -29,7 +31,7 @@ fn pairs(value: &Value) -> Vec<(u64, u64)> {
 }
 
 /// Opens it as the kernel would, makes tags anew where it would, and closes it.
-fn open_and_close(image: &Image, options: &Options) -> Result<Opened> {
+fn open_and_close(image: &Image, options: &OpenSettings) -> Result<OpenedVolume> {
     let disks = image.disks();
     let mut opened = open(&disks, options)?;
     opened.recalculate(&disks, options, |_| true)?;
@@ -95,12 +97,14 @@ fn replays_take_the_sections_in_the_order_in_which_the_kernel_takes_them() {
 fn superblocks_and_geometries_are_the_kernels() {
     for (name, expected) in images() {
         let image = unpack(&name);
-        let options = Options { mode: Mode::Recovery, ..options(expected["table"].as_str().unwrap()) };
-        let opened = open(&image.disks(), &Options { legacy_recalculate: true, ..options }).unwrap();
+        let options =
+            OpenSettings { mode: WriteMode::Recovery, ..options(expected["table"].as_str().unwrap()) };
+        let opened = open(&image.disks(), &OpenSettings { legacy_recalculate: true, ..options }).unwrap();
         let (superblock, geometry, section) =
             (&opened.superblock, &opened.geometry, opened.geometry.section());
         let at = |field: &str| expected["superblock"][field].clone();
-        let mode = if superblock.flags.has(Flags::DIRTY_BITMAP) { Mode::Bitmap } else { Mode::Journal };
+        let mode =
+            if superblock.flags.has(Flags::DIRTY_BITMAP) { WriteMode::Bitmap } else { WriteMode::Journal };
         assert_eq!(superblock.version(mode), at("version"), "{name}");
         assert_eq!(superblock.log2_interleave, at("log2_interleave"), "{name}");
         assert_eq!(superblock.tag_size, at("tag"), "{name}");
@@ -129,10 +133,10 @@ fn volumes_open_in_other_modes_as_the_kernel_opens_them() {
             continue;
         }
         let image = unpack(&name);
-        let mode = Mode::from_letter(also["mode"].as_str().unwrap().chars().next().unwrap()).unwrap();
+        let mode = WriteMode::from_letter(also["mode"].as_str().unwrap().chars().next().unwrap()).unwrap();
         let arguments: Vec<&str> =
             also["opts"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        let options = with(Options::new(mode), &arguments);
+        let options = with(OpenSettings::new(mode), &arguments);
         let opened = open_and_close(&image, &options).unwrap();
         let (plain, bad) = read_all(&image, &opened, &options);
         assert_eq!(bad, pairs(&also["unreadable"]), "{name}");
@@ -154,7 +158,7 @@ fn an_overlay_shows_what_a_replay_would_give_and_changes_nothing() {
         let opened = open(&disks, &options).unwrap();
         let mut plain = vec![0; usize::try_from(opened.geometry.provided() * 512).unwrap()];
         let mut bad = Vec::new();
-        Reader::new(disks, &opened, &options).read(0, &mut plain, &mut bad).unwrap();
+        VolumeReader::new(disks, &opened, &options).read(0, &mut plain, &mut bad).unwrap();
         assert_eq!(
             (sha256(&plain), bad.len()),
             (expected["plain_sha256"].as_str().unwrap().into(), 0),

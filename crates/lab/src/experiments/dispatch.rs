@@ -9,10 +9,10 @@ use underseal_device_lab::{ModelDevice, Profile, StripeDevice};
 use underseal_volume::{DispatchFlags, Segment, Volume};
 
 use super::{Experiment, Measured};
-use crate::load::{Load, Seen, Target, Until};
-use crate::rounds::{Grid, Ways};
+use crate::load::{Load, LoadEnd, LoadResult, LoadTarget};
+use crate::rounds::{Contenders, Grid};
 use crate::volumes::{self, NULL, XTS};
-use crate::{Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "dispatch",
@@ -35,7 +35,7 @@ const OTHERS: [&str; 4] = [UNBOUND, PER_CPU, BUILT, INLINE];
 
 /// What is measured on each set-up; the first is the published one.
 fn loads(lab: &Lab<'_>) -> [(String, Load); 6] {
-    let slice = Until::Time(lab.slice(100));
+    let slice = LoadEnd::Time(lab.slice(100));
     [
         ("1M sequential reads, depth 4", Load::new(1 << 20, 100, slice).depth(4)),
         ("1M sequential writes, depth 4", Load::new(1 << 20, 0, slice).depth(4)),
@@ -47,9 +47,9 @@ fn loads(lab: &Lab<'_>) -> [(String, Load); 6] {
     .map(|(name, load)| (name.to_owned(), load))
 }
 
-fn ways(mapping: &Arc<Mapping>) -> Ways {
-    let volume = |policy| Target::Volume(mapping.clone(), policy);
-    Ways(vec![
+fn ways(mapping: &Arc<Mapping>) -> Contenders {
+    let volume = |policy| LoadTarget::Volume(mapping.clone(), policy);
+    Contenders(vec![
         (UNBOUND, volume(Policy::WORKERS)),
         (PER_CPU, volume(Policy::SAME_CPU)),
         (BUILT, volume(Policy::from_flags(DispatchFlags::default()))),
@@ -76,7 +76,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     for (name, mapping) in &set_ups {
         grids.push((*name, ways(mapping).measure(lab, rounds, &format!("dispatch: {name}"), &loads)?));
     }
-    let rate = |seen: &Seen| seen.mb_per_s();
+    let rate = |seen: &LoadResult| seen.mb_per_s();
     let worst = grids.iter().map(|(name, grid)| {
         let (load, range) = grid.worst(ADAPTIVE, |load| grid.best(&OTHERS, load, rate), rate);
         (format!("{name}, {load}"), range)
@@ -87,19 +87,19 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let gain = real.ratio(ADAPTIVE, INLINE, 0, rate);
     let over_built = |grid: &Grid, way| grid.ratio(way, BUILT, 0, rate);
     let mut findings = vec![
-        Finding::new("1M sequential reads under AES: adaptive over inline", Unit::Times, gain)
+        AnswerFigure::new("1M sequential reads under AES: adaptive over inline", Unit::Times, gain)
             .goal(Goal::AtLeast(1.6)),
-        Finding::new(
+        AnswerFigure::new(
             format!("adaptive over the best of the others, at its worst ({where_})"),
             Unit::Part,
             worst,
         )
         .goal(Goal::AtLeast(0.95)),
-        Finding::new("null cipher: unbound over one submitter", Unit::Times, over_built(null, UNBOUND))
+        AnswerFigure::new("null cipher: unbound over one submitter", Unit::Times, over_built(null, UNBOUND))
             .published(620.0 / 400.0),
-        Finding::new("AES: unbound over one submitter", Unit::Times, over_built(real, UNBOUND)),
-        Finding::new("AES: inline over one submitter", Unit::Times, over_built(real, INLINE)),
-        Finding::new(
+        AnswerFigure::new("AES: unbound over one submitter", Unit::Times, over_built(real, UNBOUND)),
+        AnswerFigure::new("AES: inline over one submitter", Unit::Times, over_built(real, INLINE)),
+        AnswerFigure::new(
             "stripe of two SSDs: unbound over one submitter",
             Unit::Times,
             over_built(&grids[2].1, UNBOUND),
@@ -116,18 +116,18 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         [UNBOUND, PER_CPU, BUILT, INLINE, ADAPTIVE],
     )
     .note("crypto on one core is the regression that users of RAID over dm-crypt complained of");
-    let used = |seen: &Seen| seen.cpu.as_secs_f64() / seen.elapsed.as_secs_f64();
+    let used = |seen: &LoadResult| seen.cpu.as_secs_f64() / seen.elapsed.as_secs_f64();
     for (name, grid) in &grids {
         let each = [UNBOUND, PER_CPU, BUILT, INLINE, ADAPTIVE].map(|way| grid.range(way, 0, used));
         cores = cores.row(*name, each);
     }
     let on_volumes = &grids[3].1;
-    findings.push(Finding::new(
+    findings.push(AnswerFigure::new(
         "a stripe over two volumes: processors in use, per-CPU workers",
         Unit::Count,
         on_volumes.range(PER_CPU, 0, used),
     ));
-    findings.push(Finding::new(
+    findings.push(AnswerFigure::new(
         "a stripe over two volumes: processors in use, adaptive",
         Unit::Count,
         on_volumes.range(ADAPTIVE, 0, used),

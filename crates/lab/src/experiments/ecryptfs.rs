@@ -21,9 +21,9 @@ use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Experiment, Measured};
 use crate::rounds::{interleaved, size};
-use crate::{Cell, Error, ErrorKind, Finding, Goal, Lab, Panel, Range, Result, Shape, Unit};
-use file::{File, Way};
-use lower::Below;
+use crate::{AnswerFigure, Cell, Error, ErrorKind, Goal, Lab, Panel, PanelShape, Range, Result, Unit};
+use file::{File, FileVariant};
+use lower::LowerMedium;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "ecryptfs",
@@ -69,7 +69,7 @@ const MOST_THREADS: u64 = 8;
 /// What lies below the files.
 struct SetUp {
     name: &'static str,
-    below: Below,
+    below: LowerMedium,
     /// How long each phase takes.
     millis: u64,
 }
@@ -87,11 +87,11 @@ fn set_ups(file: u64) -> Result<[SetUp; 5]> {
     let (slow, ssd) = (disk(&Profile::rotating_disk()), disk(&Profile::sata_ssd()));
     let set_up = |name, below, millis| SetUp { name, below, millis };
     Ok([
-        set_up("tmpfs", Below::memory(file * MOST_THREADS)?, 60),
-        set_up("slow disk (model) under a page cache", Below::Cached(slow.clone()), 400),
-        set_up("SSD (model) under a page cache", Below::Cached(ssd.clone()), 100),
-        set_up("slow disk (model), each lower I/O waited for", Below::Waited(slow), 250),
-        set_up("SSD (model), each lower I/O waited for", Below::Waited(ssd), 100),
+        set_up("tmpfs", LowerMedium::memory(file * MOST_THREADS)?, 60),
+        set_up("slow disk (model) under a page cache", LowerMedium::Cached(slow.clone()), 400),
+        set_up("SSD (model) under a page cache", LowerMedium::Cached(ssd.clone()), 100),
+        set_up("slow disk (model), each lower I/O waited for", LowerMedium::Waited(slow), 250),
+        set_up("SSD (model), each lower I/O waited for", LowerMedium::Waited(ssd), 100),
     ])
 }
 
@@ -119,7 +119,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let slowest = SEQUENTIAL.map(|phase| (few_threads(SLOW_CACHED, phase), PHASES[phase].name));
     let slowest = slowest.into_iter().min_by(|a, b| a.0.median.total_cmp(&b.0.median));
     let (least_on_disk, where_on_disk) = slowest.unwrap_or((Range::of([]), ""));
-    let times = |what: String, range: Range| Finding::new(what, Unit::Times, range);
+    let times = |what: String, range: Range| AnswerFigure::new(what, Unit::Times, range);
     let findings = vec![
         times("tmpfs, sequential write, 128k, 1 thread".into(), ratio(TMPFS, SEQUENTIAL_WRITE, 0))
             .published(2.0)
@@ -182,7 +182,7 @@ fn measure(lab: &Lab<'_>, rounds: usize, set_up: &SetUp, file: u64) -> Result<Ra
     for phase in PHASES {
         let what = format!("ecryptfs: {}, {}", set_up.name, phase.name);
         let seen = interleaved(lab, rounds, &what, THREADS.len() * 2, |nth| {
-            let way = if nth % 2 == 0 { Way::Batched } else { Way::OneAtATime };
+            let way = if nth % 2 == 0 { FileVariant::Batched } else { FileVariant::OneAtATime };
             rate(&set_up.below, phase, way, THREADS[nth / 2], file, lab.slice(set_up.millis))
         })?;
         rates.push(seen.chunks(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect());
@@ -191,7 +191,14 @@ fn measure(lab: &Lab<'_>, rounds: usize, set_up: &SetUp, file: u64) -> Result<Ra
 }
 
 /// 10^6 bytes a second of all threads together.
-fn rate(below: &Below, phase: Phase, way: Way, threads: usize, file: u64, time: Duration) -> Result<f64> {
+fn rate(
+    below: &LowerMedium,
+    phase: Phase,
+    way: FileVariant,
+    threads: usize,
+    file: u64,
+    time: Duration,
+) -> Result<f64> {
     let barrier = Barrier::new(threads);
     let seen: Vec<Result<(u64, Duration)>> = thread::scope(|scope| {
         let start = |nth: u64| {
@@ -226,7 +233,7 @@ fn threads(n: usize) -> String {
 fn ratios(name: &str, rates: &Rates) -> Panel {
     let panel =
         Panel::new(format!("Batched over a page at a time: {name}"), Unit::Times, THREADS.map(threads));
-    PHASES.iter().zip(rates).fold(panel.shape(Shape::Dots), |panel, (phase, rates)| {
+    PHASES.iter().zip(rates).fold(panel.shape(PanelShape::Dots), |panel, (phase, rates)| {
         panel.row(phase.name, rates.iter().map(|[batched, each]| Cell::from(Range::of_ratios(batched, each))))
     })
 }

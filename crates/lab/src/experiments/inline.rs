@@ -10,11 +10,11 @@ use underseal_datapath::Policy;
 use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
-use crate::load::{Load, Target, Until};
-use crate::rounds::{Grid, Ways, interleaved, size};
-use crate::stream::{Bare, Stream, queue};
+use crate::load::{Load, LoadEnd, LoadTarget};
+use crate::rounds::{Contenders, Grid, interleaved, size};
+use crate::stream::{Bare, RequestStream, queue};
 use crate::volumes::{self, NULL, XTS};
-use crate::{Error, ErrorKind, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Error, ErrorKind, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "inline",
@@ -42,9 +42,9 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let real = volumes::mapping(XTS, 4096, &device)?;
     let kernel = Policy::from_flags(DispatchFlags::default());
     let ways = |mapping: &Arc<_>| {
-        let volume = |policy| Target::Volume(Arc::clone(mapping), policy);
-        Ways(vec![
-            (PLAIN, Target::Bare(device.clone())),
+        let volume = |policy| LoadTarget::Volume(Arc::clone(mapping), policy);
+        Contenders(vec![
+            (PLAIN, LoadTarget::Bare(device.clone())),
             (QUEUE, volume(kernel)),
             (INLINE, volume(Policy::INLINE)),
             (ADAPTIVE, volume(Policy::ADAPTIVE)),
@@ -63,12 +63,12 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     }
     let [plain, queued, inline, adaptive] = &piped[..] else { unreachable!("four ways were measured") };
 
-    let slice = Until::Time(lab.slice(120));
+    let slice = LoadEnd::Time(lab.slice(120));
     let bare =
         nulls.measure(lab, rounds, "inline: 4k reads", &[("4k".into(), Load::new(BLOCK, 100, slice))])?;
     let loads = |reads| {
         let sizes = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-        sizes.map(|bytes| (size(bytes), Load::new(bytes, reads, Until::Time(lab.slice(60)))))
+        sizes.map(|bytes| (size(bytes), Load::new(bytes, reads, LoadEnd::Time(lab.slice(60)))))
     };
     let reals = ways(&real);
     let reads = reals.measure(lab, rounds, "inline: reads under AES", &loads(100))?;
@@ -79,7 +79,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let over_plain = of_plain(inline);
     let over_queue = Range::of_ratios(inline, queued);
     let rate = |what, rates: &[f64], published| {
-        Finding::new(what, Unit::MbPerS, Range::of(rates.iter().copied())).published(published)
+        AnswerFigure::new(what, Unit::MbPerS, Range::of(rates.iter().copied())).published(published)
     };
     Ok(Measured {
         setup: vec![
@@ -97,20 +97,20 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
             Unit::Times.show(over_queue.median),
         ),
         findings: vec![
-            Finding::new("inline over plain, into a hash", Unit::Part, over_plain)
+            AnswerFigure::new("inline over plain, into a hash", Unit::Part, over_plain)
                 .published(201.0 / 202.0)
                 .goal(Goal::AtLeast(0.97)),
-            Finding::new("inline over the work queue, into a hash", Unit::Times, over_queue)
+            AnswerFigure::new("inline over the work queue, into a hash", Unit::Times, over_queue)
                 .published(201.0 / 80.7)
                 .goal(Goal::AtLeast(2.2)),
-            Finding::new("inline over the work queue, nothing but reads", Unit::Times, mb(&bare, INLINE, QUEUE))
+            AnswerFigure::new("inline over the work queue, nothing but reads", Unit::Times, mb(&bare, INLINE, QUEUE))
                 .goal(Goal::AtLeast(2.2)),
-            Finding::new("inline over plain, nothing but reads", Unit::Part, mb(&bare, INLINE, PLAIN)),
+            AnswerFigure::new("inline over plain, nothing but reads", Unit::Part, mb(&bare, INLINE, PLAIN)),
             rate("plain", plain, 202.0),
             rate("work queue", queued, 80.7),
             rate("inline", inline, 201.0),
-            Finding::new("a bare 4k read", Unit::Nanos, nanos(PLAIN)),
-            Finding::new("an inline 4k read", Unit::Nanos, nanos(INLINE)),
+            AnswerFigure::new("a bare 4k read", Unit::Nanos, nanos(PLAIN)),
+            AnswerFigure::new("an inline 4k read", Unit::Nanos, nanos(INLINE)),
         ],
         panels: vec![
             Panel::new("4k reads into a hash, null cipher, as part of plain", Unit::Part, [PLAIN, QUEUE, INLINE, ADAPTIVE])
@@ -132,14 +132,14 @@ fn mb(grid: &Grid, over: &str, under: &str) -> Range {
 }
 
 /// `dd bs=4k | sha256sum`: the rate in MB/s, and the hash.
-fn hashed(target: &Target, bytes: u64) -> Result<(f64, [u8; 32])> {
+fn hashed(target: &LoadTarget, bytes: u64) -> Result<(f64, [u8; 32])> {
     let (reader, writer) = pipe().map_err(Error::system("the system gives no pipe"))?;
     let start = Instant::now();
     thread::scope(|scope| {
         let hash = scope.spawn(move || sha256(reader));
         match target {
-            Target::Bare(device) => copy(Bare::open(&**device, 1, BLOCK)?, bytes, writer)?,
-            Target::Volume(mapping, policy) => {
+            LoadTarget::Bare(device) => copy(Bare::open(&**device, 1, BLOCK)?, bytes, writer)?,
+            LoadTarget::Volume(mapping, policy) => {
                 mapping.set_policy(*policy)?;
                 copy(queue(mapping, 1, BLOCK)?, bytes, writer)?;
             }
@@ -150,7 +150,7 @@ fn hashed(target: &Target, bytes: u64) -> Result<(f64, [u8; 32])> {
     })
 }
 
-fn copy(mut stream: impl Stream, bytes: u64, mut to: PipeWriter) -> Result<()> {
+fn copy(mut stream: impl RequestStream, bytes: u64, mut to: PipeWriter) -> Result<()> {
     for offset in (0..bytes).step_by(BLOCK) {
         let mut done = stream.read(0, offset, BLOCK).then(|| stream.next()).flatten();
         while done.is_none() {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use underseal_datapath::Policy;
 use underseal_device::Device;
 use underseal_device_lab::{ModelDevice, Profile};
-use underseal_integrity::Mode;
+use underseal_integrity::WriteMode;
 
-use self::layer::Tags;
+use self::layer::TagLayer;
 use super::{Experiment, Measured};
-use crate::load::{Load, Seen, Target, Until};
-use crate::rounds::{Grid, Ways, size};
+use crate::load::{Load, LoadEnd, LoadResult, LoadTarget};
+use crate::rounds::{Contenders, Grid, size};
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "integrity",
@@ -39,19 +39,19 @@ const HMAC_DIRECT: &str = "hmac, direct";
 const HMAC_JOURNAL: &str = "hmac, journal";
 
 /// Everything but the volume without tags.
-const WAYS: [(&str, Tags, Mode); 6] = [
-    (AEAD_DIRECT, Tags::Aead, Mode::Direct),
-    (AEAD_JOURNAL, Tags::Aead, Mode::Journal),
-    (CRC_BITMAP, Tags::Hash("crc32c"), Mode::Bitmap),
-    (CRC_JOURNAL, Tags::Hash("crc32c"), Mode::Journal),
-    (HMAC_DIRECT, Tags::Hash("hmac(sha256)"), Mode::Direct),
-    (HMAC_JOURNAL, Tags::Hash("hmac(sha256)"), Mode::Journal),
+const WAYS: [(&str, TagLayer, WriteMode); 6] = [
+    (AEAD_DIRECT, TagLayer::Aead, WriteMode::Direct),
+    (AEAD_JOURNAL, TagLayer::Aead, WriteMode::Journal),
+    (CRC_BITMAP, TagLayer::Hash("crc32c"), WriteMode::Bitmap),
+    (CRC_JOURNAL, TagLayer::Hash("crc32c"), WriteMode::Journal),
+    (HMAC_DIRECT, TagLayer::Hash("hmac(sha256)"), WriteMode::Direct),
+    (HMAC_JOURNAL, TagLayer::Hash("hmac(sha256)"), WriteMode::Journal),
 ];
 
 const LARGE: usize = 1 << 20;
 
 fn loads(lab: &Lab<'_>) -> Vec<(String, Load)> {
-    let until = Until::Time(lab.slice(250));
+    let until = LoadEnd::Time(lab.slice(250));
     let mut loads = Vec::new();
     for (what, reads) in [("reads", 100), ("writes", 0)] {
         for bytes in [4 << 10, 64 << 10] {
@@ -106,7 +106,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 }
 
 /// The volumes, each over a device of its own.
-fn ways(bytes: u64, sector: u32, profile: Option<&Profile>) -> Result<Ways> {
+fn ways(bytes: u64, sector: u32, profile: Option<&Profile>) -> Result<Contenders> {
     let device = || -> Result<Arc<dyn Device>> {
         let ram = volumes::ram(bytes)?;
         Ok(match profile {
@@ -114,12 +114,12 @@ fn ways(bytes: u64, sector: u32, profile: Option<&Profile>) -> Result<Ways> {
             None => ram,
         })
     };
-    let target = |mapping| Target::Volume(mapping, Policy::INLINE);
+    let target = |mapping| LoadTarget::Volume(mapping, Policy::INLINE);
     let mut ways = vec![(PLAIN, target(volumes::mapping(XTS, sector, &device()?)?))];
     for (name, tags, mode) in WAYS {
         ways.push((name, target(layer::mapping(&device()?, tags, mode, sector)?)));
     }
-    Ok(Ways(ways))
+    Ok(Contenders(ways))
 }
 
 /// Rates over those of the volume without tags.
@@ -128,19 +128,19 @@ fn panel(grid: &Grid, loads: &[(String, Load)], title: &str) -> Panel {
     let panel = Panel::new(format!("Rates over those without tags: {title}"), Unit::Part, names)
         .note("each bar: bytes a second over those of AES-256-XTS alone, under the same load");
     loads.iter().enumerate().fold(panel, |panel, (load, (name, _))| {
-        let plain = Unit::MbPerS.show(grid.range(PLAIN, load, Seen::mb_per_s).median);
+        let plain = Unit::MbPerS.show(grid.range(PLAIN, load, LoadResult::mb_per_s).median);
         let cells = WAYS.iter().map(|(way, ..)| Cell::from(part(grid, way, load)));
         panel.row(format!("{name} ({plain})"), cells)
     })
 }
 
 fn part(grid: &Grid, way: &str, load: usize) -> Range {
-    grid.ratio(way, PLAIN, load, Seen::mb_per_s)
+    grid.ratio(way, PLAIN, load, LoadResult::mb_per_s)
 }
 
-fn found(grid: &Grid) -> Vec<Finding> {
+fn found(grid: &Grid) -> Vec<AnswerFigure> {
     let of = |way: &str, load: usize| {
-        Finding::new(format!("SSD: {}, {way}", grid.load(load)), Unit::Part, part(grid, way, load))
+        AnswerFigure::new(format!("SSD: {}, {way}", grid.load(load)), Unit::Part, part(grid, way, load))
     };
     vec![
         of(CRC_JOURNAL, LARGE_WRITES).published(PUBLISHED_JOURNAL),

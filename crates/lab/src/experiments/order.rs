@@ -9,10 +9,10 @@ use underseal_device_lab::{ModelDevice, Profile};
 use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
-use crate::load::{self, Load, Target, Until};
+use crate::load::{self, Load, LoadEnd, LoadTarget};
 use crate::rounds::{interleaved, size};
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "order",
@@ -48,7 +48,7 @@ fn policy(way: &str) -> Policy {
 struct SetUp {
     name: &'static str,
     model: Arc<ModelDevice>,
-    volume: Target,
+    volume: LoadTarget,
 }
 
 impl SetUp {
@@ -56,14 +56,14 @@ impl SetUp {
         // Memory appears as it is written: the disk may be as large as a seek wants it.
         let model = Arc::new(ModelDevice::new(Arc::new(RamDevice::new(8 << 30)), profile));
         let device: Arc<dyn Device> = model.clone();
-        let volume = Target::Volume(volumes::mapping(XTS, 4096, &device)?, Policy::INLINE);
+        let volume = LoadTarget::Volume(volumes::mapping(XTS, 4096, &device)?, Policy::INLINE);
         Ok(Self { name, model, volume })
     }
 
-    fn under(&self, way: &str) -> Target {
+    fn under(&self, way: &str) -> LoadTarget {
         match &self.volume {
-            Target::Volume(mapping, _) => Target::Volume(mapping.clone(), policy(way)),
-            Target::Bare(device) => Target::Bare(device.clone()),
+            LoadTarget::Volume(mapping, _) => LoadTarget::Volume(mapping.clone(), policy(way)),
+            LoadTarget::Bare(device) => LoadTarget::Bare(device.clone()),
         }
     }
 }
@@ -82,7 +82,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let mut losses = Vec::new();
     for set_up in &set_ups {
         for (bytes, depth) in LOADS {
-            let load = Load::new(bytes, 0, Until::Time(lab.slice(500))).depth(depth);
+            let load = Load::new(bytes, 0, LoadEnd::Time(lab.slice(500))).depth(depth);
             let what = format!("order: {}, {} writes", set_up.name, size(bytes));
             let seen = interleaved(lab, rounds, &what, WAYS.len(), |way| {
                 let before = set_up.model.counters();
@@ -104,14 +104,19 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
             if bytes == 128 << 10 {
                 let name = set_up.name;
                 let lost = Range::of_ratios(unsorted, arrival);
-                let finding = Finding::new(format!("unsorted over arrival order, {name}"), Unit::Part, lost);
+                let finding =
+                    AnswerFigure::new(format!("unsorted over arrival order, {name}"), Unit::Part, lost);
                 // Deadline and noop merge and sort; what CFQ did has no model here.
                 let merges = name == set_ups[0].name;
                 findings.push(if merges { finding.published(0.5) } else { finding });
                 let over = Range::of_ratios(sorted, arrival);
-                findings.push(Finding::new(format!("sorted over arrival order, {name}"), Unit::Part, over));
+                findings.push(AnswerFigure::new(
+                    format!("sorted over arrival order, {name}"),
+                    Unit::Part,
+                    over,
+                ));
                 let over = Range::of_ratios(inline, sorted);
-                findings.push(Finding::new(format!("inline over sorted, {name}"), Unit::Part, over));
+                findings.push(AnswerFigure::new(format!("inline over sorted, {name}"), Unit::Part, over));
                 losses.push(format!("{} with {name}", Unit::Part.show(lost.median)));
             }
         }

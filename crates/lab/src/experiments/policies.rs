@@ -5,10 +5,10 @@ use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::hogs::Hogs;
-use crate::load::{Load, Seen, Target, Until};
-use crate::rounds::{Grid, Ways, size};
+use crate::load::{Load, LoadEnd, LoadResult, LoadTarget};
+use crate::rounds::{Contenders, Grid, size};
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Goal, Lab, Machine, Panel, PanelRow, Range, Result, Shape, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Machine, Panel, PanelRow, PanelShape, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "policies",
@@ -38,8 +38,8 @@ fn policy(way: &str) -> Policy {
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let device = volumes::ram(lab.bytes(128 << 20))?;
     let mapping = volumes::mapping(XTS, 4096, &device)?;
-    let ways = Ways(WAYS.map(|way| (way, Target::Volume(mapping.clone(), policy(way)))).into());
-    let slice = Until::Time(lab.slice(40));
+    let ways = Contenders(WAYS.map(|way| (way, LoadTarget::Volume(mapping.clone(), policy(way)))).into());
+    let slice = LoadEnd::Time(lab.slice(40));
     let shapes: Vec<(usize, usize)> =
         SIZES.iter().flat_map(|size| DEPTHS.map(|depth| (*size, depth))).collect();
     let loads = |reads| -> Vec<(String, Load)> {
@@ -64,11 +64,12 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let mut heat = Panel::new("Throughput of each policy", Unit::MbPerS, shapes.iter().map(|(bytes, depth)| {
         format!("{}\u{d7}{depth}", size(*bytes))
     }))
-    .shape(Shape::Heat)
+    .shape(PanelShape::Heat)
     .note("columns are the size of a request and how many are in flight; the number is percent of the best of its column");
     for (name, grid) in &grids {
         for way in WAYS {
-            let cells = (0..shapes.len()).map(|load| Some(Cell::from(grid.range(way, load, Seen::mb_per_s))));
+            let cells =
+                (0..shapes.len()).map(|load| Some(Cell::from(grid.range(way, load, LoadResult::mb_per_s))));
             heat.rows.push(PanelRow {
                 group: Some((*name).into()),
                 label: way.into(),
@@ -95,7 +96,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         )
     });
     let findings = standings.iter().map(|standing| {
-        let finding = Finding::new(
+        let finding = AnswerFigure::new(
             format!("{}: part of the best, over the grid; worst at {}", standing.way, standing.worst),
             Unit::Part,
             standing.parts,
@@ -126,7 +127,7 @@ fn standing(way: &'static str, grids: &[(&str, Grid)], loads: usize) -> Standing
     let mut parts = Vec::new();
     for (name, grid) in grids {
         for load in 0..loads {
-            let median = |way| grid.range(way, load, Seen::mb_per_s).median;
+            let median = |way| grid.range(way, load, LoadResult::mb_per_s).median;
             let best = WAYS.map(median).into_iter().fold(0.0, f64::max);
             parts.push((median(way) / best, format!("{}, {name}", grid.load(load))));
         }

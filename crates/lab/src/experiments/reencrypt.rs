@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use underseal_datapath::Rate;
 
-use self::disk::{Disk, How};
+use self::disk::{ExperimentDisk, ReencryptionVariant};
 use super::{Experiment, Measured};
-use crate::load::{Load, Seen, Until};
+use crate::load::{Load, LoadEnd, LoadResult};
 use crate::rounds::interleaved;
-use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Shape, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Panel, PanelShape, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "reencrypt",
@@ -27,13 +27,19 @@ const AT_REST: &str = "at rest";
 const GIVES_WAY: &str = "gives way";
 
 /// What is measured: how fast it may go, and how long its steps may be.
-const WAYS: [(&str, Option<How>); 6] = [
+const WAYS: [(&str, Option<ReencryptionVariant>); 6] = [
     (AT_REST, None),
-    (GIVES_WAY, Some(How { rate: Rate::GiveWay, hot_zone: 64 << 20 })),
-    ("100 MB/s", Some(How { rate: Rate::Limit(NonZeroU64::new(100_000_000).unwrap()), hot_zone: 64 << 20 })),
-    ("full, 64 MiB steps", Some(How { rate: Rate::Full, hot_zone: 64 << 20 })),
-    ("full, 8 MiB steps", Some(How { rate: Rate::Full, hot_zone: 8 << 20 })),
-    ("full, 1 MiB steps", Some(How { rate: Rate::Full, hot_zone: 1 << 20 })),
+    (GIVES_WAY, Some(ReencryptionVariant { rate: Rate::GiveWay, hot_zone: 64 << 20 })),
+    (
+        "100 MB/s",
+        Some(ReencryptionVariant {
+            rate: Rate::Limit(NonZeroU64::new(100_000_000).unwrap()),
+            hot_zone: 64 << 20,
+        }),
+    ),
+    ("full, 64 MiB steps", Some(ReencryptionVariant { rate: Rate::Full, hot_zone: 64 << 20 })),
+    ("full, 8 MiB steps", Some(ReencryptionVariant { rate: Rate::Full, hot_zone: 8 << 20 })),
+    ("full, 1 MiB steps", Some(ReencryptionVariant { rate: Rate::Full, hot_zone: 1 << 20 })),
 ];
 
 /// What the volume does in each part of the time line.
@@ -49,38 +55,38 @@ const LINE: [(&str, bool); 8] = [
 ];
 
 /// What the users did, and how fast the volume was reencrypted meanwhile, in MB/s.
-struct Beside {
-    users: Seen,
+struct ServedRun {
+    users: LoadResult,
     moved: f64,
 }
 
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let bytes = lab.bytes(512 << 20);
-    let disk = Disk::new(bytes)?;
+    let disk = ExperimentDisk::new(bytes)?;
     let slice = lab.slice(1500);
-    let load = |time| Load::new(4096, 50, Until::Time(time)).random().depth(8);
+    let load = |time| Load::new(4096, 50, LoadEnd::Time(time)).random().depth(8);
     let seen = interleaved(lab, rounds, "reencrypt: 4k at depth 8", WAYS.len(), |way| {
         disk.beside(WAYS[way].1, &load(slice))
     })?;
     let line = time_line(lab, rounds, &disk, &load(slice / 2))?;
 
-    let each = |way: usize, of: &dyn Fn(&Beside) -> f64| seen[way].iter().map(of).collect::<Vec<f64>>();
-    let over_rest = |way, of: &dyn Fn(&Beside) -> f64| Range::of_ratios(&each(way, of), &each(0, of));
-    let p99 = |beside: &Beside| beside.users.micros(0.99);
-    let iops = |beside: &Beside| beside.users.iops();
+    let each = |way: usize, of: &dyn Fn(&ServedRun) -> f64| seen[way].iter().map(of).collect::<Vec<f64>>();
+    let over_rest = |way, of: &dyn Fn(&ServedRun) -> f64| Range::of_ratios(&each(way, of), &each(0, of));
+    let p99 = |beside: &ServedRun| beside.users.micros(0.99);
+    let iops = |beside: &ServedRun| beside.users.iops();
     let (slower, left) = (over_rest(1, &p99), over_rest(1, &iops));
-    let moved = |way| Range::of(each(way, &|beside: &Beside| beside.moved));
+    let moved = |way| Range::of(each(way, &|beside: &ServedRun| beside.moved));
     let names = || WAYS.iter().map(|(name, _)| *name);
-    let panel = |title, unit, of: &dyn Fn(&Beside) -> f64| {
+    let panel = |title, unit, of: &dyn Fn(&ServedRun) -> f64| {
         let cells = (0..WAYS.len()).map(|way| Cell::from(Range::of(each(way, of))));
         Panel::new(title, unit, names()).row("4k", cells)
     };
     let latency = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)].into_iter().fold(
         Panel::new("Latency of the users' requests", Unit::Micros, names())
-            .shape(Shape::Dots)
+            .shape(PanelShape::Dots)
             .less_is_better(),
         |panel, (name, share)| {
-            let of = |beside: &Beside| beside.users.micros(share);
+            let of = |beside: &ServedRun| beside.users.micros(share);
             panel.row(name, (0..WAYS.len()).map(|way| Cell::from(Range::of(each(way, &of)))))
         },
     );
@@ -101,11 +107,12 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
             Unit::Part.show(left.median),
         ),
         findings: vec![
-            Finding::new("p99 over that at rest, giving way", Unit::Times, slower).goal(Goal::AtMost(2.0)),
-            Finding::new("requests a second over those at rest, giving way", Unit::Part, left)
+            AnswerFigure::new("p99 over that at rest, giving way", Unit::Times, slower)
+                .goal(Goal::AtMost(2.0)),
+            AnswerFigure::new("requests a second over those at rest, giving way", Unit::Part, left)
                 .goal(Goal::AtLeast(0.8)),
-            Finding::new("reencrypted, giving way", Unit::MbPerS, moved(1)),
-            Finding::new("reencrypted, as fast as it goes", Unit::MbPerS, moved(3)),
+            AnswerFigure::new("reencrypted, giving way", Unit::MbPerS, moved(1)),
+            AnswerFigure::new("reencrypted, as fast as it goes", Unit::MbPerS, moved(3)),
         ],
         panels: vec![
             panel("The users' requests", Unit::Iops, &iops),
@@ -117,16 +124,16 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 }
 
 /// The latency part by part of the time: before, while it gives way, and afterwards.
-fn time_line(lab: &Lab<'_>, rounds: usize, disk: &Disk, load: &Load) -> Result<Panel> {
+fn time_line(lab: &Lab<'_>, rounds: usize, disk: &ExperimentDisk, load: &Load) -> Result<Panel> {
     let how = WAYS[1].1;
     let rounds = interleaved(lab, rounds, "reencrypt: time line", 1, |_| {
         let part = |(_, moves): (&str, bool)| disk.beside(how.filter(|_| moves), load);
-        LINE.map(part).into_iter().collect::<Result<Vec<Beside>>>()
+        LINE.map(part).into_iter().collect::<Result<Vec<ServedRun>>>()
     })?;
     let quantile =
         |part: usize, share| Range::of(rounds[0].iter().map(|parts| parts[part].users.micros(share)));
     let title = format!("Latency over time, a part is {} ms", time(load).as_millis());
-    let panel = Panel::new(title, Unit::Micros, ["p50", "p99"]).shape(Shape::Dots).less_is_better();
+    let panel = Panel::new(title, Unit::Micros, ["p50", "p99"]).shape(PanelShape::Dots).less_is_better();
     Ok(LINE.iter().enumerate().fold(panel, |panel, (part, (name, _))| {
         panel.row(*name, [Cell::from(quantile(part, 0.5)), Cell::from(quantile(part, 0.99))])
     }))
@@ -134,7 +141,7 @@ fn time_line(lab: &Lab<'_>, rounds: usize, disk: &Disk, load: &Load) -> Result<P
 
 fn time(load: &Load) -> Duration {
     match load.until {
-        Until::Time(time) => time,
-        Until::Bytes(_) => Duration::ZERO,
+        LoadEnd::Time(time) => time,
+        LoadEnd::Bytes(_) => Duration::ZERO,
     }
 }

@@ -11,7 +11,7 @@ mod engine;
 mod processor;
 
 use super::{Experiment, Measured};
-use crate::{Finding, Lab, Panel, Result, Unit};
+use crate::{AnswerFigure, Lab, Panel, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "sectors",
@@ -29,7 +29,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 struct Part {
     setup: Vec<String>,
     answer: String,
-    findings: Vec<Finding>,
+    findings: Vec<AnswerFigure>,
     panels: Vec<Panel>,
 }
 
@@ -54,6 +54,6 @@ fn sectors(bytes: u32) -> String {
 }
 
 /// `1.09` for `+9%`.
-fn times(what: impl Into<String>, range: crate::Range) -> Finding {
-    Finding::new(what, Unit::Times, range)
+fn times(what: impl Into<String>, range: crate::Range) -> AnswerFigure {
+    AnswerFigure::new(what, Unit::Times, range)
 }

@@ -10,10 +10,10 @@ use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::hogs::Hogs;
-use crate::load::{Load, Seen, Target, Until};
-use crate::rounds::{Grid, Ways};
+use crate::load::{Load, LoadEnd, LoadResult, LoadTarget};
+use crate::rounds::{Contenders, Grid};
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Goal, Lab, Machine, Panel, Range, Result, Shape, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Machine, Panel, PanelShape, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "tail",
@@ -40,16 +40,16 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let devices = [("memory", ram), ("an NVMe SSD (model)", ssd)];
     let hogs = Machine::this()?.processors;
     let slice = lab.slice(700);
-    let load = Load::new(4096, 100, Until::Time(slice)).random().pace(PACE);
+    let load = Load::new(4096, 100, LoadEnd::Time(slice)).random().pace(PACE);
     let loads = [("reads".to_owned(), load)];
     let mut panels = Vec::new();
     let mut findings = Vec::new();
     let mut worst = Vec::new();
     for (device_name, device) in &devices {
         let mapping = volumes::mapping(XTS, 4096, device)?;
-        let volume = |policy| Target::Volume(mapping.clone(), policy);
-        let ways = Ways(vec![
-            (BARE, Target::Bare(device.clone())),
+        let volume = |policy| LoadTarget::Volume(mapping.clone(), policy);
+        let ways = Contenders(vec![
+            (BARE, LoadTarget::Bare(device.clone())),
             (QUEUE, volume(Policy::from_flags(DispatchFlags::default()))),
             (INLINE, volume(Policy::INLINE)),
             (ADAPTIVE, volume(Policy::ADAPTIVE)),
@@ -63,7 +63,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         for way in [INLINE, ADAPTIVE] {
             let ratio = busy.ratio(way, QUEUE, 0, |seen| seen.micros(0.99));
             let what = format!("p99 on {device_name}, busy: {way} over the work queue");
-            findings.push(Finding::new(what, Unit::Part, ratio).goal(Goal::AtMost(0.5)));
+            findings.push(AnswerFigure::new(what, Unit::Part, ratio).goal(Goal::AtMost(0.5)));
         }
         let p99 = |way| busy.range(way, 0, |seen| seen.micros(0.99)).median;
         worst.push(format!(
@@ -91,7 +91,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 fn panel(device: &str, grids: [(&str, &Grid); 2]) -> Panel {
     let ways = [BARE, QUEUE, INLINE, ADAPTIVE];
     let mut panel = Panel::new(format!("Latency of reads in {device}"), Unit::Micros, ways)
-        .shape(Shape::Dots)
+        .shape(PanelShape::Dots)
         .less_is_better();
     for (state, grid) in grids {
         for (name, share) in QUANTILES {
@@ -104,7 +104,7 @@ fn panel(device: &str, grids: [(&str, &Grid); 2]) -> Panel {
 
 /// The quantile over all rounds together, and the least and the most that one round had.
 fn quantile(grid: &Grid, way: &str, share: f64) -> Range {
-    let each = grid.range(way, 0, |seen: &Seen| seen.micros(share));
+    let each = grid.range(way, 0, |seen: &LoadResult| seen.micros(share));
     let mut all = Histogram::default();
     grid.all(way, 0).iter().for_each(|seen| all.merge(&seen.latency));
     let median = all.quantile(share).as_secs_f64() * 1e6;

@@ -9,10 +9,10 @@ use underseal_datapath::engine::{Accelerator, Job, SoftwarePool};
 use underseal_device::Device;
 
 use super::{Experiment, Measured};
-use crate::load::{Load, Pattern, Target, Until};
-use crate::rounds::Ways;
+use crate::load::{Load, LoadEnd, LoadTarget, Pattern};
+use crate::rounds::Contenders;
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "whole-request",
@@ -57,11 +57,12 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         let each: Arc<dyn SectorCipher> = Arc::new(SectorBySector(cipher.clone()));
         (lab.progress)(&format!("whole-request: {name}, the cipher alone"));
         alone.push([false, true].map(|encrypt| quotients(lab, rounds, encrypt, &*each, &*cipher)));
-        let volume =
-            |cipher| Ok::<_, crate::Error>(Target::Volume(volumes::over(cipher, &device)?, Policy::INLINE));
-        let ways = Ways(vec![(EACH, volume(each)?), (WHOLE, volume(cipher)?)]);
+        let volume = |cipher| {
+            Ok::<_, crate::Error>(LoadTarget::Volume(volumes::over(cipher, &device)?, Policy::INLINE))
+        };
+        let ways = Contenders(vec![(EACH, volume(each)?), (WHOLE, volume(cipher)?)]);
         let loads = loads.map(|(reads, pattern)| {
-            let load = Load { pattern, ..Load::new(REQUEST, reads, Until::Time(lab.slice(30))) };
+            let load = Load { pattern, ..Load::new(REQUEST, reads, LoadEnd::Time(lab.slice(30))) };
             (name.to_owned(), load)
         });
         let grid = ways.measure(lab, rounds, &format!("whole-request: {name}"), &loads)?;
@@ -85,7 +86,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let [decrypt, encrypt] = alone[0];
     let essiv = path[1];
     let published = |what: &str, range: Range, percent: f64| {
-        Finding::new(what, Unit::Times, range).published(1.0 + percent / 100.0)
+        AnswerFigure::new(what, Unit::Times, range).published(1.0 + percent / 100.0)
     };
     Ok(Measured {
         setup: vec![
@@ -105,9 +106,9 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
             Unit::Times.show(path[0][0].median),
         ),
         findings: vec![
-            Finding::new("XTS decryption, 512 B sectors", Unit::Times, decrypt).goal(Goal::AtLeast(3.0)),
-            Finding::new("XTS encryption, 512 B sectors", Unit::Times, encrypt).goal(Goal::AtLeast(3.0)),
-            Finding::new("XTS reads through an engine in software, a job a request over a job a sector", Unit::Times, engine),
+            AnswerFigure::new("XTS decryption, 512 B sectors", Unit::Times, decrypt).goal(Goal::AtLeast(3.0)),
+            AnswerFigure::new("XTS encryption, 512 B sectors", Unit::Times, encrypt).goal(Goal::AtLeast(3.0)),
+            AnswerFigure::new("XTS reads through an engine in software, a job a request over a job a sector", Unit::Times, engine),
             published("essiv, sequential read", essiv[0], -0.134),
             published("essiv, random read", essiv[1], 0.358),
             published("essiv, sequential write", essiv[2], 0.091),
@@ -122,13 +123,13 @@ fn through_an_engine(lab: &Lab<'_>, rounds: usize, device: &Arc<dyn Device>) -> 
     let volume = |most| {
         let mapping = volumes::bare_mapping(volumes::cipher(XTS, 512)?, device)?;
         let engine = Pool { pool: SoftwarePool::new(1, 256)?, most };
-        Ok::<_, crate::Error>(Target::Volume(
+        Ok::<_, crate::Error>(LoadTarget::Volume(
             Arc::new(mapping.with_accelerator(Arc::new(engine))),
             Policy::ENGINE,
         ))
     };
-    let ways = Ways(vec![(EACH, volume(Some(1))?), (WHOLE, volume(None)?)]);
-    let load = Load::new(REQUEST, 100, Until::Time(lab.slice(60)));
+    let ways = Contenders(vec![(EACH, volume(Some(1))?), (WHOLE, volume(None)?)]);
+    let load = Load::new(REQUEST, 100, LoadEnd::Time(lab.slice(60)));
     let grid = ways.measure(lab, rounds, "whole-request: through an engine", &[("engine".into(), load)])?;
     Ok(grid.ratio(WHOLE, EACH, 0, |seen| seen.mb_per_s()))
 }

@@ -8,10 +8,10 @@ use underseal_device_lab::ZonedDevice;
 use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
-use crate::load::{self, Load, Target, Until};
+use crate::load::{self, Load, LoadEnd, LoadTarget};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
-use crate::{Cell, Error, ErrorKind, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Error, ErrorKind, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "zoned",
@@ -53,11 +53,11 @@ fn disk(size: u64, declared: bool) -> Result<Arc<ZonedDevice>> {
 
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let size = lab.bytes(128 << 20);
-    let load = Load::new(WRITE, 0, Until::Bytes(size)).depth(32);
+    let load = Load::new(WRITE, 0, LoadEnd::Bytes(size)).depth(32);
     let seen = interleaved(lab, rounds, "zoned: every zone is written once", WAYS.len(), |way| {
         let zoned = disk(size, false)?;
         let device: Arc<dyn Device> = zoned.clone();
-        let volume = Target::Volume(volumes::mapping(XTS, 4096, &device)?, policy(WAYS[way]));
+        let volume = LoadTarget::Volume(volumes::mapping(XTS, 4096, &device)?, policy(WAYS[way]));
         let (seen, _) = load::run_with_errors(&volume, &load)?;
         if (zoned.violations() == 0) != (seen.errors == 0) {
             return Err(Error::new(
@@ -86,7 +86,8 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     } else {
         "unsorted workers had luck in these rounds".into()
     };
-    let none = |what: &str, way: &str| Finding::new(what, Unit::Count, errors(way)).goal(Goal::AtMost(0.0));
+    let none =
+        |what: &str, way: &str| AnswerFigure::new(what, Unit::Count, errors(way)).goal(Goal::AtMost(0.0));
     Ok(Measured {
         setup: vec![
             format!(
@@ -105,8 +106,8 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
             none("writes refused under inline", INLINE),
             none("writes refused, reads by workers, writes inline", MIXED),
             none("writes refused, workers in arrival order", ARRIVAL),
-            Finding::new("writes refused, unsorted workers", Unit::Count, unsorted),
-            Finding::new("writes refused, sorted workers", Unit::Count, errors(SORTED)),
+            AnswerFigure::new("writes refused, unsorted workers", Unit::Count, unsorted),
+            AnswerFigure::new("writes refused, sorted workers", Unit::Count, errors(SORTED)),
         ],
         panels: vec![failed, rates],
     })

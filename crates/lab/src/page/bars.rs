@@ -6,9 +6,9 @@
 //!   64k  plain       |...
 //! ```
 
-use super::xml::{At, Xml};
+use super::xml::{Coordinate, Xml};
 use super::{name, told};
-use crate::{Cell, Panel, Shape};
+use crate::{Cell, Panel, PanelShape};
 
 const WIDTH: f64 = 760.0;
 /// Where names of series end and bars begin.
@@ -33,15 +33,25 @@ pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
         for (value, x) in scale.ticks() {
             xml.leaf(
                 "line",
-                &[("class", &"grid"), ("x1", &At(x)), ("x2", &At(x)), ("y1", &0), ("y2", &At(bottom))],
+                &[
+                    ("class", &"grid"),
+                    ("x1", &Coordinate(x)),
+                    ("x2", &Coordinate(x)),
+                    ("y1", &0),
+                    ("y2", &Coordinate(bottom)),
+                ],
             );
-            let place: [(&'static str, &dyn std::fmt::Display); 4] =
-                [("class", &"tick"), ("x", &At(x)), ("y", &At(bottom + 15.0)), ("text-anchor", &"middle")];
+            let place: [(&'static str, &dyn std::fmt::Display); 4] = [
+                ("class", &"tick"),
+                ("x", &Coordinate(x)),
+                ("y", &Coordinate(bottom + 15.0)),
+                ("text-anchor", &"middle"),
+            ];
             xml.line("text", &place, &tick(panel, value));
         }
         let mut y = GAP / 2.0;
         for row in &panel.rows {
-            xml.line("text", &[("class", &"row"), ("x", &4), ("y", &At(y + LINE - 6.0))], &row.label);
+            xml.line("text", &[("class", &"row"), ("x", &4), ("y", &Coordinate(y + LINE - 6.0))], &row.label);
             y += if above { LINE } else { 0.0 };
             for (nth, (series, cell)) in panel.series.iter().zip(&row.cells).enumerate() {
                 let Some(cell) = cell else { continue };
@@ -55,8 +65,8 @@ pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
                     xml.line("title", &[], &title);
                     let place: [(&'static str, &dyn std::fmt::Display); 4] = [
                         ("class", &"series"),
-                        ("x", &At(LEFT - 8.0)),
-                        ("y", &At(y + LINE - 6.0)),
+                        ("x", &Coordinate(LEFT - 8.0)),
+                        ("y", &Coordinate(y + LINE - 6.0)),
                         ("text-anchor", &"end"),
                     ];
                     xml.line("text", &place, series);
@@ -74,25 +84,26 @@ fn figure(xml: &mut Xml, panel: &Panel, scale: &Scale, cell: Cell, y: f64) {
     let x = scale.x(range.median);
     let (least, most) = (scale.x(range.least), scale.x(range.most));
     match panel.shape {
-        Shape::Dots => xml.leaf("circle", &[("class", &"mark"), ("cx", &At(x)), ("cy", &At(y)), ("r", &5)]),
+        PanelShape::Dots => xml
+            .leaf("circle", &[("class", &"mark"), ("cx", &Coordinate(x)), ("cy", &Coordinate(y)), ("r", &5)]),
         _ => xml.leaf(
             "rect",
             &[
                 ("class", &"mark"),
-                ("x", &At(LEFT)),
-                ("y", &At(y - BAR / 2.0)),
-                ("width", &At((x - LEFT).max(0.5))),
-                ("height", &At(BAR)),
+                ("x", &Coordinate(LEFT)),
+                ("y", &Coordinate(y - BAR / 2.0)),
+                ("width", &Coordinate((x - LEFT).max(0.5))),
+                ("height", &Coordinate(BAR)),
             ],
         ),
     }
     let whisker = format!(
         "M{a} {top}V{low}M{a} {y}H{b}M{b} {top}V{low}",
-        a = At(least),
-        b = At(most),
-        y = At(y),
-        top = At(y - 4.0),
-        low = At(y + 4.0)
+        a = Coordinate(least),
+        b = Coordinate(most),
+        y = Coordinate(y),
+        top = Coordinate(y - 4.0),
+        low = Coordinate(y + 4.0)
     );
     xml.leaf("path", &[("class", &"whisker"), ("d", &whisker)]);
     let mut end = most.max(x);
@@ -100,18 +111,18 @@ fn figure(xml: &mut Xml, panel: &Panel, scale: &Scale, cell: Cell, y: f64) {
         let at = scale.x(published);
         let diamond = format!(
             "M{} {y}L{x} {}L{} {y}L{x} {}Z",
-            At(at - 6.0),
-            At(y - 6.0),
-            At(at + 6.0),
-            At(y + 6.0),
-            x = At(at),
-            y = At(y)
+            Coordinate(at - 6.0),
+            Coordinate(y - 6.0),
+            Coordinate(at + 6.0),
+            Coordinate(y + 6.0),
+            x = Coordinate(at),
+            y = Coordinate(y)
         );
         xml.leaf("path", &[("class", &"published"), ("d", &diamond)]);
         end = end.max(at + 6.0);
     }
     let place: [(&'static str, &dyn std::fmt::Display); 3] =
-        [("class", &"value"), ("x", &At(end + 7.0)), ("y", &At(y + 4.0))];
+        [("class", &"value"), ("x", &Coordinate(end + 7.0)), ("y", &Coordinate(y + 4.0))];
     xml.line("text", &place, &panel.unit.show(range.median));
 }
 
@@ -144,7 +155,7 @@ impl Scale {
             .filter(|v| v.is_finite())
             .collect();
         let high = values.iter().copied().fold(0.0, f64::max);
-        let logarithmic = panel.shape == Shape::Dots && high > 0.0;
+        let logarithmic = panel.shape == PanelShape::Dots && high > 0.0;
         if !logarithmic {
             return Self { low: 0.0, high: if high > 0.0 { high } else { 1.0 }, logarithmic };
         }
@@ -187,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{Range, Unit};
 
-    fn panel(shape: Shape, values: &[f64]) -> Panel {
+    fn panel(shape: PanelShape, values: &[f64]) -> Panel {
         let range = |v: f64| Range { median: v, least: v, most: v };
         let names = values.iter().map(ToString::to_string);
         Panel::new("x", Unit::Micros, names).shape(shape).row("", values.iter().map(|v| range(*v)))
@@ -195,7 +206,7 @@ mod tests {
 
     #[test]
     fn figures_lie_on_the_scale_in_their_order() {
-        for shape in [Shape::Bars, Shape::Dots] {
+        for shape in [PanelShape::Bars, PanelShape::Dots] {
             for values in [&[0.0, 1.0, 7.0, 9.99][..], &[1e-3, 5.0, 3e4], &[0.0], &[2.0]] {
                 let scale = Scale::of(&panel(shape, values));
                 let places: Vec<f64> = values.iter().map(|v| scale.x(*v)).collect();
@@ -214,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_long_as_its_figure() {
-        let scale = Scale::of(&panel(Shape::Bars, &[50.0, 100.0]));
+        let scale = Scale::of(&panel(PanelShape::Bars, &[50.0, 100.0]));
         assert!(((scale.x(50.0) - LEFT) * 2.0 - (scale.x(100.0) - LEFT)).abs() < 1e-9);
     }
 }

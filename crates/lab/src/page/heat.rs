@@ -1,7 +1,7 @@
 //! A panel as a grid: each cell's colour is its part of the best in its column, among the rows of its group.
 
 use super::told;
-use super::xml::{At, Xml};
+use super::xml::{Coordinate, Xml};
 use crate::{Cell, Panel, PanelRow};
 
 const WIDTH: f64 = 760.0;
@@ -22,20 +22,24 @@ pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
     xml.element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &panel.title)], |xml| {
         for (nth, series) in panel.series.iter().enumerate() {
             let x = LEFT + (nth as f64 + 0.5) * width;
-            let place: [(&'static str, &dyn std::fmt::Display); 4] =
-                [("class", &"tick"), ("x", &At(x)), ("y", &At(HEAD - 12.0)), ("text-anchor", &"middle")];
+            let place: [(&'static str, &dyn std::fmt::Display); 4] = [
+                ("class", &"tick"),
+                ("x", &Coordinate(x)),
+                ("y", &Coordinate(HEAD - 12.0)),
+                ("text-anchor", &"middle"),
+            ];
             xml.line("text", &place, series);
         }
         let mut y = HEAD;
         for rows in groups {
             let title = rows.first().and_then(|row| row.group.as_deref()).unwrap_or_default();
-            xml.line("text", &[("class", &"row"), ("x", &4), ("y", &At(y + 10.0))], title);
+            xml.line("text", &[("class", &"row"), ("x", &4), ("y", &Coordinate(y + 10.0))], title);
             y += GROUP - 8.0;
             for row in rows {
                 let place: [(&'static str, &dyn std::fmt::Display); 4] = [
                     ("class", &"series"),
-                    ("x", &At(LEFT - 8.0)),
-                    ("y", &At(y + CELL - 8.0)),
+                    ("x", &Coordinate(LEFT - 8.0)),
+                    ("y", &Coordinate(y + CELL - 8.0)),
                     ("text-anchor", &"end"),
                 ];
                 xml.line("text", &place, &row.label);
@@ -68,17 +72,17 @@ fn square(
         xml.leaf(
             "rect",
             &[
-                ("x", &At(x + 1.0)),
-                ("y", &At(y + 1.0)),
-                ("width", &At(width - 2.0)),
-                ("height", &At(CELL - 2.0)),
+                ("x", &Coordinate(x + 1.0)),
+                ("y", &Coordinate(y + 1.0)),
+                ("width", &Coordinate(width - 2.0)),
+                ("height", &Coordinate(CELL - 2.0)),
                 ("rx", &3),
             ],
         );
         let place: [(&'static str, &dyn std::fmt::Display); 4] = [
             ("class", &"part"),
-            ("x", &At(x + width / 2.0)),
-            ("y", &At(y + CELL - 8.0)),
+            ("x", &Coordinate(x + width / 2.0)),
+            ("y", &Coordinate(y + CELL - 8.0)),
             ("text-anchor", &"middle"),
         ];
         xml.line("text", &place, &format!("{:.0}", part * 100.0));
@@ -89,14 +93,21 @@ fn legend(xml: &mut Xml, y: f64) {
     let mut x = LEFT;
     for (nth, least) in STEPS.iter().enumerate() {
         xml.element("g", &[("class", &step(*least))], |xml| {
-            xml.leaf("rect", &[("x", &At(x)), ("y", &At(y)), ("width", &14), ("height", &14), ("rx", &3)]);
+            xml.leaf(
+                "rect",
+                &[("x", &Coordinate(x)), ("y", &Coordinate(y)), ("width", &14), ("height", &14), ("rx", &3)],
+            );
         });
         let text = match nth {
             0 => "95% of the best or more".to_owned(),
             5 => "less".to_owned(),
             _ => format!("{:.0}%", least * 100.0),
         };
-        xml.line("text", &[("class", &"tick"), ("x", &At(x + 19.0)), ("y", &At(y + 11.0))], &text);
+        xml.line(
+            "text",
+            &[("class", &"tick"), ("x", &Coordinate(x + 19.0)), ("y", &Coordinate(y + 11.0))],
+            &text,
+        );
         x += if nth == 0 { 170.0 } else { 62.0 };
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 /// Attributes: names, which are constants, and values, which are escaped.
-pub(super) type Attributes<'a> = &'a [(&'static str, &'a dyn Display)];
+pub(super) type XmlAttributes<'a> = &'a [(&'static str, &'a dyn Display)];
 
 /// A document as it grows.
 pub(super) struct Xml(String);
@@ -17,7 +17,7 @@ impl Xml {
     pub(super) fn element(
         &mut self,
         tag: &'static str,
-        attributes: Attributes<'_>,
+        attributes: XmlAttributes<'_>,
         inside: impl FnOnce(&mut Self),
     ) {
         self.open(tag, attributes, ">");
@@ -26,12 +26,12 @@ impl Xml {
     }
 
     /// An element that holds text.
-    pub(super) fn line(&mut self, tag: &'static str, attributes: Attributes<'_>, text: &str) {
+    pub(super) fn line(&mut self, tag: &'static str, attributes: XmlAttributes<'_>, text: &str) {
         self.element(tag, attributes, |xml| xml.text(text));
     }
 
     /// An element that holds nothing.
-    pub(super) fn leaf(&mut self, tag: &'static str, attributes: Attributes<'_>) {
+    pub(super) fn leaf(&mut self, tag: &'static str, attributes: XmlAttributes<'_>) {
         self.open(tag, attributes, "/>");
     }
 
@@ -44,7 +44,7 @@ impl Xml {
         self.0
     }
 
-    fn open(&mut self, tag: &str, attributes: Attributes<'_>, end: &str) {
+    fn open(&mut self, tag: &str, attributes: XmlAttributes<'_>, end: &str) {
         // A line an element: two versions of a page can be compared.
         self.0.push_str(if self.0.ends_with('>') { "\n<" } else { "<" });
         self.0.push_str(tag);
@@ -78,9 +78,9 @@ fn escape(to: &mut String, text: &str) {
 }
 
 /// A coordinate: a tenth of a unit is enough.
-pub(super) struct At(pub(super) f64);
+pub(super) struct Coordinate(pub(super) f64);
 
-impl Display for At {
+impl Display for Coordinate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let tenths = (self.0 * 10.0).round() / 10.0;
         // Neither "-0" nor "NaN" is a coordinate.

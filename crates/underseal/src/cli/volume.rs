@@ -7,7 +7,7 @@ use underseal_cipher::CipherSpec;
 use underseal_device::OpenOptions;
 use underseal_formats::Format;
 use underseal_formats::tcrypt::ChainFilter;
-use underseal_integrity::Settings;
+use underseal_integrity::RunSettings;
 use underseal_volume::plain::PassphraseHash;
 
 use super::{PartArgs, SecretArgs, TcryptArgs, TokenArgs, TrustArgs};
@@ -115,10 +115,10 @@ pub(crate) struct TagCacheArgs {
 }
 
 impl TagCacheArgs {
-    pub(crate) fn settings(self) -> Settings {
-        let defaults = Settings::default();
+    pub(crate) fn settings(self) -> RunSettings {
+        let defaults = RunSettings::default();
         let most = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-        Settings { tag_cache: self.tag_cache.map_or(defaults.tag_cache, most), ..defaults }
+        RunSettings { tag_cache: self.tag_cache.map_or(defaults.tag_cache, most), ..defaults }
     }
 }
 

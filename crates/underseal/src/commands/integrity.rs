@@ -6,7 +6,7 @@ mod info;
 mod open;
 mod place;
 
-use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate};
+use underseal_integrity::{JournalCrypt, KeyedHash, OpenSettings, Recalculate, WriteMode};
 
 use self::place::{Volume, said};
 use crate::cli::{
@@ -28,18 +28,18 @@ pub(super) fn run(args: &IntegrityCommandArgs, quiet: bool) -> Result<()> {
 }
 
 /// How a volume is opened, with the keys out of their files.
-fn options(mode: Mode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -> Result<Options> {
+fn options(mode: WriteMode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -> Result<OpenSettings> {
     let key = |file: &Option<std::path::PathBuf>, size| {
         file.as_ref().map(|file| secret_file(file, 0, size)).transpose()
     };
     let mut options = without_keys(mode, place)?;
     if hashes.integrity != "none" {
         let key = key(&hashes.integrity_key_file, hashes.integrity_key_size)?;
-        options.hash = Some(Hash::new(&hashes.integrity, key.as_ref()).map_err(said)?);
+        options.hash = Some(KeyedHash::new(&hashes.integrity, key.as_ref()).map_err(said)?);
     }
     if let Some(name) = &hashes.journal_integrity {
         let key = key(&hashes.journal_integrity_key_file, hashes.journal_integrity_key_size)?;
-        options.journal_mac = Some(Hash::new(name, key.as_ref()).map_err(said)?);
+        options.journal_mac = Some(KeyedHash::new(name, key.as_ref()).map_err(said)?);
     }
     if let Some((name, key)) =
         hashes.journal_crypt.as_ref().zip(key(&hashes.journal_crypt_key_file, hashes.journal_crypt_key_size)?)
@@ -49,19 +49,19 @@ fn options(mode: Mode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -
     Ok(options)
 }
 
-fn without_keys(mode: Mode, place: &IntegrityPlaceArgs) -> Result<Options> {
+fn without_keys(mode: WriteMode, place: &IntegrityPlaceArgs) -> Result<OpenSettings> {
     if !place.start.is_multiple_of(512) {
         return Err(Error::usage("--start is no whole number of sectors").with_remedy("--start 2048s"));
     }
     let (start, buffer_sectors) = (place.start / 512, place.buffer_sectors);
-    Ok(Options { start, buffer_sectors, ..Options::new(mode) })
+    Ok(OpenSettings { start, buffer_sectors, ..OpenSettings::new(mode) })
 }
 
 fn recalculate(args: &IntegrityRecalculateArgs, quiet: bool) -> Result<()> {
-    let options = Options {
+    let options = OpenSettings {
         recalculate: if args.reset { Recalculate::Reset } else { Recalculate::Begin },
         legacy_recalculate: args.integrity_legacy_recalculate,
-        ..options(Mode::Journal, &args.place, &args.hashes)?
+        ..options(WriteMode::Journal, &args.place, &args.hashes)?
     };
     let volume = Volume::open(&args.place, false)?;
     let disks = volume.disks();

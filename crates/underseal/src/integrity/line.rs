@@ -1,7 +1,7 @@
 //! An integrity line of a table, as its layer's options.
 
 use underseal_cipher::Key;
-use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate, Settings};
+use underseal_integrity::{JournalCrypt, KeyedHash, OpenSettings, Recalculate, RunSettings, WriteMode};
 use underseal_volume::table::IntegrityLine;
 
 use crate::error::{Error, Result};
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// `Usage` for words that the target does not know, or values that are none.
-pub(crate) fn options(line: &IntegrityLine) -> Result<(Options, Settings)> {
-    let mode = Mode::from_letter(line.mode).ok_or_else(|| bad("the mode", line.mode))?;
-    let mut options = Options { start: line.start, tag_size: line.tag_size, ..Options::new(mode) };
-    let mut settings = Settings::default();
+pub(crate) fn options(line: &IntegrityLine) -> Result<(OpenSettings, RunSettings)> {
+    let mode = WriteMode::from_letter(line.mode).ok_or_else(|| bad("the mode", line.mode))?;
+    let mut options = OpenSettings { start: line.start, tag_size: line.tag_size, ..OpenSettings::new(mode) };
+    let mut settings = RunSettings::default();
     for word in &line.options {
         let (name, value) = word.split_once(':').map_or((word.as_str(), None), |(name, v)| (name, Some(v)));
         let number = || {
@@ -52,9 +52,9 @@ pub(crate) fn options(line: &IntegrityLine) -> Result<(Options, Settings)> {
     Ok((options, settings))
 }
 
-fn hash(value: &str) -> Result<Hash> {
+fn hash(value: &str) -> Result<KeyedHash> {
     let (name, key) = named(value)?;
-    Ok(Hash::new(name, key.as_ref())?)
+    Ok(KeyedHash::new(name, key.as_ref())?)
 }
 
 /// A name of the kernel's, and the key behind it in hex.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::Key;
-use underseal_datapath::{Mapping, Pace, Users};
+use underseal_datapath::{Mapping, Pace, ServedVolume};
 use underseal_export::control::status::{Going, Mode, Reencryption};
 use underseal_export::control::{Rate, Reencrypter, Refusal, RefusalKind};
 use underseal_volume::reencrypt::{self, Foreground, Ledger, Options, Outcome, Progress};
@@ -340,11 +340,11 @@ fn prepare<'d>(
     keys: &Keys,
     pace: &Arc<Pace>,
     (on, data): (&'d Bytes, &Bytes),
-) -> Result<(Box<dyn Ledger + 'd>, Users)> {
+) -> Result<(Box<dyn Ledger + 'd>, ServedVolume)> {
     let ledger = place.ledger(&**on, keys, super::size(data)?, None)?;
     let (plan, progress) = (ledger.plan(), ledger.progress());
     let sectors = plan.old.cipher.sector_size().max(plan.new.cipher.sector_size());
-    let users = Users::new(mapping.clone(), sectors, pace.clone(), BEGINNING);
+    let users = ServedVolume::new(mapping.clone(), sectors, pace.clone(), BEGINNING);
     let users = users.map_err(|e| {
         let remedy = "`underseal close` it, and open it again with --reencrypt";
         Error::from(e).with_remedy(remedy)
@@ -361,7 +361,11 @@ fn prepare<'d>(
 }
 
 /// All steps, and in the end the volume as if it had been opened then.
-fn carry_out(data: &Bytes, ledger: &mut dyn Ledger, users: &Users) -> underseal_volume::Result<Outcome> {
+fn carry_out(
+    data: &Bytes,
+    ledger: &mut dyn Ledger,
+    users: &ServedVolume,
+) -> underseal_volume::Result<Outcome> {
     // Users want processors too.
     let workers = (Options::default().workers / 2).max(1);
     let (size, progress) = (ledger.plan().size, ledger.progress());

@@ -9,7 +9,7 @@ use std::process::Output;
 
 use rustix::fs::{FlockOperation, XattrFlags, flock, getxattr, setxattr};
 use rustix::io::Errno;
-use underseal_ecryptfs::{AuthToken, Header, Keyring, XATTR};
+use underseal_ecryptfs::{AuthToken, FileHeader, Keyring, XATTR};
 
 use crate::ecryptfs_mount::mounted::{Folder, PASSPHRASE, unable, underseal};
 use crate::support::output;
@@ -237,7 +237,7 @@ fn a_size_leaves_keys_alone_that_were_added_without_a_lock() {
     let read = || {
         let mut value = vec![0; 4096];
         let len = getxattr(folder.below("file"), XATTR, &mut value[..]).unwrap();
-        Header::read_xattr(&value[..len]).unwrap()
+        FileHeader::read_xattr(&value[..len]).unwrap()
     };
     let mut header = read();
     let key = header.unlock(&Keyring::from(token(PASSPHRASE))).unwrap();

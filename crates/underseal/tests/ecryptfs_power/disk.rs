@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use underseal_cipher::{CipherSpec, Key, SectorSize, build};
 use underseal_datapath::Mapping;
-use underseal_device::{Kind, RamDevice};
+use underseal_device::{IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultControl, FaultDevice, Rule};
 use underseal_export::fuse::{FuseConfig, FuseServer, FuseStopper, MountPoint};
 use underseal_volume::{Segment, Volume};
@@ -61,7 +61,7 @@ impl Disk {
 
     /// Writes to these bytes fail from now on.
     pub(crate) fn fail_writes(&self, range: Range<u64>) {
-        self.control.add(Rule::new(Fault::EIO).on(Kind::Write).within(range));
+        self.control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(range));
     }
 
     /// Nothing fails any more.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use underseal_ecryptfs::tools::Lower;
+use underseal_ecryptfs::tools::LowerFile;
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
@@ -60,7 +60,7 @@ fn fdatasync_makes_sizes_durable() {
                 run(tool("cp").arg("--sparse=always").arg(&disk).arg(&copy));
                 let device = Loop::attach(&copy, &[]);
                 let found = Mount::new(device.device(), &folder.scratch.path("found"), &[]);
-                let lower = Lower::open(&found.directory().join("lower").join(&name)).unwrap();
+                let lower = LowerFile::open(&found.directory().join("lower").join(&name)).unwrap();
                 assert_eq!(lower.header.size(), size, "{name} {options}");
                 drop(lower);
                 drop((found, device));

@@ -10,7 +10,7 @@ use super::{Keys, RoundKeys};
 /// # Safety
 /// Every method may be called only on a processor with the implementing type's features; so may the operators, whose values
 /// come from these methods only. Pointers are read or written for all blocks, at any alignment.
-pub(super) trait Words: Bits {
+pub(super) trait SerpentWords: Bits {
     const LANES: usize;
     /// Four vectors in turn, not two.
     const FOUR_IN_TURN: bool = true;
@@ -45,7 +45,7 @@ pub(super) trait Words: Bits {
 }
 
 /// A block alone.
-impl Words for u32 {
+impl SerpentWords for u32 {
     const LANES: usize = 1;
 
     #[inline(always)]
@@ -78,11 +78,11 @@ impl Words for u32 {
 
 /// Two vectors in turn: one's instructions fill the other's waits.
 #[derive(Clone, Copy)]
-struct Pair<W>(W, W);
+struct VectorPair<W>(W, W);
 
-impl<W: Bits> Bits for Pair<W> {}
+impl<W: Bits> Bits for VectorPair<W> {}
 
-impl<W: Bits> BitXor for Pair<W> {
+impl<W: Bits> BitXor for VectorPair<W> {
     type Output = Self;
 
     #[inline(always)]
@@ -91,7 +91,7 @@ impl<W: Bits> BitXor for Pair<W> {
     }
 }
 
-impl<W: Bits> BitAnd for Pair<W> {
+impl<W: Bits> BitAnd for VectorPair<W> {
     type Output = Self;
 
     #[inline(always)]
@@ -100,7 +100,7 @@ impl<W: Bits> BitAnd for Pair<W> {
     }
 }
 
-impl<W: Bits> BitOr for Pair<W> {
+impl<W: Bits> BitOr for VectorPair<W> {
     type Output = Self;
 
     #[inline(always)]
@@ -109,7 +109,7 @@ impl<W: Bits> BitOr for Pair<W> {
     }
 }
 
-impl<W: Bits> Not for Pair<W> {
+impl<W: Bits> Not for VectorPair<W> {
     type Output = Self;
 
     #[inline(always)]
@@ -118,7 +118,7 @@ impl<W: Bits> Not for Pair<W> {
     }
 }
 
-impl<W: Words> Words for Pair<W> {
+impl<W: SerpentWords> SerpentWords for VectorPair<W> {
     const LANES: usize = 2 * W::LANES;
 
     #[inline(always)]
@@ -174,8 +174,8 @@ impl<W: Words> Words for Pair<W> {
 }
 
 #[inline(always)]
-fn joined<W>([a, b, c, d]: [W; 4], [e, f, g, h]: [W; 4]) -> [Pair<W>; 4] {
-    [Pair(a, e), Pair(b, f), Pair(c, g), Pair(d, h)]
+fn joined<W>([a, b, c, d]: [W; 4], [e, f, g, h]: [W; 4]) -> [VectorPair<W>; 4] {
+    [VectorPair(a, e), VectorPair(b, f), VectorPair(c, g), VectorPair(d, h)]
 }
 
 /// The most lanes.
@@ -186,11 +186,12 @@ const MOST: usize = 16;
 /// # Safety
 /// The processor has the features of `W`.
 #[inline(always)]
-pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
+pub(super) unsafe fn blocks<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
     // SAFETY: the features are the caller's promise.
     let rest = unsafe {
-        let rest = if W::FOUR_IN_TURN { groups::<Pair<Pair<W>>, ENCRYPT>(keys, blocks) } else { blocks };
-        groups::<W, ENCRYPT>(keys, groups::<Pair<W>, ENCRYPT>(keys, rest))
+        let rest =
+            if W::FOUR_IN_TURN { groups::<VectorPair<VectorPair<W>>, ENCRYPT>(keys, blocks) } else { blocks };
+        groups::<W, ENCRYPT>(keys, groups::<VectorPair<W>, ENCRYPT>(keys, rest))
     };
     match rest {
         [] => {}
@@ -211,7 +212,7 @@ pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &Keys, blocks: 
 /// # Safety
 /// The processor has the features of `W`.
 #[inline(always)]
-unsafe fn groups<'a, W: Words, const ENCRYPT: bool>(
+unsafe fn groups<'a, W: SerpentWords, const ENCRYPT: bool>(
     keys: &Keys,
     blocks: &'a mut [[u8; 16]],
 ) -> &'a mut [[u8; 16]] {
@@ -228,7 +229,7 @@ unsafe fn groups<'a, W: Words, const ENCRYPT: bool>(
 /// # Safety
 /// The processor has the features of `W`; `at` is readable and writable for as many blocks.
 #[inline(always)]
-unsafe fn group<W: Words, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) {
+unsafe fn group<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) {
     // SAFETY: as promised.
     unsafe {
         let x = W::load(at);
@@ -238,7 +239,7 @@ unsafe fn group<W: Words, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) {
 
 /// Keys come behind the S-boxes, which may have room for them: those between come before the linear transformation.
 #[inline(always)]
-unsafe fn encrypt<W: Words>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
+unsafe fn encrypt<W: SerpentWords>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
         x = add(x, &keys[0]);
@@ -261,7 +262,7 @@ unsafe fn encrypt<W: Words>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
 }
 
 #[inline(always)]
-unsafe fn decrypt<W: Words>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
+unsafe fn decrypt<W: SerpentWords>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
         let (eights, last) = keys.as_chunks::<8>();
@@ -293,14 +294,14 @@ pub(super) fn before_mixing(keys: &RoundKeys, to: &mut RoundKeys) {
 }
 
 #[inline(always)]
-unsafe fn add<W: Words>([a, b, c, d]: [W; 4], key: &[u32; 4]) -> [W; 4] {
+unsafe fn add<W: SerpentWords>([a, b, c, d]: [W; 4], key: &[u32; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe { [a ^ W::every(key[0]), b ^ W::every(key[1]), c ^ W::every(key[2]), d ^ W::every(key[3])] }
 }
 
 /// The linear transformation.
 #[inline(always)]
-unsafe fn mix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
+unsafe fn mix<W: SerpentWords>([a, b, c, d]: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
         let a = a.rotate::<13, 19>();
@@ -315,7 +316,7 @@ unsafe fn mix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
 
 /// The inverse of [`mix`].
 #[inline(always)]
-unsafe fn unmix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
+unsafe fn unmix<W: SerpentWords>([a, b, c, d]: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
         let c = c.rotate::<10, 22>().xor3(d, b.shift::<7>());

@@ -2,7 +2,7 @@
 //!
 //! # Safety argument
 //! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
-//! Values of these types come from [`Words`]' methods only, and those are called from the entry points only, which
+//! Values of these types come from [`SerpentWords`]' methods only, and those are called from the entry points only, which
 //! [`super::functions`] hands out after the processor said that it has their features.
 
 #[cfg(target_arch = "aarch64")]
@@ -12,10 +12,10 @@ use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 use super::boxes::Bits;
-use super::rounds::{self, Words};
+use super::rounds::{self, SerpentWords};
 #[cfg(target_arch = "x86_64")]
 use super::ternary::{self, Ternary};
-use super::{Functions, Keys};
+use super::{Keys, SerpentFunctions};
 #[cfg(target_arch = "aarch64")]
 use crate::kernel::words::four::{high_pairs, low_pairs};
 
@@ -70,7 +70,7 @@ macro_rules! vector {
             }
         }
 
-        impl Words for $name {
+        impl SerpentWords for $name {
             const LANES: usize = $lanes;
 
             #[inline(always)]
@@ -133,7 +133,7 @@ macro_rules! vector {
             }
         }
 
-        pub(super) static $table: Functions = Functions { encrypt: $entry::<true>, decrypt: $entry::<false> };
+        pub(super) static $table: SerpentFunctions = SerpentFunctions { encrypt: $entry::<true>, decrypt: $entry::<false> };
 
         #[target_feature(enable = $features)]
         unsafe fn $entry<const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {

@@ -27,7 +27,7 @@ pub(super) struct SBox {
 }
 
 /// What goes before an AES S-box, or its inverse, and what behind it.
-pub(super) struct Around {
+pub(super) struct AffineLayers {
     pub(super) before: Map,
     pub(super) behind: Map,
 }
@@ -54,16 +54,16 @@ impl Map {
 
 impl SBox {
     /// Around the AES's S-box.
-    pub(super) const fn around_encryption(&self) -> Around {
+    pub(super) const fn around_encryption(&self) -> AffineLayers {
         let behind = product(&self.after, &inverse(&AES));
         let plus = apply(&behind, AES_PLUS) ^ self.plus;
-        Around { before: Map::new(&self.before, self.between), behind: Map::new(&behind, plus) }
+        AffineLayers { before: Map::new(&self.before, self.between), behind: Map::new(&behind, plus) }
     }
 
     /// Around the inverse of the AES's S-box.
-    pub(super) const fn around_decryption(&self) -> Around {
+    pub(super) const fn around_decryption(&self) -> AffineLayers {
         let before = Map::new(&product(&AES, &self.before), apply(&AES, self.between) ^ AES_PLUS);
-        Around { before, behind: Map::new(&self.after, self.plus) }
+        AffineLayers { before, behind: Map::new(&self.after, self.plus) }
     }
 
     /// Of bytes rotated to the left first, and again afterwards.

@@ -5,8 +5,8 @@
 //! are as they were.
 
 use super::affine::{AES, AES_PLUS, Map, SAME, SBox, entry};
-use super::vectors::{SHIFTED_TWICE, Vector, load, sixteen, store, turn};
-use super::{Cipher, everywhere};
+use super::vectors::{ByteVector, SHIFTED_TWICE, load, sixteen, store, turn};
+use super::{SlicedCipher, everywhere};
 
 /// 128 bits of key, each byte everywhere in a word.
 type Subkey = [u32; 16];
@@ -39,7 +39,7 @@ pub(crate) struct Aria {
     used: usize,
 }
 
-impl Cipher for Aria {
+impl SlicedCipher for Aria {
     const EMPTY: Self = Self { encrypt: [[0; 16]; MOST], decrypt: [[0; 16]; MOST], used: 0 };
 
     fn expand(&mut self, key: &[u8]) {
@@ -52,7 +52,7 @@ impl Cipher for Aria {
     }
 
     #[inline(always)]
-    unsafe fn blocks<V: Vector, const ENCRYPT: bool>(&self, at: *mut u8) {
+    unsafe fn blocks<V: ByteVector, const ENCRYPT: bool>(&self, at: *mut u8) {
         let keys = if ENCRYPT { &self.encrypt } else { &self.decrypt };
         // SAFETY: the caller's promise.
         unsafe {
@@ -72,7 +72,7 @@ impl Cipher for Aria {
 
 /// The substitution layer of odd rounds, or of even ones.
 #[inline(always)]
-unsafe fn substituted<V: Vector, const EVEN: bool>(
+unsafe fn substituted<V: ByteVector, const EVEN: bool>(
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [V; 16],
 ) -> [V; 16] {
     // SAFETY: the caller's promise.
@@ -86,7 +86,7 @@ unsafe fn substituted<V: Vector, const EVEN: bool>(
 }
 
 #[inline(always)]
-unsafe fn word<V: Vector, const EVEN: bool>([a, b, c, d]: [V; 4]) -> [V; 4] {
+unsafe fn word<V: ByteVector, const EVEN: bool>([a, b, c, d]: [V; 4]) -> [V; 4] {
     // SAFETY: the caller's promise.
     unsafe {
         let order = V::repeat(&SHIFTED_TWICE);
@@ -130,7 +130,7 @@ fn spread<T: Copy>(x: [T; 16], sum: impl Fn(T, T) -> T) -> [T; 16] {
 }
 
 #[inline(always)]
-unsafe fn sum<V: Vector>(x: [V; 16], key: &Subkey) -> [V; 16] {
+unsafe fn sum<V: ByteVector>(x: [V; 16], key: &Subkey) -> [V; 16] {
     // SAFETY: the caller's promise.
     unsafe { sixteen!(N => x[N].xor(V::every(key[N]))) }
 }

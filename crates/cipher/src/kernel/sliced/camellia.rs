@@ -3,9 +3,9 @@
 //! Left halves of blocks keep their order in the registers, right halves have the order that the AES instructions leave; F of the
 //! left is made with AES encryption, F of the right with AES decryption, so that no order is ever put right but at the ends.
 
-use super::affine::{Around, SBox, entry};
-use super::vectors::{SHIFTED, SHIFTED_BACK, Vector, eight, load, sixteen, store, turn};
-use super::{Cipher, everywhere};
+use super::affine::{AffineLayers, SBox, entry};
+use super::vectors::{ByteVector, SHIFTED, SHIFTED_BACK, eight, load, sixteen, store, turn};
+use super::{SlicedCipher, everywhere};
 
 /// 64 bits of key, each byte everywhere in a word.
 type Subkey = [u32; 8];
@@ -25,9 +25,9 @@ const S3: SBox = S1.rotated(0, 7);
 const S4: SBox = S1.rotated(1, 0);
 
 static TABLES: [[u8; 256]; 4] = [S1.table(), S2.table(), S3.table(), S4.table()];
-static LEFT: [Around; 4] =
+static LEFT: [AffineLayers; 4] =
     [S1.around_encryption(), S2.around_encryption(), S3.around_encryption(), S4.around_encryption()];
-static RIGHT: [Around; 4] =
+static RIGHT: [AffineLayers; 4] =
     [S1.around_decryption(), S2.around_decryption(), S3.around_decryption(), S4.around_decryption()];
 
 /// The S-box of each byte.
@@ -50,7 +50,7 @@ pub(crate) struct Camellia {
     used: usize,
 }
 
-impl Cipher for Camellia {
+impl SlicedCipher for Camellia {
     const EMPTY: Self = Self { encrypt: [[[0; 8]; 2]; MOST], decrypt: [[[0; 8]; 2]; MOST], used: 0 };
 
     fn expand(&mut self, key: &[u8]) {
@@ -65,7 +65,7 @@ impl Cipher for Camellia {
     }
 
     #[inline(always)]
-    unsafe fn blocks<V: Vector, const ENCRYPT: bool>(&self, at: *mut u8) {
+    unsafe fn blocks<V: ByteVector, const ENCRYPT: bool>(&self, at: *mut u8) {
         let keys = if ENCRYPT { &self.encrypt } else { &self.decrypt };
         // SAFETY: the caller's promise.
         unsafe {
@@ -93,7 +93,7 @@ impl Cipher for Camellia {
 
 /// A round that changes the right half, and one that changes the left.
 #[inline(always)]
-unsafe fn two_rounds<V: Vector>(left: [V; 8], right: [V; 8], keys: &[Subkey; 2]) -> ([V; 8], [V; 8]) {
+unsafe fn two_rounds<V: ByteVector>(left: [V; 8], right: [V; 8], keys: &[Subkey; 2]) -> ([V; 8], [V; 8]) {
     // SAFETY: the caller's promise.
     unsafe {
         let right = xor(right, f::<V, true>(left, &keys[0]));
@@ -103,7 +103,7 @@ unsafe fn two_rounds<V: Vector>(left: [V; 8], right: [V; 8], keys: &[Subkey; 2])
 
 /// F; the left is substituted by encryption.
 #[inline(always)]
-unsafe fn f<V: Vector, const LEFT_HALF: bool>(x: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn f<V: ByteVector, const LEFT_HALF: bool>(x: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe {
         let [a, b, c, d, e, f, g, h] = sum(x, key);
@@ -122,7 +122,7 @@ unsafe fn f<V: Vector, const LEFT_HALF: bool>(x: [V; 8], key: &Subkey) -> [V; 8]
 }
 
 #[inline(always)]
-unsafe fn s_box<V: Vector, const NUMBER: usize, const LEFT_HALF: bool>(x: V) -> V {
+unsafe fn s_box<V: ByteVector, const NUMBER: usize, const LEFT_HALF: bool>(x: V) -> V {
     // SAFETY: the caller's promise.
     unsafe {
         if LEFT_HALF {
@@ -144,21 +144,21 @@ fn spread<T: Copy>([a, b, c, d, e, f, g, h]: [T; 8], sum: impl Fn(T, T) -> T) ->
 }
 
 #[inline(always)]
-unsafe fn fl<V: Vector>(x: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn fl<V: ByteVector>(x: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe { fl_first(fl_second(x, key), key) }
 }
 
 /// The reverse of `fl`.
 #[inline(always)]
-unsafe fn fl_back<V: Vector>(x: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn fl_back<V: ByteVector>(x: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe { fl_second(fl_first(x, key), key) }
 }
 
 /// The second word changes by the first.
 #[inline(always)]
-unsafe fn fl_second<V: Vector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn fl_second<V: ByteVector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe {
         let key = |nth: usize| V::every(key[nth]);
@@ -171,7 +171,7 @@ unsafe fn fl_second<V: Vector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) -
 
 /// The first word changes by the second.
 #[inline(always)]
-unsafe fn fl_first<V: Vector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn fl_first<V: ByteVector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe {
         let key = |nth: usize| V::every(key[nth]);
@@ -182,19 +182,19 @@ unsafe fn fl_first<V: Vector>([a, b, c, d, e, f, g, h]: [V; 8], key: &Subkey) ->
 }
 
 #[inline(always)]
-unsafe fn sum<V: Vector>(x: [V; 8], key: &Subkey) -> [V; 8] {
+unsafe fn sum<V: ByteVector>(x: [V; 8], key: &Subkey) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe { eight!(N => x[N].xor(V::every(key[N]))) }
 }
 
 #[inline(always)]
-unsafe fn xor<V: Vector>(x: [V; 8], y: [V; 8]) -> [V; 8] {
+unsafe fn xor<V: ByteVector>(x: [V; 8], y: [V; 8]) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe { eight!(N => x[N].xor(y[N])) }
 }
 
 #[inline(always)]
-unsafe fn permuted<V: Vector>(x: [V; 8], order: &[u8; 16]) -> [V; 8] {
+unsafe fn permuted<V: ByteVector>(x: [V; 8], order: &[u8; 16]) -> [V; 8] {
     // SAFETY: the caller's promise.
     unsafe { eight!(N => x[N].permute(V::repeat(order))) }
 }

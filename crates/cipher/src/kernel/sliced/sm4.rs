@@ -3,9 +3,9 @@
 //! A register has a word of several blocks, four registers to a word. The permutes that the linear map needs put the order right that
 //! the AES instruction leaves.
 
-use super::Cipher;
-use super::affine::{Around, SBox, entry};
-use super::vectors::{Vector, load, sixteen, store};
+use super::SlicedCipher;
+use super::affine::{AffineLayers, SBox, entry};
+use super::vectors::{ByteVector, load, sixteen, store};
 
 /// The cipher's own S-box.
 const S: SBox = SBox {
@@ -16,7 +16,7 @@ const S: SBox = SBox {
 };
 
 static TABLE: [u8; 256] = S.table();
-static AROUND: Around = S.around_encryption();
+static AROUND: AffineLayers = S.around_encryption();
 
 /// Rows of the AES shifted back, and words rotated to the left by so many bytes.
 static ROTATED: [[u8; 16]; 4] = [rotated(0), rotated(1), rotated(2), rotated(3)];
@@ -46,7 +46,7 @@ pub(crate) struct Sm4 {
 /// A word of each block.
 type Words<V> = [V; 4];
 
-impl Cipher for Sm4 {
+impl SlicedCipher for Sm4 {
     const EMPTY: Self = Self { encrypt: [[0; 4]; 8], decrypt: [[0; 4]; 8] };
 
     fn expand(&mut self, key: &[u8]) {
@@ -66,7 +66,7 @@ impl Cipher for Sm4 {
     }
 
     #[inline(always)]
-    unsafe fn blocks<V: Vector, const ENCRYPT: bool>(&self, at: *mut u8) {
+    unsafe fn blocks<V: ByteVector, const ENCRYPT: bool>(&self, at: *mut u8) {
         let keys = if ENCRYPT { &self.encrypt } else { &self.decrypt };
         // SAFETY: the caller's promise.
         unsafe {
@@ -93,7 +93,7 @@ impl Cipher for Sm4 {
 
 /// a ^ T(b ^ c ^ d ^ key).
 #[inline(always)]
-unsafe fn round<V: Vector>(a: Words<V>, b: Words<V>, c: Words<V>, d: Words<V>, key: u32) -> Words<V> {
+unsafe fn round<V: ByteVector>(a: Words<V>, b: Words<V>, c: Words<V>, d: Words<V>, key: u32) -> Words<V> {
     // SAFETY: the caller's promise.
     unsafe {
         let key = V::every(key);
@@ -108,7 +108,7 @@ unsafe fn round<V: Vector>(a: Words<V>, b: Words<V>, c: Words<V>, d: Words<V>, k
 
 /// T: the S-box, then x ^ x <<< 2 ^ x <<< 10 ^ x <<< 18 ^ x <<< 24.
 #[inline(always)]
-unsafe fn mixed<V: Vector>(x: V) -> V {
+unsafe fn mixed<V: ByteVector>(x: V) -> V {
     // SAFETY: the caller's promise.
     unsafe {
         let x = x.map(&AROUND.before).substitute().map(&AROUND.behind);
@@ -121,7 +121,7 @@ unsafe fn mixed<V: Vector>(x: V) -> V {
 
 /// Rows of blocks become columns of words, and these rows again.
 #[inline(always)]
-unsafe fn turned<V: Vector>([a, b, c, d]: [V; 4]) -> [V; 4] {
+unsafe fn turned<V: ByteVector>([a, b, c, d]: [V; 4]) -> [V; 4] {
     // SAFETY: the caller's promise.
     unsafe {
         let (a, b, c, d) = (a.low_words(c), a.high_words(c), b.low_words(d), b.high_words(d));
@@ -130,7 +130,7 @@ unsafe fn turned<V: Vector>([a, b, c, d]: [V; 4]) -> [V; 4] {
 }
 
 #[inline(always)]
-unsafe fn reversed<V: Vector>(x: [V; 16]) -> [V; 16] {
+unsafe fn reversed<V: ByteVector>(x: [V; 16]) -> [V; 16] {
     // SAFETY: the caller's promise.
     unsafe { sixteen!(N => x[N].permute(V::repeat(&REVERSED))) }
 }

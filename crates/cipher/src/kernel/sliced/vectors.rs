@@ -2,9 +2,9 @@
 //!
 //! # Safety argument
 //! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
-//! Methods are called from the entry points only, which [`Width::of`] hands out after the processor said that it has their features.
+//! Methods are called from the entry points only, which [`SlicedWidth::of`] hands out after the processor said that it has their features.
 
-use super::Cipher;
+use super::SlicedCipher;
 use super::affine::Map;
 use crate::CpuPath;
 
@@ -15,7 +15,7 @@ use crate::CpuPath;
 /// # Safety
 /// Every method may be called only on a processor with the implementing type's features. Pointers are read or written for the whole
 /// register, at any alignment.
-pub(crate) trait Vector: Copy {
+pub(crate) trait ByteVector: Copy {
     const BYTES: usize;
 
     unsafe fn load(at: *const u8) -> Self;
@@ -61,14 +61,14 @@ pub(crate) trait Vector: Copy {
 pub(super) type GroupsFn<C> = unsafe fn(&C, &mut [[u8; 16]]);
 
 /// What is compiled for one width of register.
-pub(super) struct Width<C: 'static> {
+pub(super) struct SlicedWidth<C: 'static> {
     pub(super) encrypt: GroupsFn<C>,
     pub(super) decrypt: GroupsFn<C>,
     /// Blocks in a group: 16 registers.
     pub(super) blocks: usize,
 }
 
-impl<C: Cipher> Width<C> {
+impl<C: SlicedCipher> SlicedWidth<C> {
     /// Those of a path, the widest first; none where the processor has none.
     pub(super) fn of(path: CpuPath) -> &'static [Self] {
         match path {
@@ -110,7 +110,7 @@ macro_rules! vector {
         #[derive(Clone, Copy)]
         struct $name($vector);
 
-        impl Vector for $name {
+        impl ByteVector for $name {
             const BYTES: usize = size_of::<$vector>();
 
             #[inline(always)]
@@ -186,7 +186,7 @@ macro_rules! vector {
         }
 
         #[target_feature(enable = $features)]
-        pub(super) unsafe fn $entry<C: Cipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
+        pub(super) unsafe fn $entry<C: SlicedCipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
             crate::kernel::frame::on_whole_lines();
             for group in blocks.chunks_exact_mut($name::BYTES) {
                 // SAFETY: the features are these; a group is 16 registers.
@@ -207,7 +207,7 @@ macro_rules! vector {
 
 /// By permutes of tables of half bytes.
 #[inline(always)]
-unsafe fn by_halves<V: Vector>(x: V, map: &Map) -> V {
+unsafe fn by_halves<V: ByteVector>(x: V, map: &Map) -> V {
     // SAFETY: the caller's promise.
     unsafe {
         let nibble = V::every(0x0f0f_0f0f);
@@ -280,17 +280,17 @@ macro_rules! sixteen {
 pub(super) use {eight, sixteen};
 
 /// # Safety
-/// As the methods of [`Vector`]; 16 registers can be read.
+/// As the methods of [`ByteVector`]; 16 registers can be read.
 #[inline(always)]
-pub(super) unsafe fn load<V: Vector>(at: *const u8) -> [V; 16] {
+pub(super) unsafe fn load<V: ByteVector>(at: *const u8) -> [V; 16] {
     // SAFETY: the caller's promise.
     unsafe { sixteen!(N => V::load(at.add(N * V::BYTES))) }
 }
 
 /// # Safety
-/// As the methods of [`Vector`]; 16 registers can be written.
+/// As the methods of [`ByteVector`]; 16 registers can be written.
 #[inline(always)]
-pub(super) unsafe fn store<V: Vector>(x: [V; 16], at: *mut u8) {
+pub(super) unsafe fn store<V: ByteVector>(x: [V; 16], at: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         sixteen!(N => x[N].store(at.add(N * V::BYTES)));
@@ -300,16 +300,16 @@ pub(super) unsafe fn store<V: Vector>(x: [V; 16], at: *mut u8) {
 /// Blocks become the bytes at each place of all blocks, and these become blocks again.
 ///
 /// # Safety
-/// As the methods of [`Vector`].
+/// As the methods of [`ByteVector`].
 #[inline(always)]
-pub(super) unsafe fn turn<V: Vector>(x: [V; 16]) -> [V; 16] {
+pub(super) unsafe fn turn<V: ByteVector>(x: [V; 16]) -> [V; 16] {
     // SAFETY: the caller's promise.
     unsafe { weave(weave(weave(weave(x)))) }
 }
 
 /// Each bit of a byte's number, of register and place in it, moves up by one.
 #[inline(always)]
-unsafe fn weave<V: Vector>(x: [V; 16]) -> [V; 16] {
+unsafe fn weave<V: ByteVector>(x: [V; 16]) -> [V; 16] {
     // SAFETY: the caller's promise.
     unsafe {
         sixteen!(N => {

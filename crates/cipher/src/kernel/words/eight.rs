@@ -9,12 +9,12 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::{Words, columns_of_four};
+use super::{WordVector, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Eight(__m256i);
 
-/// [`Words::apart`]: a function of its own, since only such a one may name registers.
+/// [`WordVector::apart`]: a function of its own, since only such a one may name registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn apart(mut sum: __m256i) -> __m256i {
@@ -42,7 +42,7 @@ unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
     columns
 }
 
-impl Words for Eight {
+impl WordVector for Eight {
     const LANES: usize = 8;
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{Words, columns_of_four};
+use super::{WordVector, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Four(uint32x4_t);
@@ -44,7 +44,7 @@ unsafe fn transpose([a, b, c, d]: [Four; 4]) -> [Four; 4] {
     [Four(a), Four(b), Four(c), Four(d)]
 }
 
-impl Words for Four {
+impl WordVector for Four {
     const LANES: usize = 4;
 
     #[inline(always)]

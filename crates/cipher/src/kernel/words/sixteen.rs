@@ -7,7 +7,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{Words, columns_of_four};
+use super::{WordVector, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Sixteen(__m512i);
@@ -18,7 +18,7 @@ const CHOOSE: i32 = 0xca;
 const MAJORITY: i32 = 0xe8;
 const XOR_OR_NOT: i32 = 0x2d;
 
-/// [`Words::apart`]: a function of its own, since only such a one may name registers.
+/// [`WordVector::apart`]: a function of its own, since only such a one may name registers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn apart(mut sum: __m512i) -> __m512i {
@@ -64,7 +64,7 @@ unsafe fn transpose(rows: [__m512i; 16]) -> [Sixteen; 16] {
     words
 }
 
-impl Words for Sixteen {
+impl WordVector for Sixteen {
     const LANES: usize = 16;
 
     #[inline(always)]

@@ -68,7 +68,7 @@ impl Model {
                 now.set(now.get().next_multiple_of(every));
             }
             while flying < depth && (every == 0 || !sent) {
-                adaptive.join(start + Duration::from_nanos(now.get()), 0, Class::Read, len, false);
+                adaptive.join(start + Duration::from_nanos(now.get()), 0, RequestClass::Read, len, false);
                 flying += 1;
                 sent = flying == depth;
             }
@@ -90,19 +90,19 @@ impl Model {
                 has_room: |away| self.has_room(now.get(), away),
             });
             match plan {
-                Some(Plan::Give(_)) => {
+                Some(BacklogPlan::Give(_)) => {
                     self.give(now.get());
                     now.set(now.get() + self.stops);
                     adaptive.gave();
                 }
-                Some(Plan::Do(_)) => {
+                Some(BacklogPlan::Do(_)) => {
                     now.set(now.get() + self.each);
-                    adaptive.took(Class::Read, len, self.each);
+                    adaptive.took(RequestClass::Read, len, self.each);
                     adaptive.rests(start + Duration::from_nanos(now.get()));
                     (flying, moved, counts.here) =
                         (flying - 1, moved + len, counts.here + u32::from(now.get() > tries));
                 }
-                Some(Plan::Divide(..)) => unreachable!("nothing here divides"),
+                Some(BacklogPlan::Divide(..)) => unreachable!("nothing here divides"),
                 None => now.set(self.tasks.front().map_or(now.get(), |task| task.2)),
             }
         }
@@ -167,11 +167,11 @@ fn bursts_are_shared_whatever_lies_between_them() {
 #[test]
 fn a_trifle_behind_large_ones_keeps_none_from_workers() {
     let (mut adaptive, now) = (Adaptive::new(64), Instant::now());
-    adaptive.took(Class::Read, 4_096, 1_000);
-    adaptive.took(Class::Read, 65_536, 200_000);
+    adaptive.took(RequestClass::Read, 4_096, 1_000);
+    adaptive.took(RequestClass::Read, 65_536, 200_000);
     for len in [65_536, 65_536, 65_536, 4_096] {
-        adaptive.join(now, 0, Class::Read, len, false);
+        adaptive.join(now, 0, RequestClass::Read, len, false);
     }
     let plan = adaptive.plan(&Outlook { now, moved: 0, spare_parts: false, has_room: |_| true });
-    assert!(matches!(plan, Some(Plan::Give(Waits { len: 65_536, .. }))));
+    assert!(matches!(plan, Some(BacklogPlan::Give(BacklogEntry { len: 65_536, .. }))));
 }

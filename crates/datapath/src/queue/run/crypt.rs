@@ -5,21 +5,21 @@ use std::time::Instant;
 use underseal_device::Buffer;
 
 use super::super::Queue;
-use super::{Step, no_key};
-use crate::piece::Refused;
-use crate::slot::{Op, Stage};
-use crate::stats::{Did, nanos};
-use crate::workers::{Outcome, Task, Work};
+use super::{StepOutcome, no_key};
+use crate::piece::RefusedSector;
+use crate::slot::{SlotOperation, SlotStage};
+use crate::stats::{CryptoSite, nanos};
+use crate::workers::{CryptoWork, Task, TaskOutcome};
 use crate::{Affinity, Dispatch, Error, ErrorKind, WriteOrder};
 
 impl Queue {
     /// Starts a request or part whose turn has come.
     pub(super) fn dispatch(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        if slot.order == WriteOrder::Arrival && slot.op.changes() && slot.op != Op::Discard {
+        if slot.order == WriteOrder::Arrival && slot.op.changes() && slot.op != SlotOperation::Discard {
             self.order.arrived(index);
         }
-        let moves = matches!(slot.op, Op::Read { .. } | Op::Write { .. });
+        let moves = matches!(slot.op, SlotOperation::Read { .. } | SlotOperation::Write { .. });
         if slot.dispatch == Dispatch::Adaptive && moves {
             self.dispatch_adaptive(index);
         } else {
@@ -28,38 +28,38 @@ impl Queue {
     }
 
     /// The bytes of a piece are there.
-    pub(super) fn decrypt(&mut self, index: u32, buffer: Buffer) -> Step {
+    pub(super) fn decrypt(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         match slot.dispatch {
             Dispatch::Inline => self.decrypt_here(index, buffer),
             Dispatch::Adaptive if self.adaptive.is_running(index) => self.decrypt_here(index, buffer),
             Dispatch::Adaptive => {
-                slot.stage = Stage::Came(buffer);
+                slot.stage = SlotStage::Came(buffer);
                 self.join_backlog(index);
-                Step::Pending
+                StepOutcome::Pending
             }
-            Dispatch::Workers { affinity } => self.give(index, buffer, Work::Decrypt, affinity, false),
+            Dispatch::Workers { affinity } => self.give(index, buffer, CryptoWork::Decrypt, affinity, false),
             // Engines know no tuples.
             Dispatch::Engine if slot.piece.tags > 0 => self.decrypt_here(index, buffer),
             Dispatch::Engine => self.start_jobs(index, buffer),
         }
     }
 
-    pub(super) fn decrypt_here(&mut self, index: u32, mut buffer: Buffer) -> Step {
+    pub(super) fn decrypt_here(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
         let tags = slot.tags.as_deref().unwrap_or_default();
         let decrypted = slot.piece.decrypt(volume, &mut buffer, tags);
-        slot.stage = Stage::Ready(Some(buffer));
-        self.crypto_over(index, Did::Inline);
+        slot.stage = SlotStage::Ready(Some(buffer));
+        self.crypto_over(index, CryptoSite::Inline);
         match decrypted {
             Ok(()) => self.advance(index),
-            Err(refused) => Step::Failed(self.broken(true, refused)),
+            Err(refused) => StepOutcome::Failed(self.broken(true, refused)),
         }
     }
 
     /// The bytes of a piece are to be written.
-    pub(super) fn encrypt(&mut self, index: u32, buffer: Buffer) -> Step {
+    pub(super) fn encrypt(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
         match slot.dispatch {
@@ -67,7 +67,7 @@ impl Queue {
             Dispatch::Workers { affinity } => {
                 // Who has encrypted it writes it, where nobody else has a say in the order.
                 let alone = slot.order == WriteOrder::AsReady && !slot.op.is_durable();
-                let work = if alone { Work::EncryptAndWrite } else { Work::Encrypt };
+                let work = if alone { CryptoWork::EncryptAndWrite } else { CryptoWork::Encrypt };
                 self.give(index, buffer, work, affinity, false)
             }
             Dispatch::Engine if slot.piece.tags > 0 => self.encrypt_here(index, buffer),
@@ -75,7 +75,7 @@ impl Queue {
         }
     }
 
-    fn encrypt_here(&mut self, index: u32, mut buffer: Buffer) -> Step {
+    fn encrypt_here(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
         let tags = slot.tags.as_deref_mut().unwrap_or_default();
@@ -83,11 +83,11 @@ impl Queue {
             return self.fail(index, buffer, refused.into());
         }
         let in_line = slot.order == WriteOrder::Arrival;
-        self.crypto_over(index, Did::Inline);
+        self.crypto_over(index, CryptoSite::Inline);
         if in_line {
             if self.order.first() != Some(index) {
-                self.slots.get(index).stage = Stage::Encrypted(buffer);
-                return Step::Pending;
+                self.slots.get(index).stage = SlotStage::Encrypted(buffer);
+                return StepOutcome::Pending;
             }
             self.leave_line(index);
         }
@@ -95,15 +95,15 @@ impl Queue {
     }
 
     /// Others have encrypted a piece: it goes down now, or in [`Queue::write_in_order`].
-    pub(super) fn encrypted(&mut self, index: u32, buffer: Buffer) -> Step {
+    pub(super) fn encrypted(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         match slot.order {
             WriteOrder::AsReady => return self.write(index, buffer),
             WriteOrder::Sorted => self.order.sort(&slot.piece, index),
             WriteOrder::Arrival => {}
         }
-        slot.stage = Stage::Encrypted(buffer);
-        Step::Pending
+        slot.stage = SlotStage::Encrypted(buffer);
+        StepOutcome::Pending
     }
 
     /// Hands a piece to a worker.
@@ -111,14 +111,14 @@ impl Queue {
         &mut self,
         index: u32,
         buffer: Buffer,
-        work: Work,
+        work: CryptoWork,
         affinity: Affinity,
         is_surplus: bool,
-    ) -> Step {
+    ) -> StepOutcome {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
         let given = Instant::now();
-        (slot.since, slot.stage) = (given, Stage::Worker);
+        (slot.since, slot.stage) = (given, SlotStage::Worker);
         let task = Task {
             slot: index,
             work,
@@ -131,14 +131,14 @@ impl Queue {
             home: self.post.clone(),
             given,
             started: given,
-            outcome: Outcome::Untouched,
+            outcome: TaskOutcome::Untouched,
         };
         match self.mapping.workers().give(task, affinity) {
             Ok(()) => {
                 if is_surplus {
                     self.adaptive.gave();
                 }
-                Step::Pending
+                StepOutcome::Pending
             }
             Err(mut task) => {
                 // No worker can be had: the volume goes on without.
@@ -159,30 +159,31 @@ impl Queue {
         self.went_on(index, step);
     }
 
-    pub(super) fn task_result(&mut self, task: Task) -> Step {
+    pub(super) fn task_result(&mut self, task: Task) -> StepOutcome {
         let Task { slot: index, work, piece, buffer, tags, outcome, .. } = task;
         self.slots.get(index).tags = tags;
         self.tick();
-        self.crypto_over(index, Did::Worker);
+        self.crypto_over(index, CryptoSite::Worker);
         match (outcome, work) {
-            (Outcome::Done, Work::Encrypt) => self.encrypted(index, buffer),
-            (Outcome::Done, _) => {
-                self.slots.get(index).stage = Stage::Ready(Some(buffer));
+            (TaskOutcome::Done, CryptoWork::Encrypt) => self.encrypted(index, buffer),
+            (TaskOutcome::Done, _) => {
+                self.slots.get(index).stage = SlotStage::Ready(Some(buffer));
                 self.advance(index)
             }
-            (Outcome::Blocked(done), _) => self.start_rest(index, buffer, done),
-            (Outcome::Failed(e), _) => {
+            (TaskOutcome::Blocked(done), _) => self.start_rest(index, buffer, done),
+            (TaskOutcome::Failed(e), _) => {
                 let error = match work {
-                    Work::ReadAndDecrypt => self.unread(&piece, e),
+                    CryptoWork::ReadAndDecrypt => self.unread(&piece, e),
                     _ => self.lower(piece.device, e),
                 };
                 self.fail(index, buffer, error)
             }
-            (Outcome::Broken(refused), _) => {
-                let error = self.broken(matches!(work, Work::Decrypt | Work::ReadAndDecrypt), refused);
+            (TaskOutcome::Broken(refused), _) => {
+                let error =
+                    self.broken(matches!(work, CryptoWork::Decrypt | CryptoWork::ReadAndDecrypt), refused);
                 self.fail(index, buffer, error)
             }
-            (Outcome::Untouched | Outcome::Died, _) => {
+            (TaskOutcome::Untouched | TaskOutcome::Died, _) => {
                 let context = "a worker failed amid the request; the log tells more";
                 self.fail(index, buffer, Error::new(ErrorKind::Worker, context))
             }
@@ -190,7 +191,7 @@ impl Queue {
     }
 
     /// The cipher refuses a sector: one that was read is counted.
-    pub(super) fn broken(&self, was_read: bool, refused: Refused) -> Error {
+    pub(super) fn broken(&self, was_read: bool, refused: RefusedSector) -> Error {
         if was_read {
             self.post.stats.mismatches.add(refused.0);
         }
@@ -198,7 +199,7 @@ impl Queue {
     }
 
     /// The crypto of a piece is done.
-    fn crypto_over(&mut self, index: u32, who: Did) {
+    fn crypto_over(&mut self, index: u32, who: CryptoSite) {
         let now = self.tick();
         let slot = self.slots.get(index);
         let latency = now.saturating_duration_since(slot.since);

@@ -6,21 +6,21 @@ use std::time::Instant;
 use underseal_device::Buffer;
 
 use super::super::Queue;
-use super::super::jobs::{Back, Offered, Out};
-use super::Step;
-use crate::engine::Returned;
-use crate::slot::Stage;
-use crate::stats::{Did, nanos};
+use super::super::jobs::{FinishedJob, OfferOutcome, OfferedJob};
+use super::StepOutcome;
+use crate::engine::ReturnedJob;
+use crate::slot::SlotStage;
+use crate::stats::{CryptoSite, nanos};
 
 impl Queue {
     /// Hands a piece to the engine.
-    pub(super) fn start_jobs(&mut self, index: u32, buffer: Buffer) -> Step {
+    pub(super) fn start_jobs(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
-        slot.stage = Stage::Engine { buffer, next: slot.piece.range().start, out: 0, failed: None };
+        slot.stage = SlotStage::Engine { buffer, next: slot.piece.range().start, out: 0, failed: None };
         self.jobs.line_up(index);
         self.feed_engine();
-        Step::Pending
+        StepOutcome::Pending
     }
 
     /// Submits what the engine takes.
@@ -43,17 +43,17 @@ impl Queue {
         let (Some(volume), Some(engine)) = (self.epochs.volume(slot.epoch), self.mapping.engine()) else {
             return false;
         };
-        let Stage::Engine { buffer, next, out, .. } = &mut slot.stage else { return false };
+        let SlotStage::Engine { buffer, next, out, .. } = &mut slot.stage else { return false };
         let end = piece.range().end;
         match self.jobs.offer(&**engine, &self.post, volume, &piece, (index, encrypts), (buffer, *next)) {
-            Offered::Full => return false,
-            Offered::Taken(to) => {
+            OfferOutcome::Full => return false,
+            OfferOutcome::Taken(to) => {
                 (*next, *out) = (to, *out + 1);
                 if to == end {
                     self.jobs.leave();
                 }
             }
-            Offered::Refused => {
+            OfferOutcome::Refused => {
                 // Nothing of it is out.
                 let rest = std::mem::replace(next, end)..end;
                 self.jobs.leave();
@@ -65,19 +65,19 @@ impl Queue {
     }
 
     /// The engine has answered.
-    pub(in super::super) fn job_over(&mut self, returned: Returned) {
+    pub(in super::super) fn job_over(&mut self, returned: ReturnedJob) {
         let Some(engine) = self.mapping.engine() else { return };
-        let Some(Back { out: Out { slot: index, range, .. }, result }) =
+        let Some(FinishedJob { out: OfferedJob { slot: index, range, .. }, result }) =
             self.jobs.returned(&**engine, returned)
         else {
             return;
         };
         match result {
             Ok(memory) => {
-                if let Stage::Engine { buffer, .. } = &mut self.slots.get(index).stage {
+                if let SlotStage::Engine { buffer, .. } = &mut self.slots.get(index).stage {
                     buffer[range].copy_from_slice(&memory);
                 }
-                self.post.stats.did(Did::Engine);
+                self.post.stats.did(CryptoSite::Engine);
                 self.jobs.free(memory);
             }
             Err(()) => self.redo(index, range),
@@ -93,7 +93,7 @@ impl Queue {
         }
         let now = Instant::now();
         while let Some(engine) = self.mapping.engine()
-            && let Some(Out { slot, range, .. }) = self.jobs.stalled(&**engine, now)
+            && let Some(OfferedJob { slot, range, .. }) = self.jobs.stalled(&**engine, now)
         {
             self.redo(slot, range);
             self.job_done(slot);
@@ -106,7 +106,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let (piece, reads) = (slot.piece, slot.op.reads());
         let Some(volume) = self.epochs.volume(slot.epoch) else { return };
-        if let Stage::Engine { buffer, failed, .. } = &mut slot.stage {
+        if let SlotStage::Engine { buffer, failed, .. } = &mut slot.stage {
             let done = if reads {
                 piece.open(volume, buffer, range, &[])
             } else {
@@ -114,11 +114,11 @@ impl Queue {
             };
             *failed = failed.take().or(done.err());
         }
-        self.post.stats.did(Did::EngineRetry);
+        self.post.stats.did(CryptoSite::EngineRetry);
     }
 
     fn job_done(&mut self, index: u32) {
-        if let Stage::Engine { out, .. } = &mut self.slots.get(index).stage {
+        if let SlotStage::Engine { out, .. } = &mut self.slots.get(index).stage {
             *out -= 1;
         }
         self.piece_crypted(index);
@@ -128,7 +128,7 @@ impl Queue {
     fn piece_crypted(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let end = slot.piece.range().end;
-        let Stage::Engine { next, out: 0, failed, .. } = &mut slot.stage else { return };
+        let SlotStage::Engine { next, out: 0, failed, .. } = &mut slot.stage else { return };
         if *next < end {
             return;
         }
@@ -142,7 +142,7 @@ impl Queue {
                 self.fail(index, buffer, error)
             }
             None if reads => {
-                slot.stage = Stage::Ready(Some(buffer));
+                slot.stage = SlotStage::Ready(Some(buffer));
                 self.advance(index)
             }
             None => self.encrypted(index, buffer),

@@ -6,7 +6,7 @@ use underseal_device::Buffer;
 
 use super::super::{Queue, SHARED_PARTS};
 use super::kept;
-use crate::slot::{Class, Op, Part, Parts, Slot, Stage};
+use crate::slot::{RequestClass, RequestParts, Slot, SlotOperation, SlotPart, SlotStage};
 use crate::{Dispatch, Error, ErrorKind, Result};
 
 impl Queue {
@@ -17,7 +17,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let waited = now.saturating_duration_since(slot.arrived);
         (slot.epoch, slot.since) = (epoch, now);
-        slot.stage = Stage::Ready(slot.stage.take());
+        slot.stage = SlotStage::Ready(slot.stage.take());
         self.post.stats.queued.record(crate::stats::nanos(waited), 1);
         if slot.end > self.settings.layout.size {
             let context = format!("the volume ends at {} by now", self.settings.layout.size);
@@ -28,7 +28,8 @@ impl Queue {
         }
         // The parts of a write to a zone would be in flight together.
         let in_sequence = self.mapping.is_zoned() && slot.op.changes();
-        let data = matches!(slot.op, Op::Read { .. } | Op::Write { .. }) && !in_sequence;
+        let data =
+            matches!(slot.op, SlotOperation::Read { .. } | SlotOperation::Write { .. }) && !in_sequence;
         if data && slot.end - slot.start > slot.most && slot.dispatch != Dispatch::Inline {
             let most = slot.most;
             return self.divide(index, most);
@@ -61,7 +62,7 @@ impl Queue {
         let Some(mut rest) = slot.stage.take() else { return self.complete(index, Err(kept())) };
         let mut tags = slot.tags.take();
         // The view is the parent's matter.
-        let op = if op.reads() { Op::Read { view: None } } else { op };
+        let op = if op.reads() { SlotOperation::Read { view: None } } else { op };
         let mut made = [0; SHARED_PARTS as usize];
         for (n, (from, to)) in parts[..used].iter().enumerate() {
             let after = rest.split_off(usize::try_from(to - from).unwrap_or(usize::MAX).min(rest.len()));
@@ -81,7 +82,7 @@ impl Queue {
         let mut rest = slot.stage.take();
         let scratch = std::mem::take(&mut slot.spare);
         let mut tags = slot.tags.take();
-        let zeros = op == Op::WriteZeros;
+        let zeros = op == SlotOperation::WriteZeros;
         let durable = op.is_durable();
         let sector = u64::from(self.mapping.sector());
         // Memory for more than that: for all of it.
@@ -108,7 +109,7 @@ impl Queue {
             };
             parts[used] = if is_edge {
                 let within = usize::try_from(from - floor).unwrap_or(0);
-                let modify = Op::Modify { reads: true, from: within, len, durable };
+                let modify = SlotOperation::Modify { reads: true, from: within, len, durable };
                 let ceiling = to.next_multiple_of(sector);
                 let memory = (scratch.next(), self.tuples(&mut tags, ceiling - floor));
                 let part = self.part(index, modify, floor..ceiling, memory, dispatch);
@@ -141,7 +142,7 @@ impl Queue {
     fn part(
         &mut self,
         parent: u32,
-        op: Op,
+        op: SlotOperation,
         range: Range<u64>,
         (buffer, tags): (Option<Buffer>, Option<Buffer>),
         dispatch: Dispatch,
@@ -149,7 +150,7 @@ impl Queue {
         let slot = self.slots.get(parent);
         let (order, most, class, epoch) = (slot.order, slot.most, slot.class, slot.epoch);
         let part = Slot::new(op, range, None, class, self.now);
-        let (part_of, stage) = (Some(Part { parent, next: None }), Stage::Ready(buffer));
+        let (part_of, stage) = (Some(SlotPart { parent, next: None }), SlotStage::Ready(buffer));
         self.slots.put(Slot { most, dispatch, order, epoch, part_of, stage, tags, ..part })
     }
 
@@ -161,7 +162,7 @@ impl Queue {
         }
         let count = u32::try_from(parts.len()).unwrap_or(0);
         self.slots.get(parent).stage =
-            Stage::Parts(Parts { first: parts[0], left: count, count, is_shared, failed: None });
+            SlotStage::Parts(RequestParts { first: parts[0], left: count, count, is_shared, failed: None });
         for part in parts {
             self.dispatch(*part);
         }
@@ -169,7 +170,7 @@ impl Queue {
 
     /// A part is over. After the last one the whole request is.
     pub(super) fn part_over(&mut self, parent: u32, result: Result<()>) {
-        let Stage::Parts(parts) = &mut self.slots.get(parent).stage else { return };
+        let SlotStage::Parts(parts) = &mut self.slots.get(parent).stage else { return };
         parts.left -= 1;
         if let Err(e) = result {
             parts.failed.get_or_insert(e);
@@ -181,17 +182,17 @@ impl Queue {
         if parts.is_shared {
             self.spare_parts += parts.count;
         }
-        let mut whole = Joined::default();
+        let mut whole = JoinedMemory::default();
         // Those of zeros have memory only where they are whole sectors.
-        let all_have = self.slots.get(parent).class != Class::Other;
+        let all_have = self.slots.get(parent).class != RequestClass::Other;
         // What is left of the request's memory for tuples comes after that of its parts.
         let rest = self.slots.get(parent).tags.take();
-        let (mut all_tags, is_tagged) = (Joined::default(), rest.is_some());
+        let (mut all_tags, is_tagged) = (JoinedMemory::default(), rest.is_some());
         while let Some(index) = next {
             let Slot { part_of, op, mut stage, spare: [data, _], tags, .. } = self.slots.take(index);
             next = part_of.and_then(|part| part.next);
             let mut buffer = stage.take();
-            if let Op::Modify { .. } = op {
+            if let SlotOperation::Modify { .. } = op {
                 // The sector was ours, the bytes are the caller's.
                 if let Some(scratch) = std::mem::replace(&mut buffer, data) {
                     self.arena.free(scratch);
@@ -202,7 +203,7 @@ impl Queue {
         }
         all_tags.add(rest, is_tagged);
         let slot = self.slots.get(parent);
-        slot.stage = Stage::Ready(whole.memory);
+        slot.stage = SlotStage::Ready(whole.memory);
         slot.tags = all_tags.memory;
         slot.at = slot.end;
         match failed {
@@ -214,26 +215,26 @@ impl Queue {
     /// Puts what is written into the sector that was read, which is written next.
     pub(super) fn overlay(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        if let Op::Modify { from, len, durable, .. } = slot.op
-            && let Stage::Ready(Some(sector)) = &mut slot.stage
+        if let SlotOperation::Modify { from, len, durable, .. } = slot.op
+            && let SlotStage::Ready(Some(sector)) = &mut slot.stage
         {
             match &slot.spare[0] {
                 Some(data) => sector[from..from + len].copy_from_slice(data),
                 None => sector[from..from + len].fill(0),
             }
-            slot.op = Op::Modify { reads: false, from, len, durable };
+            slot.op = SlotOperation::Modify { reads: false, from, len, durable };
             slot.at = slot.start;
         }
     }
 
     /// What counts as this class of request has ended.
-    pub(super) fn count(&self, class: Class, bytes: u64, well: bool) {
+    pub(super) fn count(&self, class: RequestClass, bytes: u64, well: bool) {
         let stats = &self.post.stats;
         let counters = match class {
-            Class::Read => &stats.reads,
-            Class::Write => &stats.writes,
-            Class::Flush => &stats.flushes,
-            Class::Other => &stats.others,
+            RequestClass::Read => &stats.reads,
+            RequestClass::Write => &stats.writes,
+            RequestClass::Flush => &stats.flushes,
+            RequestClass::Other => &stats.others,
         };
         counters.ended(bytes, well);
     }
@@ -241,13 +242,13 @@ impl Queue {
 
 /// A request's memory, put together again from that of its parts.
 #[derive(Default)]
-struct Joined {
+struct JoinedMemory {
     memory: Option<Buffer>,
     /// What a lower device has kept leaves a gap, which no buffer can have.
     is_lost: bool,
 }
 
-impl Joined {
+impl JoinedMemory {
     /// The next part's memory; `must`: it had some.
     fn add(&mut self, part: Option<Buffer>, must: bool) {
         self.is_lost |= must && part.is_none();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::Queue;
-use super::super::adaptive::{Outlook, Plan, Waits};
-use crate::piece::{Piece, Place};
-use crate::slot::{Op, Stage};
-use crate::stats::{Did, nanos};
-use crate::workers::{Task, Work};
+use super::super::adaptive::{BacklogEntry, BacklogPlan, Outlook};
+use crate::piece::{Piece, PieceKind};
+use crate::slot::{SlotOperation, SlotStage};
+use crate::stats::{CryptoSite, nanos};
+use crate::workers::{CryptoWork, Task};
 use crate::{Affinity, WriteOrder};
 
 /// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
@@ -33,9 +33,10 @@ impl Queue {
     pub(super) fn join_backlog(&mut self, index: u32) {
         let slot = self.slots.get(index);
         slot.since = self.now;
-        let begins = matches!(slot.stage, Stage::Ready(_)) && slot.at == slot.start && slot.part_of.is_none();
+        let begins =
+            matches!(slot.stage, SlotStage::Ready(_)) && slot.at == slot.start && slot.part_of.is_none();
         let divides = begins
-            && matches!(slot.op, Op::Read { .. } | Op::Write { .. })
+            && matches!(slot.op, SlotOperation::Read { .. } | SlotOperation::Write { .. })
             // A write that has its place in the line keeps it as a whole.
             && !(slot.order == WriteOrder::Arrival && slot.op.changes());
         if self.adaptive.join(self.now, index, slot.class, slot.end - slot.at, divides) {
@@ -61,9 +62,9 @@ impl Queue {
                 has_room: |away| workers.has_room(away),
             };
             match self.adaptive.plan(&outlook) {
-                Some(Plan::Divide(slot, each)) => self.divide(slot.index, each),
-                Some(Plan::Give(slot)) if self.give_surplus(slot.index) => {}
-                Some(Plan::Give(slot) | Plan::Do(slot)) => {
+                Some(BacklogPlan::Divide(slot, each)) => self.divide(slot.index, each),
+                Some(BacklogPlan::Give(slot)) if self.give_surplus(slot.index) => {}
+                Some(BacklogPlan::Give(slot) | BacklogPlan::Do(slot)) => {
                     self.work_on(slot);
                     break;
                 }
@@ -76,15 +77,15 @@ impl Queue {
     }
 
     /// Does a slot's next piece that was in the backlog, and measures it.
-    fn work_on(&mut self, waits: Waits) {
-        let Waits { index, class, len, .. } = waits;
+    fn work_on(&mut self, waits: BacklogEntry) {
+        let BacklogEntry { index, class, len, .. } = waits;
         let measured = self.adaptive.is_measured(&waits);
         let began = if measured { self.tick() } else { self.now };
         self.adaptive.at(Some(index));
         let moved = self.moved;
         let slot = self.slots.get(index);
         slot.since = began;
-        let came = if let Stage::Came(_) = slot.stage { slot.stage.take() } else { None };
+        let came = if let SlotStage::Came(_) = slot.stage { slot.stage.take() } else { None };
         if let Some(buffer) = came {
             let step = self.decrypt_here(index, buffer);
             self.went_on(index, step);
@@ -102,20 +103,20 @@ impl Queue {
     /// Gives a slot's next piece to a worker. False when no worker can do it.
     fn give_surplus(&mut self, index: u32) -> bool {
         let slot = self.slots.get(index);
-        let came = matches!(slot.stage, Stage::Came(_));
+        let came = matches!(slot.stage, SlotStage::Came(_));
         if !came {
             let volume = self.epochs.volume(slot.epoch);
             let Some(piece) = volume.and_then(|volume| Piece::next_of(slot, volume)) else { return false };
-            if piece.place != Place::Stored {
+            if piece.place != PieceKind::Stored {
                 return false;
             }
             slot.piece = piece;
         }
         let work = match (slot.op.reads(), came) {
-            (true, true) => Work::Decrypt,
-            (true, false) => Work::ReadAndDecrypt,
-            _ if slot.order == WriteOrder::AsReady && !slot.op.is_durable() => Work::EncryptAndWrite,
-            _ => Work::Encrypt,
+            (true, true) => CryptoWork::Decrypt,
+            (true, false) => CryptoWork::ReadAndDecrypt,
+            _ if slot.order == WriteOrder::AsReady && !slot.op.is_durable() => CryptoWork::EncryptAndWrite,
+            _ => CryptoWork::Encrypt,
         };
         let Some(buffer) = slot.stage.take() else { return false };
         // Without a worker it has been begun here.
@@ -134,7 +135,7 @@ impl Queue {
         let mine = |task: &Task| task.is_surplus && Arc::ptr_eq(&task.home, home);
         if let Some(mut task) = self.mapping.workers().take_back(mine) {
             self.adaptive.took_back(&task);
-            self.post.stats.did(Did::TakenBack);
+            self.post.stats.did(CryptoSite::TakenBack);
             task.run(&mut self.channels);
             let index = task.slot;
             let step = self.task_result(task);

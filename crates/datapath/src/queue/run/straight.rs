@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use underseal_device::{Buffer, Now};
+use underseal_device::{Buffer, Immediate};
 use underseal_volume::Volume;
 
 use super::super::Queue;
 use super::{beyond, no_key};
-use crate::piece::{Piece, Place};
-use crate::slot::{Class, Lock, Op, Slot, Stage};
-use crate::stats::{Did, nanos};
+use crate::piece::{Piece, PieceKind};
+use crate::slot::{LockState, RequestClass, Slot, SlotOperation, SlotStage};
+use crate::stats::{CryptoSite, nanos};
 use crate::{Dispatch, Result};
 
 impl Queue {
@@ -49,12 +49,12 @@ impl Queue {
                 return (at, Err(beyond()));
             };
             match piece.place {
-                Place::Stored => {}
-                Place::Zero => {
+                PieceKind::Stored => {}
+                PieceKind::Zero => {
                     at = piece.end();
                     continue;
                 }
-                Place::Error => return (at, Err(piece.error())),
+                PieceKind::Error => return (at, Err(piece.error())),
             }
             let began = self.now;
             if let Err(refused) = piece.encrypt(volume, data, tags) {
@@ -63,18 +63,18 @@ impl Queue {
             self.now = Instant::now();
             let encrypted = self.now;
             self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
-            self.post.stats.did(Did::Inline);
+            self.post.stats.did(CryptoSite::Inline);
             match piece.write_now(&mut *self.channels[piece.device], data, tags) {
-                Now::Done => at = piece.end(),
-                Now::Blocked(_) => return (at, Ok(())),
-                Now::Failed(e) => return (at, Err(self.lower(piece.device, e))),
+                Immediate::Done => at = piece.end(),
+                Immediate::Blocked(_) => return (at, Ok(())),
+                Immediate::Failed(e) => return (at, Err(self.lower(piece.device, e))),
             }
             let latency = self.tick().saturating_duration_since(encrypted);
             self.post.stats.lower.record(nanos(latency), 1);
         }
         self.post.stats.queued.record(0, 1);
         self.post.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
-        self.count(Class::Write, data.len() as u64, true);
+        self.count(RequestClass::Write, data.len() as u64, true);
         (at, Ok(()))
     }
 
@@ -85,12 +85,18 @@ impl Queue {
         range: Range<u64>,
         at: u64,
         (buffer, tags): (Buffer, Option<Buffer>),
-        lock: Lock,
+        lock: LockState,
     ) {
         let piece = self.epochs.current().and_then(|volume| find(volume, at, &range, tags.is_some()));
-        let slot = Slot::new(Op::Write { durable: false }, range.clone(), None, Class::Write, self.now);
+        let slot = Slot::new(
+            SlotOperation::Write { durable: false },
+            range.clone(),
+            None,
+            RequestClass::Write,
+            self.now,
+        );
         let epoch = self.epochs.pin();
-        let stage = Stage::Ready(None);
+        let stage = SlotStage::Ready(None);
         let piece = piece.unwrap_or(Piece::NONE);
         let index = self.enter(Slot { tag, at, epoch, stage, piece, lock, tags, ..slot });
         // Nothing overlaps: it was asked before.

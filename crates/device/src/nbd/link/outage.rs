@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::Connected;
-use super::super::socket::{Attempt, Progress};
-use super::{Flight, Phase, State, say_goodbye};
+use super::super::NegotiatedConnection;
+use super::super::socket::{AttemptProgress, ConnectAttempt};
+use super::{LinkState, NbdRequest, Phase, say_goodbye};
 use crate::monotonic;
 
 /// The pauses between attempts.
@@ -34,13 +34,13 @@ pub(super) struct Outage {
     last: Duration,
 }
 
-impl Flight {
+impl NbdRequest {
     pub(super) fn is_suspect(&self) -> bool {
         self.breaks >= SUSPECT
     }
 }
 
-impl State {
+impl LinkState {
     /// The connection cannot go on. What is in flight is asked again on the next one.
     pub(super) fn lost(&mut self, why: &str) {
         self.disconnected(why, true);
@@ -73,7 +73,8 @@ impl State {
             flight.ask(&export, shared.losses.mark(), self.questions);
         }
         // Suspects go behind all others, so that those are answered, and each suspect comes to its turn.
-        let is_suspect = |index: &u32| self.flights[*index as usize].as_ref().is_some_and(Flight::is_suspect);
+        let is_suspect =
+            |index: &u32| self.flights[*index as usize].as_ref().is_some_and(NbdRequest::is_suspect);
         let (suspects, others): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_suspect);
         let unsent = std::mem::take(&mut self.outbox);
         let all = others.into_iter().chain(unsent).chain(suspects);
@@ -86,7 +87,7 @@ impl State {
 
     /// Takes the requests in flight, the oldest first, out of those that are to be sent: where none was sent, the one that would have been.
     fn take_in_flight(&mut self) -> Vec<u32> {
-        let is_sent = |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.is_sent);
+        let is_sent = |flight: &Option<NbdRequest>| flight.as_ref().is_some_and(|flight| flight.is_sent);
         let sent = (0..).zip(&self.flights).filter(|(_, flight)| is_sent(flight));
         let mut in_flight: Vec<u32> = sent.map(|(index, _)| index).collect();
         if std::mem::take(&mut self.sent) > 0 || in_flight.is_empty() {
@@ -125,7 +126,7 @@ impl State {
                 );
             }
         }
-        self.careful = self.flights.iter().flatten().any(Flight::is_suspect);
+        self.careful = self.flights.iter().flatten().any(NbdRequest::is_suspect);
     }
 
     /// Whether the next request may be sent. A suspect is in flight alone.
@@ -135,7 +136,7 @@ impl State {
         self.sent > 0
             || match next {
                 Some(next) if next.is_suspect() => in_flight.next().is_none(),
-                _ => !in_flight.any(Flight::is_suspect),
+                _ => !in_flight.any(NbdRequest::is_suspect),
             }
     }
 
@@ -185,7 +186,7 @@ impl State {
             None => 0,
         };
         let shared = self.shared.clone();
-        match Attempt::begin(&shared.address, &shared.addresses, number, false) {
+        match ConnectAttempt::begin(&shared.address, &shared.addresses, number, false) {
             Ok(attempt) => {
                 self.phase = Phase::Trying(Box::new(attempt), false);
                 self.advance();
@@ -197,17 +198,17 @@ impl State {
     pub(super) fn advance(&mut self) {
         let Phase::Trying(attempt, to_write) = &mut self.phase else { return };
         match attempt.advance() {
-            Ok(Progress::Waits(write)) => {
+            Ok(AttemptProgress::Waits(write)) => {
                 *to_write = write;
                 self.check_limit();
             }
-            Ok(Progress::Ready(export)) => {
+            Ok(AttemptProgress::Ready(export)) => {
                 let Phase::Trying(attempt, _) = std::mem::replace(&mut self.phase, Phase::Down) else {
                     return;
                 };
                 let socket = attempt.into_socket();
                 match self.shared.differs(&export) {
-                    None => self.connected(Connected::new(socket, &export)),
+                    None => self.connected(NegotiatedConnection::new(socket, &export)),
                     Some(why) => {
                         socket.shut();
                         self.failed(&format!("what is served there is another export: {why}"));
@@ -232,7 +233,7 @@ impl State {
         self.want_connection();
     }
 
-    fn connected(&mut self, Connected { socket, structured, size }: Connected) {
+    fn connected(&mut self, NegotiatedConnection { socket, structured, size }: NegotiatedConnection) {
         self.up_since = monotonic();
         if let Some(outage) = &mut self.outage {
             outage.hangs_up = true;
@@ -308,13 +309,15 @@ impl State {
     }
 
     /// The connection, if it is whole and nobody uses it, for somebody else to use.
-    pub(in super::super) fn release(&mut self) -> Option<Connected> {
+    pub(in super::super) fn release(&mut self) -> Option<NegotiatedConnection> {
         self.look();
         if !self.is_idle() || !matches!(self.phase, Phase::Up(_)) {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Down) {
-            Phase::Up(socket) => Some(Connected { socket, structured: self.structured, size: self.size }),
+            Phase::Up(socket) => {
+                Some(NegotiatedConnection { socket, structured: self.structured, size: self.size })
+            }
             _ => None,
         }
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::{Calls, EXCLUSIVE, Handle, Pool, Setting, THICK, answer, calls};
-use crate::rbd::quiet::Quiet;
-use crate::rbd::snapshots::Word;
+use crate::rbd::quiet::BlockedSignals;
+use crate::rbd::snapshots::SnapshotEvent;
 use crate::{Buffer, Io};
 
 /// An image that is open. All queues use the one: each would be another owner of its lock.
@@ -23,13 +23,13 @@ pub(in crate::rbd) struct Image {
     /// How often the image's header has changed. A thread of librbd's counts, as long as it watches.
     pub(super) changes: Arc<AtomicU64>,
     /// Where words about snapshots go, as long as they are heard.
-    pub(super) asked: Option<Box<Asker>>,
+    pub(super) asked: Option<Box<SnapshotWatcher>>,
     pub(super) pool: Pool,
 }
 
 /// What is told of snapshots, and by whom that is heard.
-pub(super) struct Asker {
-    tell: mpsc::Sender<Word>,
+pub(super) struct SnapshotWatcher {
+    tell: mpsc::Sender<SnapshotEvent>,
     watch: AtomicU64,
     /// So many times librbd waits for the image to rest.
     waits: AtomicU32,
@@ -118,7 +118,7 @@ impl Image {
         let header = CString::new(format!("rbd_header.{}", self.id()?)).map_err(|_| Errno::IO)?;
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let (mut reply, mut len) = (ptr::null_mut(), 0);
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the pool is open; nothing is sent, and where the reply is, is written.
         let notified = answer(unsafe {
             (self.calls.rados_notify2)(
@@ -149,7 +149,7 @@ impl Image {
 
     /// Takes the lock that keeps other writers away, and keeps it until the image is closed. Waits for one whose owner has died.
     pub(in crate::rbd) fn lock(&self) -> std::result::Result<(), Errno> {
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the image is open.
         answer(unsafe { (self.calls.rbd_lock_acquire)(self.handle, EXCLUSIVE) }).map(drop)
     }
@@ -157,7 +157,7 @@ impl Image {
     /// Takes the lock from who has it at this address, and shuts that client out: nothing that it has sent is done any more.
     pub(in crate::rbd) fn break_lock(&self, address: &str) -> std::result::Result<(), Errno> {
         let address = CString::new(address).map_err(|_| Errno::INVAL)?;
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the image is open; the string is read only.
         answer(unsafe { (self.calls.rbd_lock_break)(self.handle, EXCLUSIVE, address.as_ptr()) }).map(drop)
     }
@@ -216,7 +216,7 @@ impl Image {
     /// Has changes of the image's header noted from now on.
     pub(in crate::rbd) fn watch(&mut self) -> std::result::Result<(), Errno> {
         let (mut watch, noted) = (0, Arc::as_ptr(&self.changes).cast_mut().cast());
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: `changes` stays until `drop` has ended the watching.
         answer(unsafe { (self.calls.rbd_update_watch)(self.handle, &raw mut watch, changed, noted) })?;
         self.watch = Some(watch);
@@ -231,14 +231,14 @@ impl Image {
     /// Has it said from now on when snapshots are made, which wait until the image [rests](Self::rests).
     pub(in crate::rbd) fn watch_snapshots(
         &mut self,
-        tell: mpsc::Sender<Word>,
+        tell: mpsc::Sender<SnapshotEvent>,
     ) -> std::result::Result<(), Errno> {
         if self.asked.is_some() {
             return Err(Errno::BUSY);
         }
-        let asker = Box::new(Asker { tell, watch: AtomicU64::new(0), waits: AtomicU32::new(0) });
+        let asker = Box::new(SnapshotWatcher { tell, watch: AtomicU64::new(0), waits: AtomicU32::new(0) });
         let (to, mut watch) = (ptr::from_ref(&*asker).cast_mut().cast(), 0);
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: `asker` stays where it is until `drop` has ended the watching; the number is written.
         answer(unsafe { (self.calls.rbd_quiesce_watch)(self.handle, begins, ends, to, &raw mut watch) })?;
         asker.watch.store(watch, Ordering::SeqCst);
@@ -298,11 +298,11 @@ impl Image {
     ///
     /// # Errors
     /// It is over at once, and was not begun.
-    pub(in crate::rbd) fn start<F: Flight>(
+    pub(in crate::rbd) fn start<F: ImageRequest>(
         &self,
         mut flight: Box<F>,
     ) -> std::result::Result<(), (Box<F>, Errno)> {
-        let what = What::of(flight.io());
+        let what = ImageOperation::of(flight.io());
         let mut completion = ptr::null_mut();
         let flight = Box::into_raw(flight);
         // SAFETY: it writes the handle; `over` gets the flight back.
@@ -310,23 +310,23 @@ impl Image {
             unsafe { (self.calls.rbd_aio_create_completion)(flight.cast(), over::<F>, &raw mut completion) };
         let started = answer(made).and_then(|_| {
             // SAFETY: the image is open. The memory is the flight's, which stays as it is until `over` has it: so it is valid, nobody
-            // else uses it, and `What::of` took it from the slices that are meant.
+            // else uses it, and `ImageOperation::of` took it from the slices that are meant.
             answer(unsafe {
                 match what {
-                    What::Read(offset, to, len) => {
+                    ImageOperation::Read(offset, to, len) => {
                         (self.calls.rbd_aio_read)(self.handle, offset, len, to, completion)
                     }
-                    What::Write(offset, from, len) => {
+                    ImageOperation::Write(offset, from, len) => {
                         (self.calls.rbd_aio_write)(self.handle, offset, len, from, completion)
                     }
-                    What::Flush => (self.calls.rbd_aio_flush)(self.handle, completion),
-                    What::Discard(offset, len) => {
+                    ImageOperation::Flush => (self.calls.rbd_aio_flush)(self.handle, completion),
+                    ImageOperation::Discard(offset, len) => {
                         (self.calls.rbd_aio_discard)(self.handle, offset, len, completion)
                     }
-                    What::Zero(offset, len, flags) => {
+                    ImageOperation::Zero(offset, len, flags) => {
                         (self.calls.rbd_aio_write_zeroes)(self.handle, offset, len, completion, flags, 0)
                     }
-                    What::Nothing => -libc::EOPNOTSUPP,
+                    ImageOperation::Nothing => -libc::EOPNOTSUPP,
                 }
             })
             .inspect_err(|_| {
@@ -353,7 +353,7 @@ impl Drop for Image {
 }
 
 /// A request that librbd has, with its memory.
-pub(in crate::rbd) trait Flight: Send + 'static {
+pub(in crate::rbd) trait ImageRequest: Send + 'static {
     /// What is asked for.
     fn io(&mut self) -> &mut Io;
 
@@ -362,7 +362,7 @@ pub(in crate::rbd) trait Flight: Send + 'static {
 }
 
 /// A request in librbd's words.
-enum What {
+enum ImageOperation {
     Read(u64, *mut c_char, usize),
     Write(u64, *const c_char, usize),
     Flush,
@@ -372,7 +372,7 @@ enum What {
     Nothing,
 }
 
-impl What {
+impl ImageOperation {
     fn of(io: &mut Io) -> Self {
         let slice = |buffer: &mut Buffer, range: &Range<usize>| {
             let slice = &mut buffer[range.clone()];
@@ -418,7 +418,7 @@ fn answered(mut reply: &[u8]) -> Vec<u64> {
 }
 
 /// On a thread of librbd's: the request goes where it is waited for, and nothing else happens.
-unsafe extern "C" fn over<F: Flight>(completion: Handle, flight: *mut c_void) {
+unsafe extern "C" fn over<F: ImageRequest>(completion: Handle, flight: *mut c_void) {
     // SAFETY: the flight that `start` gave away, which comes back once.
     let flight = unsafe { Box::from_raw(flight.cast::<F>()) };
     // There is one: else nothing was started.
@@ -441,17 +441,17 @@ unsafe extern "C" fn changed(noted: *mut c_void) {
 /// On a thread of librbd's, which must not wait.
 unsafe extern "C" fn begins(asker: *mut c_void) {
     // SAFETY: the image's, which ends the watching before it goes.
-    let asker = unsafe { &*asker.cast::<Asker>() };
+    let asker = unsafe { &*asker.cast::<SnapshotWatcher>() };
     let tell = asker.tell.clone();
     // Whoever closes the image may answer at once, and let go of the asker.
     asker.waits.fetch_add(1, Ordering::SeqCst);
-    let _ = tell.send(Word::Begins);
+    let _ = tell.send(SnapshotEvent::Begins);
 }
 
 /// As above.
 unsafe extern "C" fn ends(asker: *mut c_void) {
     // SAFETY: as above.
-    let _ = unsafe { &*asker.cast::<Asker>() }.tell.send(Word::Ends);
+    let _ = unsafe { &*asker.cast::<SnapshotWatcher>() }.tell.send(SnapshotEvent::Ends);
 }
 
 /// On the thread that asks.

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use rustix::fs::makedev;
 use tar::{EntryType, Header};
 
-use crate::tools::attributes::Attributes;
+use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result, XATTR};
 
 /// The most that may describe a member: some xattrs of 64 KiB.
@@ -33,7 +33,7 @@ pub(super) struct Member {
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
     /// Without a file's type.
-    pub(super) attributes: Attributes,
+    pub(super) attributes: TreeAttributes,
     /// Its bytes have holes left out.
     pub(super) sparse: bool,
 }
@@ -196,7 +196,7 @@ impl Described {
             kind: if kind.is_file() && path.ends_with(b"/") { EntryType::Directory } else { kind },
             path,
             link: self.link.or_else(|| Some(header.link_name_bytes()?.into())).unwrap_or_default(),
-            attributes: Attributes {
+            attributes: TreeAttributes {
                 mode: header.mode().map_err(no_archive)? & 0o7777,
                 uid: self.uid.map_or_else(|| id(header.uid()), Ok)?,
                 gid: self.gid.map_or_else(|| id(header.gid()), Ok)?,

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use tar::EntryType;
 
-use super::Import;
+use super::ImportOptions;
 use super::archive::{Archive, Member};
-use crate::lock::{Access, Claim};
-use crate::tools::attributes::Attributes;
+use crate::lock::{LockMode, RootLock};
+use crate::tools::attributes::TreeAttributes;
 use crate::tools::maker::placed;
-use crate::tools::tree::Folder;
-use crate::tools::walk::{Kind, join};
-use crate::tools::{Summary, Watch, sink};
+use crate::tools::tree::TreeFolder;
+use crate::tools::walk::{EntryKind, join};
+use crate::tools::{ProgressWatch, Summary, sink};
 use crate::{Error, ErrorKind, Result};
 
 /// Encrypts a tar archive into a lower folder, which does not exist or is empty.
@@ -27,9 +27,14 @@ use crate::{Error, ErrorKind, Result};
 /// # Errors
 /// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive is told to the watch, with
 /// its path there.
-pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
+pub fn import_tar(
+    from: &mut dyn Read,
+    lower: &Path,
+    how: &ImportOptions,
+    watch: &mut dyn ProgressWatch,
+) -> Result<Summary> {
     let root = sink::empty(lower)?;
-    let _claim = Claim::on(&root, lower, Access::Alone)?;
+    let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
     let mut run = Run { how, root: &root, watch, folders: BTreeMap::new(), summary: Summary::default() };
     run.folders.insert(PathBuf::new(), None);
     let mut archive = Archive::new(from);
@@ -54,11 +59,11 @@ pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut d
 }
 
 struct Run<'r> {
-    how: &'r Import,
-    root: &'r Folder,
-    watch: &'r mut dyn Watch,
+    how: &'r ImportOptions,
+    root: &'r TreeFolder,
+    watch: &'r mut dyn ProgressWatch,
     /// Those that were made, by their lower paths from the root on, and what they get when all that is in them is there.
-    folders: BTreeMap<PathBuf, Option<Attributes>>,
+    folders: BTreeMap<PathBuf, Option<TreeAttributes>>,
     summary: Summary,
 }
 
@@ -121,7 +126,13 @@ impl Run<'_> {
         Ok(lower)
     }
 
-    fn make(&mut self, member: &Member, folder: &Folder, name: &[u8], data: &mut Archive<'_>) -> Result<()> {
+    fn make(
+        &mut self,
+        member: &Member,
+        folder: &TreeFolder,
+        name: &[u8],
+        data: &mut Archive<'_>,
+    ) -> Result<()> {
         let kind = match member.kind {
             _ if member.sparse => {
                 return Err(refused("a sparse file: make the archive without --sparse"));
@@ -154,7 +165,7 @@ impl Run<'_> {
     }
 
     /// Another name of a file that this archive has made.
-    fn link(&mut self, to: &[u8], folder: &Folder, name: &[u8]) -> Result<()> {
+    fn link(&mut self, to: &[u8], folder: &TreeFolder, name: &[u8]) -> Result<()> {
         let names = names(to).map_err(|e| e.within("what it is a link to"))?;
         let mut first = PathBuf::new();
         for part in names {
@@ -165,7 +176,7 @@ impl Run<'_> {
         }
         let first = self.root.beneath(&first);
         let first = first.map_err(|e| refused("what it is a link to is not there").with_source(e))?;
-        if first.kind() == Kind::Folder {
+        if first.kind() == EntryKind::Folder {
             return Err(refused("what it is a link to is a folder"));
         }
         folder.link(&first, name)?;
@@ -175,12 +186,12 @@ impl Run<'_> {
 }
 
 impl Member {
-    fn with(&self, kind: FileType) -> Attributes {
+    fn with(&self, kind: FileType) -> TreeAttributes {
         let attributes = self.attributes.clone();
-        Attributes { mode: attributes.mode | kind.as_raw_mode(), ..attributes }
+        TreeAttributes { mode: attributes.mode | kind.as_raw_mode(), ..attributes }
     }
 
-    fn folder(&self) -> Attributes {
+    fn folder(&self) -> TreeAttributes {
         self.with(FileType::Directory)
     }
 }

@@ -7,17 +7,17 @@ use rustix::fs::{CWD, Mode, mkdirat};
 use rustix::io::Errno;
 
 use super::{Sink, why};
-use crate::tools::attributes::Attributes;
-use crate::tools::tree::Folder;
-use crate::tools::walk::{Kind, last};
+use crate::tools::attributes::TreeAttributes;
+use crate::tools::tree::TreeFolder;
+use crate::tools::walk::{EntryKind, last};
 use crate::{Error, ErrorKind, Result};
 
 /// A tree in a folder. Nothing that is there is ever replaced or followed.
 #[derive(Debug)]
 pub struct FolderSink {
-    root: Folder,
+    root: TreeFolder,
     /// Folders that are not complete, each in the one before.
-    open: Vec<(PathBuf, Folder)>,
+    open: Vec<(PathBuf, TreeFolder)>,
 }
 
 impl FolderSink {
@@ -30,7 +30,7 @@ impl FolderSink {
     }
 
     /// The open folder that an entry goes into.
-    fn above(&self, plain: &Path) -> Result<&Folder> {
+    fn above(&self, plain: &Path) -> Result<&TreeFolder> {
         let above = plain.parent().unwrap_or(Path::new(""));
         match self.open.last() {
             Some((path, folder)) if path == above => Ok(folder),
@@ -41,14 +41,14 @@ impl FolderSink {
 }
 
 /// Makes a folder for its owner only, unless it is there and empty, and opens it.
-pub(in crate::tools) fn empty(root: &Path) -> Result<Folder> {
+pub(in crate::tools) fn empty(root: &Path) -> Result<TreeFolder> {
     match mkdirat(CWD, root, Mode::from_raw_mode(0o700)) {
         Err(Errno::EXIST) => {}
         // No symlink that took its place meanwhile is followed.
-        Ok(()) => return Ok(Folder::above(root)?.pin(last(root))?.folder()?.called(root)),
+        Ok(()) => return Ok(TreeFolder::above(root)?.pin(last(root))?.folder()?.called(root)),
         Err(e) => return Err(Error::io(root, "cannot be made", e)),
     }
-    let folder = Folder::open(root)?;
+    let folder = TreeFolder::open(root)?;
     if folder.names()?.is_empty() {
         return Ok(folder);
     }
@@ -56,7 +56,7 @@ pub(in crate::tools) fn empty(root: &Path) -> Result<Folder> {
 }
 
 impl Sink for FolderSink {
-    fn folder(&mut self, plain: &Path, _attributes: &Attributes) -> Result<()> {
+    fn folder(&mut self, plain: &Path, _attributes: &TreeAttributes) -> Result<()> {
         if plain.as_os_str().is_empty() {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Sink for FolderSink {
         Ok(())
     }
 
-    fn leave(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+    fn leave(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         if plain.as_os_str().is_empty() {
             return attributes.apply(&self.root, self.root.path());
         }
@@ -75,7 +75,13 @@ impl Sink for FolderSink {
         }
     }
 
-    fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()> {
+    fn file(
+        &mut self,
+        plain: &Path,
+        attributes: &TreeAttributes,
+        size: u64,
+        data: &mut dyn Read,
+    ) -> Result<()> {
         let (folder, name) = (self.above(plain)?, last(plain));
         let (mut file, path) = (folder.make_file(name)?, folder.path_of(name));
         let written = io::copy(data, &mut file).and_then(|written| match written == size {
@@ -90,20 +96,20 @@ impl Sink for FolderSink {
         attributes.apply(&file, &path)
     }
 
-    fn link(&mut self, plain: &Path, to: &Path, _attributes: &Attributes) -> Result<()> {
+    fn link(&mut self, plain: &Path, to: &Path, _attributes: &TreeAttributes) -> Result<()> {
         let first = self.root.beneath(to)?;
-        if first.kind() != Kind::File {
+        if first.kind() != EntryKind::File {
             return Err(Error::new(ErrorKind::Busy, "it was replaced meanwhile").in_file(first.path()));
         }
         self.above(plain)?.link(&first, last(plain))
     }
 
-    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()> {
+    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()> {
         let made = self.above(plain)?.make_symlink(last(plain), target)?;
         attributes.apply(&made, made.path())
     }
 
-    fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+    fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         attributes.make_special(self.above(plain)?, last(plain))
     }
 

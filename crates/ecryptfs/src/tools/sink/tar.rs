@@ -9,7 +9,7 @@ use rustix::fs::{FileType, major, minor};
 use tar::{Builder, EntryType, Header};
 
 use super::{Sink, why};
-use crate::tools::attributes::Attributes;
+use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result};
 
 /// As many bytes as were promised: the archive's headers say where the next member begins. Where there are fewer, zeros follow,
@@ -71,7 +71,7 @@ impl<W: Write> TarSink<W> {
         self.archive.into_inner().map_err(failed)
     }
 
-    fn begin(&mut self, kind: EntryType, attributes: &Attributes, size: u64) -> Result<Header> {
+    fn begin(&mut self, kind: EntryType, attributes: &TreeAttributes, size: u64) -> Result<Header> {
         if self.broken {
             return Err(Error::new(ErrorKind::Io, "the archive is not complete"));
         }
@@ -100,7 +100,7 @@ impl<W: Write> TarSink<W> {
         Ok(header)
     }
 
-    fn empty(&mut self, kind: EntryType, plain: &Path, attributes: &Attributes) -> Result<()> {
+    fn empty(&mut self, kind: EntryType, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         let mut header = self.begin(kind, attributes, 0)?;
         self.archive.append_data(&mut header, in_archive(plain), std::io::empty()).map_err(failed)
     }
@@ -116,11 +116,17 @@ fn failed(e: std::io::Error) -> Error {
 }
 
 impl<W: Write> Sink for TarSink<W> {
-    fn folder(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+    fn folder(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         self.empty(EntryType::Directory, plain, attributes)
     }
 
-    fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()> {
+    fn file(
+        &mut self,
+        plain: &Path,
+        attributes: &TreeAttributes,
+        size: u64,
+        data: &mut dyn Read,
+    ) -> Result<()> {
         let mut header = self.begin(EntryType::Regular, attributes, size)?;
         let mut data = Exactly { data, left: size, failed: None };
         let written = self.archive.append_data(&mut header, plain, &mut data).map_err(failed);
@@ -131,17 +137,17 @@ impl<W: Write> Sink for TarSink<W> {
             .map_or(Ok(()), |e| Err(why(e, because).within("zeros are in the archive instead of its end")))
     }
 
-    fn link(&mut self, plain: &Path, to: &Path, attributes: &Attributes) -> Result<()> {
+    fn link(&mut self, plain: &Path, to: &Path, attributes: &TreeAttributes) -> Result<()> {
         let mut header = self.begin(EntryType::Link, attributes, 0)?;
         self.archive.append_link(&mut header, plain, to).map_err(failed)
     }
 
-    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()> {
+    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()> {
         let mut header = self.begin(EntryType::Symlink, attributes, 0)?;
         self.archive.append_link(&mut header, plain, OsStr::from_bytes(target)).map_err(failed)
     }
 
-    fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+    fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         let kind = match FileType::from_raw_mode(attributes.mode) {
             FileType::Fifo => EntryType::Fifo,
             FileType::CharacterDevice => EntryType::Char,
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_file_that_became_shorter_leaves_the_next_one_in_its_place() {
-        let about = Attributes {
+        let about = TreeAttributes {
             mode: 0o100_644,
             uid: 0,
             gid: 0,

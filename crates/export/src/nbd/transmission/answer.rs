@@ -5,7 +5,7 @@ use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind
 use super::take::Taken;
 use super::{MAX_PAYLOAD, Transmission};
 use crate::nbd::protocol::{
-    BLOCK_DESCRIPTOR_LEN, Command, CommandFlags, Errno, ExtentState, Request, block_descriptor,
+    BLOCK_DESCRIPTOR_LEN, CommandFlags, Errno, ExtentState, RequestHeader, RequestType, block_descriptor,
     block_status_header, error_chunk, none_chunk, offset_data_header, simple_reply,
 };
 
@@ -14,14 +14,19 @@ const EXTENTS: usize = 500;
 
 impl Transmission {
     /// Why a request is refused before it starts, by its command and flags.
-    pub(super) fn refuse(&self, request: &Request) -> Option<Errno> {
+    pub(super) fn refuse(&self, request: &RequestHeader) -> Option<Errno> {
         let allowed = match request.command {
-            Command::Read if self.negotiated.structured_replies => CommandFlags::DF,
-            Command::WriteZeroes => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
-            Command::BlockStatus if self.negotiated.base_allocation.is_some() => CommandFlags::REQ_ONE,
-            Command::Read | Command::Write | Command::Flush | Command::Cache => CommandFlags::empty(),
-            Command::Trim if self.mapping.discards() || self.mapping.read_only() => CommandFlags::empty(),
-            Command::Trim | Command::BlockStatus | Command::Disconnect | Command::Other(_) => {
+            RequestType::Read if self.negotiated.structured_replies => CommandFlags::DF,
+            RequestType::WriteZeroes => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+            RequestType::BlockStatus if self.negotiated.base_allocation.is_some() => CommandFlags::REQ_ONE,
+            RequestType::Read | RequestType::Write | RequestType::Flush | RequestType::Cache => {
+                CommandFlags::empty()
+            }
+            RequestType::Trim if self.mapping.discards() || self.mapping.read_only() => CommandFlags::empty(),
+            RequestType::Trim
+            | RequestType::BlockStatus
+            | RequestType::Disconnect
+            | RequestType::Other(_) => {
                 return Some(Errno::Inval);
             }
         };
@@ -29,7 +34,7 @@ impl Transmission {
     }
 
     /// Why a write is refused before its payload is received: no memory is taken for it then.
-    pub(super) fn refuse_write(&self, request: &Request) -> Option<Errno> {
+    pub(super) fn refuse_write(&self, request: &RequestHeader) -> Option<Errno> {
         let aligned = |n: u64| n.is_multiple_of(u64::from(self.mapping.block()));
         if self.mapping.read_only() {
             return Some(Errno::Perm);
@@ -42,15 +47,15 @@ impl Transmission {
     }
 
     /// Answers a request that is over.
-    pub(super) fn answer_request(&mut self, request: &Request, completion: Completion) {
+    pub(super) fn answer_request(&mut self, request: &RequestHeader, completion: Completion) {
         match (completion.result, completion.buffer) {
-            (Ok(()), Some(body)) if request.command == Command::Read => self.answer_data(request, body),
+            (Ok(()), Some(body)) if request.command == RequestType::Read => self.answer_data(request, body),
             (Ok(()), buffer) => {
                 self.answer_done(request);
                 self.give_back(buffer);
             }
             (Err(failure), buffer) => {
-                let Request { command, offset, length, .. } = request;
+                let RequestHeader { command, offset, length, .. } = request;
                 let what = format_args!("{}: {command:?} of {length} bytes at {offset}", self.peer);
                 self.complaints.tell(what, &failure);
                 self.answer_error(request, errno(request, &failure), &failure.to_string());
@@ -65,8 +70,8 @@ impl Transmission {
         }
     }
 
-    fn answer_data(&mut self, request: &Request, body: Buffer) {
-        let Request { cookie, offset, length, .. } = *request;
+    fn answer_data(&mut self, request: &RequestHeader, body: Buffer) {
+        let RequestHeader { cookie, offset, length, .. } = *request;
         if self.negotiated.structured_replies {
             let head = |out: &mut [u8]| offset_data_header(out, cookie, true, offset, length);
             self.outbox.push(self.queue.clock(), head, Some(body), length as usize);
@@ -80,7 +85,7 @@ impl Transmission {
         }
     }
 
-    fn answer_done(&mut self, request: &Request) {
+    fn answer_done(&mut self, request: &RequestHeader) {
         let cookie = request.cookie;
         if self.negotiated.structured_replies {
             self.outbox.push(self.queue.clock(), |out| none_chunk(out, cookie), None, 0);
@@ -89,7 +94,7 @@ impl Transmission {
         }
     }
 
-    pub(super) fn answer_error(&mut self, request: &Request, errno: Errno, why: &str) {
+    pub(super) fn answer_error(&mut self, request: &RequestHeader, errno: Errno, why: &str) {
         let cookie = request.cookie;
         if self.negotiated.structured_replies {
             self.outbox.push(self.queue.clock(), |out| error_chunk(out, cookie, true, errno, why), None, 0);
@@ -99,7 +104,7 @@ impl Transmission {
     }
 
     /// Says which parts of a range are stored; the queue is not troubled with it.
-    pub(super) fn answer_block_status(&mut self, request: &Request) -> Taken {
+    pub(super) fn answer_block_status(&mut self, request: &RequestHeader) -> Taken {
         let Some(context) = self.negotiated.base_allocation else {
             self.answer_error(request, Errno::Inval, "base:allocation was not negotiated");
             return Taken::Yes;
@@ -126,7 +131,7 @@ impl Transmission {
     }
 
     /// The extents of a range, neighbours of one kind put together.
-    fn extents(&self, request: &Request) -> impl Iterator<Item = (u32, ExtentState)> + '_ {
+    fn extents(&self, request: &RequestHeader) -> impl Iterator<Item = (u32, ExtentState)> + '_ {
         let (mut at, end) = (request.offset, request.offset + u64::from(request.length));
         let state = move |at: u64| {
             let status = self.mapping.status(at, end - at)?;
@@ -154,8 +159,8 @@ impl Transmission {
 }
 
 /// The protocol has fewer numbers than the kernel, and one of its own for what is written beyond the end.
-fn errno(request: &Request, failure: &Failure) -> Errno {
-    let writes = matches!(request.command, Command::WriteZeroes | Command::Write);
+fn errno(request: &RequestHeader, failure: &Failure) -> Errno {
+    let writes = matches!(request.command, RequestType::WriteZeroes | RequestType::Write);
     match crate::errno::errno(failure) {
         _ if writes && failure.kind() == Kind::OutOfRange => Errno::NoSpc,
         rustix::io::Errno::INVAL => Errno::Inval,

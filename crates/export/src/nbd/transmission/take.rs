@@ -6,12 +6,12 @@ use underseal_datapath::{Buffer, Full, Request as Job};
 
 use super::Transmission;
 use super::inbox::IN_PLACE;
-use crate::nbd::protocol::{Command, CommandFlags, Errno, REQUEST_LEN, Request};
+use crate::nbd::protocol::{CommandFlags, Errno, REQUEST_LEN, RequestHeader, RequestType};
 use crate::{Error, ErrorKind, Result};
 
 /// The rest of a large write, or of one that is refused but whose payload still has to come in.
 pub(super) struct Payload {
-    pub(super) request: Request,
+    pub(super) request: RequestHeader,
     pub(super) filled: usize,
     /// Where it goes; without memory it is thrown away and `refused` is the answer.
     pub(super) into: std::result::Result<Buffer, Errno>,
@@ -63,15 +63,15 @@ impl Transmission {
 
     pub(super) fn take_request(&mut self) -> Result<Taken> {
         let Some(header) = self.inbox.header() else { return Ok(Taken::NeedsBytes) };
-        let request = Request::parse(header)
+        let request = RequestHeader::parse(header)
             .map_err(|e| Error::new(ErrorKind::Protocol, "the client lost the thread").with_source(e))?;
         if self.tickets.is_full() {
             return Ok(Taken::NeedsRoom);
         }
-        if request.command == Command::Write {
+        if request.command == RequestType::Write {
             return Ok(self.take_write(request));
         }
-        let taken = if request.command == Command::Disconnect {
+        let taken = if request.command == RequestType::Disconnect {
             self.closing = true;
             Taken::Yes
         } else {
@@ -84,7 +84,7 @@ impl Transmission {
     }
 
     /// Starts a write whose header is in the inbox.
-    fn take_write(&mut self, request: Request) -> Taken {
+    fn take_write(&mut self, request: RequestHeader) -> Taken {
         let len = request.length as usize;
         let refused = self.refuse(&request).or_else(|| self.refuse_write(&request));
         if refused.is_none() && len <= IN_PLACE {
@@ -145,7 +145,7 @@ impl Transmission {
     }
 
     /// Starts a request that has no payload.
-    fn start(&mut self, request: Request) -> Taken {
+    fn start(&mut self, request: RequestHeader) -> Taken {
         self.header_alone = false;
         if let Some(errno) = self.refuse(&request) {
             self.answer_error(&request, errno, "not a request that this export takes");
@@ -155,16 +155,16 @@ impl Transmission {
         let has = |flag| request.flags.contains(flag);
         let durable = has(CommandFlags::FUA);
         let job = match request.command {
-            Command::Read => Job::Read { offset, len: request.length as usize },
-            Command::Flush => Job::Flush,
-            Command::Trim => Job::Discard { offset, len, durable },
-            Command::Cache => Job::Prefetch { offset, len },
-            Command::WriteZeroes => {
+            RequestType::Read => Job::Read { offset, len: request.length as usize },
+            RequestType::Flush => Job::Flush,
+            RequestType::Trim => Job::Discard { offset, len, durable },
+            RequestType::Cache => Job::Prefetch { offset, len },
+            RequestType::WriteZeroes => {
                 let (punch, fast) = (!has(CommandFlags::NO_HOLE), has(CommandFlags::FAST_ZERO));
                 Job::WriteZeroes { offset, len, durable, punch, fast }
             }
-            Command::BlockStatus => return self.answer_block_status(&request),
-            Command::Write | Command::Disconnect | Command::Other(_) => return Taken::Yes,
+            RequestType::BlockStatus => return self.answer_block_status(&request),
+            RequestType::Write | RequestType::Disconnect | RequestType::Other(_) => return Taken::Yes,
         };
         let ticket = self.tickets.issue(request);
         if self.queue.submit(ticket, job).is_err() {

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use super::super::lock;
-use super::super::lower::{Lower, Side, Step, may_wait};
+use super::super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::super::tag_cache::TagCache;
-use super::{Found, Journal};
-use crate::Place;
+use super::{Journal, JournaledBlock};
+use crate::BlockLocation;
 
 /// Blocks whose places are looked up at a time.
 const BATCH: usize = 512;
@@ -16,7 +16,7 @@ const RUN: usize = 1 << 20;
 
 impl Journal {
     /// Sees to it that there is room, by copying back what is there if need be.
-    pub(in crate::core) fn make_room(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+    pub(in crate::core) fn make_room(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         may_wait(lower)?;
         let mut memory = lock(&self.copies);
         let is_full = {
@@ -27,7 +27,7 @@ impl Journal {
     }
 
     /// Writes what is full, and copies back if it is time for that.
-    pub(in crate::core) fn tend(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+    pub(in crate::core) fn tend(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         self.write_full(lower)?;
         let in_use = self.state().slots.iter().filter(|slot| slot.closed).count();
         if in_use < self.watermark {
@@ -38,7 +38,7 @@ impl Journal {
     }
 
     /// Copies everything to its place. Whoever calls sees to it that nothing is put meanwhile.
-    pub(in crate::core) fn empty(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+    pub(in crate::core) fn empty(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         let mut memory = lock(&self.copies);
         self.copy_back(lower, tags, &mut memory, true)
     }
@@ -59,11 +59,11 @@ impl Journal {
     /// Copies the durable sections' blocks to their places and frees the sections.
     fn copy_back(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         tags: &TagCache,
         memory: &mut (Vec<u8>, Vec<u8>),
         close: bool,
-    ) -> Step {
+    ) -> StepResult {
         self.commit(lower, &mut lock(&self.commits), close, true)?;
         let end = self.state().durable;
         if self.state().first == end {
@@ -71,7 +71,7 @@ impl Journal {
         }
         let mut from = 0;
         loop {
-            let batch: Vec<Found> = {
+            let batch: Vec<JournaledBlock> = {
                 let state = self.state();
                 let old = state.newest.range(from..).filter(|(_, location)| location.section < end);
                 old.take(BATCH).map(|(&block, &location)| state.found(block, location)).collect()
@@ -106,7 +106,7 @@ impl Journal {
     }
 
     /// Blocks that follow each other on the disk.
-    fn runs<'b>(&self, batch: &'b [Found]) -> impl Iterator<Item = &'b [Found]> {
+    fn runs<'b>(&self, batch: &'b [JournaledBlock]) -> impl Iterator<Item = &'b [JournaledBlock]> {
         let (size, spb, geometry) =
             (self.geometry.block_size(), self.geometry.block_sectors(), self.geometry);
         let mut rest = batch;
@@ -126,11 +126,11 @@ impl Journal {
     /// Copies blocks to their places, all runs of them together.
     fn copy(
         &self,
-        lower: &mut dyn Lower,
+        lower: &mut dyn LowerDisks,
         tags: &TagCache,
         (data, made): &mut (Vec<u8>, Vec<u8>),
-        batch: &[Found],
-    ) -> Step {
+        batch: &[JournaledBlock],
+    ) -> StepResult {
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
         data.resize(batch.len() * size, 0);
         made.resize(batch.len() * tag_size, 0);
@@ -139,7 +139,7 @@ impl Journal {
         let (mut places, mut of_tags, mut next) = (Vec::new(), Vec::new(), 0);
         for run in self.runs(batch) {
             let Some(first) = run.first() else { continue };
-            let Place { data: at, tag, .. } =
+            let BlockLocation { data: at, tag, .. } =
                 self.geometry.place(first.block * self.geometry.block_sectors());
             let end = next + run.len();
             places.push((at, next * size..end * size));

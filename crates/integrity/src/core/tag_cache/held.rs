@@ -10,7 +10,7 @@ use super::{PAGE, Page, TagCache, lock, parts};
 const LOOKS: usize = 64;
 
 /// Pages that stay in memory until this is dropped, and the tags in them.
-pub(crate) struct Held {
+pub(crate) struct TagGuard {
     /// Where the tags lie, behind the base.
     at: u64,
     len: usize,
@@ -22,14 +22,14 @@ pub(crate) struct Held {
 impl TagCache {
     /// The pages of the tags that lie at byte `at` of the metadata's device, behind the base: all of them, or none where there is no
     /// room for them now. Requests have half of the room at most, so that others find some.
-    pub(crate) fn hold(&self, at: u64, len: usize) -> Option<Held> {
+    pub(crate) fn hold(&self, at: u64, len: usize) -> Option<TagGuard> {
         let at = at.saturating_sub(self.base);
         let numbers = at / PAGE as u64..(at + len as u64).div_ceil(PAGE as u64);
         let count = usize::try_from(numbers.end - numbers.start).ok()?;
         if count > self.most / 2 {
             return None;
         }
-        let mut held = Held {
+        let mut held = TagGuard {
             at,
             len,
             first: numbers.start,
@@ -56,7 +56,7 @@ impl TagCache {
 
     /// Where the pages lie that have to be read before the tags can be [got](Self::get), or [put](Self::put) with `replaced`: from the
     /// first of them to the last, in bytes.
-    pub(crate) fn unread(&self, held: &Held, replaced: bool) -> Option<Range<u64>> {
+    pub(crate) fn unread(&self, held: &TagGuard, replaced: bool) -> Option<Range<u64>> {
         let whole = |number: u64| held.at <= number * PAGE as u64 && (number + 1) * PAGE as u64 <= held.end();
         let is_unread = |(number, page): &(u64, &Arc<Page>)| !(page.is_read() || replaced && whole(*number));
         let mut unread = (held.first..).zip(&held.pages).filter(is_unread).map(|(number, _)| number);
@@ -66,7 +66,7 @@ impl TagCache {
     }
 
     /// Pages were read from byte `at` of the device on. What is in memory already may be newer, and stays.
-    pub(crate) fn came(&self, held: &Held, at: u64, bytes: &[u8]) {
+    pub(crate) fn came(&self, held: &TagGuard, at: u64, bytes: &[u8]) {
         let first = at.saturating_sub(self.base) / PAGE as u64;
         for (number, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
             if let Some(page) = held.page(number) {
@@ -77,7 +77,7 @@ impl TagCache {
 
     /// Copies the tags out. False: a page was not read.
     #[must_use]
-    pub(crate) fn get(&self, held: &Held, tags: &mut [u8]) -> bool {
+    pub(crate) fn get(&self, held: &TagGuard, tags: &mut [u8]) -> bool {
         let mut done = 0;
         parts(held.at, held.len.min(tags.len())).all(|(number, from, len)| {
             let Some(page) = held.page(number) else { return false };
@@ -91,7 +91,7 @@ impl TagCache {
 
     /// Changes the tags, in memory. False: a page of which only a part is changed was not read, and the tags from there on are as they were.
     #[must_use]
-    pub(crate) fn put(&self, held: &Held, tags: &[u8]) -> bool {
+    pub(crate) fn put(&self, held: &TagGuard, tags: &[u8]) -> bool {
         let mut done = 0;
         parts(held.at, held.len.min(tags.len())).all(|(number, from, len)| {
             let Some(page) = held.page(number) else { return false };
@@ -110,7 +110,7 @@ impl TagCache {
     }
 }
 
-impl Held {
+impl TagGuard {
     fn end(&self) -> u64 {
         self.at + self.len as u64
     }
@@ -120,7 +120,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for TagGuard {
     fn drop(&mut self) {
         self.count.fetch_sub(self.pages.len(), SeqCst);
     }

@@ -3,7 +3,7 @@
 use super::machine::{Event, Machine};
 use super::world::{Dice, World};
 use super::{Case, TUPLE, bitmaps, directs, hash, journals};
-use crate::{Mode, Recalculate};
+use crate::{Recalculate, WriteMode};
 
 const SECTOR: usize = 512;
 
@@ -190,7 +190,7 @@ fn direct_mode_keeps_what_was_flushed() {
 
 #[test]
 fn a_recalculation_goes_on_where_it_was_or_before() {
-    for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
+    for mode in [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct] {
         let case = Case::new("recalculating", mode, hash("sha256"), 512, Some(200))
             .with(|o| o.sectors_per_bit = Some(16));
         let machine = case.machine();
@@ -221,8 +221,15 @@ fn a_recalculation_goes_on_where_it_was_or_before() {
 
 #[test]
 fn what_was_open_in_one_mode_opens_in_the_others() {
-    let modes =
-        [Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Journal, Mode::Direct, Mode::Bitmap, Mode::Journal];
+    let modes = [
+        WriteMode::Journal,
+        WriteMode::Bitmap,
+        WriteMode::Direct,
+        WriteMode::Journal,
+        WriteMode::Direct,
+        WriteMode::Bitmap,
+        WriteMode::Journal,
+    ];
     for (case, close) in journals()
         .into_iter()
         .filter(|case| case.options.hash.is_some())
@@ -248,10 +255,10 @@ fn what_was_open_in_one_mode_opens_in_the_others() {
 #[test]
 fn a_power_cut_while_a_bitmap_is_taken_in_leaves_no_tag_that_is_wrong() {
     let bitmap = |sectors| {
-        Case::new("bitmap", Mode::Bitmap, hash("crc32c"), 512, Some(255))
+        Case::new("bitmap", WriteMode::Bitmap, hash("crc32c"), 512, Some(255))
             .with(|options| options.sectors_per_bit = Some(sectors))
     };
-    let others = [bitmap(32), bitmap(16).with(|options| options.mode = Mode::Journal)];
+    let others = [bitmap(32), bitmap(16).with(|options| options.mode = WriteMode::Journal)];
     for (seed, other) in (1..).zip(others) {
         let case = bitmap(16);
         let machine = case.machine();
@@ -282,7 +289,7 @@ fn a_power_cut_while_a_bitmap_is_taken_in_leaves_no_tag_that_is_wrong() {
 
 #[test]
 fn a_bitmap_that_is_closed_when_all_is_sound_asks_for_no_recalculation() {
-    let case = Case::new("bitmap", Mode::Bitmap, hash("crc32c"), 512, Some(255))
+    let case = Case::new("bitmap", WriteMode::Bitmap, hash("crc32c"), 512, Some(255))
         .with(|options| options.sectors_per_bit = Some(16));
     let machine = case.machine();
     let core = case.open(&machine);
@@ -292,6 +299,6 @@ fn a_bitmap_that_is_closed_when_all_is_sound_asks_for_no_recalculation() {
     let core = case.open(&machine);
     assert!(core.recalculate(&mut machine.way()).unwrap(), "the last step is not taken");
     core.close(&mut machine.way()).unwrap();
-    let direct = case.with(|options| options.mode = Mode::Direct).open(&machine);
+    let direct = case.with(|options| options.mode = WriteMode::Direct).open(&machine);
     assert_eq!(direct.status().recalculated, None);
 }

@@ -4,11 +4,13 @@ use super::crash::{each_crash, lose_power, recover};
 use super::machine::{Event, Machine};
 use super::world::{Dice, World, blocks};
 use super::{Case, bitmaps, directs, hash, inline, journals, keyed};
-use crate::{Mode, Recalculate};
+use crate::{Recalculate, WriteMode};
 
 #[test]
 fn a_device_with_inline_tags_keeps_each_block_with_its_tag() {
-    for (seed, case) in (1..).zip([inline(), Case::new("4096", Mode::Inline, hash("crc32c"), 4096, None)]) {
+    for (seed, case) in
+        (1..).zip([inline(), Case::new("4096", WriteMode::Inline, hash("crc32c"), 4096, None)])
+    {
         lose_power(&case, seed, 40);
     }
 }
@@ -56,9 +58,14 @@ fn a_second_cut_amid_the_recovery_from_the_first_loses_nothing_more() {
 #[test]
 fn a_recalculation_beside_writes_is_cut_anywhere_and_goes_on() {
     let plain = |name, mode| Case::new(name, mode, hash("crc32c"), 512, Some(255));
-    let with_mac = Case::new("J with a MAC", Mode::Journal, keyed("hmac(sha256)"), 512, Some(240))
+    let with_mac = Case::new("J with a MAC", WriteMode::Journal, keyed("hmac(sha256)"), 512, Some(240))
         .with(|options| options.journal_mac = keyed("hmac(sha256)"));
-    let cases = [plain("J", Mode::Journal), plain("B", Mode::Bitmap), plain("D", Mode::Direct), with_mac];
+    let cases = [
+        plain("J", WriteMode::Journal),
+        plain("B", WriteMode::Bitmap),
+        plain("D", WriteMode::Direct),
+        with_mac,
+    ];
     for (seed, case) in (1..).zip(cases) {
         let case = case.with(|options| {
             options.recalculate = Recalculate::Begin;

@@ -3,7 +3,7 @@
 use super::super::Stop;
 use super::world::{Dice, World, blocks, read};
 use super::{Case, bitmaps, directs, hash, journals};
-use crate::{DISCARDED, Mode};
+use crate::{DISCARDED, WriteMode};
 
 #[test]
 fn a_disk_that_fails_makes_every_flush_fail_and_loses_nothing_that_was_flushed() {
@@ -65,12 +65,12 @@ fn a_byte_that_changed_is_noticed_counted_and_told_with_its_sector() {
 
 #[test]
 fn recovery_reads_everything_and_changes_nothing() {
-    let case = Case::new("recovery", Mode::Journal, hash("crc32c"), 512, None).sections(1);
+    let case = Case::new("recovery", WriteMode::Journal, hash("crc32c"), 512, None).sections(1);
     let machine = case.machine();
     let place = case.open(&machine).geometry().place(0);
     machine.change(0, place.data as usize, |byte| *byte = 1);
     let before = machine.images();
-    let core = case.clone().with(|options| options.mode = Mode::Recovery).open(&machine);
+    let core = case.clone().with(|options| options.mode = WriteMode::Recovery).open(&machine);
     assert_eq!(read(&core, &mut machine.way(), 0).unwrap()[0], 1);
     assert!(core.write(&mut machine.way(), 0, &[0; 512], &[]).is_err());
     core.flush(&mut machine.way()).unwrap();
@@ -80,7 +80,7 @@ fn recovery_reads_everything_and_changes_nothing() {
 
 #[test]
 fn what_was_discarded_reads_as_anything_where_discards_are_allowed() {
-    for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
+    for mode in [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct] {
         let case = Case::new("discards", mode, hash("sha256"), 512, None)
             .sections(1)
             .with(|o| o.allow_discards = true);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::{Mutex, RwLock};
 
 use rustix::io::Errno;
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
-use super::super::lower::{Lower, Side, Step, Stop};
+use super::super::lower::{LowerDisks, Side, StepResult, Stop};
 use super::TUPLE;
 use crate::Disk;
 
@@ -168,28 +168,28 @@ impl Way<'_> {
         offset / u64::from(self.machine.block) * TUPLE as u64
     }
 
-    fn may(&self) -> Step {
+    fn may(&self) -> StepResult {
         if self.waits { Ok(()) } else { Err(Stop::Blocked(0)) }
     }
 }
 
 fn failed(e: io::Error) -> Stop {
     let errno = e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    let error: Error = Kind::Write.failed(0, "the disk is broken", errno);
+    let error: Error = IoKind::Write.failed(0, "the disk is broken", errno);
     error.into()
 }
 
-impl Lower for Way<'_> {
+impl LowerDisks for Way<'_> {
     fn may_wait(&self) -> bool {
         self.waits
     }
 
-    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> StepResult {
         self.machine.read(self.disk(of), offset, data);
         Ok(())
     }
 
-    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> StepResult {
         let disk = self.disk(to);
         if durable {
             self.may()?;
@@ -199,29 +199,29 @@ impl Lower for Way<'_> {
         if durable { self.machine.sync(disk, at..at + data.len()).map_err(failed) } else { Ok(()) }
     }
 
-    fn flush(&mut self, of: Side) -> Step {
+    fn flush(&mut self, of: Side) -> StepResult {
         self.may()?;
         self.machine.sync(self.disk(of), 0..usize::MAX).map_err(failed)
     }
 
-    fn flush_all(&mut self) -> Step {
+    fn flush_all(&mut self) -> StepResult {
         self.may()?;
         (0..2).try_for_each(|disk| self.machine.sync(disk, 0..usize::MAX)).map_err(failed)
     }
 
     /// What is discarded may be anything afterwards.
-    fn discard(&mut self, offset: u64, len: u64) -> Step {
+    fn discard(&mut self, offset: u64, len: u64) -> StepResult {
         self.may()?;
         self.machine.write(0, offset, &vec![0xdd; len as usize], None).map_err(failed)
     }
 
-    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> StepResult {
         self.machine.read(0, offset, data);
         self.machine.read(1, self.tuples(offset), tuples);
         Ok(())
     }
 
-    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> StepResult {
         let beside = (self.tuples(offset), tuples);
         self.machine.write(0, offset, data, Some(beside)).map_err(failed)
     }

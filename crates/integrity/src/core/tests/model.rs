@@ -6,7 +6,7 @@ use super::super::{Core, Stop};
 use super::machine::Machine;
 use super::world::{Dice, blocks, contents, handed_tag, read};
 use super::{Case, bitmaps, directs, hash, inline, journals};
-use crate::Mode;
+use crate::WriteMode;
 
 const THREADS: u64 = 3;
 /// Blocks at the front that everybody writes.
@@ -135,7 +135,7 @@ fn after_a_clean_close_nothing_is_replayed() {
 #[test]
 fn one_commit_does_for_all_writes_before_it() {
     use super::machine::Event;
-    let case = Case::new("batching", Mode::Journal, hash("crc32c"), 4096, None).sections(2).meta();
+    let case = Case::new("batching", WriteMode::Journal, hash("crc32c"), 4096, None).sections(2).meta();
     let machine = case.machine();
     machine.forget();
     let core = case.open(&machine);
@@ -165,7 +165,7 @@ fn who_may_not_wait_begins_nothing_that_could_stop_between_a_block_and_its_tag()
 
 #[test]
 fn a_section_that_is_full_is_durable_after_the_commit_time() {
-    let case = Case::new("commit time", Mode::Journal, hash("crc32c"), 4096, Some(200)).sections(5);
+    let case = Case::new("commit time", WriteMode::Journal, hash("crc32c"), 4096, Some(200)).sections(5);
     let machine = case.machine();
     let mut core = case.open(&machine);
     core.settings.commit_time = std::time::Duration::ZERO;
@@ -178,7 +178,7 @@ fn a_section_that_is_full_is_durable_after_the_commit_time() {
 
 #[test]
 fn a_volume_that_is_closed_takes_nothing_more() {
-    let case = Case::new("closed", Mode::Journal, hash("crc32c"), 512, None).sections(1);
+    let case = Case::new("closed", WriteMode::Journal, hash("crc32c"), 512, None).sections(1);
     let machine = case.machine();
     let core = case.open(&machine);
     core.close(&mut machine.way()).unwrap();

@@ -1,8 +1,8 @@
 //! What was asked of a volume, and what it may hold after any part of that.
 
-use super::super::{Core, Lower, Step, Stop};
+use super::super::{Core, LowerDisks, StepResult, Stop};
 use super::machine::Machine;
-use crate::Mode;
+use crate::WriteMode;
 
 /// Random numbers, the same ones each time.
 pub(super) struct Dice(u64);
@@ -42,12 +42,12 @@ pub(super) fn handed_tag(core: &Core, data: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a block, and checks the tag that is handed out.
-pub(super) fn read(core: &Core, way: &mut dyn Lower, block: u64) -> Step<Vec<u8>> {
+pub(super) fn read(core: &Core, way: &mut dyn LowerDisks, block: u64) -> StepResult<Vec<u8>> {
     let mut data = vec![0; core.geometry().block_size()];
     let mut tag = vec![0; core.handed_tags()];
     core.read(way, block * data.len() as u64, &mut data, &mut tag)?;
     if tag != handed_tag(core, &data) {
-        return Err(underseal_device::Kind::Read
+        return Err(underseal_device::IoKind::Read
             .failed(block, "the tag is wrong", rustix::io::Errno::ILSEQ)
             .into());
     }
@@ -73,7 +73,7 @@ pub(super) struct World {
 
 impl World {
     /// Asks for something, whatever it is.
-    pub(super) fn act(&mut self, core: &Core, machine: &Machine, dice: &mut Dice) -> Step {
+    pub(super) fn act(&mut self, core: &Core, machine: &Machine, dice: &mut Dice) -> StepResult {
         let way = &mut machine.way();
         let most = if dice.below(8) == 0 { 40 } else { 4 };
         let block = dice.below(blocks(core));
@@ -110,7 +110,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self, core: &Core, machine: &Machine) -> Step {
+    pub(super) fn flush(&mut self, core: &Core, machine: &Machine) -> StepResult {
         core.flush(&mut machine.way())?;
         self.flushed(machine);
         Ok(())
@@ -147,7 +147,7 @@ impl World {
             let may = self.may_hold(block, size, events);
             let data = match read(core, &mut way, block) {
                 Ok(data) => data,
-                Err(_) if core.mode() == Mode::Direct && may.len() > 1 => continue,
+                Err(_) if core.mode() == WriteMode::Direct && may.len() > 1 => continue,
                 Err(e) => panic!("{what}: block {block} cannot be read: {e:?}"),
             };
             let is_one = |data: &[u8], from: usize| {
@@ -155,7 +155,7 @@ impl World {
             };
             // Where tags are made anew, the sectors of a block may be of several versions.
             let is_right = match core.mode() {
-                Mode::Bitmap => data.chunks(512).enumerate().all(|(i, sector)| is_one(sector, i * 512)),
+                WriteMode::Bitmap => data.chunks(512).enumerate().all(|(i, sector)| is_one(sector, i * 512)),
                 _ => is_one(&data, 0),
             };
             assert!(is_right, "{what}: block {block} is none of the {} that it may be", may.len());

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use rustix::io::Errno;
-use underseal_device::{Buffer, Channel, Error, Finished, Io, Now};
+use underseal_device::{Buffer, Channel, Error, Finished, Immediate, Io};
 
-use crate::core::Flight;
+use crate::core::BlockTransfer;
 
 /// Bits of the slots below that say which part of a request it is.
 pub(super) const BITS: u32 = 1;
@@ -17,8 +17,8 @@ pub(super) const TAGS: u32 = 1;
 const TRIES: u16 = 2000;
 
 /// A request that was begun.
-pub(super) struct Moving {
-    pub(super) flight: Flight,
+pub(super) struct RingTransfer {
+    pub(super) flight: BlockTransfer,
     pub(super) is_read: bool,
     pub(super) offset: u64,
     /// Its memory, unless the channel below has it.
@@ -46,15 +46,15 @@ enum Part {
 
 /// What is to be done after a part came back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum PartContinuation {
     No,
     /// It was not taken: it is to be started again.
     Soon,
 }
 
-impl Moving {
+impl RingTransfer {
     /// None for what is neither a read nor a write.
-    pub(super) fn new(flight: Flight, pages: Option<(u64, Buffer)>, io: Io) -> Option<Self> {
+    pub(super) fn new(flight: BlockTransfer, pages: Option<(u64, Buffer)>, io: Io) -> Option<Self> {
         let is_read = matches!(io, Io::Read { .. } | Io::ReadTagged { .. });
         let (offset, buffer, range, tags) = match io {
             Io::Read { offset, buffer, range } | Io::Write { offset, buffer, range, .. } => {
@@ -105,10 +105,10 @@ impl Moving {
             };
             let (offset, range) = rest(self.written);
             match channel.write_now(offset, &self.buffer.as_deref()?[range]) {
-                Now::Blocked(n) => self.written += n,
+                Immediate::Blocked(n) => self.written += n,
                 now => {
                     self.parts[DATA as usize] = Part::Over;
-                    self.failed = if let Now::Failed(e) = now { Some(e) } else { None };
+                    self.failed = if let Immediate::Failed(e) = now { Some(e) } else { None };
                     return None;
                 }
             }
@@ -120,7 +120,7 @@ impl Moving {
     }
 
     /// A part is over, or was not taken.
-    pub(super) fn take(&mut self, done: Finished) -> Again {
+    pub(super) fn take(&mut self, done: Finished) -> PartContinuation {
         let Finished { slot, buffer, result, .. } = done;
         let part = slot % (1 << BITS);
         let has_memory = buffer.is_some();
@@ -134,13 +134,13 @@ impl Moving {
         if is_refused && has_memory && self.tries < TRIES && self.failed.is_none() {
             self.tries += 1;
             self.parts[part as usize] = Part::Waits;
-            return Again::Soon;
+            return PartContinuation::Soon;
         }
         self.parts[part as usize] = Part::Over;
         if let Err(e) = result {
             self.failed.get_or_insert(e);
         }
-        Again::No
+        PartContinuation::No
     }
 
     /// Nothing of it is under way, or will be.

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, IntegrityOptions, MountOptions, NbdOptions, RbdOptions, ReencryptOptions, Turns,
-    UblkOptions, UnlockOptions, VhostUserOptions,
+    Effort, FuseOptions, IntegrityBenchOptions, InterleavedRounds, MountBenchOptions, NbdOptions, RbdOptions,
+    ReencryptOptions, UblkOptions, UnlockBenchOptions, VhostUserOptions,
 };
 use underseal_bench::{
     aead, cipher, ecryptfs, ecryptfs_mount, fuse, integrity, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
 };
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
-use crate::failure::{Failure, Result};
+use crate::failure::{ProgramFailure, Result};
 use crate::{print, print_json};
 
 pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn(&str)) -> Result<()> {
     let shown = args.json;
-    let turns = |effort: Interleaved| -> Result<Turns> {
-        Ok(Turns {
+    let turns = |effort: Interleaved| -> Result<InterleavedRounds> {
+        Ok(InterleavedRounds {
             underseal: underseal.clone().map_or_else(measured, Ok)?,
             rounds: effort.rounds.into(),
             runtime: Duration::from_secs(effort.runtime.into()),
@@ -56,8 +56,11 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
             show(&fuse(&options, progress)?, shown)
         }
         Bench::Integrity(args) => {
-            let options =
-                IntegrityOptions { turns: turns(args.effort)?, directory: args.directory, size: args.size };
+            let options = IntegrityBenchOptions {
+                turns: turns(args.effort)?,
+                directory: args.directory,
+                size: args.size,
+            };
             show(&integrity(&options, progress)?, shown)
         }
         Bench::Ublk(args) => {
@@ -69,7 +72,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
             show(&ublk(&options, progress)?, shown)
         }
         Bench::Unlock(args) => {
-            let options = UnlockOptions {
+            let options = UnlockBenchOptions {
                 underseal: underseal.map_or_else(measured, Ok)?,
                 rounds: args.rounds.into(),
                 directory: args.directory,
@@ -106,7 +109,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
             if args.quick {
                 return show(&crypto, shown);
             }
-            let options = MountOptions {
+            let options = MountBenchOptions {
                 turns: turns(args.effort)?,
                 directory: args.directory,
                 size: args.size,
@@ -133,7 +136,8 @@ impl<C: Display, M: Display> Display for Ecryptfs<C, M> {
 
 /// This program's own file: it also plays the servers without a cipher.
 pub(crate) fn this_program() -> Result<PathBuf> {
-    env::current_exe().map_err(|e| Failure::new("this program's own file is not to be found").because(&e))
+    env::current_exe()
+        .map_err(|e| ProgramFailure::new("this program's own file is not to be found").because(&e))
 }
 
 /// `underseal` beside this program, or in the PATH.
@@ -143,7 +147,7 @@ fn measured() -> Result<PathBuf> {
     let places =
         std::iter::once(beside).chain(env::split_paths(&path).map(|folder| folder.join("underseal")));
     places.into_iter().find(|program| program.is_file()).ok_or_else(|| {
-        Failure::new("there is no program underseal, beside this one or in the PATH")
+        ProgramFailure::new("there is no program underseal, beside this one or in the PATH")
             .with_remedy("--underseal PROGRAM; `cargo build --release -p underseal` makes it")
     })
 }

@@ -10,13 +10,13 @@ use clap::{Parser, Subcommand};
 pub(crate) use bench::{
     Bench, BenchArgs, DriveRbdArgs, Interleaved, ServeBareMountArgs, ServeFuseArgs, ServeMemoryArgs,
 };
-pub(crate) use lab::{ListArgs, ReportArgs, RunArgs};
+pub(crate) use lab::{ListExperimentsArgs, ReportArgs, RunArgs};
 
 /// Measures Underseal on this machine: beside its limits and its peers, and in the experiments that others published.
 #[derive(Debug, Parser)]
 #[command(name = "underseal-lab", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
-pub(crate) struct Cli {
+pub(crate) struct LabCli {
     /// Tell of errors only
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
@@ -24,13 +24,13 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "PROGRAM")]
     pub(crate) underseal: Option<PathBuf>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LabCommand {
     Bench(BenchArgs),
-    List(ListArgs),
+    List(ListExperimentsArgs),
     Run(RunArgs),
     Report(ReportArgs),
     /// Keeps a processor busy until stdin ends, for `run tail`.
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn definition_is_consistent() {
-        Cli::command().debug_assert();
+        LabCli::command().debug_assert();
     }
 
     #[test]

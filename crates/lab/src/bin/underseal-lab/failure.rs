@@ -10,18 +10,18 @@ use underseal_error::with_causes;
 use underseal_lab::ErrorKind;
 
 /// The result of whatever may end the program.
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, ProgramFailure>;
 
 /// Why the program ends early.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ProgramFailure {
     what: String,
     remedy: Option<&'static str>,
     /// An argument was refused.
     usage: bool,
 }
 
-impl Failure {
+impl ProgramFailure {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: None, usage: false }
     }
@@ -58,17 +58,17 @@ impl Failure {
 }
 
 /// Of an experiment, where more is known of what to do.
-pub(crate) fn of_experiment(error: underseal_lab::Error) -> Failure {
+pub(crate) fn of_experiment(error: underseal_lab::Error) -> ProgramFailure {
     let kind = error.kind();
-    let this = Failure::from(error);
+    let this = ProgramFailure::from(error);
     match kind {
-        ErrorKind::Unknown => Failure { usage: true, ..this.with_remedy("`underseal-lab list`") },
+        ErrorKind::Unknown => ProgramFailure { usage: true, ..this.with_remedy("`underseal-lab list`") },
         ErrorKind::BadResult => this.with_remedy("`underseal-lab run` measures it again"),
         _ => this,
     }
 }
 
-impl<E: Error> From<E> for Failure {
+impl<E: Error> From<E> for ProgramFailure {
     fn from(error: E) -> Self {
         Self::new(with_causes(&error).to_string())
     }

@@ -20,17 +20,17 @@ use clap::Parser;
 use serde::Serialize;
 use underseal_bench::DriveOptions;
 
-use cli::{Cli, Command};
-use failure::{Failure, Result};
+use cli::{LabCli, LabCommand};
+use failure::{ProgramFailure, Result};
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(LabCli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(cli: Cli) -> Result<()> {
+fn run(cli: LabCli) -> Result<()> {
     let quiet = cli.quiet;
     let progress = |text: &str| {
         if !quiet {
@@ -39,25 +39,25 @@ fn run(cli: Cli) -> Result<()> {
         }
     };
     match cli.command {
-        Command::Bench(args) => bench::run(args, cli.underseal, progress),
-        Command::List(args) => lab::list(&args),
-        Command::Run(args) => lab::measure(&args, &progress),
-        Command::Report(args) => lab::report(&args, progress),
-        Command::Spin => {
+        LabCommand::Bench(args) => bench::run(args, cli.underseal, progress),
+        LabCommand::List(args) => lab::list(&args),
+        LabCommand::Run(args) => lab::measure(&args, &progress),
+        LabCommand::Report(args) => lab::report(&args, progress),
+        LabCommand::Spin => {
             underseal_lab::spin();
             Ok(())
         }
-        Command::ServeMemory(args) => Ok(underseal_bench::serve_memory(args.size, &args.nbd)?),
-        Command::ServeBareMount(args) => {
+        LabCommand::ServeMemory(args) => Ok(underseal_bench::serve_memory(args.size, &args.nbd)?),
+        LabCommand::ServeBareMount(args) => {
             Ok(underseal_bench::serve_bare_mount(&args.lower, &args.mountpoint, args.threads)?)
         }
-        Command::ServeFuseMemory(args) => {
+        LabCommand::ServeFuseMemory(args) => {
             Ok(underseal_bench::serve_fuse_memory(args.size, &args.fuse, args.threads.into())?)
         }
-        Command::ServeFuseNull(args) => {
+        LabCommand::ServeFuseNull(args) => {
             Ok(underseal_bench::serve_null_memory(args.size, &args.fuse, args.threads)?)
         }
-        Command::DriveRbd(args) => {
+        LabCommand::DriveRbd(args) => {
             let cli::DriveRbdArgs { driven, image, conf, passphrase_file, size } = args;
             Ok(underseal_bench::drive_rbd(&DriveOptions { driven, image, conf, passphrase_file, size })?)
         }
@@ -68,7 +68,7 @@ fn run(cli: Cli) -> Result<()> {
 fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|e| Failure::new("cannot write to stdout").because(&e))
+    written.map_err(|e| ProgramFailure::new("cannot write to stdout").because(&e))
 }
 
 /// What programs read: a report's fields, and the version of their meaning.
@@ -90,5 +90,5 @@ fn versioned(report: &impl Serialize) -> Result<String> {
 /// A report as JSON.
 fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
-    Ok(text.map_err(|e| Failure::new("the report cannot be said in JSON").because(&e))? + "\n")
+    Ok(text.map_err(|e| ProgramFailure::new("the report cannot be said in JSON").because(&e))? + "\n")
 }

@@ -3,11 +3,11 @@
 use underseal_ecryptfs::{Cipher, Contents, EXTENT, FileKey};
 
 use super::Phase;
-use super::lower::{HEADER, Lower};
+use super::lower::{HEADER, LowerFileModel};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum FileVariant {
     /// As crates/ecryptfs: a request is one crypto call, one lower I/O, and the size where it grows.
     Batched,
     /// As the kernel: each page on its own, and the size after every page written.
@@ -15,9 +15,9 @@ pub(super) enum Way {
 }
 
 pub(super) struct File {
-    lower: Box<dyn Lower>,
+    lower: Box<dyn LowerFileModel>,
     contents: Contents,
-    way: Way,
+    way: FileVariant,
     /// Bytes that it may have.
     most: u64,
     /// Bytes that it has.
@@ -31,11 +31,22 @@ pub(super) struct File {
 
 impl File {
     /// A file of `most` bytes.
-    pub(super) fn new(lower: Box<dyn Lower>, way: Way, most: u64, seed: u64) -> Result<Self> {
+    pub(super) fn new(
+        lower: Box<dyn LowerFileModel>,
+        way: FileVariant,
+        most: u64,
+        seed: u64,
+    ) -> Result<Self> {
         Self::with_key(lower, way, most, seed, &FileKey::random(Cipher::DEFAULT)?)
     }
 
-    fn with_key(lower: Box<dyn Lower>, way: Way, most: u64, seed: u64, key: &FileKey) -> Result<Self> {
+    fn with_key(
+        lower: Box<dyn LowerFileModel>,
+        way: FileVariant,
+        most: u64,
+        seed: u64,
+        key: &FileKey,
+    ) -> Result<Self> {
         const LONGEST: usize = 1 << 20;
         let mut random = fastrand::Rng::with_seed(seed + 1);
         let mut plain = vec![0; LONGEST];
@@ -47,8 +58,8 @@ impl File {
     /// Goes on until it is over, and everything is below; how many bytes that were.
     pub(super) fn run(&mut self, phase: Phase, over: impl Fn() -> bool) -> Result<u64> {
         let piece = match self.way {
-            Way::Batched => phase.bytes,
-            Way::OneAtATime => EXTENT,
+            FileVariant::Batched => phase.bytes,
+            FileVariant::OneAtATime => EXTENT,
         };
         let requests = self.most / phase.bytes as u64;
         let (mut bytes, mut next) = (0, 0);
@@ -89,7 +100,7 @@ impl File {
         self.lower.write(HEADER + offset, run)?;
         let grows = end > self.size;
         self.size = self.size.max(end);
-        if grows || self.way == Way::OneAtATime {
+        if grows || self.way == FileVariant::OneAtATime {
             self.lower.write_size(self.size)?;
         }
         Ok(())
@@ -114,7 +125,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
 
-    use super::super::lower::Below;
+    use super::super::lower::LowerMedium;
     use super::super::{PHASES, Phase};
     use super::*;
     use underseal_device::{Device, RamDevice};
@@ -132,18 +143,18 @@ mod tests {
         }
     }
 
-    fn belows() -> Vec<(Below, &'static str)> {
+    fn belows() -> Vec<(LowerMedium, &'static str)> {
         let quick = Profile::sata_ssd().scaled(0.01);
         let model =
             || -> Arc<dyn Device> { Arc::new(ModelDevice::new(Arc::new(RamDevice::new(1 << 30)), &quick)) };
         vec![
-            (Below::memory(8 * MOST).unwrap(), "memory"),
-            (Below::Cached(model()), "cached"),
-            (Below::Waited(model()), "waited for"),
+            (LowerMedium::memory(8 * MOST).unwrap(), "memory"),
+            (LowerMedium::Cached(model()), "cached"),
+            (LowerMedium::Waited(model()), "waited for"),
         ]
     }
 
-    fn lower_bytes(below: &Below, nth: u64) -> Vec<u8> {
+    fn lower_bytes(below: &LowerMedium, nth: u64) -> Vec<u8> {
         let mut bytes = vec![0; ALL];
         below.open(nth, MOST).unwrap().read(HEADER, &mut bytes).unwrap();
         bytes
@@ -153,10 +164,10 @@ mod tests {
     fn both_ways_leave_the_same_below_and_read_it_back() {
         let key = FileKey::random(Cipher::DEFAULT).unwrap();
         for (below, name) in belows() {
-            for way in [Way::Batched, Way::OneAtATime] {
-                let nth = u64::from(way == Way::OneAtATime);
+            for way in [FileVariant::Batched, FileVariant::OneAtATime] {
+                let nth = u64::from(way == FileVariant::OneAtATime);
                 for phase in PHASES.into_iter().filter(|phase| phase.write) {
-                    let piece = if way == Way::Batched { phase.bytes } else { EXTENT };
+                    let piece = if way == FileVariant::Batched { phase.bytes } else { EXTENT };
                     let lower = below.open(nth, MOST).unwrap();
                     let mut file = File::with_key(lower, way, MOST, 3, &key).unwrap();
                     let bytes = file.run(phase, pieces(ALL / piece)).unwrap();
@@ -165,9 +176,9 @@ mod tests {
             }
             let batched = lower_bytes(&below, 0);
             assert_eq!(batched, lower_bytes(&below, 1), "{name}");
-            for way in [Way::Batched, Way::OneAtATime] {
+            for way in [FileVariant::Batched, FileVariant::OneAtATime] {
                 let mut file = File::with_key(below.open(0, MOST).unwrap(), way, MOST, 3, &key).unwrap();
-                let len = if way == Way::Batched { 128 << 10 } else { EXTENT };
+                let len = if way == FileVariant::Batched { 128 << 10 } else { EXTENT };
                 // The last phase wrote 4k of the same bytes wherever it came.
                 file.read(128 << 10, len).unwrap();
                 assert_eq!(file.buffer[..EXTENT], file.plain[..EXTENT], "{name}, {way:?}");
@@ -178,7 +189,7 @@ mod tests {
     #[test]
     fn the_size_is_written_where_it_grows_or_after_every_page() {
         struct Counting(Arc<std::sync::Mutex<(usize, usize)>>);
-        impl Lower for Counting {
+        impl LowerFileModel for Counting {
             fn read(&mut self, _: u64, _: &mut [u8]) -> Result<()> {
                 Ok(())
             }
@@ -196,14 +207,14 @@ mod tests {
         }
         let [sequential, _, random, ..] = PHASES;
         for (phase, way, writes, sizes) in [
-            (sequential, Way::Batched, 8, 8),
-            (sequential, Way::OneAtATime, 256, 256),
-            (random, Way::Batched, 256, 0),
-            (random, Way::OneAtATime, 256, 256),
+            (sequential, FileVariant::Batched, 8, 8),
+            (sequential, FileVariant::OneAtATime, 256, 256),
+            (random, FileVariant::Batched, 256, 0),
+            (random, FileVariant::OneAtATime, 256, 256),
         ] {
             let seen = Arc::default();
             let mut file = File::new(Box::new(Counting(Arc::clone(&seen))), way, MOST, 0).unwrap();
-            let piece = if way == Way::Batched { phase.bytes } else { EXTENT };
+            let piece = if way == FileVariant::Batched { phase.bytes } else { EXTENT };
             let Phase { name, .. } = phase;
             file.run(phase, pieces(ALL / piece)).unwrap();
             assert_eq!(*seen.lock().unwrap(), (writes, sizes), "{name}, {way:?}");

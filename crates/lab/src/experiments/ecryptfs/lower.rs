@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, memfd_create};
 use underseal_device::Device;
 
-use crate::stream::{Bare, Stream};
+use crate::stream::{Bare, RequestStream};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a file's header, before its contents.
@@ -23,7 +23,7 @@ const RUNS: usize = 32;
 const AHEAD: usize = 128 << 10;
 
 /// One lower file. Contents are read and written in whole pages.
-pub(super) trait Lower {
+pub(super) trait LowerFileModel {
     fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()>;
     fn write(&mut self, at: u64, data: &[u8]) -> Result<()>;
     /// Into the header's first bytes.
@@ -33,14 +33,14 @@ pub(super) trait Lower {
 }
 
 /// What all lower files of a set-up lie on.
-pub(super) enum Below {
+pub(super) enum LowerMedium {
     /// One file in memory.
     Memory(std::fs::File),
     Cached(Arc<dyn Device>),
     Waited(Arc<dyn Device>),
 }
 
-impl Below {
+impl LowerMedium {
     /// As on tmpfs, with room for so many bytes of contents. Every byte was written.
     pub(super) fn memory(bytes: u64) -> Result<Self> {
         const REFUSED: &str = "the system gives no file in memory";
@@ -54,7 +54,7 @@ impl Below {
     }
 
     /// The file of a thread, with room for `most` bytes of contents.
-    pub(super) fn open(&self, nth: u64, most: u64) -> Result<Box<dyn Lower>> {
+    pub(super) fn open(&self, nth: u64, most: u64) -> Result<Box<dyn LowerFileModel>> {
         Ok(match self {
             Self::Memory(file) => {
                 let file = file.try_clone().map_err(Error::system("there is no descriptor left"))?;
@@ -73,7 +73,7 @@ struct Memory {
 
 const FAILED: &str = "the file in memory cannot be read or written";
 
-impl Lower for Memory {
+impl LowerFileModel for Memory {
     fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(into, self.start + at).map_err(Error::system(FAILED))
     }
@@ -154,7 +154,7 @@ impl Part {
 /// Each lower I/O is one of the device's.
 struct Waited(Part);
 
-impl Lower for Waited {
+impl LowerFileModel for Waited {
     fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.0.read(at, into)
     }
@@ -222,7 +222,7 @@ impl Cached {
     }
 }
 
-impl Lower for Cached {
+impl LowerFileModel for Cached {
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<()> {
         let (start, end) = (at(from), at(from) + into.len());
         let goes_on = start == self.read_to;

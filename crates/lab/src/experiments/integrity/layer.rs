@@ -9,7 +9,9 @@ use underseal_cipher::{
 };
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Blocking, Device};
-use underseal_integrity::{Disk, Disks, Format, Hash, IntegrityDevice, Mode, Options, Settings, format};
+use underseal_integrity::{
+    Disk, Disks, IntegrityDevice, KeyedHash, NewSuperblock, OpenSettings, RunSettings, WriteMode, format,
+};
 
 use crate::volumes::{self, XTS};
 use crate::{Error, ErrorKind, Result};
@@ -20,7 +22,7 @@ const GCM_BYTES: u16 = 28;
 
 /// Who makes the tags.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Tags {
+pub(super) enum TagLayer {
     /// The cipher.
     Aead,
     /// The layer, with this hash.
@@ -28,19 +30,24 @@ pub(super) enum Tags {
 }
 
 /// A volume over all of a new layer on this device.
-pub(super) fn mapping(device: &Arc<dyn Device>, tags: Tags, mode: Mode, sector: u32) -> Result<Arc<Mapping>> {
+pub(super) fn mapping(
+    device: &Arc<dyn Device>,
+    tags: TagLayer,
+    mode: WriteMode,
+    sector: u32,
+) -> Result<Arc<Mapping>> {
     let options = match tags {
-        Tags::Aead => Options::new(mode),
-        Tags::Hash(name) => {
+        TagLayer::Aead => OpenSettings::new(mode),
+        TagLayer::Hash(name) => {
             let key = name.starts_with("hmac").then(|| volumes::key(32, 0)).transpose()?;
-            Options { hash: Some(Hash::new(name, key.as_ref())?), ..Options::new(mode) }
+            OpenSettings { hash: Some(KeyedHash::new(name, key.as_ref())?), ..OpenSettings::new(mode) }
         }
     };
-    let of = Format {
-        tag_size: matches!(tags, Tags::Aead).then_some(GCM_BYTES),
+    let of = NewSuperblock {
+        tag_size: matches!(tags, TagLayer::Aead).then_some(GCM_BYTES),
         block_size: sector,
         journal_sectors: Some(device.geometry().size / 512 / 8),
-        ..Format::default()
+        ..NewSuperblock::default()
     };
     {
         let disk = Bytes { size: device.geometry().size, way: RefCell::new(Blocking::new(&**device)?) };
@@ -48,11 +55,11 @@ pub(super) fn mapping(device: &Arc<dyn Device>, tags: Tags, mode: Mode, sector: 
         let superblock = of.superblock(&options, disks.sizes()?)?;
         format(&disks, &options, &superblock)?;
     }
-    let layer = IntegrityDevice::open(device.clone(), None, &options, &Settings::default())?;
+    let layer = IntegrityDevice::open(device.clone(), None, &options, &RunSettings::default())?;
     let layer: Arc<dyn Device> = Arc::new(layer);
     let cipher = match tags {
-        Tags::Aead => gcm(sector)?,
-        Tags::Hash(_) => volumes::cipher(XTS, sector)?,
+        TagLayer::Aead => gcm(sector)?,
+        TagLayer::Hash(_) => volumes::cipher(XTS, sector)?,
     };
     let mapping = volumes::over(cipher, &layer)?;
     wipe(&mapping)?;

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
-use underseal_datapath::{Mapping, Pace, Policy, Rate, Users};
+use underseal_datapath::{Mapping, Pace, Policy, Rate, ServedVolume};
 use underseal_volume::reencrypt::state::{Keys, StateLedger};
 use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
 use underseal_volume::{Hash, Recipe, Stored};
 
-use super::Beside;
-use crate::load::{self, Load, Target};
+use super::ServedRun;
+use crate::load::{self, Load, LoadTarget};
 use crate::volumes::{self, XTS};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,13 +31,13 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// How it is reencrypted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct ReencryptionVariant {
     pub(super) rate: Rate,
     /// The longest step.
     pub(super) hot_zone: u64,
 }
 
-pub(super) struct Disk {
+pub(super) struct ExperimentDisk {
     file: File,
     mapping: Arc<Mapping>,
     keys: [Key; 2],
@@ -46,7 +46,7 @@ pub(super) struct Disk {
     now: Cell<usize>,
 }
 
-impl Disk {
+impl ExperimentDisk {
     pub(super) fn new(bytes: u64) -> Result<Self> {
         let (file, device) = volumes::memory(bytes)?;
         let form = |first| -> Result<(Key, Stored)> {
@@ -64,10 +64,10 @@ impl Disk {
     }
 
     /// Runs a load, and reencrypts the volume meanwhile.
-    pub(super) fn beside(&self, how: Option<How>, load: &Load) -> Result<Beside> {
-        let target = Target::Volume(self.mapping.clone(), Policy::ADAPTIVE);
-        let Some(How { rate, hot_zone }) = how else {
-            return Ok(Beside { users: load::run(&target, load)?, moved: 0.0 });
+    pub(super) fn beside(&self, how: Option<ReencryptionVariant>, load: &Load) -> Result<ServedRun> {
+        let target = LoadTarget::Volume(self.mapping.clone(), Policy::ADAPTIVE);
+        let Some(ReencryptionVariant { rate, hot_zone }) = how else {
+            return Ok(ServedRun { users: load::run(&target, load)?, moved: 0.0 });
         };
         let (is_over, before) = (AtomicBool::new(false), AtomicU64::new(0));
         let pace = Arc::new(Pace::new(rate));
@@ -79,7 +79,7 @@ impl Disk {
                 let moved = moved as f64 / 1e6 / begun.elapsed().as_secs_f64();
                 is_over.store(true, Ordering::Relaxed);
                 pace.set_rate(Rate::Full);
-                seen.map(|users| Beside { users, moved })
+                seen.map(|users| ServedRun { users, moved })
             });
             while !is_over.load(Ordering::Relaxed) {
                 self.reencrypt(&pace, hot_zone)?;
@@ -110,7 +110,7 @@ impl Disk {
         let keys = Keys { old: Some(&self.keys[old]), new: Some(&self.keys[new]) };
         let state = volumes::memory(0)?.0;
         let mut ledger = StateLedger::create(&state, plan, keys, self.mapping.size(), ITERATIONS)?;
-        let users = Users::new(self.mapping.clone(), SectorSize::new(SECTOR)?, pace.clone(), LIMIT)?;
+        let users = ServedVolume::new(self.mapping.clone(), SectorSize::new(SECTOR)?, pace.clone(), LIMIT)?;
         reencrypt::run(&self.file, &mut ledger, &users, &reencrypt::Options::default())?;
         self.now.set(new);
         Ok(())

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use underseal_datapath::Policy;
-use underseal_device::{Device, Kind};
+use underseal_device::{Device, IoKind};
 use underseal_device_lab::{ModelDevice, Profile, RecorderDevice};
 
 use super::{Part, sectors, times};
-use crate::load::{self, Load, Target, Until};
+use crate::load::{self, Load, LoadEnd, LoadTarget};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
 use crate::{Lab, Panel, Range, Result, Unit};
@@ -27,18 +27,18 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let mut volumes_ = Vec::new();
     for sector in SECTORS {
         let mapping = volumes::bare_mapping(volumes::cipher(XTS, sector)?, &device)?.with_block(block)?;
-        volumes_.push(Target::Volume(Arc::new(mapping), Policy::INLINE));
+        volumes_.push(LoadTarget::Volume(Arc::new(mapping), Policy::INLINE));
     }
-    let load = Load::new(WRITE, 0, Until::Time(lab.slice(300))).random().depth(DEPTH);
+    let load = Load::new(WRITE, 0, LoadEnd::Time(lab.slice(300))).random().depth(DEPTH);
     let seen = interleaved(lab, rounds, "sectors: small writes", SECTORS.len(), |nth| {
         recorder.take();
         let seen = load::run(&volumes_[nth], &load)?;
         let records = recorder.take();
         let moved = |kind| records.iter().filter(|r| r.kind == kind).map(|r| r.len).sum::<u64>() as f64;
-        let writes = records.iter().filter(|r| r.kind == Kind::Write).count().max(1);
+        let writes = records.iter().filter(|r| r.kind == IoKind::Write).count().max(1);
         // Also the requests that warmed up are recorded, so that it is the writes below that count those above.
         let above = (writes * WRITE) as f64;
-        Ok((seen.iops(), moved(Kind::Read) / above, moved(Kind::Write) / above))
+        Ok((seen.iops(), moved(IoKind::Read) / above, moved(IoKind::Write) / above))
     })?;
     let range = |nth: usize, of: fn(&(f64, f64, f64)) -> f64| Range::of(seen[nth].iter().map(of));
     let mut amplified = Panel::new(
@@ -68,7 +68,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         ),
         findings: vec![
             times("small writes, 64 KiB sectors: bytes moved for a byte written", moved),
-            crate::Finding::new("small writes: rate on 64 KiB over 4 KiB sectors", Unit::Part, kept),
+            crate::AnswerFigure::new("small writes: rate on 64 KiB over 4 KiB sectors", Unit::Part, kept),
         ],
         panels: vec![amplified, rate],
     })

@@ -16,10 +16,10 @@ use underseal_device::Device;
 use underseal_device_lab::{DmaModel, DmaSpec};
 
 use super::{Part, sectors};
-use crate::load::{self, Load, Pattern, Target, Until};
+use crate::load::{self, Load, LoadEnd, LoadTarget, Pattern};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
-use crate::{Cell, Error, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Error, Goal, Lab, Panel, Range, Result, Unit};
 
 /// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was published.
 struct Column {
@@ -115,7 +115,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         // About as long for each: what is slow moves less.
         let bytes = if nth % each == each - 1 { 192 << 20 } else { (u64::from(*sector) * 3) << 10 };
         let bytes = if lab.quick { (bytes / 8).max(4 << 20) } else { bytes };
-        let load = Load { pattern: column.pattern, ..Load::new(REQUEST, column.reads, Until::Bytes(bytes)) };
+        let load =
+            Load { pattern: column.pattern, ..Load::new(REQUEST, column.reads, LoadEnd::Bytes(bytes)) };
         Ok(load::run(volume, &load.depth(DEPTH))?.mb_per_s())
     })?;
     let range = |column: usize, nth: usize| Range::of(seen[column * each + nth].iter().copied());
@@ -144,7 +145,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         for (i, column) in TABLE.iter().enumerate() {
             if let Some(figure) = published(column) {
                 let what = format!("engine, {}, {} (fitted)", column.name, sectors(*sector));
-                let finding = Finding::new(what, Unit::MbPerS, range(i, nth)).published(figure);
+                let finding = AnswerFigure::new(what, Unit::MbPerS, range(i, nth)).published(figure);
                 findings.push(finding.goal(Goal::Within(0.1)));
             }
         }
@@ -183,11 +184,11 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     })
 }
 
-fn target(device: &Arc<dyn Device>, sector: u32, engine: DmaSpec) -> Result<Target> {
+fn target(device: &Arc<dyn Device>, sector: u32, engine: DmaSpec) -> Result<LoadTarget> {
     let mapping = volumes::bare_mapping(volumes::cipher(XTS, sector)?, device)?;
     let engine = DmaModel::new(engine).map_err(Error::system("no thread for the engine"))?;
     let mapping = mapping.with_accelerator(Arc::new(engine));
-    Ok(Target::Volume(Arc::new(mapping), Policy::ENGINE))
+    Ok(LoadTarget::Volume(Arc::new(mapping), Policy::ENGINE))
 }
 
 fn of_each(text: impl Fn(&DmaSpec) -> String, unit: &str) -> String {

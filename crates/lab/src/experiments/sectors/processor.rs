@@ -8,10 +8,10 @@ use underseal_device::Device;
 use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Part, sectors, times};
-use crate::load::{Load, Target, Until};
-use crate::rounds::{Grid, Ways};
+use crate::load::{Load, LoadEnd, LoadTarget};
+use crate::rounds::{Contenders, Grid};
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Lab, Panel, Range, Result, Unit};
 
 const SMALL: u32 = 4 << 10;
 const LARGE: u32 = 64 << 10;
@@ -27,19 +27,19 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
 
     let ram = volumes::ram(lab.bytes(256 << 20))?;
     let ssd: Arc<dyn Device> = Arc::new(ModelDevice::new(ram.clone(), &Profile::nvme()));
-    let ways = |device| -> Result<Ways> {
-        let volume = |sector| -> Result<Target> {
-            Ok(Target::Volume(volumes::mapping(XTS, sector, device)?, Policy::INLINE))
+    let ways = |device| -> Result<Contenders> {
+        let volume = |sector| -> Result<LoadTarget> {
+            Ok(LoadTarget::Volume(volumes::mapping(XTS, sector, device)?, Policy::INLINE))
         };
-        Ok(Ways(vec![(IN_SMALL, volume(SMALL)?), (IN_LARGE, volume(LARGE)?)]))
+        Ok(Contenders(vec![(IN_SMALL, volume(SMALL)?), (IN_LARGE, volume(LARGE)?)]))
     };
-    let load = |reads| Load::new(LARGE as usize, reads, Until::Time(lab.slice(300))).random().threads(JOBS);
+    let load = |reads| Load::new(LARGE as usize, reads, LoadEnd::Time(lab.slice(300))).random().threads(JOBS);
     let loads = [("random read".to_owned(), load(100)), ("random write".to_owned(), load(0))];
     let grid = ways(&ssd)?.measure(lab, rounds, "sectors: 32 jobs on an SSD", &loads)?;
     let memory = ways(&ram)?.measure(lab, rounds, "sectors: 32 jobs in memory", &loads)?;
     let ratio = |grid: &Grid, load| grid.ratio(IN_LARGE, IN_SMALL, load, |seen| seen.mb_per_s());
-    let small = Finding::new("tcrypt's operation of 4 KiB", Unit::MbPerS, rate(0)).published(657.0);
-    let large = Finding::new("tcrypt's operation of 64 KiB", Unit::MbPerS, rate(1)).published(832.0);
+    let small = AnswerFigure::new("tcrypt's operation of 4 KiB", Unit::MbPerS, rate(0)).published(657.0);
+    let large = AnswerFigure::new("tcrypt's operation of 64 KiB", Unit::MbPerS, rate(1)).published(832.0);
     Ok(Part {
         setup: vec![
             "processor: xts(aes) with a key of 256 bits, decryption, an operation is one sector, in cache; 32 threads with a \

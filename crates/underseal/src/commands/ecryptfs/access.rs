@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
-use underseal_ecryptfs::options::{Options, PassphraseSource, passphrase_in_line};
-use underseal_ecryptfs::tools::{Keys, Survey};
+use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_in_line};
+use underseal_ecryptfs::tools::{Survey, TreeKeys};
 use underseal_ecryptfs::{AuthToken, Cipher, ErrorKind, NameCipher, Signature, kernel_keyring, wrapped};
 
 use super::told::Told;
@@ -16,8 +16,8 @@ use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file
 
 /// Keys for a tree, and what the options say.
 pub(super) struct Access {
-    pub(super) keys: Keys,
-    pub(super) options: Options,
+    pub(super) keys: TreeKeys,
+    pub(super) options: EcryptfsOptions,
     /// Of contents, in the order in which passphrases came.
     contents: Vec<Arc<AuthToken>>,
 }
@@ -26,10 +26,13 @@ impl Access {
     /// # Errors
     /// `Usage` for options that are none; `NoKey` when a key that they name is not there.
     pub(super) fn new(args: &TreeKeyArgs, lower: &Path) -> Result<Self> {
-        let options = Options::parse(&args.options.join(","))?;
+        let options = EcryptfsOptions::parse(&args.options.join(","))?;
         let salt = options.passphrase.as_ref().map_or(AuthToken::DEFAULT_SALT, |option| option.salt);
-        let mut access =
-            Self { keys: Keys::new(options.name_cipher_or(Cipher::DEFAULT)?), contents: Vec::new(), options };
+        let mut access = Self {
+            keys: TreeKeys::new(options.name_cipher_or(Cipher::DEFAULT)?),
+            contents: Vec::new(),
+            options,
+        };
         if args.keyring {
             access.take_from_kernel(lower)?;
         }
@@ -109,7 +112,7 @@ impl Access {
 }
 
 /// The passphrases that were given; asked for when nothing was.
-fn passphrases(args: &TreeKeyArgs, options: &Options, lower: &Path) -> Result<Vec<Key>> {
+fn passphrases(args: &TreeKeyArgs, options: &EcryptfsOptions, lower: &Path) -> Result<Vec<Key>> {
     let mut all = Vec::new();
     for path in &args.passphrase_file {
         all.push(first_line_of_file(path)?);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use underseal_ecryptfs::tools::{Change, Keys, convert as to_place, rekey, rename};
-use underseal_ecryptfs::{AuthToken, Cipher, NameCipher, Place};
+use underseal_ecryptfs::tools::{KeyChange, TreeKeys, convert as to_place, rekey, rename};
+use underseal_ecryptfs::{AuthToken, Cipher, HeaderLocation, NameCipher};
 
 use super::access::{Access, new_passphrase};
 use super::told::Told;
@@ -11,14 +11,14 @@ use crate::cli::{HeaderPlace, TreeConvertArgs, TreeRemoveKeyArgs, TreeRenameArgs
 use crate::error::{Error, Result};
 
 pub(super) fn rewrap(args: &TreeRewrapArgs, quiet: bool) -> Result<()> {
-    with_new_key(args, quiet, Change::Replace)
+    with_new_key(args, quiet, KeyChange::Replace)
 }
 
 pub(super) fn add_key(args: &TreeRewrapArgs, quiet: bool) -> Result<()> {
-    with_new_key(args, quiet, Change::Add)
+    with_new_key(args, quiet, KeyChange::Add)
 }
 
-fn with_new_key(args: &TreeRewrapArgs, quiet: bool, change: fn(Arc<AuthToken>) -> Change) -> Result<()> {
+fn with_new_key(args: &TreeRewrapArgs, quiet: bool, change: fn(Arc<AuthToken>) -> KeyChange) -> Result<()> {
     let mut access = Access::new(&args.keys, &args.lower)?;
     let question = format!("New passphrase for {}: ", args.lower.display());
     let new = new_passphrase(&args.new, &question)?;
@@ -33,7 +33,7 @@ pub(super) fn remove_key(args: &TreeRemoveKeyArgs, quiet: bool) -> Result<()> {
     let signature = args.signature.parse()?;
     let mut access = Access::new(&args.keys, &args.lower)?;
     let mut told = Told::new("writing headers", quiet);
-    let summary = rekey(&args.lower, &mut access.keys, &Change::Remove(signature), &mut told)?;
+    let summary = rekey(&args.lower, &mut access.keys, &KeyChange::Remove(signature), &mut told)?;
     told.finish(&summary, args.json, quiet)
 }
 
@@ -61,14 +61,14 @@ pub(super) fn rename_tree(args: &TreeRenameArgs, quiet: bool) -> Result<()> {
 
 pub(super) fn convert(args: &TreeConvertArgs, quiet: bool) -> Result<()> {
     let place = match args.header {
-        HeaderPlace::File => Place::File,
-        HeaderPlace::Xattr => Place::Xattr,
+        HeaderPlace::File => HeaderLocation::File,
+        HeaderPlace::Xattr => HeaderLocation::Xattr,
     };
     if !args.lower.exists() {
         let cause = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io(&args.lower, "cannot be looked at", cause));
     }
     let mut told = Told::new("copying", quiet);
-    let summary = to_place(&args.lower, &mut Keys::new(Cipher::DEFAULT), place, &mut told)?;
+    let summary = to_place(&args.lower, &mut TreeKeys::new(Cipher::DEFAULT), place, &mut told)?;
     told.finish(&summary, args.json, quiet)
 }

@@ -6,9 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_ecryptfs::tools::{
-    Export, FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower, import_tar,
+    ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, export as to_sink, import as to_lower,
+    import_tar,
 };
-use underseal_ecryptfs::{Cipher, Place};
+use underseal_ecryptfs::{Cipher, HeaderLocation};
 
 use super::access::Access;
 use super::told::Told;
@@ -54,7 +55,7 @@ fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &m
 }
 
 fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &mut Told) -> Result<Summary> {
-    let how = Export { passthrough: access.options.passthrough, strict: !args.holes.no_strict };
+    let how = ExportOptions { passthrough: access.options.passthrough, strict: !args.holes.no_strict };
     Ok(to_sink(&args.lower, &mut access.keys, how, sink, told)?)
 }
 
@@ -68,10 +69,10 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
     let cannot = |doing: &'static str| move |e| Error::io(&args.plain, doing, e);
     let is_folder = !is_stdin && metadata(&args.plain).map_err(cannot("cannot be looked at"))?.is_dir();
     let access = Access::new(&args.keys, &args.lower)?;
-    let how = Import {
+    let how = ImportOptions {
         tokens: access.new_files()?,
         cipher: access.options.cipher_or(Cipher::DEFAULT)?,
-        place: if access.options.xattr_metadata { Place::Xattr } else { Place::File },
+        place: if access.options.xattr_metadata { HeaderLocation::Xattr } else { HeaderLocation::File },
         names: access.new_names()?,
         long_names: access.options.long_names,
     };

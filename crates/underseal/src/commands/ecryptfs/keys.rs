@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::Key;
 use underseal_ecryptfs::fs::{MountKeys, Sealing};
-use underseal_ecryptfs::options::{Options, PassphraseSource, passphrase_in_line};
+use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_in_line};
 use underseal_ecryptfs::tools::{Fit, fit};
 use underseal_ecryptfs::{AuthToken, Cipher, Keyring, NameCipher, Signature};
 
@@ -56,7 +56,7 @@ pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> 
 ///
 /// # Errors
 /// `NoKey` when there is something, and none opens any of it.
-fn compare(lower: &Path, sealing: &Sealing, options: &Options) -> Result<bool> {
+fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result<bool> {
     if sealing.encrypted_view {
         return Ok(true);
     }
@@ -83,7 +83,7 @@ fn compare(lower: &Path, sealing: &Sealing, options: &Options) -> Result<bool> {
 }
 
 /// The passphrases of a mount, in the order in which they were given; asked for when they were not.
-fn passphrases(args: &MountArgs, options: &Options) -> Result<Vec<Key>> {
+fn passphrases(args: &MountArgs, options: &EcryptfsOptions) -> Result<Vec<Key>> {
     let mut all = Vec::new();
     for path in &args.passphrase_file {
         all.push(first_line_of_file(path)?);
@@ -103,7 +103,10 @@ fn passphrases(args: &MountArgs, options: &Options) -> Result<Vec<Key>> {
 }
 
 /// What the options make of the passphrases.
-pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(MountKeys, Option<NameCipher>)> {
+pub(super) fn keys(
+    passphrases: &[Key],
+    options: &EcryptfsOptions,
+) -> Result<(MountKeys, Option<NameCipher>)> {
     let salt = options.passphrase.as_ref().map_or(AuthToken::DEFAULT_SALT, |option| option.salt);
     let mut contents = Vec::new();
     let mut names = Vec::new();

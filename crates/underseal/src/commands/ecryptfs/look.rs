@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde::Serialize;
 use underseal_ecryptfs::tools::{
-    Entry, Finding, Kind, Lower, PlainReader, Survey, check as verify, find, list,
+    CheckFinding, EntryKind, ListEntry, LowerFile, PlainReader, Survey, check as verify, find, list,
 };
-use underseal_ecryptfs::{Error as EcryptfsError, ErrorKind, Header, KeyPacket, NameCipher, Place};
+use underseal_ecryptfs::{
+    Error as EcryptfsError, ErrorKind, FileHeader, HeaderLocation, KeyPacket, NameCipher,
+};
 
 use super::access::Access;
 use super::told::Told;
@@ -20,7 +22,7 @@ pub(super) fn info(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
     if args.lower.is_dir() {
         return survey(args, quiet);
     }
-    let lower = Lower::open(&args.lower)?;
+    let lower = LowerFile::open(&args.lower)?;
     let about = About::of(&lower.header);
     if args.json { print_json(&about) } else { print(&about.to_text()) }
 }
@@ -47,7 +49,7 @@ struct AboutKey {
 }
 
 impl About {
-    fn of(header: &Header) -> Self {
+    fn of(header: &FileHeader) -> Self {
         let key = |packet: &KeyPacket| {
             let (kind, salt) = match packet {
                 KeyPacket::Passphrase { salt, .. } => {
@@ -93,10 +95,10 @@ impl About {
     }
 }
 
-fn place(header: &Header) -> &'static str {
+fn place(header: &FileHeader) -> &'static str {
     match header.place() {
-        Place::File => "file",
-        Place::Xattr => "xattr",
+        HeaderLocation::File => "file",
+        HeaderLocation::Xattr => "xattr",
     }
 }
 
@@ -193,7 +195,7 @@ pub(super) fn ls(args: &TreeLsArgs, quiet: bool) -> Result<()> {
     let mut told = Told::new("listing", true);
     let mut out = stdout().lock();
     let mut gone = None;
-    let mut tell = |entry: &Entry<'_>| {
+    let mut tell = |entry: &ListEntry<'_>| {
         let line = if args.json { json_line(entry) } else { text_line(entry) };
         if gone.is_none() {
             gone = out.write_all(line.as_bytes()).err();
@@ -207,13 +209,13 @@ pub(super) fn ls(args: &TreeLsArgs, quiet: bool) -> Result<()> {
     told.finish(&summary, false, quiet)
 }
 
-fn text_line(entry: &Entry<'_>) -> String {
+fn text_line(entry: &ListEntry<'_>) -> String {
     let kind = match (entry.kind, &entry.header) {
-        (Kind::Folder, _) => 'd',
-        (Kind::File, Some(_)) => '-',
-        (Kind::File, None) => 'p',
-        (Kind::Symlink, _) => 'l',
-        (Kind::Special, _) => 's',
+        (EntryKind::Folder, _) => 'd',
+        (EntryKind::File, Some(_)) => '-',
+        (EntryKind::File, None) => 'p',
+        (EntryKind::Symlink, _) => 'l',
+        (EntryKind::Special, _) => 's',
     };
     let target = entry.target.as_ref().map(|target| format!(" -> {}", String::from_utf8_lossy(target)));
     let name = if entry.plain.as_os_str().is_empty() { Path::new(".") } else { entry.plain };
@@ -222,7 +224,7 @@ fn text_line(entry: &Entry<'_>) -> String {
     line.replace(|c: char| c.is_control(), "?") + "\n"
 }
 
-fn json_line(entry: &Entry<'_>) -> String {
+fn json_line(entry: &ListEntry<'_>) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         path: &'a str,
@@ -237,10 +239,10 @@ fn json_line(entry: &Entry<'_>) -> String {
         path: &entry.plain.to_string_lossy(),
         lower: &entry.lower.to_string_lossy(),
         kind: match entry.kind {
-            Kind::Folder => "folder",
-            Kind::File => "file",
-            Kind::Symlink => "symlink",
-            Kind::Special => "special",
+            EntryKind::Folder => "folder",
+            EntryKind::File => "file",
+            EntryKind::Symlink => "symlink",
+            EntryKind::Special => "special",
         },
         size: entry.size,
         encrypted: entry.header.is_some(),
@@ -256,7 +258,7 @@ pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
         Some(plain) => find(&args.lower, plain, &mut access.keys)?,
         None => args.lower.clone(),
     };
-    let lower = match Lower::open(&path) {
+    let lower = match LowerFile::open(&path) {
         // As in a mount.
         Err(e) if e.kind() == ErrorKind::Empty => return Ok(()),
         lower => lower?,
@@ -292,19 +294,21 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
     let mut told = Told::new("checking", quiet);
     let mut findings = Vec::new();
     let mut count = 0u64;
-    let mut tell = |path: &Path, finding: Finding| {
+    let mut tell = |path: &Path, finding: CheckFinding| {
         let words = match finding {
-            Finding::Plain => "it is not encrypted".into(),
-            Finding::Zeros => "it is nothing but zeros: an empty file".into(),
-            Finding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
-            Finding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
-            Finding::Repaired { size: (before, after) } => {
+            CheckFinding::Plain => "it is not encrypted".into(),
+            CheckFinding::Zeros => "it is nothing but zeros: an empty file".into(),
+            CheckFinding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
+            CheckFinding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
+            CheckFinding::Repaired { size: (before, after) } => {
                 format!("repaired: it was cut, and has {after} bytes now instead of {before}")
             }
-            Finding::LeftOver => "it holds the name of nothing: it is left over, and may be removed".into(),
-            Finding::Cipher(cipher) => format!("its cipher is another than the first file's: {cipher}"),
+            CheckFinding::LeftOver => {
+                "it holds the name of nothing: it is left over, and may be removed".into()
+            }
+            CheckFinding::Cipher(cipher) => format!("its cipher is another than the first file's: {cipher}"),
         };
-        count += u64::from(finding == Finding::Tail);
+        count += u64::from(finding == CheckFinding::Tail);
         let path = path.to_string_lossy().replace(|c: char| c.is_control(), "?");
         match args.json {
             // Enough to see what is wrong; the count says the rest.

@@ -6,9 +6,9 @@ use std::thread;
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{self, Allow, Crypto, Mount, MountConfig, Policy, Sealing, Unmounter};
-use underseal_ecryptfs::options::Options;
-use underseal_ecryptfs::{Cipher, Place};
+use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, Mount, MountConfig, Sealing, Unmounter};
+use underseal_ecryptfs::options::EcryptfsOptions;
+use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
 use underseal_sandbox::{Helper, Needs, OfMount, will_open_log};
 
@@ -24,10 +24,10 @@ use crate::{daemon, logging, signals};
 /// Options of a mount: those of eCryptfs, and those of this one only.
 #[derive(Debug)]
 pub(super) struct MountOptions {
-    pub(super) ecryptfs: Options,
+    pub(super) ecryptfs: EcryptfsOptions,
     allow: Option<Allow>,
     strict: bool,
-    policy: Policy,
+    policy: CryptoPolicy,
 }
 
 pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
@@ -51,8 +51,8 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
 
 /// Why nothing was unmounted where no such mount is.
 fn refused_there(path: &Path) -> Error {
-    let what = match fs::Mounted::at(path) {
-        Ok(Some(fs::Mounted { kind, .. })) => {
+    let what = match fs::MountEntry::at(path) {
+        Ok(Some(fs::MountEntry { kind, .. })) => {
             format!("cannot unmount {}: a {kind} is mounted there", path.display())
         }
         _ => format!("cannot unmount {}: nothing is mounted there", path.display()),
@@ -63,7 +63,7 @@ fn refused_there(path: &Path) -> Error {
 
 impl MountOptions {
     pub(super) fn parse(lists: &[String]) -> Result<Self> {
-        let (mut allow, mut strict, mut policy, mut rest) = (None, true, Policy::default(), Vec::new());
+        let (mut allow, mut strict, mut policy, mut rest) = (None, true, CryptoPolicy::default(), Vec::new());
         for option in lists.iter().flat_map(|list| list.split(',')).map(str::trim) {
             match option {
                 "allow_other" => allow = Some(Allow::Other),
@@ -78,7 +78,7 @@ impl MountOptions {
                 other => rest.push(other),
             }
         }
-        Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict, policy })
+        Ok(Self { ecryptfs: EcryptfsOptions::parse(&rest.join(","))?, allow, strict, policy })
     }
 
     pub(super) fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
@@ -90,7 +90,7 @@ impl MountOptions {
             crypto: Crypto::new(self.policy),
             names,
             long_names: options.long_names,
-            place: if options.xattr_metadata { Place::Xattr } else { Place::File },
+            place: if options.xattr_metadata { HeaderLocation::Xattr } else { HeaderLocation::File },
             passthrough: options.passthrough,
             encrypted_view: options.encrypted_view,
             strict: self.strict,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use underseal_ecryptfs as ecryptfs;
-use underseal_ecryptfs::tools::{Summary, Watch};
+use underseal_ecryptfs::tools::{ProgressWatch, Summary};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -61,7 +61,7 @@ impl Told {
     }
 }
 
-impl Watch for Told {
+impl ProgressWatch for Told {
     fn advance(&mut self, bytes: u64) {
         self.progress.advance(bytes);
     }

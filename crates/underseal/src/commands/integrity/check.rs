@@ -1,7 +1,7 @@
 //! `underseal integrity check`.
 
 use serde::Serialize;
-use underseal_integrity::{Mode, Reader, look, open};
+use underseal_integrity::{VolumeReader, WriteMode, look, open};
 
 use super::options;
 use super::place::Volume;
@@ -16,7 +16,7 @@ use crate::size;
 const RUN: usize = 1 << 20;
 
 pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
-    let mut options = options(Mode::Journal, &args.place, &args.hashes)?;
+    let mut options = options(WriteMode::Journal, &args.place, &args.hashes)?;
     options.allow_discards = args.allow_discards;
     // Nothing is recalculated here: what would be is left out.
     options.legacy_recalculate = true;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
     let sectors = opened.geometry.provided();
     let mut progress = Progress::new("checking", Some(sectors * 512), quiet);
     let found = volume.each(sectors, &mut progress, |range| {
-        let reader = Reader::new(over.disks(), &opened, &options);
+        let reader = VolumeReader::new(over.disks(), &opened, &options);
         let (mut at, mut bad, mut bytes) = (range.start, Vec::new(), vec![0; RUN]);
         while at < range.end {
             let run = usize::try_from((range.end - at) * 512).unwrap_or(RUN).min(RUN);

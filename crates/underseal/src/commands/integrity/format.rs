@@ -5,7 +5,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_integrity::{Disk, Flags};
-use underseal_integrity::{Format, Geometry, Mode, Options, Superblock, Tags, Wipe, format, wipe};
+use underseal_integrity::{
+    NewSuperblock, OpenSettings, Superblock, TagMaker, VolumeGeometry, Wipe, WriteMode, format, wipe,
+};
 
 use super::options;
 use super::place::Volume;
@@ -19,14 +21,14 @@ use crate::size;
 
 pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
     let place = &args.place;
-    let options = options(Mode::Journal, place, &args.hashes)?;
+    let options = options(WriteMode::Journal, place, &args.hashes)?;
     let made = args.size.map(|size| make(&place.image, size)).transpose()?;
     let volume = Volume::open(place, false)?;
     let disks = volume.disks();
     if made.is_none() {
         allow_overwriting(disks.metadata(), &place.image, options.start, args.force)?;
     }
-    let layout = Format {
+    let layout = NewSuperblock {
         tag_size: args.tag_size,
         block_size: args.sector_size,
         journal_sectors: args.journal_size.map(|bytes| bytes / 512),
@@ -59,7 +61,7 @@ pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
 
 fn write_zeros(
     volume: &Volume,
-    options: &Options,
+    options: &OpenSettings,
     superblock: &Superblock,
     what: Wipe,
     quiet: bool,
@@ -68,9 +70,9 @@ fn write_zeros(
     let Some(hash) = options.hash.clone() else { return Ok(()) };
     let disks = volume.disks();
     let sizes = disks.sizes().map_err(|e| volume.said(e))?;
-    let geometry = Geometry::new(superblock, options, sizes).map_err(|e| volume.said(e))?;
+    let geometry = VolumeGeometry::new(superblock, options, sizes).map_err(|e| volume.said(e))?;
     let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
-    let tags = Tags::new(hash, salt, geometry.tag_size(), geometry.block_size());
+    let tags = TagMaker::new(hash, salt, geometry.tag_size(), geometry.block_size());
     let mut progress = Progress::new("wiping", Some(geometry.provided() * 512), quiet);
     volume.each(geometry.provided(), &mut progress, |sectors| {
         wipe(&volume.disks(), &geometry, &tags, sectors, what)

@@ -1,7 +1,9 @@
 //! `underseal integrity info`.
 
 use serde::Serialize;
-use underseal_integrity::{Bitmap, Disks, Flags, Geometry, Journal, Mode, Options, Superblock};
+use underseal_integrity::{
+    Bitmap, Disks, Flags, JournalFormat, OpenSettings, Superblock, VolumeGeometry, WriteMode,
+};
 
 use super::place::Volume;
 use super::without_keys;
@@ -11,7 +13,7 @@ use crate::output::{print, print_json};
 use crate::size;
 
 pub(super) fn run(args: &IntegrityInfoArgs) -> Result<()> {
-    let options = without_keys(Mode::Recovery, &args.place)?;
+    let options = without_keys(WriteMode::Recovery, &args.place)?;
     let volume = Volume::open(&args.place, true)?;
     let info = Info::of(&volume.disks(), &options).map_err(|e| volume.said(e))?;
     let Some(info) = info else {
@@ -60,14 +62,14 @@ enum JournalState {
 }
 
 impl Info {
-    fn of(disks: &Disks<'_>, options: &Options) -> underseal_integrity::Result<Option<Self>> {
+    fn of(disks: &Disks<'_>, options: &OpenSettings) -> underseal_integrity::Result<Option<Self>> {
         let Some(superblock) = Superblock::read(disks.metadata(), options.start, None)? else {
             return Ok(None);
         };
-        let geometry = Geometry::new(&superblock, options, disks.sizes()?)?;
+        let geometry = VolumeGeometry::new(&superblock, options, disks.sizes()?)?;
         let has = |flag| superblock.flags.has(flag);
         let size = geometry.provided() * 512;
-        let mode = if has(Flags::DIRTY_BITMAP) { Mode::Bitmap } else { Mode::Journal };
+        let mode = if has(Flags::DIRTY_BITMAP) { WriteMode::Bitmap } else { WriteMode::Journal };
         let salt: String = superblock.salt.iter().map(|byte| format!("{byte:02x}")).collect();
         let log2_bit = u32::from(superblock.log2_bitmap) + u32::from(superblock.log2_block);
         Ok(Some(Self {
@@ -124,7 +126,12 @@ impl Info {
 }
 
 impl JournalState {
-    fn of(disks: &Disks<'_>, options: &Options, superblock: &Superblock, geometry: &Geometry) -> Self {
+    fn of(
+        disks: &Disks<'_>,
+        options: &OpenSettings,
+        superblock: &Superblock,
+        geometry: &VolumeGeometry,
+    ) -> Self {
         if geometry.sections() == 0 {
             return Self::None;
         }
@@ -137,7 +144,7 @@ impl JournalState {
             });
             return regions.map_or(Self::Unreadable, |regions| Self::Bitmap { regions });
         }
-        match Journal::new(geometry, superblock, options).and_then(|journal| journal.plan(metadata)) {
+        match JournalFormat::new(geometry, superblock, options).and_then(|journal| journal.plan(metadata)) {
             Ok(plan) if plan.is_empty => Self::Clean,
             Ok(plan) => Self::Dirty { sections: plan.order.len() },
             Err(_) => Self::Unreadable,

@@ -8,7 +8,7 @@ use underseal_datapath::Mapping;
 use underseal_device::Device;
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_integrity::{Mode, Options, Recalculate, Settings};
+use underseal_integrity::{OpenSettings, Recalculate, RunSettings, WriteMode};
 use underseal_volume::Volume;
 
 use super::options;
@@ -63,17 +63,17 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
     })
 }
 
-fn mode(args: &IntegrityModeArgs) -> Mode {
+fn mode(args: &IntegrityModeArgs) -> WriteMode {
     match () {
-        () if args.integrity_recovery_mode => Mode::Recovery,
-        () if args.integrity_bitmap_mode => Mode::Bitmap,
-        () if args.integrity_no_journal => Mode::Direct,
-        () => Mode::Journal,
+        () if args.integrity_recovery_mode => WriteMode::Recovery,
+        () if args.integrity_bitmap_mode => WriteMode::Bitmap,
+        () if args.integrity_no_journal => WriteMode::Direct,
+        () => WriteMode::Journal,
     }
 }
 
-fn modes(args: &IntegrityModeArgs, options: Options, allow_discards: bool) -> Options {
-    Options {
+fn modes(args: &IntegrityModeArgs, options: OpenSettings, allow_discards: bool) -> OpenSettings {
+    OpenSettings {
         allow_discards,
         recalculate: match () {
             () if args.integrity_recalculate_reset => Recalculate::Reset,
@@ -86,10 +86,10 @@ fn modes(args: &IntegrityModeArgs, options: Options, allow_discards: bool) -> Op
     }
 }
 
-fn settings(args: &IntegrityModeArgs) -> Settings {
+fn settings(args: &IntegrityModeArgs) -> RunSettings {
     let defaults = args.cache.settings();
     let time = |ms: Option<u32>, default| ms.map_or(default, |ms| Duration::from_millis(ms.into()));
-    Settings {
+    RunSettings {
         watermark: args.journal_watermark.unwrap_or(defaults.watermark),
         commit_time: time(args.journal_commit_time, defaults.commit_time),
         bitmap_time: time(args.bitmap_flush_time, defaults.bitmap_time),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use underseal_device::{
-    Channel, Device, FileDevice, Finished, Geometry, Io, Now, OpenOptions, Ring, Started, Token,
+    Channel, Device, FileDevice, Finished, Geometry, Immediate, Io, OpenOptions, Ring, RingToken, Started,
 };
 use underseal_volume::luks2;
 use underseal_volume::reencrypt::Alone;
@@ -118,11 +118,11 @@ impl Device for Broken {
 struct BrokenChannel(Box<dyn Channel>, Arc<AtomicBool>);
 
 impl Channel for BrokenChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.0.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.0.write_now(offset, data)
     }
 
@@ -134,11 +134,11 @@ impl Channel for BrokenChannel {
         self.0.start(ring, slot, io)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         self.0.finish(ring, token, result)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         self.0.woken(ring, token, result, over);
     }
 }

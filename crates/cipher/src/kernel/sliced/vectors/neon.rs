@@ -5,9 +5,9 @@
 
 use std::arch::aarch64::*;
 
-use super::{Cipher, Map, Vector, Width, by_halves, by_tables};
+use super::{ByteVector, Map, SlicedCipher, SlicedWidth, by_halves, by_tables};
 
-impl<C: Cipher> Width<C> {
+impl<C: SlicedCipher> SlicedWidth<C> {
     pub(in super::super) const NEON: &'static [Self] =
         &[Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 }];
 }

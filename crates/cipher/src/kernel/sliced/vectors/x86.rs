@@ -5,9 +5,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Cipher, Map, Vector, Width, by_halves, by_tables};
+use super::{ByteVector, Map, SlicedCipher, SlicedWidth, by_halves, by_tables};
 
-impl<C: Cipher> Width<C> {
+impl<C: SlicedCipher> SlicedWidth<C> {
     const AES_NI: Self = Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 };
     const HALVES: Self = Self { encrypt: on_halves::<C, true>, decrypt: on_halves::<C, false>, blocks: 32 };
     const VAES: Self = Self { encrypt: on_32::<C, true>, decrypt: on_32::<C, false>, blocks: 32 };

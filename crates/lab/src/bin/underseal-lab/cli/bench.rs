@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use underseal_bench::Driven;
+use underseal_bench::DriveSubject;
 
 use super::size;
 
@@ -202,7 +202,7 @@ pub(crate) struct BenchRbdArgs {
 pub(crate) struct DriveRbdArgs {
     /// Whose calls
     #[arg(value_parser = driven)]
-    pub(crate) driven: Driven,
+    pub(crate) driven: DriveSubject,
     /// The image
     pub(crate) image: String,
     /// The cluster's configuration
@@ -216,8 +216,11 @@ pub(crate) struct DriveRbdArgs {
     pub(crate) size: u64,
 }
 
-fn driven(word: &str) -> Result<Driven, String> {
-    Driven::ALL.into_iter().find(|driven| driven.word() == word).ok_or_else(|| "ours, luks2 or plain".into())
+fn driven(word: &str) -> Result<DriveSubject, String> {
+    DriveSubject::ALL
+        .into_iter()
+        .find(|driven| driven.word() == word)
+        .ok_or_else(|| "ours, luks2 or plain".into())
 }
 
 /// Serves zeroed memory without a cipher, for `bench nbd`.

@@ -6,7 +6,7 @@ use clap::Args;
 
 /// The experiments, and what they ask
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct ListExperimentsArgs {
     /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,
