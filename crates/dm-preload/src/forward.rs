@@ -1,5 +1,10 @@
 //! One ioctl: a request to the server, and its answer. The server's module `server` (crates/dm) says what they look like.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "an ioctl's number, a buffer that was measured and constants of the system: all have 32 bits at most"
+)]
+
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
 use crate::real::{errno, set_errno};
@@ -131,8 +136,6 @@ fn receive(socket: c_int, mut bytes: &mut [u8], may_stop: bool) -> Result<(), c_
     }
     Ok(())
 }
-
-#[expect(clippy::cast_possible_truncation, reason = "the size of a small structure")]
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
 /// A connection to the server, if there is one that is root's or this user's.
@@ -155,7 +158,6 @@ fn connect(flags: c_int) -> Option<c_int> {
 /// Whether the server is root's or this user's own, by the kernel's word: it is given keys.
 fn is_trusted(socket: c_int) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    #[expect(clippy::cast_possible_truncation, reason = "the size of a small structure")]
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes.
     let known = unsafe {

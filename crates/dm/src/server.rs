@@ -132,7 +132,10 @@ fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
         match answer(mapper, request, buffer, &is_there) {
             Ok(message) => send(socket, None, message.answer())?,
             Err(e) => {
-                log::info!("ioctl {request:#x}: {}: {e}", e.errno());
+                // Whether a device is there is asked all the time.
+                let asked = matches!(e.errno(), Errno::NXIO | Errno::INTR);
+                let level = if asked { log::Level::Debug } else { log::Level::Warn };
+                log::log!(level, "ioctl {request:#x}: {e} ({})", e.errno());
                 // The version is told in each case.
                 let version = VERSION.map(u32::to_ne_bytes).concat();
                 send(socket, Some(e.errno()), &version)?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Signal, kill_process};
@@ -16,6 +16,8 @@ use crate::support::{Scratch, output, tool};
 pub(crate) struct Mapper {
     pub(crate) scratch: Scratch,
     prefix: String,
+    /// dmsetup removes what it does not know from /dev/mapper, which all share: one mapper at a time. Dropped last.
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Mapper {
@@ -25,8 +27,10 @@ impl Mapper {
             skip("a device mapper in userspace", why);
             return None;
         }
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let prefix = format!("us{}-{}", std::process::id(), fastrand::u32(..));
-        Some(Self { scratch: Scratch::new(), prefix })
+        Some(Self { scratch: Scratch::new(), prefix, _turn: turn })
     }
 
     /// A device's name.
