@@ -53,7 +53,17 @@ impl Point {
     /// # Errors
     /// As [`Self::open`].
     pub fn of_mounted(path: &Path) -> io::Result<Self> {
-        let point = Self { at: None, ..Self::open(path)? };
+        let path = fs::canonicalize(path)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::INVAL.into());
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(parent, flags, Mode::empty())?;
+        // The server that mounted it may rest just now, and answer nobody.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        let about = statx(&folder, name, flags, StatxFlags::TYPE)?;
+        let (kind, name) = (FileType::from_raw_mode(about.stx_mode.into()), name.to_owned());
+        let point = Self { path, at: None, folder, name, kind, mounted: OnceLock::new() };
         point.is_mounted(point.identity()?);
         Ok(point)
     }

@@ -1,6 +1,7 @@
 //! What the command takes. The help and the manual pages come out of these types.
 
 mod control;
+mod dm;
 mod ecryptfs;
 mod format;
 mod header;
@@ -27,6 +28,7 @@ pub(crate) use control::{
     Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
     TopArgs, UpgradeArgs,
 };
+pub(crate) use dm::{Dm, DmArgs, DmHowArgs, DmRunArgs};
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
     TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,
@@ -98,6 +100,7 @@ pub(crate) enum Command {
     Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
     Integrity(Box<IntegrityCommandArgs>),
+    Dm(DmArgs),
     Up(UpArgs),
     Down(DownArgs),
     Ps(PsArgs),

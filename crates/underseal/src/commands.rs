@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod control;
+mod dm;
 mod ecryptfs;
 mod format;
 mod header;
@@ -24,6 +25,7 @@ use std::path::Path;
 
 pub(crate) use control::{close_open, status_of_open};
 pub(crate) use header::{new_file, write_secret};
+pub(crate) use table::{Active, over};
 
 use crate::cli::{Cli, Command};
 use crate::error::Result;
@@ -49,6 +51,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
         Command::Integrity(args) => integrity::run(&args, quiet),
         Command::Control(command) => control::run(command, quiet),
+        Command::Dm(args) => dm::run(&args, quiet),
         Command::Up(args) => host::up(&args, quiet),
         Command::Down(args) => host::down(&args, quiet),
         Command::Ps(args) => host::ps(&args),

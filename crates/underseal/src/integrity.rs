@@ -2,6 +2,8 @@
 
 mod line;
 
+pub(crate) use line::options as line_options;
+
 use std::io;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

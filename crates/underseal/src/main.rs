@@ -14,6 +14,7 @@
 //!     |          daemon, pid_file, logging, notify      what runs in the background, or as a service
 //!     |          transfer/, progress          the plain bytes, many requests in flight
 //!     v
+//!   dm/          device mapper's ioctls for programs on kernels without: the back end, and a process for each table
 //!   front/       cryptsetup's verbs and options, when the program is called by that name: into the same commands
 //!   generator     the list of volumes as units, when systemd calls the program by that name
 //!   error, exit  one line what happened, one line what to do, a stable exit status
@@ -22,6 +23,7 @@
 mod cli;
 mod commands;
 mod daemon;
+mod dm;
 mod error;
 mod exit;
 mod foreign;

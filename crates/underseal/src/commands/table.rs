@@ -188,9 +188,9 @@ fn files(table: &Table) -> Vec<PathBuf> {
 }
 
 /// A table over its devices, and the integrity layers between: to be closed at the end.
-struct Active {
-    mapping: Mapping,
-    layers: Vec<Arc<IntegrityDevice>>,
+pub(crate) struct Active {
+    pub(crate) mapping: Mapping,
+    pub(crate) layers: Vec<Arc<IntegrityDevice>>,
 }
 
 /// Opens the devices and puts the table over them.
@@ -216,11 +216,23 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     }
     one_layer_each(table, &paths)?;
     one_use_of_each(&paths, &metas)?;
+    let metas = metas.iter().map(|(number, path)| Ok((*number, open(path)?)));
+    over(table, opened, metas.collect::<Result<_>>()?, options.read_only)
+}
+
+/// Puts a table over its devices, which are open: those that its lines name, in their order, and the metadata devices of integrity lines
+/// with the numbers of the devices that these are for.
+pub(crate) fn over(
+    table: &Table,
+    mut opened: Vec<Arc<dyn Device>>,
+    mut metas: Vec<(usize, Arc<dyn Device>)>,
+    read_only: bool,
+) -> Result<Active> {
     let mut layers = Vec::new();
     for (number, device) in opened.iter_mut().enumerate() {
         if let Some(line) = table.layer(number) {
-            let meta = metas.iter().find(|(of, _)| *of == number).map(|(_, path)| open(path)).transpose()?;
-            let below = Below { data: device.clone(), meta, read_only: options.read_only };
+            let meta = metas.iter().position(|(of, _)| *of == number).map(|at| metas.swap_remove(at).1);
+            let below = Below { data: device.clone(), meta, read_only };
             let layer = integrity::open_line(below, line)?;
             layers.push(layer.clone());
             *device = layer;

@@ -1,0 +1,158 @@
+//! What /proc and sysfs say of device mapper.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use libc::{FILE, size_t, ssize_t};
+
+use crate::forward;
+use crate::real;
+
+const DEVICES: &CStr = c"/proc/devices";
+/// The name that libdevmapper looks for.
+const NAME: &[u8] = b" device-mapper\n";
+/// Numbers that drivers without one of their own get from above down: the first that is free stands for device mapper's.
+const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
+
+type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+type Readlink = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> ssize_t;
+
+/// Opens a stream.
+///
+/// # Safety
+/// As for fopen(3), by whose name `name` the function is found.
+pub(crate) unsafe fn fopen(name: &CStr, path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(real) = real::function::<Fopen>(name) else { return std::ptr::null_mut() };
+        let is_devices = !path.is_null() && CStr::from_ptr(path) == DEVICES;
+        if is_devices && forward::is_there() {
+            let stream = with_mapper();
+            if !stream.is_null() {
+                return stream;
+            }
+        }
+        real(path, mode)
+    }
+}
+
+/// A stream of /proc/devices with a line for device mapper; null where the kernel has one itself.
+fn with_mapper() -> *mut FILE {
+    /// More than any kernel's list.
+    const ROOM: usize = 16 << 10;
+    let mut text = [0_u8; ROOM];
+    let len = read(DEVICES, &mut text);
+    let text = &text[..len];
+    const BLOCK: &[u8] = b"Block devices:\n";
+    let Some(at) = text.windows(BLOCK.len()).position(|part| part == BLOCK) else {
+        return std::ptr::null_mut();
+    };
+    let (before, after) = text.split_at(at + BLOCK.len());
+    let is_used = |number: u8| {
+        let digits = digits(number);
+        after.split(|byte| *byte == b'\n').any(|line| {
+            let line = line.trim_ascii_start();
+            line.starts_with(&digits) && line.get(3) == Some(&b' ')
+        })
+    };
+    if after.windows(NAME.len()).any(|part| part == NAME) {
+        return std::ptr::null_mut();
+    }
+    let Some(number) = NUMBERS.rev().find(|number| !is_used(*number)) else { return std::ptr::null_mut() };
+    // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the descriptor.
+    unsafe {
+        let fd = libc::memfd_create(c"devices".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return std::ptr::null_mut();
+        }
+        let parts = [before, &digits(number), NAME, after];
+        let written = parts.iter().all(|part| {
+            usize::try_from(libc::write(fd, part.as_ptr().cast(), part.len())).is_ok_and(|n| n == part.len())
+        });
+        let begins = libc::lseek(fd, 0, libc::SEEK_SET) == 0;
+        let stream = if written && begins { libc::fdopen(fd, c"r".as_ptr()) } else { std::ptr::null_mut() };
+        if stream.is_null() {
+            libc::close(fd);
+        }
+        stream
+    }
+}
+
+/// A number of three digits.
+fn digits(number: u8) -> [u8; 3] {
+    [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit)
+}
+
+/// Reads a file as far as there is room.
+fn read(path: &CStr, to: &mut [u8]) -> usize {
+    // SAFETY: the path ends, and the kernel writes into the bytes during the calls.
+    unsafe {
+        // Not by open(): that is this library's.
+        let fd = libc::syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+            0,
+        );
+        let Ok(fd) = c_int::try_from(fd) else { return 0 };
+        if fd < 0 {
+            return 0;
+        }
+        let mut len = 0;
+        while let Some(rest) = to.get_mut(len..).filter(|rest| !rest.is_empty()) {
+            match usize::try_from(libc::read(fd, rest.as_mut_ptr().cast(), rest.len())) {
+                Ok(n) if n > 0 => len += n,
+                _ => break,
+            }
+        }
+        libc::close(fd);
+        len
+    }
+}
+
+/// Reads a link. That of /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's, and in `dm-MINOR` here: libraries
+/// know one of device mapper's by that.
+///
+/// # Safety
+/// As for readlink(2).
+pub(crate) unsafe fn readlink(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(real) = real::function::<Readlink>(c"readlink") else {
+            real::missing();
+            return -1;
+        };
+        let read = real(path, to, len);
+        let Ok(n) = usize::try_from(read) else { return read };
+        let Some((major, minor)) = number(CStr::from_ptr(path).to_bytes()) else { return read };
+        let link = std::slice::from_raw_parts_mut(to.cast::<u8>(), len);
+        let name = link[..n].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        if !link[name..n].starts_with(b"loop") || !forward::has_device(major, minor) {
+            return read;
+        }
+        let mut at = name;
+        let mut put = |byte: u8| {
+            if let Some(to) = link.get_mut(at) {
+                *to = byte;
+                at += 1;
+            }
+        };
+        b"dm-".iter().for_each(|byte| put(*byte));
+        let mut unit = 1;
+        while minor / unit >= 10 {
+            unit *= 10;
+        }
+        while unit > 0 {
+            put(b'0' + (minor / unit % 10) as u8);
+            unit /= 10;
+        }
+        ssize_t::try_from(at).unwrap_or(read)
+    }
+}
+
+/// The number that a path in /sys/dev/block is of.
+fn number(path: &[u8]) -> Option<(u32, u32)> {
+    let text = path.strip_prefix(b"/sys/dev/block/")?;
+    let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}

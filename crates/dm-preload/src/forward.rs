@@ -1,0 +1,215 @@
+//! One ioctl: a request to the server, and its answer. The server's module `server` (crates/dm) says what they look like.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "an ioctl's number, a buffer that was measured and constants of the system: all have 32 bits at most"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+
+use crate::real::{errno, set_errno};
+
+/// The type of device mapper's ioctls, and the bytes of the structure that each has.
+const DM_IOCTL: c_ulong = 0xfd;
+/// The number of the one that waits for an event.
+const DEV_WAIT: u32 = 8;
+const HEADER: usize = 312;
+/// The structure without its last bytes: the least that a caller may have.
+const LEAST: usize = 305;
+const DATA_SIZE: usize = 12;
+/// Longer buffers than the server takes.
+const MOST: usize = 4 << 20;
+
+/// Where the server is, unless `UNDERSEAL_DM_SOCKET` says otherwise.
+const SOCKET: &CStr = c"/run/underseal/dm/control";
+const VARIABLE: &CStr = c"UNDERSEAL_DM_SOCKET";
+
+unsafe extern "C" {
+    /// As getenv(3), but for programs that run with more rights than their callers have.
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+/// Opens what stands for the node: a connection. errno is that of a kernel without device mapper where there is no server.
+pub(crate) fn open(flags: c_int) -> c_int {
+    let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::SOCK_CLOEXEC } else { 0 };
+    connect(close_on_exec).unwrap_or_else(|| {
+        set_errno(libc::ENODEV);
+        -1
+    })
+}
+
+/// Whether there is a server.
+pub(crate) fn is_there() -> bool {
+    let there = connect(libc::SOCK_CLOEXEC);
+    there.inspect(|fd| close(*fd)).is_some()
+}
+
+/// Whether an ioctl is device mapper's, on a connection to the server.
+pub(crate) fn is_ours(fd: c_int, request: c_ulong) -> bool {
+    if (request >> 8) & 0xff != DM_IOCTL {
+        return false;
+    }
+    let before = errno();
+    let Some(server) = address() else { return false };
+    // SAFETY: zeros are an address of no family.
+    let mut peer: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut len = ADDRESS_LEN;
+    // SAFETY: the kernel writes at most `len` bytes of the address.
+    let known = unsafe { libc::getpeername(fd, (&raw mut peer).cast(), &raw mut len) };
+    set_errno(before);
+    known == 0 && i32::from(peer.sun_family) == libc::AF_UNIX && peer.sun_path == server.sun_path
+}
+
+/// Does an ioctl. Its argument is a buffer that begins with device mapper's structure.
+///
+/// # Safety
+/// `argument` is what ioctl(2) wants of such a request: null, or a buffer that is as long as its structure says.
+pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
+    let failed = |errno| {
+        set_errno(errno);
+        -1
+    };
+    if argument.is_null() {
+        return failed(libc::EFAULT);
+    }
+    // SAFETY: the structure is there, as the caller says.
+    let size = unsafe { argument.cast::<u8>().add(DATA_SIZE).cast::<u32>().read_unaligned() } as usize;
+    // What is too short is the server's to refuse: it has the whole structure then.
+    let size = if size < LEAST { HEADER } else { size };
+    if size > MOST {
+        return failed(libc::ENOMEM);
+    }
+    // SAFETY: so many bytes are there, as the caller says.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(argument.cast::<u8>(), size) };
+    let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return failed(libc::ENODEV) };
+    let done = ask(socket, request, buffer);
+    close(socket);
+    match done {
+        Ok(0) => 0,
+        Ok(errno) | Err(errno) => failed(errno),
+    }
+}
+
+/// Asks the server. The errno that it answers, or that of a connection that fails.
+fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_int> {
+    let mut head = [0; 8];
+    let (request, len) = (request as u32, buffer.len() as u32);
+    head[..4].copy_from_slice(&request.to_ne_bytes());
+    head[4..].copy_from_slice(&len.to_ne_bytes());
+    send(socket, &head)?;
+    send(socket, buffer)?;
+    // Who waits for an event may be called away. All else is done before its caller goes on, who would do it again.
+    receive(socket, &mut head, request & 0xff == DEV_WAIT)?;
+    let [a, b, c, d, e, f, g, h] = head;
+    let (errno, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+    let answer = buffer.get_mut(..len as usize).ok_or(libc::EIO)?;
+    receive(socket, answer, false)?;
+    Ok(errno as c_int)
+}
+
+fn send(socket: c_int, mut bytes: &[u8]) -> Result<(), c_int> {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel reads the bytes during the call.
+        let n = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        match usize::try_from(n) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            // A request that is sent in part is never done.
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => return Err(libc::ENODEV),
+        }
+    }
+    Ok(())
+}
+
+/// `may_stop`: a signal handler that does not restart calls ends it.
+fn receive(socket: c_int, mut bytes: &mut [u8], may_stop: bool) -> Result<(), c_int> {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel writes into the bytes during the call.
+        let n = unsafe { libc::recv(socket, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        match usize::try_from(n) {
+            Ok(0) => return Err(libc::ENODEV),
+            Ok(n) => bytes = bytes.get_mut(n..).unwrap_or_default(),
+            Err(_) if errno() == libc::EINTR && may_stop => return Err(libc::EINTR),
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => return Err(libc::ENODEV),
+        }
+    }
+    Ok(())
+}
+const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+/// A connection to the server, if there is one that is root's or this user's.
+fn connect(flags: c_int) -> Option<c_int> {
+    let address = address()?;
+    // SAFETY: it makes a descriptor.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | flags, 0) };
+    if socket < 0 {
+        return None;
+    }
+    // SAFETY: the kernel reads the address during the call.
+    let connected = unsafe { libc::connect(socket, (&raw const address).cast(), ADDRESS_LEN) };
+    if connected < 0 || !is_trusted(socket) {
+        close(socket);
+        return None;
+    }
+    Some(socket)
+}
+
+/// Whether the server is root's or this user's own, by the kernel's word: it is given keys.
+fn is_trusted(socket: c_int) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    let known = unsafe {
+        let peer = (&raw mut peer).cast();
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &raw mut len)
+    };
+    // SAFETY: it always succeeds.
+    known == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
+}
+
+/// Where the server is. None where its path is too long.
+fn address() -> Option<libc::sockaddr_un> {
+    // SAFETY: zeros are an address of no family.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // SAFETY: both are strings that end; nobody changes the environment meanwhile, as for any program that reads it.
+    let path = unsafe {
+        let given = secure_getenv(VARIABLE.as_ptr());
+        if given.is_null() || *given == 0 { SOCKET } else { CStr::from_ptr(given) }
+    };
+    let path = path.to_bytes();
+    if path.len() >= address.sun_path.len() {
+        return None;
+    }
+    for (to, byte) in address.sun_path.iter_mut().zip(path) {
+        *to = *byte as c_char;
+    }
+    Some(address)
+}
+
+fn close(fd: c_int) {
+    let before = errno();
+    // SAFETY: this module's own descriptor, which is not used again.
+    unsafe { libc::close(fd) };
+    set_errno(before);
+}
+
+/// The name that a device of this number has in the kernel, if the server has it: its minor number.
+pub(crate) fn has_device(major: u32, minor: u32) -> bool {
+    /// `DM_DEV_STATUS`.
+    const STATUS: c_ulong = 0xc138_fd07;
+    let mut buffer = [0_u8; HEADER];
+    buffer[0] = 4;
+    let size = HEADER as u32;
+    buffer[DATA_SIZE..DATA_SIZE + 4].copy_from_slice(&size.to_ne_bytes());
+    buffer[16..20].copy_from_slice(&size.to_ne_bytes());
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    let dev = (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12;
+    buffer[40..48].copy_from_slice(&dev.to_ne_bytes());
+    let before = errno();
+    // SAFETY: the buffer is as long as it says.
+    let known = unsafe { ioctl(STATUS, buffer.as_mut_ptr().cast()) };
+    set_errno(before);
+    known == 0
+}

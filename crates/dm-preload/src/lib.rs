@@ -1,0 +1,181 @@
+//! The library that programs are started with (`LD_PRELOAD`), so that device mapper's ioctls reach underseal.
+//!
+//! ```text
+//!   open("/dev/mapper/control")  ->  a socket of the server's: the descriptor that the program gets
+//!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
+//!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
+//!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
+//!   all else                     ->  the C library                                            real.rs
+//! ```
+//!
+//! Nothing is kept between two calls: what makes a descriptor one of these is who is at its other end, so duplicates, forks and closes
+//! need no care. Nothing here allocates, takes a lock or panics: these calls come from signal handlers and between fork and exec, too.
+//!
+//! The functions of C that take a variable number of arguments are defined with all that they can have: on Linux's x86-64 and aarch64
+//! integers are passed in the same registers either way.
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("variadic arguments are known to be passed like others on Linux's x86-64 and aarch64 only");
+
+mod devices;
+mod forward;
+mod real;
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+
+use libc::{FILE, mode_t, size_t, ssize_t};
+
+/// The node that programs open.
+const CONTROL: &CStr = c"/dev/mapper/control";
+/// What the node is: a character device of this number (include/linux/miscdevice.h, `MAPPER_CTRL_MINOR`).
+const CONTROL_NUMBER: (u32, u32) = (10, 236);
+
+/// Whether a path is the node's.
+///
+/// # Safety
+/// `path` is null or a string that ends.
+unsafe fn is_control(path: *const c_char) -> bool {
+    // SAFETY: as the caller says.
+    !path.is_null() && unsafe { CStr::from_ptr(path) } == CONTROL
+}
+
+/// Defines functions of C that open a path, each by its name: `dir` for those that take a folder's descriptor first, `mode` for those
+/// that take the mode of a new file last.
+macro_rules! open_functions {
+    ($(fn $name:ident $([$before:ident: $first:ty])? (path, flags $(, $mode:ident: $last:ty)?);)*) => {$(
+        /// Opens a path: a socket of the server's in place of the node.
+        ///
+        /// # Safety
+        /// As for the function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($before: $first,)?
+            path: *const c_char,
+            flags: c_int
+            $(, $mode: $last)?
+        ) -> c_int {
+            type Real = unsafe extern "C" fn($($first,)? *const c_char, c_int $(, $last)?) -> c_int;
+            // SAFETY: the caller promises what the function of this name wants, and that function has this type.
+            unsafe {
+                if is_control(path) {
+                    return forward::open(flags);
+                }
+                match real::function::<Real>(real::name(concat!(stringify!($name), "\0"))) {
+                    Some(real) => real($($before,)? path, flags $(, $mode)?),
+                    None => real::missing(),
+                }
+            }
+        }
+    )*};
+}
+
+open_functions! {
+    fn open(path, flags, mode: mode_t);
+    fn open64(path, flags, mode: mode_t);
+    fn openat[dir: c_int](path, flags, mode: mode_t);
+    fn openat64[dir: c_int](path, flags, mode: mode_t);
+    fn __open_2(path, flags);
+    fn __open64_2(path, flags);
+    fn __openat_2[dir: c_int](path, flags);
+    fn __openat64_2[dir: c_int](path, flags);
+}
+
+/// Opens a stream: of `/proc/devices` one that has a line for device mapper.
+///
+/// # Safety
+/// As for fopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller promises what fopen(3) wants.
+    unsafe { devices::fopen(c"fopen", path, mode) }
+}
+
+/// Opens a stream, as [`fopen`].
+///
+/// # Safety
+/// As for fopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller promises what fopen(3) wants.
+    unsafe { devices::fopen(c"fopen64", path, mode) }
+}
+
+/// Does an ioctl: on a socket of the server's by asking the server.
+///
+/// # Safety
+/// As for ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    type Real = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+    // SAFETY: the caller promises what ioctl(2) wants; the function has this type.
+    unsafe {
+        if forward::is_ours(fd, request) {
+            return forward::ioctl(request, argument);
+        }
+        match real::function::<Real>(c"ioctl") {
+            Some(real) => real(fd, request, argument),
+            None => real::missing(),
+        }
+    }
+}
+
+/// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device mapper's.
+///
+/// # Safety
+/// As for readlink(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: the caller promises what readlink(2) wants.
+    unsafe { devices::readlink(path, to, len) }
+}
+
+/// Reads a link, as [`readlink`]: what the C library's headers make of it where they know the buffer's size.
+///
+/// # Safety
+/// As for readlink(2). `room` is the buffer's size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __readlink_chk(
+    path: *const c_char,
+    to: *mut c_char,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    // SAFETY: as above, within the smaller of the two sizes.
+    unsafe { devices::readlink(path, to, len.min(room)) }
+}
+
+/// Defines functions of C that say what a path is, each by its name.
+macro_rules! stat_functions {
+    ($($name:ident($of:ty);)*) => {$(
+        /// Says what a path is: of a node that is not there, that it is.
+        ///
+        /// # Safety
+        /// As for the function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, of: *mut $of) -> c_int {
+            type Real = unsafe extern "C" fn(*const c_char, *mut $of) -> c_int;
+            // SAFETY: the caller promises what the function of this name wants, and that function has this type.
+            unsafe {
+                let Some(real) = real::function::<Real>(real::name(concat!(stringify!($name), "\0"))) else {
+                    return real::missing();
+                };
+                let result = real(path, of);
+                if result == 0 || of.is_null() || !is_control(path) || !forward::is_there() {
+                    return result;
+                }
+                std::ptr::write_bytes(of, 0, 1);
+                (*of).st_mode = libc::S_IFCHR | 0o600;
+                (*of).st_nlink = 1;
+                (*of).st_rdev = libc::makedev(CONTROL_NUMBER.0, CONTROL_NUMBER.1);
+                0
+            }
+        }
+    )*};
+}
+
+stat_functions! {
+    stat(libc::stat);
+    stat64(libc::stat64);
+    lstat(libc::stat);
+    lstat64(libc::stat64);
+}

@@ -1,0 +1,42 @@
+//! The C library's own functions.
+
+use std::ffi::{CStr, c_int};
+
+/// The function of this name that this library stands before; none where the C library has none.
+///
+/// # Safety
+/// `F` is a pointer to a function of that function's type.
+pub(crate) unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut ()>()) };
+    // SAFETY: the name ends.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: a function of this type, as the caller says, of a pointer's size.
+    Some(unsafe { std::mem::transmute_copy(&found) })
+}
+
+/// A name with its zero.
+pub(crate) const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+/// Fails as the kernel does of a call that it does not know.
+pub(crate) fn missing() -> c_int {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the thread's own.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the thread's own.
+    unsafe { *libc::__errno_location() }
+}

@@ -1,0 +1,284 @@
+//! One device: its two tables, whether it is suspended, its events.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use underseal_cipher::Key;
+
+use crate::host::{Host, Messaged, Node, Served, Table};
+use crate::records::{Line, secret};
+use crate::{DeviceNumber, Error, Result, Room};
+
+/// A device.
+pub(crate) struct Device {
+    node: Box<dyn Node>,
+    /// Held by each command that changes the device, however long that takes.
+    turn: Mutex<()>,
+    /// Held for moments.
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Arc<Loaded>>,
+    inactive: Option<Arc<Loaded>>,
+    suspended: bool,
+    deferred: bool,
+    removed: bool,
+    event: u32,
+}
+
+/// A table as a device has it.
+pub(crate) struct Loaded {
+    lines: RwLock<Vec<Line>>,
+    pub(crate) deps: Vec<DeviceNumber>,
+    pub(crate) room: Room,
+    pub(crate) read_only: bool,
+    pub(crate) served: Arc<dyn Served>,
+}
+
+impl Loaded {
+    /// Does something with the lines.
+    pub(crate) fn lines<T>(&self, of: impl FnOnce(&[Line]) -> T) -> T {
+        of(&self.lines.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_params(&self, number: usize, params: Key) {
+        let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get_mut(number) {
+            line.params = params;
+        }
+    }
+}
+
+/// What a device is at one moment.
+pub(crate) struct Snapshot {
+    pub(crate) live: Option<Arc<Loaded>>,
+    pub(crate) inactive: Option<Arc<Loaded>>,
+    pub(crate) suspended: bool,
+    pub(crate) deferred: bool,
+    pub(crate) event: u32,
+}
+
+impl Device {
+    pub(crate) fn new(node: Box<dyn Node>) -> Self {
+        Self { node, turn: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    pub(crate) fn number(&self) -> DeviceNumber {
+        self.node.number()
+    }
+
+    pub(crate) fn node(&self) -> &dyn Node {
+        &*self.node
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let State { live, inactive, suspended, deferred, event, .. } = &*self.state();
+        let (live, inactive) = (live.clone(), inactive.clone());
+        Snapshot { live, inactive, suspended: *suspended, deferred: *deferred, event: *event }
+    }
+
+    /// Loads a table, which becomes the inactive one.
+    pub(crate) fn load(&self, host: &dyn Host, lines: Vec<Line>, read_only: bool) -> Result<()> {
+        let _turn = self.turn()?;
+        let live = self.state().live.clone();
+        let load = |live: Option<&[Line]>| host.load(self.number(), lines, read_only, live);
+        let loaded = match &live {
+            Some(live) => live.lines(|lines| load(Some(lines))),
+            None => load(None),
+        };
+        let Table { lines, deps, room, served } = loaded?;
+        let loaded = Loaded { lines: lines.into(), deps, room, read_only, served };
+        let before = self.state().inactive.replace(Arc::new(loaded));
+        before.map_or(Ok(()), |before| before.served.end())
+    }
+
+    /// Drops the inactive table.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let _turn = self.turn()?;
+        let before = self.state().inactive.take();
+        before.map_or(Ok(()), |before| before.served.end())
+    }
+
+    /// Suspends the device.
+    pub(crate) fn suspend(&self) -> Result<()> {
+        let _turn = self.turn()?;
+        if self.state().suspended {
+            return Ok(());
+        }
+        let live = self.state().live.clone();
+        if let Some(live) = live {
+            self.node.sync();
+            live.served.suspend()?;
+        }
+        self.state().suspended = true;
+        Ok(())
+    }
+
+    /// Makes the inactive table, if there is one, the live one, and lets requests go on.
+    pub(crate) fn resume(&self, name: &str) -> Result<()> {
+        let _turn = self.turn()?;
+        let (live, inactive) = {
+            let mut state = self.state();
+            (state.live.clone(), state.inactive.take())
+        };
+        match (live, inactive) {
+            (live, Some(inactive)) => {
+                let bound = match &live {
+                    None => self.begin(&inactive, name),
+                    Some(live) => self.swap(live, &inactive),
+                };
+                if let Err(e) = bound {
+                    // As in the kernel, a table that cannot be live is gone.
+                    if let Err(e) = inactive.served.end() {
+                        log::error!("{name}: the table that could not be resumed: {e}");
+                    }
+                    return Err(e.within(name));
+                }
+                let mut state = self.state();
+                (state.live, state.suspended) = (Some(inactive), false);
+            }
+            (Some(live), None) if self.state().suspended => {
+                live.served.resume()?;
+                self.state().suspended = false;
+            }
+            (None, None) if self.state().suspended => {
+                return Err(Error::new(Errno::INVAL, format!("{name}: there is no table to resume")));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Shows a first table.
+    fn begin(&self, table: &Loaded, name: &str) -> Result<()> {
+        table.served.show(&self.node.file())?;
+        self.node.attach(table.room, table.read_only)?;
+        self.node.name(name, None).or_else(|e| self.node.detach().and(Err(e)))
+    }
+
+    /// Puts a table in the place of another, between two requests.
+    fn swap(&self, old: &Loaded, new: &Loaded) -> Result<()> {
+        if !self.state().suspended {
+            self.node.sync();
+        }
+        let given = old.served.give()?;
+        if let Err(e) = new.served.take(given) {
+            if let Err(worse) = old.served.keep() {
+                log::error!("the live table cannot go on: {worse}");
+            }
+            return Err(e);
+        }
+        old.served.leave();
+        if old.room != new.room
+            && let Err(e) = self.node.follow(new.room)
+        {
+            log::error!("{}: the block device does not have the table's size: {e}", self.number());
+        }
+        Ok(())
+    }
+
+    /// Gives a message to the target at a sector.
+    pub(crate) fn message(&self, sector: u64, words: &str) -> Result<Option<String>> {
+        let _turn = self.turn()?;
+        let no = |why: &str| Error::new(Errno::INVAL, why);
+        let Snapshot { live, suspended, .. } = self.snapshot();
+        let live = live.ok_or_else(|| no("there is no live table"))?;
+        let target = live.lines(|lines| -> Result<_> {
+            let within = |line: &Line| sector.checked_sub(line.start).is_some_and(|at| at < line.len);
+            let number = lines.iter().position(within);
+            let number = number.ok_or_else(|| no("Target message sector outside device."))?;
+            let Line { start, len, target, params } = &lines[number];
+            let params = secret(params.as_bytes())?;
+            Ok((number, Line { start: *start, len: *len, target: target.clone(), params }))
+        });
+        let (number, line) = target?;
+        let is_key =
+            words.split_ascii_whitespace().next().is_some_and(|word| word.eq_ignore_ascii_case("key"));
+        if line.target == "crypt" && is_key && !suspended {
+            return Err(no("not suspended during key manipulation."));
+        }
+        let Messaged { text, params } = live.served.message(&line, words)?;
+        if let Some(params) = params {
+            live.set_params(number, params);
+        }
+        Ok(text)
+    }
+
+    /// Takes the device away: nobody has it open. Both tables end.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let _turn = self.turn()?;
+        let live = self.state().live.clone();
+        if let Some(live) = &live {
+            if self.state().suspended {
+                // What waits in the kernel is written, or fails where the key is wiped, before the device goes.
+                live.served.release();
+            }
+            self.node.sync();
+            let suspended = self.state().suspended;
+            if let Err(e) = self.node.detach() {
+                if suspended {
+                    live.served.suspend()?;
+                }
+                return Err(e.within(name));
+            }
+        }
+        self.node.unname(name);
+        let (live, inactive) = {
+            let mut state = self.state();
+            state.removed = true;
+            (state.live.take(), state.inactive.take())
+        };
+        self.changed.notify_all();
+        for table in live.into_iter().chain(inactive) {
+            if let Err(e) = table.served.end() {
+                log::error!("{name}: {e}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether it goes when its last user closes it.
+    pub(crate) fn defer(&self, deferred: bool) {
+        self.state().deferred = deferred;
+    }
+
+    /// Something has happened that those who wait are told of.
+    pub(crate) fn happens(&self) {
+        let mut state = self.state();
+        state.event = state.event.wrapping_add(1);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the last event is another one than `known`, for so long.
+    pub(crate) fn wait(&self, known: u32, limit: Duration) -> Result<bool> {
+        let until = Instant::now() + limit;
+        let mut state = self.state();
+        while state.event == known && !state.removed {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.removed { Err(gone()) } else { Ok(true) }
+    }
+
+    fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state().removed { Err(gone()) } else { Ok(turn) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Errno::NXIO, "there is no such device")
+}

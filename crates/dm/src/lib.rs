@@ -1,0 +1,40 @@
+//! Device mapper's ioctls, answered in userspace.
+//!
+//! ```text
+//!   server     a socket for whoever calls ioctl(2): the preloaded library       crates/dm-preload
+//!     |  header, records      the structure and what follows it, without I/O
+//!     v
+//!   Mapper     the commands, by number: create, load, resume, status, remove ..
+//!     |- registry   names, UUIDs and numbers
+//!     |- device     one device: live table, inactive table, suspended, events
+//!     |
+//!     +-- Host      makes tables: in the command, a process for each            crates/underseal/src/dm
+//!     |     Served  a table that is ready: shown as a file, taken over from another, suspended, ended
+//!     +-- Nodes     block devices
+//!           loops   loop devices over those files; opens: who has them open
+//! ```
+//!
+//! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of drivers/md/dm-ioctl.c, Linux 6.12.
+
+mod device;
+mod error;
+pub mod header;
+mod host;
+mod loops;
+mod mapper;
+mod number;
+mod opens;
+pub mod records;
+mod registry;
+pub mod script;
+pub mod server;
+mod targets;
+
+pub use error::{Error, Result};
+pub use host::{Given, Host, Messaged, Node, Nodes, Room, Served, Table};
+pub use loops::LoopNodes;
+pub use mapper::{Command, Mapper};
+pub use number::DeviceNumber;
+pub use opens::Family;
+pub use registry::{check_name, check_uuid};
+pub use targets::TARGETS;

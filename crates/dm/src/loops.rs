@@ -1,0 +1,349 @@
+//! Loop devices over the files that tables show.
+//!
+//! ```text
+//!   create   a number from 1000 up that no loop device has; bound to an empty file, so that `losetup -f` never finds it free
+//!   attach   bound to the table's file, and named /dev/mapper/NAME
+//!   detach   unbound, where nobody else has it open; and gone when it is dropped
+//! ```
+//!
+//! Source of structures and numbers: include/uapi/linux/loop.h.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
+
+use crate::host::{Node, Nodes};
+use crate::opens::opens;
+use crate::{DeviceNumber, Error, Family, Result, Room};
+
+const CLR_FD: libc::Ioctl = 0x4c01;
+const SET_STATUS64: libc::Ioctl = 0x4c04;
+const SET_CAPACITY: libc::Ioctl = 0x4c07;
+const SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
+const CONFIGURE: libc::Ioctl = 0x4c0a;
+const CTL_ADD: libc::Ioctl = 0x4c80;
+const CTL_REMOVE: libc::Ioctl = 0x4c81;
+
+const READ_ONLY: u32 = 1;
+const DIRECT_IO: u32 = 16;
+/// Bytes of `loop_info64`, and of a name in it.
+const INFO: usize = 232;
+const NAME: usize = 64;
+
+/// Numbers that this module takes: `losetup` takes them from 0 up.
+const FIRST: u32 = 1000;
+const MOST: u32 = 1 << 16;
+/// How long a device may take to be unbound after its last user has closed it.
+const UNBINDING: Duration = Duration::from_secs(5);
+/// How long others, like udev, may look at a device that is to be unbound.
+const LOOKING: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// `loop_config`.
+#[repr(C)]
+struct Config {
+    fd: u32,
+    block: u32,
+    info: Info,
+    reserved: [u64; 8],
+}
+
+/// `loop_info64`.
+#[repr(C)]
+struct Info {
+    before: [u64; 5],
+    number: u32,
+    encrypt: [u32; 2],
+    flags: u32,
+    file_name: [u8; NAME],
+    after: [u8; 112],
+}
+
+const _: () = assert!(size_of::<Info>() == INFO && size_of::<Config>() == 304);
+
+/// Makes loop devices.
+pub struct LoopNodes {
+    folder: PathBuf,
+    mapper: PathBuf,
+    family: Family,
+}
+
+impl LoopNodes {
+    /// Loop devices whose files are in `folder`, and whose names are shown in `mapper`.
+    pub fn new(folder: impl Into<PathBuf>, mapper: impl Into<PathBuf>, family: Family) -> Self {
+        Self { folder: folder.into(), mapper: mapper.into(), family }
+    }
+
+    fn add(wanted: Option<u32>) -> Result<u32> {
+        let control = control()?;
+        let numbers = match wanted {
+            Some(number) => number..number + 1,
+            None => FIRST..MOST,
+        };
+        for number in numbers {
+            match ioctl(&control, CTL_ADD, u64::from(number)) {
+                Ok(()) => return Ok(number),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::system(format!("loop device {number} cannot be made"), &e)),
+            }
+        }
+        Err(Error::new(Errno::BUSY, "there is a loop device of that number, or of each"))
+    }
+}
+
+impl Nodes for LoopNodes {
+    fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
+        let number = Self::add(minor)?;
+        let folder = self.folder.join(number.to_string());
+        let (mapper, family) = (self.mapper.clone(), self.family.clone());
+        let node = LoopNode { number, folder, mapper, family, dev: device_of(number)? };
+        node.prepare()?;
+        Ok(Box::new(node))
+    }
+}
+
+/// The number of loop device `number`'s node: a multiple of it where loop devices have partitions.
+fn device_of(number: u32) -> Result<DeviceNumber> {
+    let path = format!("/sys/block/loop{number}/dev");
+    let text = fs::read_to_string(&path).map_err(|e| Error::system(&path, &e))?;
+    text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
+}
+
+struct LoopNode {
+    number: u32,
+    dev: DeviceNumber,
+    folder: PathBuf,
+    mapper: PathBuf,
+    family: Family,
+}
+
+impl LoopNode {
+    /// Makes the file, and binds the device to it while it is empty.
+    fn prepare(&self) -> Result<()> {
+        let failed = |e: io::Error| Error::system(self.folder.display(), &e);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        let mut how = File::options();
+        how.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = how.open(self.file()).map_err(failed)?;
+        self.node_exists().map_err(failed)?;
+        self.bind(&file, 512, READ_ONLY).map_err(failed)
+    }
+
+    /// The device's node, which devtmpfs makes; somebody has to where there is none.
+    fn node_exists(&self) -> io::Result<()> {
+        let until = Instant::now() + LOOKING;
+        while !self.node().exists() && Instant::now() < until && is_devtmpfs() {
+            thread::sleep(AGAIN);
+        }
+        if !self.node().exists() {
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, self.node(), FileType::BlockDevice, mode, self.dev.for_node())?;
+        }
+        Ok(())
+    }
+
+    fn node(&self) -> PathBuf {
+        format!("/dev/loop{}", self.number).into()
+    }
+
+    fn open(&self) -> io::Result<File> {
+        // A loop device's users may write: the flag of the binding says whether that reaches the file.
+        File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(self.node())
+    }
+
+    fn bind(&self, file: &File, block: u32, flags: u32) -> io::Result<()> {
+        let node = self.open()?;
+        let fd = u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?;
+        let info = Info { flags, file_name: self.file_name(), ..Info::zeroed() };
+        let mut config = Config { fd, block, info, reserved: [0; 8] };
+        match configure(&node, &config) {
+            // A file system that knows no direct I/O.
+            Err(e) if flags & DIRECT_IO != 0 && e.kind() == io::ErrorKind::InvalidInput => {
+                config.info.flags &= !DIRECT_IO;
+                configure(&node, &config)
+            }
+            bound => bound,
+        }
+    }
+
+    /// What `losetup` shows.
+    fn file_name(&self) -> [u8; NAME] {
+        let mut name = [0; NAME];
+        let path = self.file();
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let n = bytes.len().min(NAME - 1);
+        name[..n].copy_from_slice(&bytes[..n]);
+        name
+    }
+
+    fn is_bound(&self) -> bool {
+        Path::new(&format!("/sys/block/loop{}/loop/backing_file", self.number)).exists()
+    }
+
+    /// Unbinds the device. While others have it open it stays bound.
+    fn unbind(&self) -> io::Result<()> {
+        let until = Instant::now() + LOOKING;
+        loop {
+            match ioctl(&self.open()?, CLR_FD, 0) {
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => return Ok(()),
+                cleared => cleared?,
+            }
+            // Who has it open last unbinds it, in closing it.
+            while self.is_bound() && opens(self.dev, &self.node(), &self.family, false) == 0 {
+                if Instant::now() > until + UNBINDING {
+                    return Err(Errno::BUSY.into());
+                }
+                thread::sleep(AGAIN);
+            }
+            if !self.is_bound() {
+                return Ok(());
+            }
+            if Instant::now() < until {
+                thread::sleep(AGAIN);
+                continue;
+            }
+            // Others keep it: the kernel is not to unbind it when they close it.
+            let info = Info { file_name: self.file_name(), ..Info::zeroed() };
+            return match set_status(&self.open()?, &info) {
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => Ok(()),
+                _ => Err(Errno::BUSY.into()),
+            };
+        }
+    }
+
+    fn failed(&self, what: &str) -> impl Fn(io::Error) -> Error {
+        let place = format!("{}: {what}", self.node().display());
+        move |e| Error::system(&place, &e)
+    }
+}
+
+impl Node for LoopNode {
+    fn number(&self) -> DeviceNumber {
+        self.dev
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("volume")
+    }
+
+    fn attach(&self, room: Room, read_only: bool) -> Result<()> {
+        self.unbind().map_err(self.failed("cannot be made free"))?;
+        let file = File::options().read(true).write(!read_only).open(self.file());
+        let file = file.map_err(self.failed("its file cannot be opened"))?;
+        let flags = DIRECT_IO | if read_only { READ_ONLY } else { 0 };
+        self.bind(&file, room.block.clamp(512, 4096), flags).map_err(self.failed("cannot be bound"))
+    }
+
+    fn follow(&self, room: Room) -> Result<()> {
+        let node = self.open().map_err(self.failed("cannot be opened"))?;
+        // The kernel asks for the file's size again when it is looked at.
+        let looked = fs::metadata(self.file()).map(|of| of.len());
+        let block = ioctl(&node, SET_BLOCK_SIZE, room.block.clamp(512, 4096).into());
+        let resized = looked.and_then(|_| ioctl(&node, SET_CAPACITY, 0));
+        block.and(resized).map_err(self.failed("cannot get another size"))
+    }
+
+    fn detach(&self) -> Result<()> {
+        self.unbind().map_err(self.failed("cannot be unbound"))
+    }
+
+    fn opens(&self, is_below: bool) -> u32 {
+        opens(self.dev, &self.node(), &self.family, is_below)
+    }
+
+    fn sync(&self) {
+        if let Err(e) = self.open().and_then(|node| node.sync_data()) {
+            log::warn!("{}: what the kernel has of it cannot be written: {e}", self.node().display());
+        }
+    }
+
+    fn name(&self, name: &str, before: Option<&str>) -> Result<()> {
+        let path = self.mapper.join(name);
+        if !self.leads_here(&path) {
+            let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+            let _ = fs::remove_file(&path);
+            let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
+            made.map_err(|e| Error::system(path.display(), &e.into()))?;
+        }
+        if let Some(before) = before {
+            self.unname(before);
+        }
+        Ok(())
+    }
+
+    fn unname(&self, name: &str) {
+        let path = self.mapper.join(name);
+        if self.leads_here(&path)
+            && let Err(e) = fs::remove_file(&path)
+        {
+            log::warn!("{}: cannot be removed: {e}", path.display());
+        }
+    }
+}
+
+impl LoopNode {
+    /// Whether this is a node of the device, or a link to one.
+    fn leads_here(&self, path: &Path) -> bool {
+        let of = fs::metadata(path).ok().filter(|of| of.file_type().is_block_device());
+        of.is_some_and(|of| DeviceNumber::of_node(of.rdev()) == self.dev)
+    }
+}
+
+impl Drop for LoopNode {
+    fn drop(&mut self) {
+        let gone = self.unbind().and_then(|()| {
+            let control = File::options().read(true).write(true).open(CONTROL)?;
+            ioctl(&control, CTL_REMOVE, u64::from(self.number))
+        });
+        if let Err(e) = gone {
+            log::warn!("{} stays: {e}", self.node().display());
+        }
+        // Nothing is mounted there any more.
+        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+    }
+}
+
+impl Info {
+    const fn zeroed() -> Self {
+        Self { before: [0; 5], number: 0, encrypt: [0; 2], flags: 0, file_name: [0; NAME], after: [0; 112] }
+    }
+}
+
+const CONTROL: &str = "/dev/loop-control";
+
+fn control() -> Result<File> {
+    let opened = File::options().read(true).write(true).open(CONTROL);
+    opened.map_err(|e| Error::system(format!("{CONTROL}: there are no loop devices here"), &e))
+}
+
+/// Whether the kernel makes the nodes in /dev.
+fn is_devtmpfs() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev", "devtmpfs"]))
+}
+
+fn ioctl(file: &File, request: libc::Ioctl, argument: u64) -> io::Result<()> {
+    // SAFETY: these requests take a number, or nothing.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), request, argument) })
+}
+
+fn configure(node: &File, config: &Config) -> io::Result<()> {
+    // SAFETY: the kernel reads the structure, whose size is asserted above, during the call.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), CONFIGURE, std::ptr::from_ref(config)) })
+}
+
+fn set_status(node: &File, info: &Info) -> io::Result<()> {
+    // SAFETY: as above.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

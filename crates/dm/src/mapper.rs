@@ -1,0 +1,374 @@
+//! The commands.
+
+mod query;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::device::{Device, Snapshot};
+use crate::header::{Message, flags, text};
+use crate::host::{Host, Nodes};
+use crate::records;
+use crate::registry::{Called, Entry, Registry};
+use crate::{Error, Result, check_name, check_uuid};
+
+/// The commands, by their numbers (include/uapi/linux/dm-ioctl.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the header's own names")]
+pub enum Command {
+    Version = 0,
+    RemoveAll = 1,
+    ListDevices = 2,
+    DevCreate = 3,
+    DevRemove = 4,
+    DevRename = 5,
+    DevSuspend = 6,
+    DevStatus = 7,
+    DevWait = 8,
+    TableLoad = 9,
+    TableClear = 10,
+    TableDeps = 11,
+    TableStatus = 12,
+    ListVersions = 13,
+    TargetMsg = 14,
+    DevSetGeometry = 15,
+    DevArmPoll = 16,
+    GetTargetVersion = 17,
+}
+
+impl Command {
+    /// The command of this number.
+    ///
+    /// # Errors
+    /// `ENOTTY` for one that is not known.
+    pub fn from_number(number: u32) -> Result<Self> {
+        const ALL: [Command; 18] = [
+            Command::Version,
+            Command::RemoveAll,
+            Command::ListDevices,
+            Command::DevCreate,
+            Command::DevRemove,
+            Command::DevRename,
+            Command::DevSuspend,
+            Command::DevStatus,
+            Command::DevWait,
+            Command::TableLoad,
+            Command::TableClear,
+            Command::TableDeps,
+            Command::TableStatus,
+            Command::ListVersions,
+            Command::TargetMsg,
+            Command::DevSetGeometry,
+            Command::DevArmPoll,
+            Command::GetTargetVersion,
+        ];
+        let command = ALL.get(number as usize).copied();
+        command.ok_or_else(|| Error::new(Errno::NOTTY, format!("unknown command 0x{number:x}")))
+    }
+
+    /// Whether it makes or looks at no single device.
+    fn names_no_device(self) -> bool {
+        use Command::{GetTargetVersion, ListDevices, ListVersions, RemoveAll, Version};
+        matches!(self, Version | RemoveAll | ListDevices | ListVersions | GetTargetVersion)
+    }
+}
+
+/// How often a device that is to go when it is closed is looked at.
+const DEFERRED: Duration = Duration::from_millis(200);
+/// How long one wait for an event lasts before its caller is asked for signs of life.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// Answers commands.
+#[derive(Clone)]
+pub struct Mapper(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    host: Box<dyn Host>,
+    nodes: Box<dyn Nodes>,
+}
+
+impl Mapper {
+    /// Makes a mapper without devices.
+    pub fn new(host: impl Host + 'static, nodes: impl Nodes + 'static) -> Self {
+        let (host, nodes) = (Box::new(host), Box::new(nodes));
+        Self(Arc::new(Inner { registry: Registry::default(), host, nodes }))
+    }
+
+    /// How many devices there are.
+    pub fn count(&self) -> usize {
+        self.0.registry.all().len()
+    }
+
+    /// Does what is asked, and changes the message into its answer. `is_there` says whether who waits for an event is still there.
+    ///
+    /// # Errors
+    /// The errno that the kernel gives.
+    pub fn answer(&self, command: Command, message: &mut Message, is_there: &dyn Fn() -> bool) -> Result<()> {
+        let (name, uuid) = (message.name()?, message.uuid()?);
+        if command == Command::DevCreate && name.is_empty() {
+            return Err(Error::new(Errno::INVAL, "name not supplied when creating device"));
+        }
+        let is_one = !command.names_no_device() && command != Command::DevCreate;
+        if is_one && !name.is_empty() && !uuid.is_empty() {
+            let why = format!("only supply one of name or uuid, cmd({})", command as u32);
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        match command {
+            Command::Version => message.put_nothing(),
+            Command::RemoveAll => self.remove_all(message),
+            Command::ListDevices => self.list(message)?,
+            Command::DevCreate => self.create(message)?,
+            Command::DevRemove => self.remove(message)?,
+            Command::DevRename => self.rename(message)?,
+            Command::DevSuspend => self.suspend(message)?,
+            Command::DevStatus | Command::DevArmPoll => self.status(message)?,
+            Command::DevWait => self.wait(message, is_there)?,
+            Command::TableLoad => self.load(message)?,
+            Command::TableClear => self.clear(message)?,
+            Command::TableDeps => self.deps(message)?,
+            Command::TableStatus => self.table_status(message)?,
+            Command::ListVersions => Self::versions(message),
+            Command::TargetMsg => self.message(message)?,
+            Command::DevSetGeometry => self.geometry(message)?,
+            Command::GetTargetVersion => Self::version(message)?,
+        }
+        Ok(())
+    }
+
+    fn find(&self, message: &Message) -> Result<Entry> {
+        self.0.registry.find(called(message)?)
+    }
+
+    fn create(&self, message: &mut Message) -> Result<()> {
+        let (name, uuid) = (message.name()?.to_owned(), message.uuid()?.to_owned());
+        check_name(&name)?;
+        if !uuid.is_empty() {
+            check_uuid(&uuid)?;
+        }
+        self.0.registry.is_free(&name, &uuid)?;
+        let wanted = message.has(flags::PERSISTENT_DEV).then(|| message.dev()).flatten();
+        let node = self.0.nodes.create(wanted.map(|dev| dev.minor))?;
+        let entry = self.0.registry.add(&name, &uuid, Arc::new(Device::new(node)))?;
+        message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
+        self.fill(message, &entry);
+        message.put_nothing();
+        Ok(())
+    }
+
+    fn remove(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        let deferred = message.has(flags::DEFERRED_REMOVE);
+        message.put_nothing();
+        match self.take_away(&entry) {
+            Err(e) if deferred && e.errno() == Errno::BUSY => {
+                self.defer(entry)?;
+                Ok(())
+            }
+            removed => {
+                message.set_flags(message.flags() & !flags::DEFERRED_REMOVE);
+                removed
+            }
+        }
+    }
+
+    /// Removes a device that nobody has open.
+    fn take_away(&self, entry: &Entry) -> Result<()> {
+        if self.opens(entry) > 0 {
+            return Err(Error::new(Errno::BUSY, format!("{}: the device is in use", entry.name)));
+        }
+        entry.device.remove(&entry.name)?;
+        self.0.registry.remove(entry.device.number());
+        Ok(())
+    }
+
+    /// Removes a device once nobody has it open any more, unless that is cancelled.
+    fn defer(&self, entry: Entry) -> Result<()> {
+        if entry.device.snapshot().deferred {
+            return Ok(());
+        }
+        entry.device.defer(true);
+        let this = self.clone();
+        let wait = move || {
+            while entry.device.snapshot().deferred {
+                thread::sleep(DEFERRED);
+                match this.take_away(&entry) {
+                    Err(e) if e.errno() == Errno::BUSY => {}
+                    Err(e) if e.errno() == Errno::NXIO => return,
+                    Err(e) => return log::error!("deferred removal: {e}"),
+                    Ok(()) => return,
+                }
+            }
+        };
+        let began = thread::Builder::new().name("deferred".into()).spawn(wait);
+        began.map(drop).map_err(|e| Error::system("no thread for a deferred removal", &e))
+    }
+
+    fn remove_all(&self, message: &mut Message) {
+        let deferred = message.has(flags::DEFERRED_REMOVE);
+        loop {
+            let mut removed = false;
+            for entry in self.0.registry.all() {
+                match self.take_away(&entry) {
+                    Ok(()) => removed = true,
+                    Err(e) if deferred && e.errno() == Errno::BUSY => {
+                        if let Err(e) = self.defer(entry) {
+                            log::error!("{e}");
+                        }
+                    }
+                    Err(e) => log::debug!("remove_all: {e}"),
+                }
+            }
+            // Those below others come free when these are gone.
+            if !removed {
+                break;
+            }
+        }
+        message.put_nothing();
+    }
+
+    fn rename(&self, message: &mut Message) -> Result<()> {
+        let is_uuid = message.has(flags::UUID);
+        let new = text(message.data()?)?.to_owned();
+        if is_uuid { check_uuid(&new) } else { check_name(&new) }?;
+        let (old, now) = self.0.registry.rename(called(message)?, &new, is_uuid)?;
+        let snapshot = now.device.snapshot();
+        if !is_uuid && snapshot.live.is_some() {
+            now.device.node().name(&new, Some(&old.name))?;
+        }
+        if snapshot.live.is_some() {
+            now.device.happens();
+        }
+        message.set_names(&now.name, &now.uuid);
+        self.fill(message, &now);
+        message.put_nothing();
+        Ok(())
+    }
+
+    fn suspend(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        if message.has(flags::SUSPEND) {
+            entry.device.suspend()?;
+        } else {
+            message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
+            entry.device.resume(&entry.name)?;
+        }
+        self.fill(message, &entry);
+        message.put_nothing();
+        Ok(())
+    }
+
+    fn load(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        let lines = records::lines(message.data()?, message.target_count())?;
+        let read_only = message.has(flags::READ_ONLY);
+        entry.device.load(&*self.0.host, lines, read_only).map_err(|e| e.within(&entry.name))?;
+        message.set_flags(message.flags() | flags::INACTIVE_PRESENT);
+        self.fill(message, &entry);
+        message.put_nothing();
+        Ok(())
+    }
+
+    fn clear(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        entry.device.clear()?;
+        message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
+        self.fill(message, &entry);
+        message.put_nothing();
+        Ok(())
+    }
+
+    fn message(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        let (sector, words) = records::message(message.data()?)?;
+        let first = words.split_ascii_whitespace().next();
+        let answer = match first {
+            None => return Err(Error::new(Errno::INVAL, "Empty message received.")),
+            Some("@cancel_deferred_remove") => {
+                entry.device.defer(false);
+                None
+            }
+            Some(other) if other.starts_with('@') => {
+                let why = format!("Unsupported message sent to DM core: {other}");
+                return Err(Error::new(Errno::INVAL, why));
+            }
+            Some(_) => entry.device.message(sector, words).map_err(|e| e.within(&entry.name))?,
+        };
+        self.fill(message, &entry);
+        match answer {
+            Some(text) => {
+                message.set_flags(message.flags() | flags::DATA_OUT);
+                message.put(&[text.as_bytes(), b"\0"].concat());
+            }
+            None => message.put_nothing(),
+        }
+        Ok(())
+    }
+
+    fn wait(&self, message: &mut Message, is_there: &dyn Fn() -> bool) -> Result<()> {
+        let entry = self.find(message)?;
+        while !entry.device.wait(message.event(), WAIT)? {
+            if !is_there() {
+                return Err(Error::new(Errno::INTR, "who waited is gone"));
+            }
+        }
+        self.table_status(message)
+    }
+
+    fn geometry(&self, message: &mut Message) -> Result<()> {
+        let entry = self.find(message)?;
+        let text = text(message.data()?)?;
+        let numbers: Vec<_> = text.split_ascii_whitespace().map(str::parse::<u64>).collect();
+        if numbers.len() != 4 || numbers.iter().any(std::result::Result::is_err) {
+            return Err(Error::new(Errno::INVAL, "Unable to interpret geometry settings."));
+        }
+        // Geometries are what BIOSes knew of disks: nobody asks for them here.
+        self.fill(message, &entry);
+        message.put_nothing();
+        Ok(())
+    }
+
+    /// Fills in what is known of a device, as `__dev_status` does.
+    fn fill(&self, message: &mut Message, entry: &Entry) {
+        let Snapshot { live, inactive, suspended, deferred, event } = entry.device.snapshot();
+        let mut set = message.flags()
+            & !(flags::SUSPEND
+                | flags::READ_ONLY
+                | flags::ACTIVE_PRESENT
+                | flags::INACTIVE_PRESENT
+                | flags::DEFERRED_REMOVE);
+        set |= if suspended { flags::SUSPEND } else { 0 };
+        set |= if deferred { flags::DEFERRED_REMOVE } else { 0 };
+        set |= if live.is_some() { flags::ACTIVE_PRESENT } else { 0 };
+        set |= if inactive.is_some() { flags::INACTIVE_PRESENT } else { 0 };
+        let table = if message.has(flags::QUERY_INACTIVE) { &inactive } else { &live };
+        let count = table.as_ref().map_or(0, |table| table.lines(<[_]>::len));
+        set |= if table.as_ref().is_some_and(|table| table.read_only) { flags::READ_ONLY } else { 0 };
+        message.set_flags(set);
+        message.set_names(&entry.name, &entry.uuid);
+        message.set_dev(entry.device.number());
+        message.set_open_count(self.opens(entry));
+        message.set_event(event);
+        message.set_target_count(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    /// How many have a device open: others, and each table that lies on it.
+    fn opens(&self, entry: &Entry) -> u32 {
+        let number = entry.device.number();
+        let uses = self.0.registry.all().into_iter().map(|other| {
+            let Snapshot { live, inactive, .. } = other.device.snapshot();
+            live.iter().chain(&inactive).filter(|table| table.deps.contains(&number)).count()
+        });
+        let tables = u32::try_from(uses.sum::<usize>()).unwrap_or(u32::MAX);
+        let live = entry.device.snapshot().live;
+        let others = if live.is_some() { entry.device.node().opens(tables > 0) } else { 0 };
+        tables.saturating_add(others)
+    }
+}
+
+fn called(message: &Message) -> Result<Called<'_>> {
+    Ok(Called { name: message.name()?, uuid: message.uuid()?, dev: message.dev() })
+}

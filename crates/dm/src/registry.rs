@@ -1,0 +1,147 @@
+//! Names, UUIDs and numbers of all devices.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::header::{NAME_LEN, UUID_LEN};
+use crate::{DeviceNumber, Error, Result};
+
+/// The most devices that there can be.
+const MOST: usize = 10_000;
+
+/// All devices.
+#[derive(Default)]
+pub(crate) struct Registry(Mutex<BTreeMap<DeviceNumber, Entry>>);
+
+/// A device under its names.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// Empty where it has none.
+    pub(crate) uuid: String,
+    pub(crate) device: Arc<Device>,
+}
+
+/// What a caller calls a device by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Called<'c> {
+    pub(crate) name: &'c str,
+    pub(crate) uuid: &'c str,
+    pub(crate) dev: Option<DeviceNumber>,
+}
+
+impl Registry {
+    /// Refuses names that are in use.
+    pub(crate) fn is_free(&self, name: &str, uuid: &str) -> Result<()> {
+        is_free(&self.lock(), name, uuid)
+    }
+
+    /// Adds a device.
+    pub(crate) fn add(&self, name: &str, uuid: &str, device: Arc<Device>) -> Result<Entry> {
+        let mut all = self.lock();
+        is_free(&all, name, uuid)?;
+        if all.len() >= MOST {
+            return Err(Error::new(Errno::NOMEM, format!("there are {MOST} devices already")));
+        }
+        let entry = Entry { name: name.into(), uuid: uuid.into(), device };
+        all.insert(entry.device.number(), entry.clone());
+        Ok(entry)
+    }
+
+    /// The device that a caller means: by one of its names or its number.
+    pub(crate) fn find(&self, called: Called<'_>) -> Result<Entry> {
+        let all = self.lock();
+        let found = match called {
+            // libdevmapper asks with the major number that it takes for device mapper's, whatever the devices' own is.
+            Called { name: "", uuid: "", dev: Some(dev) } => {
+                all.values().find(|entry| entry.device.number().minor == dev.minor)
+            }
+            Called { name: "", uuid, dev: None } if !uuid.is_empty() => {
+                all.values().find(|entry| entry.uuid == uuid)
+            }
+            Called { name, uuid: "", dev: None } if !name.is_empty() => {
+                all.values().find(|entry| entry.name == name)
+            }
+            _ => None,
+        };
+        found.cloned().ok_or_else(|| Error::new(Errno::NXIO, "there is no such device"))
+    }
+
+    /// Gives a device another name or, where it has none yet, a UUID. The device as it was called before.
+    pub(crate) fn rename(&self, called: Called<'_>, new: &str, is_uuid: bool) -> Result<(Entry, Entry)> {
+        let old = self.find(called)?;
+        let mut all = self.lock();
+        let (name, uuid) = if is_uuid { ("", new) } else { (new, "") };
+        is_free(&all, name, uuid)?;
+        let gone = || Error::new(Errno::NXIO, "there is no such device");
+        let entry = all.get_mut(&old.device.number()).ok_or_else(gone)?;
+        match is_uuid {
+            true if !entry.uuid.is_empty() => {
+                let why = format!("Unable to change uuid of mapped device {}: it has one", entry.name);
+                return Err(Error::new(Errno::INVAL, why));
+            }
+            true => entry.uuid = new.into(),
+            false => entry.name = new.into(),
+        }
+        Ok((old, entry.clone()))
+    }
+
+    /// Forgets a device.
+    pub(crate) fn remove(&self, number: DeviceNumber) {
+        self.lock().remove(&number);
+    }
+
+    /// All devices, in the order of their names.
+    pub(crate) fn all(&self) -> Vec<Entry> {
+        let mut all: Vec<_> = self.lock().values().cloned().collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<DeviceNumber, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_free(all: &BTreeMap<DeviceNumber, Entry>, name: &str, uuid: &str) -> Result<()> {
+    let is_taken =
+        |entry: &Entry| (!name.is_empty() && entry.name == name) || (!uuid.is_empty() && entry.uuid == uuid);
+    match all.values().find(|entry| is_taken(entry)) {
+        Some(entry) => {
+            let why = format!("a device has that name or UUID: {} {}", entry.name, entry.uuid);
+            Err(Error::new(Errno::BUSY, why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses what cannot be a device's name.
+///
+/// # Errors
+/// `EINVAL`, as in the kernel, for one with a slash, for `.`, `..` and `control`, for none and for one that is too long.
+pub fn check_name(name: &str) -> Result<()> {
+    if name.contains('/') {
+        return Err(Error::new(Errno::INVAL, "device name cannot contain '/'"));
+    }
+    if matches!(name, "." | ".." | "control") {
+        return Err(Error::new(Errno::INVAL, r#"device name cannot be ".", "..", or "control""#));
+    }
+    if name.is_empty() || name.len() >= NAME_LEN {
+        return Err(Error::new(Errno::INVAL, "Invalid new mapped device name or uuid string supplied."));
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be a UUID.
+///
+/// # Errors
+/// `EINVAL` for none and for one that is too long.
+pub fn check_uuid(uuid: &str) -> Result<()> {
+    if uuid.is_empty() || uuid.len() >= UUID_LEN {
+        return Err(Error::new(Errno::INVAL, "Invalid new mapped device name or uuid string supplied."));
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! A machine without a machine: tables that serve nothing and nodes that are none, for tests and fuzzing. Both tell what was done with
+//! them, in order.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use underseal_cipher::Key;
+
+use crate::host::{Given, Host, Messaged, Node, Nodes, Served, Table};
+use crate::records::Line;
+use crate::{DeviceNumber, Error, Mapper, Result, Room};
+
+/// What was done.
+#[derive(Debug, Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn add(&self, what: impl Into<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
+    }
+
+    /// All that was done since this was asked last.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A machine.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    /// What was done.
+    pub log: Log,
+    /// How many programs have each device open.
+    pub opens: Arc<AtomicU32>,
+    next: Arc<AtomicU32>,
+}
+
+impl Machine {
+    /// A mapper on this machine.
+    pub fn mapper(&self) -> Mapper {
+        Mapper::new(self.clone(), self.clone())
+    }
+}
+
+impl Host for Machine {
+    /// A line of `fails` is refused; devices are words like `7:0`.
+    fn load(
+        &self,
+        number: DeviceNumber,
+        lines: Vec<Line>,
+        _read_only: bool,
+        _live: Option<&[Line]>,
+    ) -> Result<Table> {
+        if lines.iter().any(|line| line.target == "fails") {
+            return Err(Error::new(Errno::INVAL, "unknown target type"));
+        }
+        let words = lines.iter().flat_map(|line| line.params().split(' '));
+        let deps: Vec<DeviceNumber> = words.filter_map(|word| word.parse().ok()).collect();
+        if deps.contains(&number) {
+            return Err(Error::new(Errno::INVAL, "a table cannot lie on its own device"));
+        }
+        let sectors = lines.iter().fold(0_u64, |sum, line| sum.saturating_add(line.len));
+        let name = lines.first().map_or_else(String::new, |line| format!("{} {}", line.target, line.len));
+        let served = Arc::new(Fake { name, log: self.log.clone() });
+        Ok(Table { lines, deps, room: Room { sectors, block: 512 }, served })
+    }
+}
+
+/// A table.
+struct Fake {
+    name: String,
+    log: Log,
+}
+
+impl Fake {
+    fn does(&self, what: &str) -> Result<()> {
+        self.log.add(format!("{what} {}", self.name));
+        if self.name.starts_with(&format!("{what}-fails")) {
+            return Err(Error::new(Errno::IO, format!("{what} fails")));
+        }
+        Ok(())
+    }
+}
+
+impl Served for Fake {
+    fn show(&self, _file: &Path) -> Result<()> {
+        self.does("show")
+    }
+
+    fn give(&self) -> Result<Given> {
+        self.does("give")?;
+        let device = std::fs::File::open("/dev/null").map_err(|e| Error::system("null", &e))?;
+        Ok(Given { device: device.into(), place: String::new() })
+    }
+
+    fn keep(&self) -> Result<()> {
+        self.does("keep")
+    }
+
+    fn leave(&self) {
+        let _ = self.does("leave");
+    }
+
+    fn take(&self, _given: Given) -> Result<()> {
+        self.does("take")
+    }
+
+    fn suspend(&self) -> Result<()> {
+        self.does("suspend")
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.does("resume")
+    }
+
+    fn release(&self) {
+        let _ = self.does("release");
+    }
+
+    fn message(&self, line: &Line, words: &str) -> Result<Messaged> {
+        self.does("message")?;
+        match words {
+            "ask" => Ok(Messaged { text: Some("answer".into()), params: None }),
+            "key wipe" => {
+                let zeros = Key::new(b"0000").map_err(|_| Error::new(Errno::NOMEM, "no memory"))?;
+                Ok(Messaged { text: None, params: Some(zeros) })
+            }
+            _ => Err(Error::new(Errno::INVAL, format!("{}: unrecognised message received.", line.target))),
+        }
+    }
+
+    fn status(&self) -> Result<Vec<String>> {
+        self.does("status")?;
+        Ok(vec!["state".into(); 8])
+    }
+
+    fn end(&self) -> Result<()> {
+        self.does("end")
+    }
+}
+
+impl Nodes for Machine {
+    fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
+        let minor = minor.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) & 0xf_ffff);
+        let number = DeviceNumber::new(253, minor);
+        Ok(Box::new(NoNode { number, log: self.log.clone(), opens: self.opens.clone() }))
+    }
+}
+
+/// A node.
+struct NoNode {
+    number: DeviceNumber,
+    log: Log,
+    opens: Arc<AtomicU32>,
+}
+
+impl Node for NoNode {
+    fn number(&self) -> DeviceNumber {
+        self.number
+    }
+
+    fn file(&self) -> PathBuf {
+        "/nowhere".into()
+    }
+
+    fn attach(&self, room: Room, _read_only: bool) -> Result<()> {
+        self.log.add(format!("attach {}", room.sectors));
+        Ok(())
+    }
+
+    fn follow(&self, room: Room) -> Result<()> {
+        self.log.add(format!("follow {}", room.sectors));
+        Ok(())
+    }
+
+    fn detach(&self) -> Result<()> {
+        self.log.add("detach");
+        Ok(())
+    }
+
+    fn opens(&self, _is_below: bool) -> u32 {
+        self.opens.load(Ordering::Relaxed)
+    }
+
+    fn sync(&self) {
+        self.log.add("sync");
+    }
+
+    fn name(&self, name: &str, before: Option<&str>) -> Result<()> {
+        self.log
+            .add(format!("name {name}{}", before.map_or_else(String::new, |name| format!(", not {name}"))));
+        Ok(())
+    }
+
+    fn unname(&self, name: &str) {
+        self.log.add(format!("unname {name}"));
+    }
+}

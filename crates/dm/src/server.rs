@@ -1,0 +1,176 @@
+//! The socket that callers' ioctls come through.
+//!
+//! ```text
+//!   request   the ioctl's number u32, the buffer's length u32, the buffer
+//!   answer    errno u32, 0 for none; the buffer's length u32, the buffer            numbers are the machine's own
+//! ```
+//!
+//! A connection carries any number of requests, one after the other. Each has a thread: commands may wait for a disk, and `DEV_WAIT`
+//! for an event. Root and the server's own user are let in, by the kernel's word.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use underseal_cipher::Key;
+
+use crate::header::{MOST, Message, VERSION};
+use crate::{Command, Error, Mapper, Result};
+
+/// The type of device mapper's ioctls (`_IOC_TYPE`).
+const DM_IOCTL: u32 = 0xfd;
+/// Connections at a time.
+const MOST_CLIENTS: usize = 1000;
+/// How long a caller may take to send a request that it has begun, and to receive an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The callers that are connected.
+#[derive(Debug, Clone, Default)]
+pub struct Callers(Arc<AtomicUsize>);
+
+impl Callers {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves callers until the listener is closed or fails.
+///
+/// # Errors
+/// The listener's.
+pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io::Result<()> {
+    let clients = &callers.0;
+    loop {
+        let (socket, _) = match listener.accept() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+            accepted => accepted?,
+        };
+        if !is_allowed(&socket) {
+            continue;
+        }
+        if clients.load(Ordering::Relaxed) >= MOST_CLIENTS {
+            log::warn!("there are {MOST_CLIENTS} callers at a time already");
+            continue;
+        }
+        let one = Client::new(clients);
+        let mapper = mapper.clone();
+        let began = thread::Builder::new().name("ioctl".into()).spawn(move || {
+            if let Err(e) = talk(&socket, &mapper) {
+                log::debug!("a caller has gone: {e}");
+            }
+            drop(one);
+        });
+        if let Err(e) = began {
+            log::error!("no thread for a caller: {e}");
+        }
+    }
+}
+
+/// A connection, as long as it is served.
+struct Client(Arc<AtomicUsize>);
+
+impl Client {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether who has connected is root or this process's user.
+fn is_allowed(socket: &UnixStream) -> bool {
+    let own = rustix::process::geteuid();
+    match socket_peercred(socket) {
+        Ok(peer) if peer.uid.is_root() || peer.uid == own => true,
+        Ok(peer) => {
+            log::warn!("user {} is not let in", peer.uid.as_raw());
+            false
+        }
+        Err(e) => {
+            log::warn!("who has connected is not known: {e}");
+            false
+        }
+    }
+}
+
+/// Answers one caller after another's request until it hangs up.
+fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
+    socket.set_write_timeout(Some(PATIENCE))?;
+    loop {
+        socket.set_read_timeout(None)?;
+        let mut head = [0; 8];
+        match socket.read(&mut head)? {
+            0 => return Ok(()),
+            n => {
+                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.read_exact(&mut head[n..])?;
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = head;
+        let (request, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        if len as usize > MOST {
+            send(socket, Some(Errno::NOMEM), &[])?;
+            return Err(io::Error::other("a buffer is too long"));
+        }
+        let mut buffer = Key::zeroed(len as usize).map_err(io::Error::other)?;
+        socket.read_exact(buffer.as_mut_bytes())?;
+        let is_there = || is_connected(socket);
+        match answer(mapper, request, buffer, &is_there) {
+            Ok(message) => send(socket, None, message.answer())?,
+            Err(e) => {
+                // Whether a device is there is asked all the time.
+                let asked = matches!(e.errno(), Errno::NXIO | Errno::INTR);
+                let level = if asked { log::Level::Debug } else { log::Level::Warn };
+                log::log!(level, "ioctl {request:#x}: {e} ({})", e.errno());
+                // The version is told in each case.
+                let version = VERSION.map(u32::to_ne_bytes).concat();
+                send(socket, Some(e.errno()), &version)?;
+            }
+        }
+    }
+}
+
+/// Does what one ioctl asks for.
+///
+/// # Errors
+/// The errno that the kernel gives.
+pub fn answer(mapper: &Mapper, request: u32, buffer: Key, is_there: &dyn Fn() -> bool) -> Result<Message> {
+    if (request >> 8) & 0xff != DM_IOCTL {
+        return Err(Error::new(Errno::NOTTY, "no ioctl of device mapper's"));
+    }
+    let mut message = Message::parse(buffer)?;
+    let command = Command::from_number(request & 0xff)?;
+    mapper.answer(command, &mut message, is_there)?;
+    Ok(message)
+}
+
+fn send(mut socket: &UnixStream, errno: Option<Errno>, bytes: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let errno = errno.map_or(0, |errno| u32::try_from(errno.raw_os_error()).unwrap_or(0));
+    let mut head = [0; 8];
+    head[..4].copy_from_slice(&errno.to_ne_bytes());
+    head[4..].copy_from_slice(&len.to_ne_bytes());
+    socket.write_all(&head)?;
+    socket.write_all(bytes)
+}
+
+/// Whether the other side is there still.
+fn is_connected(socket: &UnixStream) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}

@@ -1,0 +1,22 @@
+//! Device mapper for programs on a kernel without: what `underseal dm` runs.
+//!
+//! ```text
+//!   run        a command, with the library that its ioctls go through        commands/dm.rs
+//!     |  socket
+//!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
+//!     |- host      a load: its devices claimed, and a table server started
+//!     |- lowers    one claim for each lower device, shared by all tables on it
+//!     |- child     a table server, as the back end sees it
+//!     |     |  orders: JSON, descriptors and tables over a socket
+//!     +- server    a table server: a process for one table, which serves it as a file
+//! ```
+//!
+//! A table has a process of its own, so that one which ends, or is killed, takes its own device away and no other: requests for it fail.
+//! A table that takes the place of another goes on with the other process's mount.
+
+pub(crate) mod backend;
+mod child;
+mod host;
+mod lowers;
+mod orders;
+pub(crate) mod server;

@@ -1,0 +1,175 @@
+//! The back end: a process that outlives who started it.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
+use underseal_dm::server::{Callers, serve as answer};
+use underseal_dm::{Family, LoopNodes, Mapper};
+
+use super::host::Tables;
+use super::server::stay_in_memory;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::logging;
+
+/// Where nodes are shown.
+const MAPPER: &str = "/dev/mapper";
+/// The number of the control node: misc devices', and device mapper's among them.
+const CONTROL: (u32, u32) = (10, 236);
+/// How long a back end without devices and callers stays.
+const IDLE: Duration = Duration::from_secs(30);
+/// How long a back end may take to begin.
+const BEGINNING: Duration = Duration::from_secs(30);
+/// What the back end says when it listens.
+const READY: &str = "!";
+
+/// Where the back end is reached.
+pub(crate) fn socket(folder: &Path) -> PathBuf {
+    folder.join("control")
+}
+
+/// A connection to the back end of this folder, which is started where none runs. As long as one is open the back end stays.
+///
+/// # Errors
+/// `Failed` when it cannot be started.
+pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
+    let socket = socket(folder);
+    let until = Instant::now() + BEGINNING;
+    loop {
+        match UnixStream::connect(&socket) {
+            Ok(stream) => return Ok(stream),
+            Err(e) if Instant::now() > until => {
+                return Err(Error::io(&socket, "no back end listens there", e));
+            }
+            Err(_) => start(folder)?,
+        }
+    }
+}
+
+/// Starts a back end, and waits until it listens or another one does.
+fn start(folder: &Path) -> Result<()> {
+    let failed = |e: io::Error| Error::new(Exit::Failed, "the back end cannot be started").because(&e);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(program);
+    command.args(["dm", "serve", "--folder"]).arg(folder).env_remove("LD_PRELOAD");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let mut said = Vec::new();
+    let read = child.stdout.take().map(|mut out| out.read_to_end(&mut said));
+    // The one that was started has gone into the background by now.
+    let status = child.wait().map_err(failed)?;
+    read.transpose().map_err(failed)?;
+    if !status.success() || said != READY.as_bytes() {
+        let error = Error::new(Exit::Failed, "the back end could not begin");
+        return Err(error.with_remedy(format!("the last lines of {}", log_file(folder).display())));
+    }
+    Ok(())
+}
+
+fn log_file(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+/// Serves callers in the background, until there is no device and no caller.
+///
+/// # Errors
+/// `Failed` when there can be no back end here.
+pub(crate) fn serve(folder: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::new(Exit::Failed, "loop devices and their nodes are root's to make")
+            .with_remedy("as root; `underseal open --fuse FILE` needs neither"));
+    }
+    // Before anything is open that would be closed on the way into the background.
+    let child = crate::daemon::fork()?;
+    make(folder)?;
+    prepare_mapper()?;
+    let Some(lock) = lock(folder)? else {
+        // Another one begins just now, or runs.
+        return child.detach_saying(READY);
+    };
+    logging::to_file(&log_file(folder))?;
+    let socket = socket(folder);
+    match fs::remove_file(&socket) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::io(&socket, "cannot be made anew", e));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(&socket).map_err(|e| Error::io(&socket, "cannot listen", e))?;
+    let family = Family::of_this_process();
+    let program = std::env::current_exe();
+    let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
+    let tables = Tables::new(program, family.clone());
+    let mapper = Mapper::new(tables, LoopNodes::new(folder, MAPPER, family));
+    let callers = Callers::default();
+    {
+        let (mapper, callers) = (mapper.clone(), callers.clone());
+        let begun =
+            thread::Builder::new().name("callers".into()).spawn(move || answer(&listener, &mapper, &callers));
+        begun.map_err(|e| Error::new(Exit::Failed, "no thread for callers").because(&e))?;
+    }
+    stay_in_memory();
+    child.detach_saying(READY)?;
+    until_idle(&mapper, &callers);
+    let _ = fs::remove_file(&socket);
+    drop(lock);
+    Ok(())
+}
+
+fn until_idle(mapper: &Mapper, callers: &Callers) {
+    const LOOK: Duration = Duration::from_secs(1);
+    let mut idle = Instant::now();
+    while idle.elapsed() < IDLE {
+        thread::sleep(LOOK);
+        if mapper.count() > 0 || callers.count() > 0 {
+            idle = Instant::now();
+        }
+    }
+}
+
+/// Makes the folder, for its owner only.
+fn make(folder: &Path) -> Result<()> {
+    let cannot = |e| Error::io(folder, "cannot be the back end's folder", e);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
+    let of = fs::symlink_metadata(folder).map_err(cannot)?;
+    let own = rustix::process::geteuid().as_raw();
+    if !of.is_dir() || of.uid() != own || of.mode() & 0o077 != 0 {
+        let what = format!("{} is not a folder that only this user can use", folder.display());
+        return Err(Error::new(Exit::Failed, what).with_remedy("another folder with --folder"));
+    }
+    Ok(())
+}
+
+/// The folder of nodes, and the control node that libdevmapper looks for before it opens it.
+fn prepare_mapper() -> Result<()> {
+    let cannot = |e| Error::io(MAPPER.as_ref(), "cannot be made", e);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(MAPPER).map_err(cannot)?;
+    let control = Path::new(MAPPER).join("control");
+    if !control.exists() {
+        let number = rustix::fs::makedev(CONTROL.0, CONTROL.1);
+        mknodat(CWD, &control, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, number)
+            .map_err(|e| Error::io(&control, "cannot be made", e))?;
+    }
+    Ok(())
+}
+
+/// The lock that the one back end of a folder has; none where another has it.
+fn lock(folder: &Path) -> Result<Option<OwnedFd>> {
+    let path = folder.join("lock");
+    let mut how = File::options();
+    let file = how.write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(|e| Error::io(&path, "cannot be opened", e))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file.into())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(Error::io(&path, "cannot be locked", e)),
+    }
+}

@@ -1,0 +1,225 @@
+//! A table server, as the back end sees it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child as Process, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use underseal_cipher::Key;
+use underseal_dm::records::Line as TableLine;
+use underseal_dm::{Error, Family, Given, Messaged, Result, Served};
+use underseal_export::control::Line;
+use underseal_export::net::Socket;
+use zeroize::Zeroizing;
+
+use super::lowers::Claim;
+use super::orders::{Answer, Order};
+
+/// How long a server may take for what it does at once, and for what it waits for the disk.
+const SOON: Duration = Duration::from_secs(30);
+const FLUSHES: Duration = Duration::from_secs(600);
+
+/// A process that serves one table.
+pub(super) struct Child {
+    line: Mutex<Line>,
+    process: Mutex<Option<Process>>,
+    pid: u32,
+    family: Family,
+    /// The devices that it lies on, which it has open too.
+    _claims: Vec<Arc<Claim>>,
+}
+
+impl Child {
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn start(program: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
+        let failed = |e: io::Error| Error::system("a table's server cannot be started", &e);
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new(program);
+        // Who ends all processes at a shutdown leaves those alone whose name begins so (systemd's ROOT_STORAGE_DAEMONS).
+        command
+            .arg0("@underseal")
+            .args(["dm", "table-server"])
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null());
+        let process = command.spawn().map_err(failed)?;
+        let pid = process.id();
+        family.add(pid);
+        let line = Mutex::new(Line::new(Socket::from(OwnedFd::from(ours))));
+        Ok(Self { line, process: Mutex::new(Some(process)), pid, family, _claims: claims })
+    }
+
+    /// Has it open its table. The table's logical block size in bytes.
+    ///
+    /// # Errors
+    /// Its refusal.
+    pub(super) fn open(&self, order: &Order, text: &str, devices: &[&File]) -> Result<u32> {
+        let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
+        match self.ask_with(order, &fds, text.as_bytes(), FLUSHES)? {
+            (Answer::Opened { block }, _) => Ok(block),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn ask(&self, order: &Order, patience: Duration) -> Result<()> {
+        match self.ask_with(order, &[], &[], patience)? {
+            (Answer::Done, _) => Ok(()),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn ask_with(
+        &self,
+        order: &Order,
+        fds: &[BorrowedFd<'_>],
+        bytes: &[u8],
+        patience: Duration,
+    ) -> Result<(Answer, Vec<OwnedFd>)> {
+        let line = self.line();
+        let gone = |e: underseal_export::Error| {
+            let why = underseal_error::with_causes(&e).to_string();
+            Error::new(Errno::IO, format!("a table's server does not answer: {why}"))
+        };
+        line.send(order, fds, &[bytes], Instant::now() + SOON).map_err(gone)?;
+        let heard = line.receive(Instant::now() + patience).map_err(gone)?;
+        match heard.message {
+            Answer::Refused { errno, why } => Err(Error::new(Errno::from_raw_os_error(errno), why)),
+            answer => Ok((answer, heard.fds)),
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the end of the process, which is about to end by itself.
+    fn wait(&self) {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut process) = process else { return };
+        let (family, pid) = (self.family.clone(), self.pid);
+        let wait = move || {
+            let _ = process.wait();
+            family.remove(pid);
+        };
+        // Nobody waits for this; a process that is not waited for stays as a zombie.
+        if let Err(e) = std::thread::Builder::new().name("wait".into()).spawn(wait) {
+            log::warn!("no thread to wait for the end of a table's server: {e}");
+        }
+    }
+}
+
+impl Drop for Child {
+    /// One that was asked to end does so; one that was not shows nothing yet, and ends when its line does.
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+impl Served for Child {
+    fn show(&self, file: &Path) -> Result<()> {
+        self.ask(&Order::Show { file: file.into() }, SOON)
+    }
+
+    fn give(&self) -> Result<Given> {
+        match self.ask_with(&Order::Give, &[], &[], FLUSHES)? {
+            (Answer::Given { place }, mut fds) => {
+                let device = fds.pop().ok_or_else(nonsense)?;
+                let place = serde_json::to_string(&place).map_err(|_| nonsense())?;
+                Ok(Given { device, place })
+            }
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn keep(&self) -> Result<()> {
+        self.ask(&Order::Keep, SOON)
+    }
+
+    fn leave(&self) {
+        if let Err(e) = self.ask(&Order::Leave, SOON) {
+            log::error!("{e}");
+        }
+        self.wait();
+    }
+
+    fn take(&self, Given { device, place }: Given) -> Result<()> {
+        let place = serde_json::from_str(&place).map_err(|_| nonsense())?;
+        match self.ask_with(&Order::Take { place }, &[device.as_fd()], &[], FLUSHES)? {
+            (Answer::Done, _) => Ok(()),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn suspend(&self) -> Result<()> {
+        self.ask(&Order::Suspend, FLUSHES)
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.ask(&Order::Resume { anyway: false }, SOON)
+    }
+
+    fn release(&self) {
+        if let Err(e) = self.ask(&Order::Resume { anyway: true }, SOON) {
+            log::error!("{e}");
+        }
+    }
+
+    fn message(&self, line: &TableLine, words: &str) -> Result<Messaged> {
+        let no = |why: &str| Error::new(Errno::INVAL, why);
+        if line.target != "crypt" {
+            return Err(no("Target type does not support messages"));
+        }
+        let mut parts = words.split_ascii_whitespace();
+        let mut word = || parts.next().unwrap_or_default();
+        let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
+        let key = match (word(), word(), word(), word()) {
+            (key, wipe, "", "") if is(key, "key") && is(wipe, "wipe") => {
+                self.ask(&Order::WipeKey, SOON)?;
+                None
+            }
+            (key, set, digits, "") if is(key, "key") && is(set, "set") && !digits.is_empty() => {
+                match self.ask_with(&Order::SetKey, &[], digits.as_bytes(), SOON)? {
+                    (Answer::Done, _) => Some(digits),
+                    _ => return Err(nonsense()),
+                }
+            }
+            _ => return Err(no("unrecognised message received.")),
+        };
+        Ok(Messaged { text: None, params: Some(with_key(line.params(), key)?) })
+    }
+
+    fn status(&self) -> Result<Vec<String>> {
+        match self.ask_with(&Order::Status, &[], &[], SOON)? {
+            (Answer::Status { lines }, _) => Ok(lines),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn end(&self) -> Result<()> {
+        let ended = self.ask(&Order::End, FLUSHES);
+        self.wait();
+        ended
+    }
+}
+
+/// A crypt line's parameters with another key: the second word. Of a wiped one there are zeros.
+fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
+    let mut words = params.splitn(3, ' ');
+    let (cipher, old, rest) = (words.next(), words.next(), words.next());
+    let (Some(cipher), Some(old), Some(rest)) = (cipher, old, rest) else { return Err(nonsense()) };
+    let zeros = "0".repeat(old.len());
+    let text = Zeroizing::new(format!("{cipher} {} {rest}", key.unwrap_or(&zeros)));
+    Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
+}
+
+fn nonsense() -> Error {
+    Error::new(Errno::IO, "a table's server says what is not understood")
+}

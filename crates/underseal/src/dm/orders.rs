@@ -1,0 +1,60 @@
+//! What the back end asks a table server, and what that answers.
+
+use serde::{Deserialize, Serialize};
+use underseal_export::fuse::MountPlace;
+
+/// A request. Each has one answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Open a table: its text follows, and its devices are the descriptors, in the order of these names.
+    Open {
+        /// As the table names them.
+        devices: Vec<String>,
+        read_only: bool,
+        /// Not before it takes the file of another table, which has the same layer open.
+        late: bool,
+    },
+    /// Show it as this file.
+    Show { file: std::path::PathBuf },
+    /// End what is in flight, flush, and say where the file is.
+    Give,
+    /// Go on after that.
+    Keep,
+    /// End, since another has the file.
+    Leave,
+    /// Go on with the file of another table: the descriptor.
+    Take { place: MountPlace },
+    /// End what is in flight, flush, take no more.
+    Suspend,
+    /// Take requests again; `anyway`: those that need a key which is wiped fail.
+    Resume { anyway: bool },
+    /// Forget the key.
+    WipeKey,
+    /// Take this key, which follows.
+    SetKey,
+    /// Say what the lines' states are.
+    Status,
+    /// Hide the file, flush, end.
+    End,
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    /// It is open, with this logical block size in bytes.
+    Opened {
+        block: u32,
+    },
+    /// Where the file is; the descriptor is its.
+    Given {
+        place: Box<MountPlace>,
+    },
+    Status {
+        lines: Vec<String>,
+    },
+    Refused {
+        errno: i32,
+        why: String,
+    },
+}

@@ -1,0 +1,298 @@
+//! A table server: a process for one table, which serves it as a file.
+//!
+//! Orders come over the socket that is its stdin. When the back end is gone the table is served on, until its file is unmounted.
+
+mod integrity;
+mod opened;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+use underseal_cipher::Key;
+use underseal_datapath::Mapping;
+use underseal_export::control::Line;
+use underseal_export::fuse::{
+    CarriedMount, FuseConfig, FuseHolder, FuseServer, FuseStopper, MountPlace, MountPoint,
+};
+use underseal_export::net::Socket;
+use underseal_volume::Keyless;
+use underseal_volume::table::TableKey;
+
+use super::orders::{Answer, Order};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use opened::Opened;
+
+/// How long requests may take that are in flight when no more are taken.
+const DRAIN: Duration = Duration::from_secs(120);
+/// How long the back end may take to receive an answer.
+const SOON: Duration = Duration::from_secs(30);
+/// Between two orders.
+const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Serves one table.
+///
+/// # Errors
+/// `Failed` when stdin is no socket of a back end's.
+pub(crate) fn run() -> Result<()> {
+    stay_in_memory();
+    let socket = io::stdin().as_fd().try_clone_to_owned();
+    let socket = socket.map_err(|e| Error::new(Exit::Failed, "stdin cannot be used").because(&e))?;
+    let line = Line::new(Socket::from(socket));
+    let mut server = Server::default();
+    loop {
+        let heard = match line.receive::<Order>(Instant::now() + LONG) {
+            Ok(heard) => heard,
+            Err(e) => return server.alone(&e),
+        };
+        let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
+        line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
+        let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
+        let (answer, fd) = match server.obey(order, heard.fds, &bytes) {
+            Ok(Done { answer, fd }) => (answer, fd),
+            Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
+        };
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        line.send(&answer, &fds, &[], Instant::now() + SOON)?;
+        if ends {
+            // What is left is another server's, or nobody's.
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Writing out what others have in memory must not wait for this process's own pages, nor this process for memory that only it could
+/// free.
+pub(super) fn stay_in_memory() {
+    let locked = mlockall(MlockAllFlags::CURRENT)
+        .and_then(|()| mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT));
+    if let Err(e) = locked {
+        log::warn!("memory is not locked, so its devices should not carry swap: {e}");
+    }
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
+        log::warn!("the kernel was not told that this serves I/O, so its devices should not carry swap: {e}");
+    }
+}
+
+/// What an order leaves.
+struct Done {
+    answer: Answer,
+    fd: Option<OwnedFd>,
+}
+
+impl From<Answer> for Done {
+    fn from(answer: Answer) -> Self {
+        Self { answer, fd: None }
+    }
+}
+
+/// Why an order is refused.
+type Refusal = (Errno, String);
+type Obeyed<T = Done> = std::result::Result<T, Refusal>;
+
+fn refused(errno: Errno) -> impl Fn(Error) -> Refusal {
+    move |e| (errno, e.what())
+}
+
+#[derive(Default)]
+struct Server {
+    opened: Option<Opened>,
+    shown: Option<Shown>,
+    /// What its key was in, while it is wiped.
+    wiped: Option<Keyless>,
+}
+
+/// A table that is shown as a file.
+struct Shown {
+    carried: CarriedMount,
+    holder: FuseHolder,
+    stopper: FuseStopper,
+    serves: JoinHandle<()>,
+}
+
+impl Server {
+    fn obey(&mut self, order: Order, fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
+        match order {
+            Order::Open { devices, read_only, late } => {
+                let text = std::str::from_utf8(bytes.as_bytes());
+                let text = text.map_err(|e| (Errno::INVAL, e.to_string()))?;
+                let opened = Opened::new(text, devices, fds, read_only)?;
+                let opened = if late { opened } else { opened.activate()? };
+                let block = opened.block();
+                self.opened = Some(opened);
+                Ok(Answer::Opened { block }.into())
+            }
+            Order::Show { file } => self.show(&file).map(|()| Answer::Done.into()),
+            Order::Take { place } => self.take(place, fds).map(|()| Answer::Done.into()),
+            Order::Give => self.give(),
+            Order::Keep | Order::Resume { anyway: false } => self.resume(false).map(|()| Answer::Done.into()),
+            Order::Resume { anyway: true } => self.resume(true).map(|()| Answer::Done.into()),
+            Order::Suspend => self.suspend().map(|()| Answer::Done.into()),
+            Order::WipeKey => self.wipe_key().map(|()| Answer::Done.into()),
+            Order::SetKey => self.set_key(bytes).map(|()| Answer::Done.into()),
+            Order::Status => Ok(Answer::Status { lines: self.opened()?.status() }.into()),
+            Order::Leave => Ok(Answer::Done.into()),
+            Order::End => self.end().map(|()| Answer::Done.into()),
+        }
+    }
+
+    fn opened(&self) -> Obeyed<&Opened> {
+        self.opened.as_ref().ok_or((Errno::INVAL, "there is no table".into()))
+    }
+
+    fn mapping(&self) -> Obeyed<&Arc<Mapping>> {
+        self.opened()?.mapping()
+    }
+
+    /// Mounts.
+    fn show(&mut self, file: &Path) -> Obeyed<()> {
+        let mapping = self.mapping()?.clone();
+        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
+        let point = MountPoint::new(file).map_err(failed)?;
+        let server = FuseServer::mount(mapping, &point, &config()).map_err(failed)?;
+        self.shown = Some(Shown::new(server)?);
+        Ok(())
+    }
+
+    /// Goes on with another's mount.
+    fn take(&mut self, place: MountPlace, mut fds: Vec<OwnedFd>) -> Obeyed<()> {
+        if self.mapping().is_err() {
+            let opened = self.opened.take().ok_or((Errno::INVAL, "there is no table".to_owned()))?;
+            self.opened = Some(opened.activate()?);
+        }
+        let mapping = self.mapping()?.clone();
+        let device = fds.pop().ok_or((Errno::INVAL, "there is no descriptor".to_owned()))?;
+        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
+        let point = MountPoint::of_carried(&place).map_err(failed)?;
+        let before = mapping.size();
+        let server = FuseServer::take_over(mapping, &point, CarriedMount { device, place }, &config());
+        let server = server.map_err(failed)?;
+        let tell = server.size_teller();
+        let shown = Shown::new(server)?;
+        shown.holder.go_on();
+        // The kernel asks for the file's attributes again, and has no page of it.
+        if let Some(why) = tell(0, before) {
+            log::warn!("{why}");
+        }
+        self.shown = Some(shown);
+        Ok(())
+    }
+
+    fn give(&mut self) -> Obeyed {
+        self.suspend()?;
+        let opened = self.opened()?;
+        opened.close().map_err(refused(Errno::IO))?;
+        let shown = self.shown.as_ref().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
+        let fd = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
+        let place = Box::new(shown.carried.place.clone());
+        Ok(Done { answer: Answer::Given { place }, fd: Some(fd) })
+    }
+
+    /// What the kernel has handed out is answered, the rest stays with it; and all that was written is on disk.
+    fn suspend(&mut self) -> Obeyed<()> {
+        let mapping = self.mapping()?.clone();
+        if mapping.is_stopped() {
+            return Ok(());
+        }
+        if let Some(shown) = &self.shown {
+            shown.holder.hold(Instant::now() + DRAIN).map_err(|e| {
+                shown.holder.go_on();
+                refused(Errno::BUSY)(e.into())
+            })?;
+        }
+        mapping.suspend(DRAIN).map_err(|e| {
+            self.shown.iter().for_each(|shown| shown.holder.go_on());
+            refused(Errno::IO)(e.into())
+        })
+    }
+
+    fn resume(&mut self, anyway: bool) -> Obeyed<()> {
+        let mapping = self.mapping()?.clone();
+        if !mapping.is_stopped() {
+            return Ok(());
+        }
+        if anyway {
+            mapping.release();
+        } else {
+            mapping.resume().map_err(|e| refused(Errno::AGAIN)(e.into()))?;
+        }
+        self.shown.iter().for_each(|shown| shown.holder.go_on());
+        Ok(())
+    }
+
+    fn wipe_key(&mut self) -> Obeyed<()> {
+        let mapping = self.mapping()?.clone();
+        let Some(volume) = mapping.volume() else { return Ok(()) };
+        let keyless = volume.without_key().map_err(|e| refused(Errno::INVAL)(e.into()))?;
+        drop(volume);
+        mapping.wipe_key().map_err(|e| refused(Errno::INVAL)(e.into()))?;
+        self.wiped = Some(keyless);
+        self.opened.iter_mut().for_each(Opened::forget_keys);
+        Ok(())
+    }
+
+    fn set_key(&mut self, word: &Key) -> Obeyed<()> {
+        let invalid = |e: underseal_volume::Error| refused(Errno::INVAL)(e.into());
+        let word = std::str::from_utf8(word.as_bytes()).map_err(|e| (Errno::INVAL, e.to_string()))?;
+        let key = TableKey::parse(word).and_then(|key| key.bytes()).map_err(invalid)?;
+        let mapping = self.mapping()?.clone();
+        let present = mapping.volume().map(|volume| volume.without_key()).transpose().map_err(invalid)?;
+        let keyless = present.as_ref().or(self.wiped.as_ref());
+        let keyless = keyless.ok_or((Errno::INVAL, "it had no key when it was loaded".to_owned()))?;
+        let volume = keyless.with_key(&key).map_err(invalid)?;
+        mapping.replace_volume(volume).map_err(|e| refused(Errno::INVAL)(e.into()))?;
+        self.wiped = None;
+        Ok(())
+    }
+
+    /// Unmounts, flushes and closes.
+    fn end(&mut self) -> Obeyed<()> {
+        if let Some(shown) = self.shown.take() {
+            shown.stopper.stop();
+            if shown.serves.join().is_err() {
+                log::error!("the thread that served the table has panicked");
+            }
+        }
+        let Ok(mapping) = self.mapping().cloned() else { return Ok(()) };
+        // The key may be wiped: nothing was written since.
+        let flushed = if mapping.is_stopped() { Ok(()) } else { mapping.suspend(DRAIN) };
+        let closed = self.opened()?.close().map_err(refused(Errno::IO));
+        mapping.let_go();
+        flushed.map_err(|e| refused(Errno::IO)(e.into())).and(closed)
+    }
+
+    /// Serves on without a back end.
+    fn alone(mut self, why: &underseal_export::Error) -> Result<()> {
+        let Some(shown) = self.shown.take() else { return Ok(()) };
+        log::warn!("the back end is gone ({}): the table is served on", underseal_error::with_causes(why));
+        let _ = shown.serves.join();
+        self.end().map_err(|(_, why)| Error::new(Exit::Lost, why))
+    }
+}
+
+impl Shown {
+    fn new(server: FuseServer) -> Obeyed<Self> {
+        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
+        let (carried, holder, stopper) =
+            (server.carried().map_err(failed)?, server.holder(), server.stopper());
+        let serve = move || {
+            if let Err(e) = server.run() {
+                log::error!("{}", Error::from(e).what());
+            }
+        };
+        let serves = thread::Builder::new().name("serves".into()).spawn(serve);
+        let serves = serves.map_err(|e| (Errno::AGAIN, e.to_string()))?;
+        Ok(Self { carried, holder, stopper, serves })
+    }
+}
+
+/// The kernel keeps the block device's pages; it is not to keep the file's as well, which would be another table's one day.
+fn config() -> FuseConfig {
+    FuseConfig { cache: false, ..FuseConfig::default() }
+}

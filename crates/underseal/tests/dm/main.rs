@@ -1,0 +1,17 @@
+//! Debian's own cryptsetup and dmsetup over a device mapper that is not the kernel's.
+//!
+//! ```text
+//!   mapper.rs      a device mapper of a test's own: `underseal dm run` with a folder of its own
+//!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
+//!   dmsetup.rs     what dmsetup prints, and tables that take the place of others
+//!   faults.rs      hostile callers, processes that are killed
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod cryptsetup;
+mod dmsetup;
+mod faults;
+mod mapper;

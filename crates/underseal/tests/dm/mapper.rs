@@ -1,0 +1,105 @@
+//! A device mapper of a test's own.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Signal, kill_process};
+
+use crate::support::mounts::{cannot_mount, skip};
+use crate::support::{Scratch, output, tool};
+
+/// A device mapper, whose names begin with its own letters: /dev/mapper is everybody's.
+pub(crate) struct Mapper {
+    pub(crate) scratch: Scratch,
+    prefix: String,
+    /// dmsetup removes what it does not know from /dev/mapper, which all share: one mapper at a time. Dropped last.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Mapper {
+    /// None, with a word about it, where there can be none.
+    pub(crate) fn new() -> Option<Self> {
+        if let Some(why) = cannot_mount() {
+            skip("a device mapper in userspace", why);
+            return None;
+        }
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let prefix = format!("us{}-{}", std::process::id(), fastrand::u32(..));
+        Some(Self { scratch: Scratch::new(), prefix, _turn: turn })
+    }
+
+    /// A device's name.
+    pub(crate) fn name(&self, of: &str) -> String {
+        format!("{}-{of}", self.prefix)
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.scratch.path("dm")
+    }
+
+    /// A command that sees the device mapper. It is ended when it takes too long.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = tool("timeout");
+        command.args(["--kill-after=5", "200", env!("CARGO_BIN_EXE_underseal"), "dm", "run", "--folder"]);
+        command.arg(self.folder()).args(words).env("UNDERSEAL_DM_LIBRARY", library());
+        command
+    }
+
+    /// Runs a script of the shell's, whose `$N` is the prefix of names and whose folder is the test's.
+    #[track_caller]
+    pub(crate) fn script(&self, script: &str) -> String {
+        let output = self.try_script(script);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{script}\n{}\n{out}{err}\n{}", output.status, self.log());
+        out.into_owned()
+    }
+
+    pub(crate) fn try_script(&self, script: &str) -> Output {
+        let mut command = self.command(&["sh", "-euc", script]);
+        output(command.env("N", &self.prefix).current_dir(self.scratch.folder()))
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder().join("log")).unwrap_or_default()
+    }
+
+    /// The back end's process.
+    pub(crate) fn back_end(&self) -> Option<rustix::process::Pid> {
+        let socket = UnixStream::connect(self.folder().join("control")).ok()?;
+        Some(socket_peercred(&socket).unwrap().pid)
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        for mount in fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines() {
+            let path = mount.split(' ').nth(1).unwrap_or_default();
+            if Path::new(path).starts_with(self.scratch.folder()) && !path.contains("/dm/") {
+                let _ = output(tool("umount").args(["--lazy", path]));
+            }
+        }
+        if self.back_end().is_some() {
+            let _ = output(&mut self.command(&["dmsetup", "remove_all", "--force"]));
+        }
+        if let Some(pid) = self.back_end() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The library, which cargo builds for no other crate.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--offline", "--package", "underseal-dm-preload"]);
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+        assert!(built.success(), "the library is not built");
+        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("debug/libunderseal_dm.so")
+    })
+}
