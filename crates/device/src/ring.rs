@@ -184,10 +184,7 @@ impl Ring {
     /// # Errors
     /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
-        let mut builder = IoUring::builder();
-        // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
-        builder.setup_clamp().setup_coop_taskrun().setup_single_issuer();
-        let ring = restrictions::build(&builder, entries.next_power_of_two());
+        let ring = restrictions::build(entries.next_power_of_two(), true, |_| Ok(()));
         // Kernels before 6.0 do not know the two hints.
         let is_unknown = ring.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
         if is_unknown { Self::passed_on(entries) } else { Self::made(ring) }
@@ -198,7 +195,7 @@ impl Ring {
     /// # Errors
     /// As there.
     pub(crate) fn passed_on(entries: u32) -> Result<Self> {
-        Self::made(restrictions::build(IoUring::builder().setup_clamp(), entries.next_power_of_two()))
+        Self::made(restrictions::build(entries.next_power_of_two(), false, |_| Ok(())))
     }
 
     fn made(ring: io::Result<IoUring>) -> Result<Self> {

@@ -22,9 +22,8 @@ impl Signal {
     /// # Errors
     /// When it is no eventfd, or the kernel has no ring to give.
     pub fn new(event: impl AsFd) -> io::Result<Self> {
-        let ring = restrictions::build_with(&IoUring::builder(), 1, &[opcode::Nop::CODE], |ring| {
-            ring.submitter().register_eventfd(event.as_fd().as_raw_fd())
-        })?;
+        let event = event.as_fd().as_raw_fd();
+        let ring = restrictions::build(1, false, |ring| ring.submitter().register_eventfd(event))?;
         Ok(Self { ring })
     }
 

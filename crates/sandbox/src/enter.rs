@@ -6,7 +6,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::seccomp::{self, Refusal, violations};
 use crate::threads::{self, Failed, Steps};
-use crate::{Needs, State, capabilities, helper, landlock, mark};
+use crate::{Needs, Rings, State, capabilities, helper, landlock, mark};
 
 /// Takes away from every thread of this process, and from those to come, all that is not needed. What cannot be taken away, or
 /// is not known to this kernel, is told once, and the server goes on: it keeps no more than it would have anyway.
@@ -30,6 +30,17 @@ pub fn enter(needs: &Needs) -> State {
         let silent = seccomp::filters(needs, Refusal::Silent)?;
         violations::listen().map_err(|e| e.to_string())?;
         Ok((filters, silent))
+    });
+    let mut rings = needs.rings;
+    let filters = filters.and_then(|filters| {
+        if rings != Rings::OfHelper {
+            return Ok(filters);
+        }
+        let Err(why) = helper::rings::hand_over() else { return Ok(filters) };
+        missing.push(format!("restrictions of rings that it makes itself ({why})"));
+        rings = Rings::Any;
+        let needs = Needs { rings, ..needs.clone() };
+        Ok((seccomp::filters(&needs, Refusal::Told)?, seccomp::filters(&needs, Refusal::Silent)?))
     });
     let filters = filters.map_err(|why| missing.push(format!("seccomp ({why})")));
     let (filters, silent) = filters.unwrap_or_default();
@@ -55,6 +66,7 @@ pub fn enter(needs: &Needs) -> State {
         no_new_privileges: !failed.has(Failed::NO_NEW_PRIVILEGES),
         landlock: rules.map(|rules| rules.version).filter(|_| !failed.has(Failed::LANDLOCK)),
         seccomp: has_filters && !failed.has(Failed::SECCOMP),
+        rings: has_filters && !failed.has(Failed::SECCOMP) && rings != Rings::Any,
         any_port: needs.cluster,
         missing,
     };

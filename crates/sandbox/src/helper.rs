@@ -8,12 +8,14 @@
 //!            errno, length, words           <----
 //!            a message: what is asked       ---->             removes a file, opens the log again, connects to a server:
 //!            errno, a descriptor            <----             those of the sealed list                    helper/files.rs
+//!            a message: what ring           ---->             makes a ring, with its restrictions         helper/rings.rs
 //! ```
 //!
-//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its caller, fusermount3. The two
+//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its caller, fusermount3. The
 //! sockets have a thread each in the helper, as unmounting writes back what is dirty, and that can stand still.
 
 pub(crate) mod files;
+pub(crate) mod rings;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -26,6 +28,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
+use self::rings::RingMaker;
+use crate::capabilities;
 use crate::threads::{self, Steps};
 
 /// The server's end.
@@ -33,6 +37,7 @@ use crate::threads::{self, Steps};
 pub struct Helper {
     mount: Mutex<UnixStream>,
     files: Mutex<OwnedFd>,
+    rings: Option<Mutex<OwnedFd>>,
 }
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -79,24 +84,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_WORDS: usize = 4096;
 
 impl Helper {
-    /// Forks the process. There must be no other thread yet.
+    /// Forks the process. There must be no other thread yet. `rings` makes the rings of a server that needs any.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn start(mount: Option<OfMount<'_>>) -> io::Result<()> {
+    pub fn start(mount: Option<OfMount<'_>>, rings: Option<RingMaker>) -> io::Result<()> {
         let (ours, its) = UnixStream::pair()?;
         let (our_files, its_files) = files::pair()?;
+        let (our_rings, its_rings) = rings.map(|_| files::pair()).transpose()?.unzip();
         // SAFETY: this is the only thread, by the caller's promise, so the child has the whole process's state and may go on
         // as the parent would have.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                drop((ours, our_files));
+                drop((ours, our_files, our_rings));
                 let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     let keeps = mount.as_ref().map_or(&[][..], |mount| mount.keeps);
                     let keeps = keeps.iter().map(AsRawFd::as_raw_fd);
-                    alone(keeps.chain([its.as_raw_fd(), its_files.as_raw_fd()]).collect(), mount.is_some())?;
+                    let sockets = [Some(its.as_raw_fd()), Some(its_files.as_raw_fd())];
+                    let sockets = sockets.into_iter().chain([its_rings.as_ref().map(AsRawFd::as_raw_fd)]);
+                    alone(keeps.chain(sockets.flatten()).collect(), mount.is_some())?;
                     thread::scope(|scope| {
+                        if let Some((socket, make)) = its_rings.zip(rings) {
+                            thread::Builder::new()
+                                .spawn_scoped(scope, move || rings::serve(&socket, make))?;
+                        }
                         if let Some(mount) = &mount {
                             thread::Builder::new().spawn_scoped(scope, || serve(its, mount.answer))?;
                         }
@@ -108,8 +120,9 @@ impl Helper {
                 unsafe { libc::_exit(i32::from(!matches!(ended, Ok(Ok(()))))) }
             }
             _ => {
-                drop((its, its_files));
-                let helper = Self { mount: Mutex::new(ours), files: Mutex::new(our_files) };
+                drop((its, its_files, its_rings));
+                let rings = our_rings.map(Mutex::new);
+                let helper = Self { mount: Mutex::new(ours), files: Mutex::new(our_files), rings };
                 // A second one would be for a second mount, which no server has.
                 HELPER.set(helper).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
@@ -210,6 +223,8 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
         // was read is closed already, and nothing was opened since.
         unsafe { libc::close(fd) };
     }
+    // Its rings count as locked memory before Linux 5.12.
+    capabilities::keep_locking();
     let sets = rustix::thread::capabilities(None)?;
     let is_root = sets.effective.contains(CapabilitySet::SYS_ADMIN);
     // A user unmounts with a program that has more privileges than its caller.

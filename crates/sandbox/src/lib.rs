@@ -10,7 +10,8 @@
 //!     +-- seccomp.rs        which system calls can be made; what becomes of the others
 //!     +-- threads.rs        every thread of the process takes the steps itself, in a signal handler
 //!
-//!   helper.rs        a process forked before all that, which unmounts, removes, reopens and connects when it is asked to
+//!   helper.rs        a process forked before all that, which unmounts, removes, reopens, connects and makes rings when it is
+//!                    asked to
 //!   mark.rs          how other processes tell that this one is in its sandbox
 //!   state.rs         what is in force, for `status`
 //! ```
@@ -37,7 +38,8 @@ pub use enter::enter;
 pub use helper::files::{
     Target, connect_to, connect_to_syslog, open_log, remove, will_connect, will_open_log, will_remove,
 };
+pub use helper::rings::{RingMade, RingMaker, RingRequest, ring, will_give_commands};
 pub use helper::{Asked, Helper, IDENTITY, OfMount};
 pub use mark::is_inside;
-pub use needs::Needs;
+pub use needs::{Needs, Rings};
 pub use state::State;

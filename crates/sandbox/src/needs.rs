@@ -29,4 +29,18 @@ pub struct Needs {
     pub tree: Option<PathBuf>,
     /// Device nodes are made in that folder, and opened there.
     pub devices: bool,
+    /// io_uring: which rings are made later.
+    pub rings: Rings,
+}
+
+/// Which rings (io_uring) a server makes once it is in its sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rings {
+    /// None: the system calls for rings fail.
+    #[default]
+    None,
+    /// Those that the [helper](crate::Helper) makes, with restrictions.
+    OfHelper,
+    /// Any: the kernel, before 5.10, restricts none.
+    Any,
 }

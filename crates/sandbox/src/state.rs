@@ -13,6 +13,8 @@ pub struct State {
     pub landlock: Option<u32>,
     /// System calls that are not needed fail.
     pub seccomp: bool,
+    /// No ring can be made but with restrictions.
+    pub rings: bool,
     /// Connections go to any port: only a cluster knows which machine has the data.
     pub any_port: bool,
     /// What could not be had, and why.

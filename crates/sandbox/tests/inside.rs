@@ -197,7 +197,7 @@ fn files() {
     {
         fs::write(at(name), name).unwrap();
     }
-    Helper::start(None).unwrap();
+    Helper::start(None, None).unwrap();
     for name in ["sockets/s", "logs/pid"] {
         will_remove(&at(name));
     }
@@ -242,7 +242,7 @@ fn a_file_that_took_a_listed_one_s_place_stays() {
         let scratch = tempfile::tempdir().unwrap();
         let (path, aside) = (scratch.path().join("s"), scratch.path().join("aside"));
         fs::write(&path, "").unwrap();
-        Helper::start(None).unwrap();
+        Helper::start(None, None).unwrap();
         will_remove(&path);
         fs::rename(&path, &aside).unwrap();
         fs::write(&path, "another").unwrap();
@@ -320,7 +320,7 @@ fn another_process_tells_that_this_one_is_inside() {
     alone("another_process_tells_that_this_one_is_inside", || {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(!is_inside(own).unwrap());
-        Helper::start(None).unwrap();
+        Helper::start(None, None).unwrap();
         whole(&enter(&Needs::default()));
         assert!(is_inside(own).unwrap());
         let raised = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -346,7 +346,7 @@ fn another_user_s_files_stay_within_reach() {
             fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
             chown(path, Some(1234), Some(1234)).unwrap();
         }
-        Helper::start(None).unwrap();
+        Helper::start(None, None).unwrap();
         will_remove(&socket);
         let state = enter(&Needs { images: vec![image.clone()], ..Needs::default() });
         whole(&state);
@@ -446,7 +446,7 @@ fn a_helper_that_fails_without_a_word_has_failed() {
             }
             Err(io::Error::other(""))
         };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
         let helper = Helper::get().unwrap();
         assert_eq!(helper.unmount(false).unwrap_err().to_string(), "");
         for _ in 0..2 {
@@ -463,7 +463,7 @@ fn who_ends_the_process_waits_for_no_unmounting_that_stands_still() {
             thread::sleep(Duration::from_secs(60));
             Ok(())
         };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
         let (begins, begun) = mpsc::channel();
         thread::spawn(move || {
             begins.send(()).unwrap();
@@ -482,7 +482,7 @@ fn a_lower_server_is_reached_again_and_no_other() {
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (lower, other) = (listen(), listen());
         let (to, elsewhere) = [&lower, &other].map(|one| Target::Tcp(one.local_addr().unwrap())).into();
-        Helper::start(None).unwrap();
+        Helper::start(None, None).unwrap();
         will_connect(to);
         whole(&enter(&Needs::default()));
         let (_socket, _) = connect_to(to).unwrap();
@@ -539,7 +539,7 @@ fn the_helper_does_what_it_is_asked_and_holds_nothing() {
                 |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
             Err(io::Error::other(format!("{open} {} {}", of("CapEff:"), of("NoNewPrivs:"))))
         };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
         let helper = Helper::get().unwrap();
         whole(&enter(&Needs::default()));
         assert_eq!(errno(helper.unmount(true)), Some(Errno::BUSY));

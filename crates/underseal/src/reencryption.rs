@@ -8,7 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, FileDevice, OpenOptions, open_again};
@@ -31,9 +31,13 @@ pub(crate) struct Place {
     pub(crate) kept: Kept,
     /// To change how far it is, or to look at it.
     to: LockTo,
+    /// Users read and write the volume meanwhile.
+    is_open: bool,
     /// A sync failed: what was written before may be in memory only, and be read as if all were well.
     sync_failed: Arc<AtomicBool>,
-    /// Keeps others from reencrypting it, from when it is known to be in the middle until it is done.
+    /// Keeps others from reencrypting an open LUKS2 volume as if it were closed, for as long as this is there.
+    open: OnceLock<ReencryptionLock>,
+    /// Keeps others from going on with it, from when it is known to be in the middle until it is done.
     lock: Mutex<Option<ReencryptionLock>>,
 }
 
@@ -116,18 +120,29 @@ impl Where {
 }
 
 impl Place {
+    /// Of a volume that nobody uses.
     pub(crate) fn new(data: Where, kept: Kept) -> Self {
-        Self { data, kept, to: LockTo::Change, sync_failed: Arc::default(), lock: Mutex::default() }
+        Self {
+            data,
+            kept,
+            to: LockTo::Change,
+            is_open: false,
+            sync_failed: Arc::default(),
+            open: OnceLock::new(),
+            lock: Mutex::default(),
+        }
     }
 
-    /// One of which nothing is changed.
-    pub(crate) fn only_read(data: Where, kept: Kept) -> Self {
-        Self { to: LockTo::Read, ..Self::new(data, kept) }
+    /// Of a volume that this process opens for its users.
+    pub(crate) fn open(data: Where, kept: Kept, read_only: bool) -> Self {
+        let to = if read_only { LockTo::Read } else { LockTo::Change };
+        Self { to, is_open: true, ..Self::new(data, kept) }
     }
 
-    /// Keeps others from reencrypting what is read as it stands, as long as this is there.
-    pub(crate) fn into_lock(self) -> Option<ReencryptionLock> {
-        self.lock.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// What keeps others from reencrypting the open volume, for as long as it is there.
+    pub(crate) fn into_locks(self) -> Vec<ReencryptionLock> {
+        let lock = self.lock.into_inner().unwrap_or_else(PoisonError::into_inner);
+        lock.into_iter().chain(self.open.into_inner()).collect()
     }
 
     /// All of it is new.
@@ -136,6 +151,33 @@ impl Place {
         if let Kept::State(_, Some(marker)) = &self.kept {
             marker.is_over();
         }
+    }
+
+    /// It has ended otherwise: where the header has forgotten the reencryption, others may begin one.
+    pub(crate) fn has_failed(&self) {
+        let is_over = || {
+            let (on, _) = self.bytes().ok()?;
+            Some(status_of(&Header::read(&*on).ok()?).ok()?.is_none())
+        };
+        if matches!(self.kept, Kept::Header { .. }) && is_over() == Some(true) {
+            *self.lock() = None;
+        }
+    }
+
+    /// Keeps other programs from reencrypting an open LUKS2 volume as if it were closed, from now on.
+    ///
+    /// # Errors
+    /// `Busy` while one does.
+    pub(crate) fn keep_open(&self, header: &Header) -> underseal_volume::Result<()> {
+        if self.is_open
+            && self.open.get().is_none()
+            && let Header::Luks2(_) = header
+            && let Some(lock) = ReencryptionLock::take(header.uuid(), LockTo::Read)?
+        {
+            // One thread opens a volume.
+            let _ = self.open.set(lock);
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ReencryptionLock>> {
@@ -157,7 +199,9 @@ impl Place {
     fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
-            *lock = ReencryptionLock::take(header.uuid(), self.to)?;
+            let take =
+                if self.is_open { ReencryptionLock::take_turn } else { ReencryptionLock::take };
+            *lock = take(header.uuid(), self.to)?;
         }
         Ok(lock)
     }
@@ -318,19 +362,34 @@ impl Stood {
     }
 }
 
-/// A header that was read some time ago, as it is now. Where it says that a reencryption is under way nobody else goes on with that
-/// from now on; until now somebody may have.
+/// A header that was read some time ago, as it is now. From now on nobody reencrypts the open volume as if it were closed, and
+/// where the header says that a reencryption is under way nobody else goes on with that; until now somebody may have. `key` is what the
+/// older header was unlocked with.
 ///
 /// # Errors
-/// `InUse` when somebody else goes on with it, or has brought it to its end; the header's.
-pub(crate) fn held(header: Header, on: &(dyn Target + Sync), place: &Place) -> Result<Header> {
-    if status_of(&header)?.is_none() {
+/// `InUse` when another program reencrypts the volume, or has begun or ended that; the header's.
+pub(crate) fn held(
+    header: Header,
+    on: &(dyn Target + Sync),
+    key: &VolumeKey,
+    place: &Place,
+) -> Result<Header> {
+    if !matches!(header, Header::Luks2(_)) {
         return Ok(header);
     }
-    drop(place.hold(&header)?);
+    place.keep_open(&header)?;
+    let under_way = status_of(&header)?.is_some();
+    if under_way {
+        drop(place.hold(&header)?);
+    }
     let now = Header::read(on)?;
-    if status_of(&now)?.is_none() {
-        let what = "somebody else has brought the volume's reencryption to its end just now";
+    let is_other = now.uuid() != header.uuid() || status_of(&now)?.is_some() != under_way;
+    // Each change has a number; another key may be under the number of the old one.
+    let is_its_key = now.info().epoch == header.info().epoch
+        || under_way
+        || now.key_check(key).and_then(|check| check.confirm(key.key())).is_ok();
+    if is_other || !is_its_key {
+        let what = "another program has begun or ended a reencryption of the volume just now";
         return Err(Error::new(Exit::InUse, what).with_remedy("try again"));
     }
     Ok(now)

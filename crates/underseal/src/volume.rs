@@ -43,8 +43,10 @@ pub(crate) struct Opened {
     pub(crate) known: Known,
     /// What it can be reencrypted with while it is open.
     pub(crate) inside: Option<Inside>,
-    /// Where it cannot, and is in the middle of it: nobody else goes on with that as long as this is there.
-    pub(crate) lock: Option<ReencryptionLock>,
+    /// It is in the middle of a reencryption, and cannot be reencrypted while it is open.
+    pub(crate) unfinished: bool,
+    /// Where it cannot be reencrypted: nobody else does it as long as these are there.
+    pub(crate) locks: Vec<ReencryptionLock>,
     /// What lies between it and its devices: to be closed at the end.
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
     /// Its image, where that is a file or block device and all that it lies on.
@@ -89,8 +91,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let size = lower.geometry().size;
     let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
-    let new = if access.read_only { Place::only_read } else { Place::new };
-    let place = new(lower.again(), kept);
+    let place = Place::open(lower.again(), kept, access.read_only);
     let image = if let Lower::File(image) = &lower { Some(image.clone()) } else { None };
     let device = lower.into_device();
     let Unlocked { volume, format, known, stood, layer } = match args.kind {
@@ -107,9 +108,10 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     // Pages of a block device that were read before direct writes end may stay as they were: nobody reads beside those.
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct && layer.is_none();
-    let (inside, lock) = match can_reencrypt {
-        true => (Some(Inside { place, stood }), None),
-        false => (None, place.into_lock()),
+    let unfinished = !can_reencrypt && stood.is_some();
+    let (inside, locks) = match can_reencrypt {
+        true => (Some(Inside { place, stood }), Vec::new()),
+        false => (None, place.into_locks()),
     };
     let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
@@ -124,7 +126,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
-    Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect(), image })
+    let layers = layer.into_iter().collect();
+    Ok(Opened { mapping, lower, opened, known, inside, unfinished, locks, layers, image })
 }
 
 /// Opens a volume of another system.
@@ -195,19 +198,20 @@ pub(crate) fn go_on(
     let options = args.lower.options(read_only);
     let apart = args.header.as_ref().map(|path| Where::open(path, read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
-    let place = if read_only { Place::only_read } else { Place::new };
     let same = |of: &std::fs::Metadata| (of.dev(), of.ino());
     let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
     if !matches!((&there, &open), (Ok(there), Ok(open)) if same(there) == same(open)) {
         let what = format!("{}: that is no longer the name of the open image", args.image.display());
         return Err(Error::new(Exit::Failed, what).with_remedy("give it its name back"));
     }
-    let place = place(lower.again(), kept);
+    let place = Place::open(lower.again(), kept, read_only);
     let check = match opened.format {
         Format::Luks1 | Format::Luks2 => {
             let (on, _) = place.bytes()?;
             let name = args.header.as_ref().unwrap_or(&args.image);
             let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
+            // Beside the process that has it open now.
+            place.keep_open(&header).map_err(|e| e.in_file(name))?;
             let unlock = UnlockOptions { allow_null: args.allow_null, ..UnlockOptions::default() };
             let key = header.volume_key(Key::new(key.as_bytes())?, &unlock).map_err(|e| e.in_file(name))?;
             Some(header.key_check(&key).map_err(|e| e.in_file(name))?)
@@ -216,12 +220,16 @@ pub(crate) fn go_on(
     };
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = opened.format == Format::Luks2 && !read_only && !is_direct;
-    let inside = can_reencrypt.then_some(Inside { place, stood: None });
+    let (inside, locks) = match can_reencrypt {
+        true => (Some(Inside { place, stood: None }), Vec::new()),
+        false => (None, place.into_locks()),
+    };
     let known = Known { check, size, key: Some(Arc::new(key)) };
     let image_now = Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string());
     let lower = [Some(&image_now), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let mapping = Mapping::new(volume, image.clone() as Arc<dyn Device>)?;
-    Ok(Opened { mapping, lower, opened, known, inside, lock: None, layers: Vec::new(), image: Some(image) })
+    let (layers, image) = (Vec::new(), Some(image));
+    Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })
 }
 
 fn is_block_device(path: &Path) -> bool {
@@ -278,7 +286,7 @@ fn luks_volume(
         }
     };
     // Making the key took time.
-    header = reencryption::held(header, on, place).map_err(|e| e.within(name.display()))?;
+    header = reencryption::held(header, on, &key, place).map_err(|e| e.within(name.display()))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
         header =
@@ -302,6 +310,10 @@ fn luks_volume(
     let known = Known { check: Some(check), size: header.data_size(), key: kept };
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
+    // A digest that is held to is of the header as it is.
+    if !access.read_only && args.trust.header_digest.is_none() {
+        wipe_unwiped(&mut header, on, name);
+    }
     let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
     let stood =
         reencryption::stood(&header, on, &key, (place, data_size))?.map(|stood| (stood, Keys::Luks(key)));
@@ -370,6 +382,16 @@ pub(crate) fn plain_key(secret: &Secret<'_>, hash: &PassphraseHash, key_size: us
     }
     key.truncate(key_size);
     Ok(key)
+}
+
+/// Wipes what a reencryption that was cut off at its end has left among the keyslots.
+fn wipe_unwiped(header: &mut Header, on: &dyn Target, name: &Path) {
+    let shown = name.display();
+    match header.wipe_unwiped(on) {
+        Ok(false) => {}
+        Ok(true) => log::warn!("{shown}: wiped what a reencryption had left among the keyslots"),
+        Err(e) => log::warn!("{shown}: what a reencryption left among the keyslots is not wiped yet: {e}"),
+    }
 }
 
 /// Tells of a damaged copy of the header, and writes it again where that is allowed.

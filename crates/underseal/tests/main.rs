@@ -7,6 +7,7 @@
 //!   nbd_lower  rbd  faults          NBD servers and Ceph below; what goes wrong around a server
 //!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: without a mount, mounted, with power cuts, beside the kernel's
 //!   foreign                         TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES
+//!   hostile                         code that has taken a server over, in its sandbox
 //!   kernel                          dm-crypt and dm-integrity of a real kernel, in a guest
 //!
 //!   support   what all share: programs, scratch folders, volumes, servers, mounts
@@ -30,6 +31,9 @@ mod foreign;
 mod front;
 mod fuse;
 mod host;
+// The registers that hostile code sets are this processor's.
+#[cfg(target_arch = "x86_64")]
+mod hostile;
 mod kernel;
 mod nbd_lower;
 mod rbd;

@@ -173,6 +173,17 @@ impl Header {
         }
     }
 
+    /// Wipes what an earlier change of a LUKS2 header was cut off before wiping; see [`luks2::Header::wipe_unwiped`].
+    ///
+    /// # Errors
+    /// Its.
+    pub fn wipe_unwiped(&mut self, on: &(impl Target + ?Sized)) -> Result<bool> {
+        match self {
+            Self::Luks1(_) => Ok(false),
+            Self::Luks2(header) => header.wipe_unwiped(on),
+        }
+    }
+
     /// The UUID, if the header holds one.
     pub fn uuid(&self) -> Option<Uuid> {
         match self {

@@ -18,6 +18,9 @@ use crate::{Error, ErrorKind, Result};
 /// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The last of the programs that share a lock has it alone for a moment, to remove its name.
+const RELEASE: Duration = Duration::from_millis(100);
+
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The folder of cryptsetup's lock files.
@@ -88,40 +91,64 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
-/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end, and while it is opened. Held until
-/// dropped: to change how far it is, or to read the volume while nobody does.
+/// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume in the middle of a reencryption. Held until
+/// dropped. It is one lock for all volumes with the same UUID.
+///
+/// | program | cryptsetup's lock | the turn, a lock of this project |
+/// | --- | --- | --- |
+/// | reencrypts a closed volume; cryptsetup does so, too | alone | |
+/// | has a volume open | shared | |
+/// | has a volume open in the middle of a reencryption, for reading | shared | shared |
+/// | reencrypts a volume that is open, or begins to | shared | alone |
+///
+/// So no program reencrypts a closed volume that is open somewhere, and one program at a time reencrypts an open volume.
 #[derive(Debug)]
 pub struct ReencryptionLock {
+    // Given back before the other.
+    _turn: Option<NamedLock>,
     lock: NamedLock,
 }
 
 impl ReencryptionLock {
-    /// Takes it, or refuses at once; none where this user cannot take it, as cryptsetup could not, or the volume has no UUID.
+    /// Takes cryptsetup's lock, or refuses without waiting for its end: shared to have the volume open, alone to reencrypt it while it is closed. None where
+    /// this user cannot take the lock, as cryptsetup could not, or the volume has no UUID.
     ///
     /// # Errors
-    /// `Busy` when somebody else has it.
+    /// `Busy` when another program has it.
     pub fn take(uuid: Option<Uuid>, to: LockTo) -> Result<Option<Self>> {
         let Some(uuid) = uuid else { return Ok(None) };
-        let cannot =
-            |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
-        let path = Self::path_of(uuid);
-        match NamedLock::attempt(&path, to) {
-            Ok(Some(lock)) => Ok(Some(Self { lock })),
-            Ok(None) => {
-                let context = "this volume is being reencrypted already, or is open in the middle of it; wait until that ends, or \
-                               end it";
-                Err(Error::new(ErrorKind::Busy, context))
+        let held = match to {
+            LockTo::Read => {
+                "another program reencrypts this volume, or a copy of it; wait until that ends, or end it"
             }
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                ) =>
-            {
-                Ok(None)
+            LockTo::Change => {
+                "this volume, or a copy of it with the same UUID, is open or is being reencrypted; close it, or wait until \
+                 the reencryption ends"
             }
-            Err(e) => Err(cannot(e)),
-        }
+        };
+        let lock = attempt(&Self::path_of(uuid), to, held)?;
+        Ok(lock.map(|lock| Self { lock, _turn: None }))
+    }
+
+    /// Takes the locks of a program that reencrypts an open volume (`LockTo::Change`), or reads one in the middle of a reencryption: that
+    /// is its server, or begins what its server does.
+    ///
+    /// # Errors
+    /// As [`ReencryptionLock::take`].
+    pub fn take_turn(uuid: Option<Uuid>, to: LockTo) -> Result<Option<Self>> {
+        let Some(shared) = Self::take(uuid, LockTo::Read)? else { return Ok(None) };
+        let mut name = shared.lock.path().as_os_str().to_owned();
+        name.push("-underseal");
+        let held = "this volume is being reencrypted already, or is open in the middle of it; wait until that ends, or \
+                    end it";
+        let turn = attempt(Path::new(&name), to, held)?;
+        Ok(turn.map(|turn| Self { _turn: Some(turn), ..shared }))
+    }
+
+    /// The locks of a program that begins a reencryption of a volume that is open, or closed.
+    pub(crate) fn of_start(uuid: Option<Uuid>, is_open: bool) -> Result<Option<Self>> {
+        let take = if is_open { Self::take_turn } else { Self::take };
+        take(uuid, LockTo::Change)
     }
 
     /// Whether it is this volume's.
@@ -131,6 +158,23 @@ impl ReencryptionLock {
 
     fn path_of(uuid: Uuid) -> PathBuf {
         Path::new(FOLDER).join(format!("LN_LUKS2-reencryption-{uuid}"))
+    }
+}
+
+/// The lock under this name; none where this user cannot take it.
+fn attempt(path: &Path, to: LockTo, held: &str) -> Result<Option<NamedLock>> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let start = Instant::now();
+    loop {
+        match NamedLock::attempt(path, to) {
+            Ok(Some(lock)) => return Ok(Some(lock)),
+            Ok(None) if start.elapsed() < RELEASE => std::thread::sleep(PAUSE),
+            Ok(None) => return Err(Error::new(ErrorKind::Busy, held)),
+            Err(e) if matches!(e.kind(), PermissionDenied | ReadOnlyFilesystem) => return Ok(None),
+            Err(e) => {
+                return Err(Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e));
+            }
+        }
     }
 }
 
@@ -216,5 +260,34 @@ mod tests {
         assert_eq!(change().unwrap_err().kind(), ErrorKind::Busy, "one is left");
         drop(second);
         drop(change().unwrap());
+    }
+
+    #[test]
+    fn an_open_volume_is_reencrypted_by_one_program_beside_all_that_have_it_open() {
+        let uuid = Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0007));
+        let take = |to| ReencryptionLock::take(uuid, to);
+        let turn = |to| ReencryptionLock::take_turn(uuid, to);
+        let busy = |taken: Result<Option<ReencryptionLock>>| taken.unwrap_err().kind() == ErrorKind::Busy;
+        let Some(open) = take(LockTo::Read).unwrap() else {
+            return underseal_testing::skip("the lock of reencryptions", "only root can take it");
+        };
+        let copy = take(LockTo::Read).unwrap();
+        let mine = turn(LockTo::Change).unwrap().unwrap();
+        assert!(mine.is_of(uuid));
+        assert!(busy(turn(LockTo::Change)) && busy(turn(LockTo::Read)) && busy(take(LockTo::Change)));
+        drop((mine, copy));
+        let readers = (turn(LockTo::Read).unwrap(), turn(LockTo::Read).unwrap());
+        assert!(busy(turn(LockTo::Change)) && busy(take(LockTo::Change)));
+        drop(readers);
+        assert!(busy(take(LockTo::Change)), "it is open");
+        let path = open.lock.path().to_owned();
+        drop(open);
+        let alone = take(LockTo::Change).unwrap().unwrap();
+        assert!(busy(turn(LockTo::Change)) && busy(take(LockTo::Read)));
+        drop(alone);
+        assert!(!path.exists());
+        let left = |name: &std::ffi::OsStr| name.to_string_lossy().contains(&uuid.unwrap().to_string());
+        let entries = std::fs::read_dir(FOLDER).unwrap();
+        assert!(!entries.flatten().any(|entry| left(&entry.file_name())));
     }
 }

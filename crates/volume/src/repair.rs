@@ -46,6 +46,9 @@ fn luks2_repair(mut header: luks2::Header, on: &(impl Target + ?Sized), over: bo
             leftovers.iter().map(|place| format!("{place}: members of another key derivation were removed"));
         done.extend(removed);
     }
+    if header.wipe_unwiped(on)? {
+        done.push("what a reencryption left among the keyslots was wiped".into());
+    }
     match header.damage() {
         Some(damage) => Err(Error::new(ErrorKind::BadHeader, damage)),
         None => Ok(done),

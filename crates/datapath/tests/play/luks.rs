@@ -147,6 +147,7 @@ impl Luks {
             size: None,
             detached: true,
             allow_null: false,
+            is_open: false,
         };
         let (passphrase, unlocked) = (passphrase(), Self::unlock(header, on)?);
         let slot = unlocked.slot;

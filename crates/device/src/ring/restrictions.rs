@@ -3,16 +3,21 @@
 //!
 //! ```text
 //!   made disabled  ->  what is allowed is registered  ->  enabled, for good
+//!   |  the server, or in the sandbox its helper  |        |  the thread that uses it  |
 //! ```
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use io_uring::register::Restriction;
-use io_uring::{Builder, IoUring, opcode, squeue};
+use io_uring::{Builder, IoUring, Parameters, cqueue, opcode, squeue};
+use underseal_sandbox::{RingMade, RingRequest, ring, will_give_commands};
 
-/// What channels and queues do. Reads and writes of registered or chosen buffers are none of it.
-const OF_QUEUES: [u8; 6] = [
+/// What channels and queues do, and a signal, which is an operation that does nothing. Reads and writes of registered or chosen
+/// buffers are none of it.
+const OF_QUEUES: [u8; 7] = [
+    opcode::Nop::CODE,
     opcode::Read::CODE,
     opcode::Write::CODE,
     opcode::Fsync::CODE,
@@ -37,9 +42,11 @@ pub fn forgo() {
     WANTED.store(false, Ordering::Relaxed);
 }
 
-/// Rings of this process that are made from now on may give drivers commands of their own.
+/// Rings of this process that are made from now on may give drivers commands of their own. In the sandbox that is too late.
 pub fn allow_commands() {
-    COMMANDS.store(true, Ordering::Relaxed);
+    if !COMMANDS.swap(true, Ordering::Relaxed) {
+        will_give_commands();
+    }
 }
 
 /// Whether the rings of this process are restricted; none was made yet where that is not known. Before Linux 5.10 none can be.
@@ -50,51 +57,104 @@ pub fn in_force() -> Option<bool> {
     }
 }
 
-/// Makes a ring as `builder` has it for queues and channels, which is restricted where the kernel can do that.
+/// Makes a ring for queues and channels, which is restricted where the kernel can do that, after `prepare` has registered what it
+/// needs. `single_issuer`: for this thread only.
+///
+/// # Errors
+/// When the kernel makes none of this kind; in the sandbox also when the helper is gone.
+pub(crate) fn build(
+    entries: u32,
+    single_issuer: bool,
+    prepare: impl Fn(&IoUring) -> io::Result<()>,
+) -> io::Result<IoUring> {
+    let commands = COMMANDS.load(Ordering::Relaxed);
+    let request = RingRequest { entries, single_issuer, commands };
+    let itself = || {
+        if WANTED.load(Ordering::Relaxed) {
+            match disabled(request) {
+                Ok(made) => return Ok((made, true)),
+                // A kernel that does not know this flag, or another one.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((builder(request).build(entries)?, false))
+    };
+    let (made, restricted) = ring(request, itself, |made| Ok((over(made)?, true)))?;
+    prepare(&made)?;
+    if restricted {
+        // Enabling it makes this thread its one submitter.
+        made.submitter().register_enable_rings()?;
+        let _ = IN_FORCE.compare_exchange(UNKNOWN, YES, Ordering::Relaxed, Ordering::Relaxed);
+    } else {
+        IN_FORCE.store(NO, Ordering::Relaxed);
+    }
+    Ok(made)
+}
+
+/// Makes a ring with long entries for nothing but commands to a driver. It is for use before the sandbox.
 ///
 /// # Errors
 /// When the kernel makes none of this kind.
-pub(crate) fn build(builder: &Builder, entries: u32) -> io::Result<IoUring> {
-    let mut allowed = OF_QUEUES.to_vec();
-    if COMMANDS.load(Ordering::Relaxed) {
-        allowed.push(opcode::UringCmd16::CODE);
-    }
-    build_with(builder, entries, &allowed, |_| Ok(()))
-}
-
-/// As `build`, for `allowed` only, after `prepare` has registered what the ring needs.
-pub(crate) fn build_with(
-    builder: &Builder,
-    entries: u32,
-    allowed: &[u8],
-    prepare: impl FnOnce(&IoUring) -> io::Result<()>,
-) -> io::Result<IoUring> {
+pub fn commands_only(entries: u32) -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+    let builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     if WANTED.load(Ordering::Relaxed) {
-        // Enabling it makes this thread its one submitter.
-        match builder.clone().setup_r_disabled().build(entries) {
-            Ok(ring) => {
-                prepare(&ring)?;
-                restrict(&ring, allowed)?;
-                let _ = IN_FORCE.compare_exchange(UNKNOWN, YES, Ordering::Relaxed, Ordering::Relaxed);
-                return Ok(ring);
-            }
-            // A kernel that does not know this flag, or another one.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(e) => return Err(e),
-        }
+        let made = builder.clone().setup_r_disabled().build(entries)?;
+        let mut allowed = [Restriction::sqe_op(opcode::UringCmd80::CODE)];
+        made.submitter().register_restrictions(&mut allowed)?;
+        made.submitter().register_enable_rings()?;
+        return Ok(made);
     }
-    let ring = builder.build(entries)?;
-    prepare(&ring)?;
-    IN_FORCE.store(NO, Ordering::Relaxed);
-    Ok(ring)
+    builder.build(entries)
 }
 
-fn restrict(ring: &IoUring, allowed: &[u8]) -> io::Result<()> {
-    let mut allowed: Vec<_> = allowed.iter().map(|&code| Restriction::sqe_op(code)).collect();
+/// Makes a ring for a sandboxed server: in its helper. It may do what queues do.
+///
+/// # Errors
+/// When the kernel makes none of this kind.
+pub fn for_server(request: RingRequest) -> io::Result<RingMade> {
+    let ring = disabled(request)?;
+    // SAFETY: the ring has it open for as long as it is borrowed.
+    let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) }.try_clone_to_owned()?;
+    Ok(RingMade { fd, parameters: bytes(ring.params()) })
+}
+
+fn builder(request: RingRequest) -> Builder {
+    let mut builder = IoUring::builder();
+    builder.setup_clamp();
+    if request.single_issuer {
+        // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
+        builder.setup_coop_taskrun().setup_single_issuer();
+    }
+    builder
+}
+
+/// A ring with its restrictions that is not enabled yet.
+fn disabled(request: RingRequest) -> io::Result<IoUring> {
+    let ring = builder(request).setup_r_disabled().build(request.entries)?;
+    let commands = request.commands.then_some(opcode::UringCmd16::CODE);
+    let mut allowed: Vec<_> = OF_QUEUES.into_iter().chain(commands).map(Restriction::sqe_op).collect();
     // An operation that was interrupted is tried again by a thread of the kernel's.
     allowed.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));
     ring.submitter().register_restrictions(&mut allowed)?;
-    ring.submitter().register_enable_rings()
+    Ok(ring)
+}
+
+const PARAMETERS: usize = size_of::<Parameters>();
+
+fn bytes(parameters: &Parameters) -> Vec<u8> {
+    // SAFETY: a transparent wrapper of a structure of integers without gaps.
+    unsafe { std::mem::transmute::<Parameters, [u8; PARAMETERS]>(parameters.clone()) }.to_vec()
+}
+
+/// The ring that the helper has made.
+fn over(made: RingMade) -> io::Result<IoUring> {
+    let parameters: [u8; PARAMETERS] =
+        made.parameters.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    // SAFETY: the type is a transparent wrapper of the kernel's structure, of which any bytes make a value.
+    let parameters = unsafe { std::mem::transmute::<[u8; PARAMETERS], Parameters>(parameters) };
+    // SAFETY: a ring's descriptor that is nobody else's, with what the kernel has said of that ring.
+    unsafe { IoUring::from_fd(made.fd.into_raw_fd(), parameters) }
 }
 
 #[cfg(test)]
@@ -115,20 +175,20 @@ mod tests {
 
     #[test]
     fn what_no_queue_does_is_refused() {
-        let mut ring = build(&IoUring::builder(), 4).unwrap();
+        let mut ring = build(4, true, |_| Ok(())).unwrap();
         let file = tempfile::tempfile().unwrap();
         let fd = types::Fd(file.as_raw_fd());
         let path = c"/etc/passwd";
         let bytes = [7; 16];
         assert_eq!(result_of(&mut ring, &opcode::Write::new(fd, bytes.as_ptr(), 16).build()), 16);
         assert_eq!(result_of(&mut ring, &opcode::Fsync::new(fd).build()), 0);
+        assert_eq!(result_of(&mut ring, &opcode::Nop::new().build()), 0);
         let again = opcode::Fsync::new(fd).build().flags(squeue::Flags::ASYNC);
         assert_eq!(result_of(&mut ring, &again), 0);
         for refused in [
             opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).build(),
             opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
             opcode::UringCmd16::new(fd, 0).build(),
-            opcode::Nop::new().build(),
             opcode::Fsync::new(fd).build().flags(squeue::Flags::IO_LINK),
         ] {
             assert_eq!(result_of(&mut ring, &refused), -libc::EACCES, "{refused:?}");

@@ -63,8 +63,9 @@ pub struct Giver {
     pub ways: Ways,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
-    /// The log file as this process has it open, which goes on in the other one.
-    pub log: fn() -> Option<OwnedFd>,
+    /// Files that are not the image, whose paths the other process believes only with their descriptors: the header, and last the log
+    /// file as this process has it open, which goes on in the other one.
+    pub apart: Box<dyn Fn() -> Vec<OwnedFd> + Send + Sync>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
     gates: OnceLock<Gates>,
@@ -119,11 +120,11 @@ impl Giver {
         origin: Origin,
         ways: Ways,
         supervised: Option<Supervised>,
-        log: fn() -> Option<OwnedFd>,
+        apart: impl Fn() -> Vec<OwnedFd> + Send + Sync + 'static,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, ways, supervised, log, end: Box::new(end), gates, handing }
+        Self { image, origin, ways, supervised, apart: Box::new(apart), end: Box::new(end), gates, handing }
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -268,10 +269,10 @@ impl Giver {
             Err(e) => Err(failed(&e.within("the other process"))),
         };
         hears(Asking::Begin, NEXT)?;
-        let log = (self.log)();
+        let apart = (self.apart)();
         let mut fds = self.descriptors(offered);
-        // The last one: versions that do not ask for it leave it alone.
-        fds.extend(log.as_ref().map(AsFd::as_fd));
+        // The last ones: versions that do not ask for them leave them alone.
+        fds.extend(apart.iter().map(AsFd::as_fd));
         let offer = Given::Offer(Box::new(offered.offer.clone()));
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
         hears(Asking::Ready, PREPARES)?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::abi as sys;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
+use underseal_device::restrictions;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -59,7 +60,7 @@ impl ControlDevice {
             }
             _ => Error::new(ErrorKind::UblkDevice, format!("{PATH} cannot be opened")).with_source(e),
         })?;
-        let ring = IoUring::builder().build(4).map_err(|e| {
+        let ring = restrictions::commands_only(4).map_err(|e| {
             Error::new(ErrorKind::UblkDevice, "no io_uring, which ublk is used through").with_source(e)
         })?;
         Ok(Self { file, ring, commands: 0, named: unprivileged })

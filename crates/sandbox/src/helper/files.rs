@@ -187,7 +187,7 @@ fn ask(helper: &Helper, letter: u8, what: &[u8]) -> io::Result<(bool, Option<Own
     }
 }
 
-fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;

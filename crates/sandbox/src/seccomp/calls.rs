@@ -2,7 +2,7 @@
 
 use libc::*;
 
-use crate::Needs;
+use crate::{Needs, Rings};
 
 /// A system call that is allowed.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ use Call::{Any, Both, When};
 #[rustfmt::skip]
 const REQUESTS: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
-    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg, SYS_sendmsg, SYS_io_uring_enter, SYS_ppoll, SYS_futex,
+    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg, SYS_sendmsg, SYS_ppoll, SYS_futex,
     SYS_fdatasync, SYS_fsync, SYS_fallocate, SYS_fadvise64, SYS_sync_file_range, SYS_lseek, SYS_clock_gettime,
     SYS_clock_nanosleep, SYS_nanosleep, SYS_sched_yield, SYS_getrandom, SYS_getcpu,
 ];
@@ -40,7 +40,7 @@ const REQUESTS: &[c_long] = &[
 /// Queues and clients that come and go.
 #[rustfmt::skip]
 const QUEUES: &[c_long] = &[
-    SYS_io_uring_setup, SYS_io_uring_register, SYS_eventfd2, SYS_pipe2, SYS_close, SYS_close_range, SYS_dup, SYS_dup3,
+    SYS_eventfd2, SYS_pipe2, SYS_close, SYS_close_range, SYS_dup, SYS_dup3,
     SYS_accept4, SYS_accept, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
     SYS_setsockopt,
 ];
@@ -84,7 +84,7 @@ const OLDER: &[c_long] = &[];
 #[rustfmt::skip]
 const TREE: &[c_long] = &[
     SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat, SYS_renameat2, SYS_fchmod, SYS_fchmodat,
-    SYS_fchmodat2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_truncate, SYS_statfs, SYS_getxattr, SYS_lgetxattr,
+    SYS_fchmodat2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_statfs, SYS_getxattr, SYS_lgetxattr,
     SYS_fgetxattr, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_listxattr, SYS_llistxattr, SYS_flistxattr,
     SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_copy_file_range, SYS_syncfs, SYS_umask, SYS_capget,
     SYS_capset, SYS_setfsuid, SYS_setfsgid,
@@ -119,6 +119,11 @@ const PRCTLS: [u64; 6] = [15, 16, 0x5356_4d41, 1, PR_GET_NO_NEW_PRIVS as u64, PR
 /// An option that prctl(2) has not got, which is answered with `EINVAL` by the kernel and with `EPERM` by the filters: so a
 /// thread finds out whether it has them.
 pub(crate) const PROBE: u64 = 0x756e_6473;
+
+/// io_uring_register(2): `IORING_REGISTER_EVENTFD`, `_RESTRICTIONS`, `_ENABLE_RINGS`.
+const EVENTFD: u64 = 4;
+const RESTRICTIONS: u64 = 11;
+const ENABLE_RINGS: u64 = 12;
 
 /// What the doors need.
 pub(crate) fn of(needs: &Needs) -> Vec<Call> {
@@ -157,8 +162,18 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
         // address: one of the internet families would get a port of the kernel's choice.
         calls.push(Any(SYS_listen));
     }
+    if needs.rings != Rings::None {
+        // The helper is asked for each of them, where it can be: see `helper/rings.rs`.
+        calls.extend([Any(SYS_io_uring_setup), Any(SYS_io_uring_enter)]);
+        calls.push(When(SYS_io_uring_register, 1, Test::Is(ENABLE_RINGS)));
+        if needs.rings == Rings::Any {
+            calls.push(When(SYS_io_uring_register, 1, Test::Is(RESTRICTIONS)));
+        }
+    }
     if needs.vhost_user {
         calls.push(Any(SYS_memfd_create));
+        // The driver is signalled by a ring.
+        calls.push(When(SYS_io_uring_register, 1, Test::Is(EVENTFD)));
     }
     if needs.ublk.is_some() {
         calls.extend([Any(SYS_mlockall), When(SYS_prctl, 0, Test::Is(57))]); // PR_SET_IO_FLUSHER

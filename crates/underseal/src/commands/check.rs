@@ -29,7 +29,7 @@ pub(super) fn run(args: &CheckArgs, quiet: bool) -> Result<()> {
 
 fn closed(args: &CheckArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: true, allow_discards: false };
-    let Opened { mapping, .. } = volume::open(&args.volume, access)?;
+    let Opened { mapping, locks: _locks, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
     let image = args.volume.image.display();
     if !mapping.is_authenticated() {

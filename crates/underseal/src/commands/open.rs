@@ -74,8 +74,8 @@ pub(super) fn serve(
     sandbox::prepare(args, mount_point.as_ref())?;
     notify::start();
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, mut known, inside, lock, layers, image } = open()?;
-    let locks = inside.is_some() || lock.is_some();
+    let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } = open()?;
+    let locks = inside.is_some() || !kept.is_empty();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
@@ -111,7 +111,8 @@ pub(super) fn serve(
         ublk: ublk.as_ref().map(UblkServer::holder),
         machine: vhost_user.as_ref().map(VhostUserServer::holder),
     };
-    let given = giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), ways: reached };
+    let header = lower.get(1).cloned();
+    let given = giver::Serving { image, unfinished, layers: !layers.is_empty(), header, ways: reached };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.
@@ -160,7 +161,9 @@ pub(super) fn serve(
     // Nobody waits for this.
     memory::give_back(&code);
     let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
-    until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
+    let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
+    drop(kept);
+    ended
 }
 
 /// With which keys a reencryption goes on, and how fast.

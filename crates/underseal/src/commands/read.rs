@@ -24,7 +24,7 @@ pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
     let output = Output::plan(args.output.as_deref(), [Some(&*volume.image), volume.header.as_deref()])?;
     let access = Access { read_only: true, allow_discards: false };
-    let Opened { mapping, lock: _lock, .. } = volume::open(volume, access)?;
+    let Opened { mapping, locks: _locks, .. } = volume::open(volume, access)?;
     let mapping = Arc::new(mapping);
     let size = mapping.size();
     let end = match args.length {

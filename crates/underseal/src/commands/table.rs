@@ -49,7 +49,8 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
                 let (known, inside) = (Known::default(), None);
-                Ok(Opened { mapping, lower, opened, known, inside, lock: None, layers, image: None })
+                let (locks, image) = (Vec::new(), None);
+                Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })
             })
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     let input = Input::open(args.input.as_deref(), [&**image])?;
     let access = Access { read_only: false, allow_discards: false };
-    let Opened { mapping, layers, inside: _inside, lock: _lock, .. } = volume::open(&args.volume, access)?;
+    let Opened { mapping, layers, inside: _inside, locks: _locks, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
     input.give(&mapping, image, args.offset, quiet)?;
     integrity::close(&layers)

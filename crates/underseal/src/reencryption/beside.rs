@@ -321,6 +321,7 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
         Err(e) => {
             let e = Error::from(e);
             log::error!("reencryption: failed: {}", e.what());
+            place.has_failed();
             Ended::Failed(e.what())
         }
     };

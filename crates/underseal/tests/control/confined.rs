@@ -18,7 +18,7 @@ use crate::control::upgrade::alone;
 use crate::support::nbd::Client;
 use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::{text, underseal};
+use crate::support::volume::{Volume, text, underseal};
 
 /// A program with the mark: servers set that limit in their sandbox, and every process can.
 fn marked(program: &str) -> Command {
@@ -174,6 +174,8 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
         (&["--log-file", text(&victim)], &not_for_logs, "is not the log file that the server has open"),
         (&["--log-file", text(&victim)], &as_victim, "is not the log file that the server has open"),
         (&["--pid-file", text(&victim)], &fds, "does not hold the number of the server"),
+        (&["--header", text(&victim)], &fds, "is not the header that the server has open"),
+        (&["--tls-certificates", "/etc/ssl"], &fds, "does not understand"),
     ] {
         let (ready, ran) = upgraded(more, fds);
         assert!(!ready, "{more:?}: the process would have taken it: {ran:?}");
@@ -191,6 +193,23 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
     }
     drop((confined, fds));
     server.stop();
+}
+
+/// A header in a file of its own is believed, since its descriptor comes over.
+#[test]
+fn a_sandboxed_server_s_header_goes_on_after_an_upgrade() {
+    let operator = Operator::new();
+    let header = operator.scratch.path("header");
+    let volume = Volume::at(&operator.scratch, "image").format("8M", &["--header", text(&header)]);
+    let volume = volume.with(["--header", text(&header)]);
+    for more in [&["--hand-over"][..], &["--hand-over", "--log-file", text(&operator.scratch.path("l"))]] {
+        let mut server = operator.serve(&volume, more);
+        Client::connect(&server.socket()).unwrap().write(0, &[3; 4096]).unwrap();
+        operator.does("upgrade image -v");
+        assert!(server.wait().success(), "{}", server.log());
+        assert_eq!(Client::connect(&server.socket()).unwrap().read(0, 4096).unwrap(), [3; 4096]);
+        operator.does("close image");
+    }
 }
 
 #[test]

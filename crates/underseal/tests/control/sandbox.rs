@@ -84,6 +84,25 @@ fn an_nbd_server_keeps_nothing() {
     server.stop();
 }
 
+/// The ring of each client is the helper's, which is interrupted whenever one ends.
+#[test]
+fn clients_that_come_and_go_at_once_all_get_rings() {
+    let operator = Operator::new();
+    let (_, server) = operator.open(&[]);
+    let comes_and_goes = || {
+        for _ in 0..100 {
+            assert_eq!(Client::connect(&server.socket()).unwrap().read(0, 4096).unwrap().len(), 4096);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(comes_and_goes);
+        }
+    });
+    let log = server.stop();
+    assert!(!log.contains("io_uring"), "{log}");
+}
+
 #[test]
 fn a_server_of_machines_and_mounts_keeps_nothing() {
     if let Some(reason) = cannot_fuse() {

@@ -1,4 +1,5 @@
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,8 +61,8 @@ fn what_was_killed_with_cryptsetup_goes_on_here_alone_or_beside_users() {
     }
 }
 
-/// `reencrypt` of the volume under strace, which counts its syncs, or kills it at one of them.
-fn traced(volume: &Volume, options: &str, kill: Option<u32>) -> std::process::Output {
+/// A program under strace, which counts its syncs, or kills it at one of them.
+fn traced(program: &Command, kill: Option<u32>) -> std::process::Output {
     let mut command = tool("strace");
     command.args(["-f", "-c", "-U", "name,calls", "-e", "trace=fsync,fdatasync"]);
     if let Some(number) = kill {
@@ -69,47 +70,123 @@ fn traced(volume: &Volume, options: &str, kill: Option<u32>) -> std::process::Ou
         command.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
         command.arg(format!("inject=fsync,fdatasync:signal=KILL:when={number}"));
     }
-    let reencrypt = reencrypt(volume, options);
-    crate::support::output(command.arg(reencrypt.get_program()).args(reencrypt.get_args()))
+    command.arg(program.get_program()).args(program.get_args()).stdin(Stdio::null());
+    crate::support::output(&mut command)
+}
+
+/// How many times a program syncs. strace counts each call of its own, so a kill at one of these numbers may not be met.
+fn syncs(program: &Command) -> u32 {
+    let counted = traced(program, None);
+    assert!(counted.status.success(), "{counted:?}");
+    let text = String::from_utf8_lossy(&counted.stderr).into_owned();
+    let calls = |name: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        let words = line.and_then(|line| line.split_whitespace().nth(1));
+        words.map_or(0, |words| words.parse::<u32>().unwrap())
+    };
+    let syncs = calls("fsync") + calls("fdatasync");
+    assert!(syncs > 12, "{text}");
+    syncs
+}
+
+/// A reencryption that is cut off at each of its last syncs.
+struct Cut<'c> {
+    volume: &'c Volume,
+    /// Where that is in a file of its own.
+    header: Option<&'c Path>,
+    /// What the volume holds in the end, if nothing is lost.
+    plain: &'c [u8],
+}
+
+impl Cut<'_> {
+    /// Ends it in each way, wherever `program` was cut off: `theirs` is whether cryptsetup is to be right, too.
+    fn goes_on_everywhere(&self, program: &Command, theirs: bool) {
+        let Self { volume, header, plain } = *self;
+        let before = self.files();
+        let syncs = syncs(program);
+        let mut cut = 0;
+        for number in syncs - 9..=syncs {
+            self.put(&before);
+            cut += u32::from(!traced(program, Some(number)).status.success());
+            let state = self.files();
+            let is_right = |who: &str| {
+                let at = format!("{program:?}: cut at sync {number}, {who}");
+                assert_same(&volume.read(0, plain.len()), plain, &at);
+                at
+            };
+            let is_over = |at: &str| {
+                let dump = dump(header.unwrap_or(&volume.image));
+                assert!(!dump.contains("online-reencrypt") && !dump.contains("underseal-wipe"), "{at}: {dump}");
+            };
+            if theirs {
+                let apart = header.map_or(String::new(), |path| format!(" --header {}", text(path)));
+                // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
+                for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
+                    crate::support::output(cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()));
+                }
+                is_right("cryptsetup");
+                assert!(!dump(header.unwrap_or(&volume.image)).contains("online-reencrypt"));
+                self.put(&state);
+            }
+            crate::support::output(&mut reencrypt(volume, "--resume-only"));
+            // Where it was over, opening for writing wipes what is left.
+            volume.write(0, &plain[..4096]);
+            is_over(&is_right("underseal"));
+            self.put(&state);
+            volume.write(0, &plain[..4096]);
+            is_right("open");
+        }
+        assert!(cut > 5, "{program:?}: {cut}");
+        self.put(&before);
+    }
+
+    fn files(&self) -> [Option<Vec<u8>>; 2] {
+        [Some(&*self.volume.image), self.header].map(|path| path.and_then(|path| std::fs::read(path).ok()))
+    }
+
+    fn put(&self, files: &[Option<Vec<u8>>; 2]) {
+        for (path, bytes) in [Some(&*self.volume.image), self.header].into_iter().zip(files) {
+            match (path, bytes) {
+                (Some(path), Some(bytes)) => std::fs::write(path, bytes).unwrap(),
+                (Some(path), None) => drop(std::fs::remove_file(path)),
+                (None, _) => {}
+            }
+        }
+    }
 }
 
 #[test]
 fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
     let scratch = Scratch::new();
     let (volume, plain) = filled(&scratch, "what_is_cut_off_at_the_very_end_goes_on", &[]);
-    let before = std::fs::read(&volume.image).unwrap();
+    let cut = Cut { volume: &volume, header: None, plain: &plain };
     for options in ["--hotzone-size 8M", "--hotzone-size 8M --resilience journal"] {
-        std::fs::write(&volume.image, &before).unwrap();
-        let counted = traced(&volume, options, None);
-        assert!(counted.status.success(), "{counted:?}");
-        let text = String::from_utf8_lossy(&counted.stderr).into_owned();
-        let calls = |name: &str| {
-            let line = text.lines().find(|line| line.trim_start().starts_with(name));
-            let words = line.and_then(|line| line.split_whitespace().nth(1));
-            words.map_or(0, |words| words.parse::<u32>().unwrap())
-        };
-        // strace counts each call of its own, so each number is tried; one that is not met ends by itself.
-        let syncs = calls("fsync") + calls("fdatasync");
-        assert!(syncs > 12, "{text}");
-        let mut cut = 0;
-        for number in syncs - 9..=syncs {
-            std::fs::write(&volume.image, &before).unwrap();
-            cut += u32::from(!traced(&volume, options, Some(number)).status.success());
-            let state = std::fs::read(&volume.image).unwrap();
-            let at = |who: &str| format!("{options}: cut at sync {number}, {who}");
-            // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
-            crate::support::output(&mut cryptsetup(&volume, "repair"));
-            crate::support::output(&mut cryptsetup(
-                &volume,
-                "reencrypt --resume-only --force-offline-reencrypt",
-            ));
-            assert_same(&volume.read(0, plain.len()), &plain, &at("cryptsetup"));
-            assert!(!dump(&volume.image).contains("online-reencrypt"), "{}", at("cryptsetup"));
-            std::fs::write(&volume.image, &state).unwrap();
-            crate::support::output(&mut reencrypt(&volume, "--resume-only"));
-            assert_same(&volume.read(0, plain.len()), &plain, &at("underseal"));
-            assert!(!dump(&volume.image).contains("online-reencrypt"), "{}", at("underseal"));
-        }
-        assert!(cut > 5, "{options}: {cut}");
+        cut.goes_on_everywhere(&reencrypt(&volume, options), true);
+    }
+}
+
+#[test]
+fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "a_volume_that_moves_is_cut_off_at_the_very_end", &[]);
+    let cut = Cut { volume: &volume, header: None, plain: &plain[..24 << 20] };
+    cut.goes_on_everywhere(&reencrypt(&volume, "--reduce-device-size 8M --force"), true);
+    let pbkdf = CHEAP_PBKDF2.join(" ");
+    let theirs = format!("reencrypt --force-offline-reencrypt --reduce-device-size 8M {pbkdf}");
+    // cryptsetup destroys some of those itself.
+    cut.goes_on_everywhere(&cryptsetup(&volume, &theirs), false);
+}
+
+#[test]
+fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
+    let scratch = Scratch::new();
+    let header = scratch.path("header");
+    let plain = bytes(support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
+    let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
+    std::fs::write(&volume.image, &plain).unwrap();
+    let cut = Cut { volume: &volume, header: Some(&header), plain: &plain };
+    for options in ["--resilience journal", "--resilience checksum"] {
+        let options = format!("--encrypt --hotzone-size 8M {options} {}", CHEAP_PBKDF2.join(" "));
+        cut.goes_on_everywhere(&reencrypt(&volume, &options), true);
     }
 }

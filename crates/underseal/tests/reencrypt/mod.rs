@@ -7,6 +7,7 @@
 //!   tables.rs   volumes without a header
 //!   kernels.rs  a block device below, a file system above
 //!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
+//!   served.rs   an open volume, which no program reencrypts as if it were closed
 //! ```
 
 mod alone;
@@ -14,6 +15,7 @@ mod beside;
 mod both;
 mod kernels;
 mod plain;
+mod served;
 mod tables;
 
 use crate::control::operator::Operator;

@@ -10,6 +10,7 @@ mod restore;
 pub(super) mod room;
 mod tidy;
 pub(super) mod tokens;
+pub(super) mod unwiped;
 pub(super) mod words;
 
 use serde_json::{Map, Value};
@@ -51,11 +52,26 @@ impl Header {
         edit: impl FnOnce(&mut Binary, &mut Map<String, Value>, &Metadata) -> Result<T>,
         before: impl FnOnce(&T) -> Result<()>,
     ) -> Result<T> {
+        self.update_with(on, false, edit, before)
+    }
+
+    /// As [`Header::update_all`], where what the header notes as not wiped may be wiped by now.
+    fn update_with<T, D: Target + ?Sized>(
+        &mut self,
+        on: &D,
+        is_wiped: bool,
+        edit: impl FnOnce(&mut Binary, &mut Map<String, Value>, &Metadata) -> Result<T>,
+        before: impl FnOnce(&T) -> Result<()>,
+    ) -> Result<T> {
         let _lock = on.lock(LockTo::Change)?;
         let now = store::unchanged(on, &self.stored)?;
         now.damage.as_ref().map_or(Ok(()), |damage| damage.may_be_overwritten())?;
         let mut document = now.metadata.document.clone();
         let mut binary = now.binary.clone();
+        // Before a new keyslot may lie there.
+        if is_wiped || unwiped::wipe_noted(on, &now) {
+            unwiped::forget(&mut document);
+        }
         let told = edit(&mut binary, &mut document, &now.metadata)?;
         let seqid = now.binary.seqid.max(binary.seqid).checked_add(1);
         let seqid =

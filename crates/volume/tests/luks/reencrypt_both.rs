@@ -281,6 +281,7 @@ fn a_second_passphrase_goes_on_opening_the_volume_and_one_that_is_not_given_is_l
         size: None,
         detached: false,
         allow_null: false,
+        is_open: false,
     };
     // Their areas leave little for the journal, which is why there are not more.
     let both = header.begin_reencryption(&file, old, &passphrases, size(&disk.data), &options);

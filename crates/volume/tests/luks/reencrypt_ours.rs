@@ -63,6 +63,7 @@ pub(crate) fn begin(disk: &Disk, key: VolumeKey, change: impl FnOnce(&mut BeginO
         size: None,
         detached: disk.header != disk.data,
         allow_null: false,
+        is_open: false,
     };
     change(&mut options);
     let (passphrase, new) = (crate::support::key(PASSPHRASE.as_bytes()), header.like_keyslot(0).unwrap());
@@ -154,6 +155,7 @@ pub(crate) fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, 
         first: None,
         size: None,
         allow_null: false,
+        is_open: false,
     };
     let encrypt = |format: FormatOptions, reduce| EncryptOptions {
         format,

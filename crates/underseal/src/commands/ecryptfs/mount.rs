@@ -126,7 +126,7 @@ pub(super) fn serve(
         // While there are neither threads nor keys.
         let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
         let answer = point.answers();
-        Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }))
+        Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }), None)
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
         if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
             will_open_log(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));

@@ -56,7 +56,8 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         opened: Described { format: Format::Integrity, header: None, key_size: None, hash: None },
         known: Known::default(),
         inside: None,
-        lock: None,
+        unfinished: false,
+        locks: Vec::new(),
         layers: vec![layer],
         image: None,
     })

@@ -1,5 +1,8 @@
 //! What a server keeps, so that another process can take its volume over.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use underseal_device::FileDevice;
@@ -15,10 +18,12 @@ use crate::{logging, notify};
 pub(super) struct Serving {
     /// Its image, where it can be given.
     pub(super) image: Option<Arc<FileDevice>>,
-    /// A reencryption of it is kept from going on.
-    pub(super) lock: bool,
+    /// It is in the middle of a reencryption that this process cannot go on with.
+    pub(super) unfinished: bool,
     /// Something lies between it and its image.
     pub(super) layers: bool,
+    /// Its header, where that is a file of its own.
+    pub(super) header: Option<PathBuf>,
     pub(super) ways: Ways,
 }
 
@@ -43,14 +48,14 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, ways } = serving;
+    let Serving { image, unfinished, layers, header, ways } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
         (std::process::id() == 1, "its server is the first process of a container, which ends with it"),
         (args.tls_certificates.is_some(), "TLS sessions cannot be handed over"),
         (layers, "the integrity layer below it cannot be handed over yet"),
-        (lock, "it is in the middle of a reencryption"),
+        (unfinished, "it is in the middle of a reencryption"),
     ];
     if let Some((_, why)) = in_the_way.into_iter().find(|(is, _)| *is) {
         return Err(why.to_owned());
@@ -63,7 +68,12 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), logging::open_file, end)))
+    let header = header.and_then(|path| std::path::absolute(path).ok());
+    let apart = move || {
+        let header = header.as_ref().and_then(|path| File::open(path).ok()).map(OwnedFd::from);
+        header.into_iter().chain(logging::open_file()).collect()
+    };
+    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), apart, end)))
 }
 
 /// From here on it can be handed over.

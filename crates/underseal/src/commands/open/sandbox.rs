@@ -8,7 +8,7 @@ use underseal_datapath::Mapping;
 use underseal_device::restrictions;
 use underseal_export::control::status::Sandbox;
 use underseal_export::fuse::MountPoint;
-use underseal_sandbox::{Helper, Needs, OfMount, State, will_open_log};
+use underseal_sandbox::{Helper, Needs, OfMount, Rings, State, will_open_log};
 
 use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
@@ -29,10 +29,11 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
     }
     let no_process = |e| Error::new(Exit::Failed, "no process for what the sandbox forbids").because(&e);
     match mount_point.map(MountPoint::point) {
-        None => Helper::start(None),
+        None => Helper::start(None, Some(restrictions::for_server)),
         Some(point) => {
             let answer = point.answers();
-            Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }))
+            let mount = OfMount { answer: &answer, keeps: &point.descriptors() };
+            Helper::start(Some(mount), Some(restrictions::for_server))
         }
     }
     .map_err(no_process)?;
@@ -73,6 +74,8 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
         vhost_user: args.vhost_user.path.is_some(),
         hand_over: args.control.hand_over,
         high_priority: mapping.policy().high_priority,
+        // No kernel before 5.10 restricts any.
+        rings: if restrictions::in_force() == Some(false) { Rings::Any } else { Rings::OfHelper },
         ..Needs::default()
     };
     for name in lower {
@@ -92,8 +95,9 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// As `status` tells it.
 fn shown(state: State) -> Sandbox {
-    let State { capabilities, bounded, no_new_privileges, landlock, seccomp, any_port, missing } = state;
+    let State { capabilities, bounded, no_new_privileges, landlock, seccomp, rings, any_port, missing } =
+        state;
     let capabilities = capabilities.into_iter().map(str::to_owned).collect();
-    let io_uring = restrictions::in_force().unwrap_or(true);
+    let io_uring = rings && restrictions::in_force().unwrap_or(true);
     Sandbox { capabilities, bounded, no_new_privileges, landlock, io_uring, seccomp, any_port, missing }
 }

@@ -5,12 +5,13 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, fstat, stat};
 use underseal_cipher::Key;
 use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
@@ -23,6 +24,7 @@ use underseal_export::nbd::{Bytes, Carried, Server};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
 use underseal_export::ublk::{UblkHolder, UblkServer};
 use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
+use underseal_volume::ReencryptionLock;
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
 use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
@@ -91,6 +93,8 @@ struct Prepared {
     args: Box<OpenArgs>,
     mapping: Arc<underseal_datapath::Mapping>,
     beside: Option<Arc<crate::reencryption::beside::Beside>>,
+    /// Keeps others from reencrypting the volume, where this process cannot.
+    kept: Vec<ReencryptionLock>,
     server: Option<Server>,
     /// The mount's, and what lets its threads go on.
     ways: Vec<Way>,
@@ -134,6 +138,13 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         let what = "its server is in a sandbox, and says that it was started with --no-sandbox: that is not believed";
         return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
     }
+    if args.serve.tls_certificates.is_some() {
+        // Nobody offers that, and the folder would be read.
+        return Err(nonsense());
+    }
+    if let Some(header) = args.volume.header.as_ref().filter(|_| confined) {
+        is_among(header, &fds)?;
+    }
     // As it will be.
     args.serve.daemon = true;
     let its_log = its_log(&mut fds);
@@ -164,11 +175,11 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let file =
         FileDevice::over(File::from(fds.remove(0)), &args.volume.image.display().to_string(), options)?;
     let volume = volume.volume(&key)?;
-    let Opened { mapping, lower, opened, known, inside, image: file, .. } =
+    let Opened { mapping, lower, opened, known, inside, locks: kept, image: file, .. } =
         volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
     let mapping = Arc::new(for_kernels(&args.serve, mapping)?);
     let (beside, _) = reencrypter(&mapping, inside, None)?;
-    let locks = beside.is_some();
+    let locks = beside.is_some() || !kept.is_empty();
     let policy: Policy = policy.parse()?;
     control::set_policy(&mapping, policy)?;
 
@@ -203,8 +214,9 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let front = machine.as_ref().map(VhostUserServer::holder);
     let serving = giver::Serving {
         image: file,
-        lock: false,
+        unfinished: false,
         layers: false,
+        header: lower.get(1).cloned(),
         ways: Ways { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
     };
     let giver = giver::of(&args.serve, serving, Ok(origin));
@@ -256,6 +268,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         args,
         mapping,
         beside,
+        kept,
         server,
         ways,
         held,
@@ -274,7 +287,7 @@ impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
         let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
-        let Self { sides, watch, pid_file, addresses, code, .. } = self;
+        let Self { sides, watch, pid_file, addresses, code, kept, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -343,7 +356,9 @@ impl Prepared {
         memory::give_back(&code);
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
-        until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
+        let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
+        drop(kept);
+        ended
     }
 }
 
@@ -372,6 +387,21 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
         other => return Err(not_given(other)),
     };
     Ok((offer, heard.fds, heard.bytes))
+}
+
+/// Refuses a sandboxed server's header that it has not opened itself: this process could read any file.
+///
+/// # Errors
+/// `Failed` when none of the descriptors is of the file at the path.
+fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
+    let there = stat(header).map_err(|e| Error::io(header, "cannot be looked at", e))?;
+    let same =
+        |fd: &OwnedFd| fstat(fd).is_ok_and(|of| (of.st_dev, of.st_ino) == (there.st_dev, there.st_ino));
+    if fds.iter().any(same) {
+        return Ok(());
+    }
+    let what = format!("{}: that is not the header that the server has open", header.display());
+    Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))
 }
 
 /// Takes the descriptor of the old server's log file from those of its offer: the last one, and a regular file, which none but the image is.

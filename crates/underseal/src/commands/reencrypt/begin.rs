@@ -186,6 +186,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
         size: args.device_size,
         detached: place.detached,
         allow_null: false,
+        is_open: place.size.is_some(),
     })
 }
 

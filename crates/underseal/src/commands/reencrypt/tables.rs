@@ -187,7 +187,8 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         known: Known::default(),
         layers: Vec::new(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
-        lock: None,
+        unfinished: false,
+        locks: Vec::new(),
         image: None,
     })
 }

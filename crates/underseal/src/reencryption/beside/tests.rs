@@ -27,7 +27,7 @@ fn open(file: &File, key: &VolumeKey) -> Beside {
 /// The same, whose reencryption reads and writes there.
 fn open_at(file: &File, key: &VolumeKey, place: Where) -> Beside {
     let volume = Header::read(file).unwrap().activate(key, SIZE, &ActivateOptions::default()).unwrap();
-    let place = Place::new(place, Kept::Header { apart: None, allow_null: false });
+    let place = Place::open(place, Kept::Header { apart: None, allow_null: false }, false);
     Beside::new(Arc::new(Mapping::new(volume, Arc::new(device(file))).unwrap()), place, None)
 }
 

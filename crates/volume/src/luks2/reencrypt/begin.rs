@@ -8,7 +8,7 @@ use super::shape::Given;
 use super::slot::crypt_of;
 use crate::format::{bad, try_cipher};
 use crate::keyslots::{free_number, no_room, not_in_use};
-use crate::lock::{LockTo, ReencryptionLock};
+use crate::lock::ReencryptionLock;
 use crate::luks2::metadata::{Crypt, MAX_OBJECTS, Metadata, Segment};
 use crate::luks2::update::keyslots::{Made, free};
 use crate::luks2::update::room::Room;
@@ -41,6 +41,8 @@ pub struct BeginOptions {
     pub detached: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
+    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what begins.
+    pub is_open: bool,
 }
 
 /// The key that a volume gets.
@@ -116,7 +118,7 @@ impl Header {
         data_size: u64,
         options: &BeginOptions,
     ) -> Result<VolumeKey> {
-        let _lock = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
+        let _lock = ReencryptionLock::of_start(self.uuid(), options.is_open)?;
         keyslot::confirm(self.metadata(), &key)?;
         let (_, segment, crypt) = eligible(self.metadata())?;
         let cipher = options.cipher.clone().unwrap_or_else(|| crypt.cipher.clone());

@@ -34,6 +34,8 @@ pub struct DecryptOptions {
     pub over_header: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
+    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what begins.
+    pub is_open: bool,
 }
 
 /// A start that is decided.
@@ -93,7 +95,7 @@ impl Header {
         key: &VolumeKey,
         options: &DecryptOptions,
     ) -> Result<()> {
-        let _lock = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
+        let _lock = ReencryptionLock::of_start(self.uuid(), options.is_open)?;
         let data_size = storage::size(data)?;
         self.try_decryption(key, data_size, options)?;
         if let Some((from, len)) =

@@ -5,10 +5,11 @@
 //!     -> old bytes outside the volume, what protected the last step, the old keyslots' areas: wiped, synced
 //! ```
 //! Cut off before the header, the last step is done again, by whatever program; after it, the reencryption is over. A header that says
-//! that all is new never reaches the disk: cryptsetup would take it for "not begun" and encrypt the data twice.
+//! that all is new never reaches the disk: cryptsetup would take it for "not begun" and encrypt the data twice. The header notes what is to
+//! be wiped until it is (`update::unwiped`), so that a power cut leaves nothing of it for good.
 //!
-//! Where plaintext protected the last step (an encryption by journal, or one that moves its data), and where an older version or cryptsetup
-//! recorded the last step as done, it is wiped before the header forgets where it lies.
+//! Where the data moves as it is encrypted, and where an older version or cryptsetup recorded the last step as done, what protected that step
+//! is wiped before the header forgets where it lies.
 //! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, no program that wants both keys
 //! opens the volume any more. So the header comes first here.
 
@@ -20,7 +21,7 @@ use super::ledger::Ledger;
 use super::slot::{Reencryption, bad, is_reencryption};
 use crate::lock::LockTo;
 use crate::luks2::metadata::Metadata;
-use crate::luks2::update::words;
+use crate::luks2::update::{unwiped, words};
 use crate::luks2::{Header, store};
 use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
@@ -44,13 +45,14 @@ impl Ledger<'_> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
             let mut areas = forget(document, metadata, of)?;
             areas.push(of.area.clone());
+            unwiped::note(document, &areas)?;
             Ok(areas)
         };
         header.update(*on, edit, |_| Ok(()))
     }
 
     /// Wipes what the header has forgotten.
-    pub(super) fn wipe_after(&self, data: &(dyn Target + Sync), areas: &[Range<u64>]) -> Result<()> {
+    pub(super) fn wipe_after(&mut self, data: &(dyn Target + Sync), areas: &[Range<u64>]) -> Result<()> {
         self.scrub_leftovers(data)?;
         self.wipe(areas)
     }
@@ -67,14 +69,17 @@ impl Ledger<'_> {
         storage::sync(data)
     }
 
-    fn wipe(&self, areas: &[Range<u64>]) -> Result<()> {
+    fn wipe(&mut self, areas: &[Range<u64>]) -> Result<()> {
         wipe(self.on, &self.header, areas, None).map_err(|e| {
             let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
             e.within(format_args!(
-                "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped",
+                "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped; the next change of the \
+                 header wipes it",
                 areas.collect::<Vec<_>>().join(", ")
             ))
-        })
+        })?;
+        self.header.forget_wiped(self.on);
+        Ok(())
     }
 }
 
@@ -85,13 +90,7 @@ fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Op
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
     let is_same = |now: &store::Stored| now.binary.uuid.as_str() == header.stored.binary.uuid.as_str();
     let now = store::read(on)?.filter(is_same).ok_or_else(changed)?;
-    let others = now.metadata.keyslots.iter().filter(|(number, _)| own != Some(**number));
-    let used: Vec<_> = others.map(|(_, keyslot)| keyslot.area).collect();
-    let is_free = |area: &&Range<u64>| {
-        used.iter().all(|(offset, size)| offset.saturating_add(*size) <= area.start || area.end <= *offset)
-    };
-    areas.iter().filter(is_free).try_for_each(|area| storage::scrub(on, area.clone()))?;
-    storage::sync(on)
+    unwiped::wipe(on, &now, areas, own)
 }
 
 /// Takes the reencryption and the old key out of the document: the areas of the old keyslots, which are free then.

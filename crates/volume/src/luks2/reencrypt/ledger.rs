@@ -341,11 +341,11 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
 impl Ledger<'_> {
     /// Whether the record of the last step is the end of the reencryption. cryptsetup takes a header that says that all is new for one
-    /// that has not begun, does all of it again, and destroys the data. Of an encryption that moves its data it does not; and a journal of
-    /// plaintext has to be wiped while the header says that it is there.
+    /// that has not begun, does all of it again, and destroys the data. Of an encryption that moves its data it does not, and what is left
+    /// of the plaintext is wiped while the header says where it is.
     fn ends_with(&self, progress: Progress) -> bool {
-        let leaves_plaintext = matches!(self.plan.protection, Protection::Source | Protection::Journal);
-        self.plan.step(progress).is_none() && !(self.plan.mode == Mode::Encrypt && leaves_plaintext)
+        let moves = self.plan.mode == Mode::Encrypt && self.plan.protection == Protection::Source;
+        self.plan.step(progress).is_none() && !moves
     }
 
     fn write_record(&mut self, progress: Progress) -> Result<()> {

@@ -8,6 +8,7 @@ mod forged;
 mod headers;
 mod records;
 mod starts;
+mod unwiped;
 
 use underseal_cipher::{InOutBuf, Key, SectorSize};
 
@@ -30,6 +31,7 @@ const DECRYPT: DecryptOptions = DecryptOptions {
     size: None,
     over_header: true,
     allow_null: false,
+    is_open: false,
 };
 const CHECKSUM: Protection = Protection::Checksum { hash: Hash::Sha256, block: 512 };
 
@@ -108,6 +110,7 @@ fn change(protection: Protection) -> BeginOptions {
         size: None,
         detached: false,
         allow_null: false,
+        is_open: false,
     }
 }
 

@@ -24,7 +24,8 @@ pub(in super::super) fn decrypt(
     place: &super::Place<'_>,
 ) -> Result<VolumeKey> {
     let mut losses = Losses::default().unprotected(args, place.image).the_rest(args, place.image);
-    let mut options = options(args, &header, place.image)?;
+    let mut options =
+        DecryptOptions { is_open: place.size.is_some(), ..options(args, &header, place.image)? };
     let before = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
     if before > 0 {
         // As after a start that was cut off when the header was in its file.
@@ -97,5 +98,6 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result
         size: args.device_size,
         over_header: false,
         allow_null: false,
+        is_open: false,
     })
 }

@@ -1,0 +1,321 @@
+//! Rings that the helper makes for the sandboxed server: seccomp sees no operation of a ring, so a ring that the server could make
+//! itself would get past the filters.
+//!
+//! ```text
+//!   server                                    helper
+//!   a message: what ring it needs   ---->     makes the ring, disabled, with its restrictions
+//!                                   <----     errno, and what the kernel has said of the ring
+//!   io_uring_setup(2), which waits  ---->     answers with the ring's descriptor (seccomp_unotify(2))
+//!   maps the ring, and enables it
+//! ```
+//!
+//! A socket carries no descriptor of a ring (Linux 6.7); the answer to a system call does. The kernel asks the helper for every
+//! io_uring_setup(2) of the server, whose arguments nobody looks at: without a message before it, it fails with `EPERM`. A
+//! ring belongs to the thread that enables it, and takes no other restrictions than its first.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{PoisonError, RwLock};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::{HELPER, files};
+
+/// What the server needs of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingRequest {
+    /// How many operations it takes at a time.
+    pub entries: u32,
+    /// It is for the one thread that enables it.
+    pub single_issuer: bool,
+    /// It gives drivers commands of their own. The helper's rings may do so only where
+    /// [`will_give_commands`] came before the sandbox.
+    pub commands: bool,
+}
+
+/// A ring that was made.
+#[derive(Debug)]
+pub struct RingMade {
+    /// The ring, which is disabled and has its restrictions.
+    pub fd: OwnedFd,
+    /// `struct io_uring_params`, as the kernel has filled it in.
+    pub parameters: Vec<u8>,
+}
+
+/// Makes a ring in the helper. What rings may do is its to say.
+pub type RingMaker = fn(RingRequest) -> io::Result<RingMade>;
+
+/// The longest message: a letter, and a request.
+const LONGEST: usize = 7;
+/// The longest answer: an errno, and `struct io_uring_params`, which has 120 bytes.
+const LONGEST_ANSWER: usize = 4 + 256;
+
+/// Whether the helper makes this process's rings. Locked for reading while a ring is made, so that it does not change meanwhile.
+static BY_HELPER: RwLock<bool> = RwLock::new(false);
+
+/// Makes a ring: by `itself` until the sandbox, later with what the helper has made.
+///
+/// # Errors
+/// Those of the two; that the helper is gone.
+pub fn ring<T>(
+    request: RingRequest,
+    itself: impl FnOnce() -> io::Result<T>,
+    of_helper: impl FnOnce(RingMade) -> io::Result<T>,
+) -> io::Result<T> {
+    let by_helper = BY_HELPER.read().unwrap_or_else(PoisonError::into_inner);
+    if *by_helper { of_helper(ask_for(request)?) } else { itself() }
+}
+
+/// Tells the helper, before the sandbox, that rings of this process give drivers commands of their own.
+pub fn will_give_commands() {
+    if let Some(socket) = HELPER.get().and_then(|helper| helper.rings.as_ref()) {
+        let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(e) = exchange(&socket, b"c", None, &mut [0; LONGEST_ANSWER]) {
+            log::warn!("rings that are made later give drivers no commands: {e}");
+        }
+    }
+}
+
+fn gone(_: Errno) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the sandbox's helper process is gone")
+}
+
+fn ask_for(request: RingRequest) -> io::Result<RingMade> {
+    let helper = HELPER.get().and_then(|helper| helper.rings.as_ref()).ok_or(Errno::PERM)?;
+    // Until the ring is here: the helper keeps one at a time.
+    let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut message = [0; LONGEST];
+    message[0] = b'r';
+    message[1..5].copy_from_slice(&request.entries.to_ne_bytes());
+    message[5..].copy_from_slice(&[request.single_issuer.into(), request.commands.into()]);
+    let mut answer = [0; LONGEST_ANSWER];
+    let len = exchange(&socket, &message, None, &mut answer)?;
+    let fd = loop {
+        // SAFETY: the call is not made: the helper answers it, and the arguments are looked at by nobody.
+        let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, std::ptr::null::<u8>()) };
+        match i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            fd => break fd?,
+        }
+    };
+    // SAFETY: the descriptor was put there for this thread, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(RingMade { fd, parameters: answer[4..len].to_vec() })
+}
+
+/// Sends a message, with a descriptor perhaps, and takes the answer: its length.
+fn exchange(
+    socket: &OwnedFd,
+    message: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+    answer: &mut [u8],
+) -> io::Result<usize> {
+    send(socket, &[message], fd).map_err(gone)?;
+    let (len, _) = files::receive(socket.as_fd(), answer).map_err(gone)?;
+    let errno = answer.get(..4).filter(|_| len >= 4).and_then(|errno| errno.try_into().ok());
+    match i32::from_ne_bytes(errno.ok_or(Errno::PIPE).map_err(gone)?) {
+        0 => Ok(len),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn send(socket: &OwnedFd, parts: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// From now on no thread of this process gets a ring but from the helper.
+///
+/// # Errors
+/// Why it stays as it was.
+pub(crate) fn hand_over() -> Result<(), String> {
+    let helper = HELPER.get().and_then(|helper| helper.rings.as_ref()).ok_or("there is no helper")?;
+    let mut by_helper = BY_HELPER.write().unwrap_or_else(PoisonError::into_inner);
+    let listener = listener().map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => "another program is told of this one's system calls already".into(),
+        Some(libc::EINVAL) => "this kernel, before 5.9, cannot tell another process of system calls".into(),
+        _ => format!("the kernel tells the helper of no system calls: {e}"),
+    })?;
+    // There is no way back: whatever becomes of the listener, the server makes no ring itself.
+    *by_helper = true;
+    let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(e) = exchange(&socket, b"!", Some(listener.as_fd()), &mut [0; LONGEST_ANSWER]) {
+        log::error!("no ring can be made any more, so no client can come: {e}");
+    }
+    Ok(())
+}
+
+/// Makes the kernel ask whoever has the descriptor for every io_uring_setup(2) of every thread of this process.
+fn listener() -> io::Result<OwnedFd> {
+    #[expect(clippy::cast_possible_truncation, reason = "codes of 16 bits")]
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let program = [
+        // The number of the call, which begins `struct seccomp_data`. The other filters look at the architecture.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        #[expect(clippy::cast_possible_truncation, reason = "425 everywhere")]
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the option takes numbers. The filter needs it where the thread is not root's.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    let set = |flags: libc::c_ulong| {
+        // SAFETY: the kernel reads the program, and keeps a copy.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+                flags,
+                &raw const program,
+            )
+        };
+        match i32::try_from(fd) {
+            // SAFETY: the kernel has just made it.
+            Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let all = libc::SECCOMP_FILTER_FLAG_TSYNC
+        | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH
+        | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+        | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    // A thread that waits for the helper is let go by nothing but its end (Linux 5.19): not by a signal, which would make the
+    // call come twice.
+    set(all | WAIT_KILLABLE_RECV).or_else(|_| set(all))
+}
+
+/// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
+const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+
+/// What the helper knows.
+#[derive(Default)]
+struct Rings {
+    /// Whether rings may give drivers commands.
+    commands: bool,
+    /// From the sandbox on: what the kernel asks through.
+    listener: Option<OwnedFd>,
+    /// A ring that waits for the server to ask the kernel.
+    made: Option<OwnedFd>,
+}
+
+/// Answers until the server is gone.
+pub(super) fn serve(socket: &OwnedFd, make: RingMaker) -> io::Result<()> {
+    let mut rings = Rings::default();
+    let mut message = [0; LONGEST];
+    loop {
+        let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
+        fds.extend(rings.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        // A ring that ends interrupts, too: the kernel has it forgotten by whoever made it.
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        let told = fds[0].revents();
+        let asked = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
+        if asked.contains(PollFlags::IN) {
+            rings.answer_kernel();
+        } else if !asked.is_empty() {
+            rings.listener = None;
+        }
+        if told.is_empty() {
+            continue;
+        }
+        let (len, fd) = files::receive(socket.as_fd(), &mut message)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let answer = rings.answer(&message[..len], fd, make);
+        let errno = answer.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        send(socket, &[&errno.to_ne_bytes(), &answer.unwrap_or_default()], None)?;
+    }
+}
+
+impl Rings {
+    fn answer(&mut self, message: &[u8], fd: Option<OwnedFd>, make: RingMaker) -> io::Result<Vec<u8>> {
+        match *message {
+            [b'c' | b'!'] if self.listener.is_some() => Err(Errno::PERM.into()),
+            [b'c'] => {
+                self.commands = true;
+                Ok(Vec::new())
+            }
+            [b'!'] => {
+                self.listener = Some(fd.ok_or(Errno::INVAL)?);
+                Ok(Vec::new())
+            }
+            [b'r', a, b, c, d, single_issuer, commands] => {
+                let request = RingRequest {
+                    entries: u32::from_ne_bytes([a, b, c, d]),
+                    single_issuer: single_issuer != 0,
+                    commands: commands != 0 && self.commands,
+                };
+                let RingMade { fd, parameters } = make(request)?;
+                self.made = Some(fd);
+                Ok(parameters)
+            }
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// Answers the kernel, which asks for a thread of the server.
+    fn answer_kernel(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let listener = listener.as_raw_fd();
+        // SAFETY: numbers, of which zeros are a value.
+        let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure that the request is made for. An error: the thread has ended meanwhile, or was interrupted.
+        if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
+            return;
+        }
+        let mut errno = libc::EPERM;
+        if let Some(made) = &self.made {
+            match put(listener, asked.id, made) {
+                Ok(()) => {
+                    self.made = None;
+                    return;
+                }
+                // The thread asks again.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return,
+                Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
+            }
+        }
+        respond(listener, asked.id, 0, -errno);
+    }
+}
+
+/// Puts the descriptor in the place of the call's result, in two steps. In one (`SECCOMP_ADDFD_FLAG_SEND`) the result would be 0 when
+/// this thread is interrupted in it; and the kernel interrupts who has made a ring when that ends.
+fn put(listener: i32, id: u64, fd: &OwnedFd) -> io::Result<()> {
+    let number = |fd: i32| fd.cast_unsigned();
+    let added = libc::seccomp_notif_addfd {
+        id,
+        flags: 0,
+        srcfd: number(fd.as_raw_fd()),
+        newfd: 0,
+        newfd_flags: number(libc::O_CLOEXEC),
+    };
+    loop {
+        // SAFETY: the structure that the request is made for, which the kernel reads.
+        match unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const added) } {
+            -1 => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            },
+            fd => {
+                respond(listener, id, fd.into(), 0);
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn respond(listener: i32, id: u64, val: i64, error: i32) {
+    let response = libc::seccomp_notif_resp { id, val, error, flags: 0 };
+    // SAFETY: the structure that the request is made for. Who has ended meanwhile needs no answer.
+    unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) };
+}
