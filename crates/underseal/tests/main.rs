@@ -8,6 +8,7 @@
 //!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: without a mount, mounted, with power cuts, beside the kernel's
 //!   foreign                         TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES
 //!   hostile                         code that has taken a server over, in its sandbox
+//!   dm                              Debian's cryptsetup and dmsetup over `underseal dm run`
 //!   kernel                          dm-crypt and dm-integrity of a real kernel, in a guest
 //!
 //!   support   what all share: programs, scratch folders, volumes, servers, mounts
@@ -22,6 +23,7 @@ mod support;
 mod clients;
 mod command;
 mod control;
+mod dm;
 mod ecryptfs_kernel;
 mod ecryptfs_mount;
 mod ecryptfs_power;

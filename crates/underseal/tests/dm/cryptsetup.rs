@@ -1,6 +1,6 @@
 //! Volumes that cryptsetup makes, opens, suspends, resizes and closes.
 
-use crate::mapper::Mapper;
+use crate::dm::mapper::Mapper;
 use crate::support::{output, tool};
 
 /// Makes a LUKS2 volume in disk.img, quickly, whose passphrase is `pass`.

@@ -1,6 +1,6 @@
 //! What dmsetup prints, and tables that take the place of others.
 
-use crate::mapper::Mapper;
+use crate::dm::mapper::Mapper;
 
 #[test]
 fn a_device_lives_from_create_to_remove() {

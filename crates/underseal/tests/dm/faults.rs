@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::mapper::Mapper;
+use crate::dm::mapper::Mapper;
 
 #[test]
 fn callers_that_say_nonsense_are_refused_and_others_served() {

@@ -7,10 +7,6 @@
 //!   faults.rs      hostile callers, processes that are killed
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod cryptsetup;
 mod dmsetup;
 mod faults;
