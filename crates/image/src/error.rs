@@ -175,7 +175,11 @@ impl From<underseal_cipher::Error> for Error {
 }
 
 /// Takes a lower crate's error over: its text as context, and the system's error below it as cause.
-fn wrap(kind: ErrorKind, error: &dyn std::error::Error, mut cause: Option<&(dyn std::error::Error + 'static)>) -> Error {
+fn wrap(
+    kind: ErrorKind,
+    error: &dyn std::error::Error,
+    mut cause: Option<&(dyn std::error::Error + 'static)>,
+) -> Error {
     let mut text = error.to_string();
     while let Some(below) = cause {
         if let Some(code) = below.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {

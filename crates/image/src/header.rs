@@ -148,7 +148,12 @@ impl Header {
     /// # Errors
     /// `WrongPassphrase` when the key is another volume's; `Keyslot` when there is no room; `BadOption` when the number is taken;
     /// `Unsupported` while the volume is being reencrypted; `Busy`, `Io`, `Memory`.
-    pub fn add_keyslot(&mut self, key: &VolumeKey, passphrase: &[u8], options: &KeyslotOptions) -> Result<u32> {
+    pub fn add_keyslot(
+        &mut self,
+        key: &VolumeKey,
+        passphrase: &[u8],
+        options: &KeyslotOptions,
+    ) -> Result<u32> {
         let (passphrase, new) = (Key::new(passphrase)?, self.new_keyslot(options));
         let added = self.header.add_keyslot(&self.on, &key.0, &passphrase, &new);
         added.map_err(|e| self.say(e.into()))
@@ -249,5 +254,6 @@ pub(crate) fn info(header: &underseal_volume::Header) -> Result<String> {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::new(ErrorKind::BadHeader, "cannot describe it").with_source(e))
+    serde_json::to_string(value)
+        .map_err(|e| Error::new(ErrorKind::BadHeader, "cannot describe it").with_source(e))
 }

@@ -154,6 +154,9 @@ impl Image {
 
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Image").field("size", &self.size()).field("writable", &self.writable).finish_non_exhaustive()
+        f.debug_struct("Image")
+            .field("size", &self.size())
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
     }
 }

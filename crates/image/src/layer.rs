@@ -42,7 +42,8 @@ impl Layer {
         let (mut sector, mut data, mut tags) = (offset / 512, data, tags);
         while !data.is_empty() {
             let place = geometry.place(sector);
-            let run = usize::try_from(place.sectors.saturating_mul(512)).unwrap_or(usize::MAX).min(data.len());
+            let run =
+                usize::try_from(place.sectors.saturating_mul(512)).unwrap_or(usize::MAX).min(data.len());
             let of_run = (run / geometry.block_size() * geometry.tag_size()).min(tags.len());
             let (now, later) = data.split_at_mut(run);
             let (tags_now, tags_later) = tags.split_at_mut(of_run);

@@ -51,11 +51,17 @@ pub(crate) struct Lower(Arc<Kind>);
 
 enum Kind {
     /// A file or block device. Reads and writes go through an open file of their own.
-    File { device: FileDevice, file: File },
+    File {
+        device: FileDevice,
+        file: File,
+    },
     /// A detached header, which is locked by each operation on it.
     Header(File),
     /// An NBD server's export, or an image on Ceph.
-    Remote { device: Arc<dyn Device>, requests: Mutex<Blocking> },
+    Remote {
+        device: Arc<dyn Device>,
+        requests: Mutex<Blocking>,
+    },
     Custom(Arc<dyn LowerDevice>),
 }
 
@@ -82,6 +88,14 @@ impl Lower {
                 Ok(Self(Arc::new(Kind::File { device, file })))
             }
         }
+    }
+
+    /// Takes over an open file or block device.
+    pub(crate) fn file(file: File, writable: bool) -> Result<Self> {
+        let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
+        let device = FileDevice::over(file, "the open file", options)?;
+        let file = device.reopen()?;
+        Ok(Self(Arc::new(Kind::File { device, file })))
     }
 
     /// Opens what holds a header and no data.

@@ -109,9 +109,10 @@ impl FormatOptions {
 
     fn options(&self) -> Result<underseal_volume::FormatOptions> {
         let bad = |what: String| Error::new(ErrorKind::BadOption, what);
-        let uuid = self.uuid.as_deref().map(|text| {
-            uuid::Uuid::parse_str(text).map_err(|_| bad(format!("{text:?} is not a UUID")))
-        });
+        let uuid = self
+            .uuid
+            .as_deref()
+            .map(|text| uuid::Uuid::parse_str(text).map_err(|_| bad(format!("{text:?} is not a UUID"))));
         Ok(underseal_volume::FormatOptions {
             version: self.version,
             cipher: self.cipher.parse()?,

@@ -112,7 +112,8 @@ impl OpenOptions {
     /// `BadOption`, `Unsupported` for values that are none.
     pub fn plain(mut self, cipher: &str, key_size: usize, hash: &str, sector_size: u32) -> Result<Self> {
         let cipher: CipherSpec = cipher.parse()?;
-        let options = PlainOptions { cipher, sector_size: SectorSize::new(sector_size)?, ..Default::default() };
+        let options =
+            PlainOptions { cipher, sector_size: SectorSize::new(sector_size)?, ..Default::default() };
         if key_size > 512 {
             return Err(Error::new(ErrorKind::BadOption, format!("a key of {key_size} bytes is too long")));
         }
@@ -131,6 +132,14 @@ impl OpenOptions {
         open().map_err(|e| e.in_file(path))
     }
 
+    /// Opens an image on a file or block device that is open already. The file is locked as one that is opened by its path.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`]; `Io` when the file is not open for writing and the image is to be.
+    pub fn open_file(&self, file: std::fs::File) -> Result<Image> {
+        self.open_lower(Lower::file(file, self.writable)?)
+    }
+
     /// Opens an image on a program's own device.
     ///
     /// # Errors
@@ -140,9 +149,10 @@ impl OpenOptions {
     }
 
     fn open_lower(&self, lower: Lower) -> Result<Image> {
-        let secret = self.secret.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::BadOption, "neither a passphrase nor a key was given")
-        })?;
+        let secret = self
+            .secret
+            .as_ref()
+            .ok_or_else(|| Error::new(ErrorKind::BadOption, "neither a passphrase nor a key was given"))?;
         if let Some(plain) = &self.plain {
             let volume = self.open_plain(plain, secret, &lower)?;
             return Ok(Image::new(volume, lower, None, self.writable, "{\"format\":\"plain\"}".into(), None));
@@ -165,7 +175,8 @@ impl OpenOptions {
         let key = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
         let layer = header.integrity_layer()?;
         if layer.is_some() && self.writable {
-            let what = "authenticated volumes are opened here for reading only: write through `underseal open`";
+            let what =
+                "authenticated volumes are opened here for reading only: write through `underseal open`";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let layer = layer.map(|layer| Layer::open(lower.clone(), &layer)).transpose()?;
