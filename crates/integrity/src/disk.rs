@@ -34,6 +34,24 @@ pub trait Disk {
     fn sync(&self) -> io::Result<()>;
 }
 
+impl<D: Disk + ?Sized> Disk for &D {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (**self).sync()
+    }
+}
+
 impl Disk for File {
     fn size(&self) -> io::Result<u64> {
         // The end of a block device is found by seeking only.

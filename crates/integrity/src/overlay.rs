@@ -11,9 +11,9 @@ use crate::geometry::{SECTOR, SECTOR_BYTES};
 /// The most that is kept, 1 GiB: more than any journal that the kernel makes by itself holds.
 const MOST_SECTORS: usize = 2 << 20;
 
-/// Sectors over those of the disk below.
-pub struct Overlay<'d, D: Disk + ?Sized = dyn Disk> {
-    below: &'d D,
+/// Sectors over those of the disk below, which is borrowed or owned.
+pub struct Overlay<D: Disk> {
+    below: D,
     sectors: Mutex<SectorMap>,
 }
 
@@ -21,9 +21,9 @@ pub struct Overlay<'d, D: Disk + ?Sized = dyn Disk> {
 #[derive(Default)]
 pub(crate) struct SectorMap(BTreeMap<u64, [u8; SECTOR_BYTES]>);
 
-impl<'d, D: Disk + ?Sized> Overlay<'d, D> {
+impl<D: Disk> Overlay<D> {
     /// Nothing yet over `below`.
-    pub fn new(below: &'d D) -> Self {
+    pub fn new(below: D) -> Self {
         Self { below, sectors: Mutex::default() }
     }
 
@@ -54,7 +54,7 @@ impl SectorMap {
     }
 }
 
-impl<D: Disk + ?Sized> Disk for Overlay<'_, D> {
+impl<D: Disk> Disk for Overlay<D> {
     fn size(&self) -> io::Result<u64> {
         self.below.size()
     }

@@ -123,8 +123,8 @@ impl Volume {
 
 /// A volume's disks, with what is written to them in memory.
 pub(super) struct Over<'v> {
-    data: Overlay<'v, Device>,
-    meta: Option<Overlay<'v, Device>>,
+    data: Overlay<&'v Device>,
+    meta: Option<Overlay<&'v Device>>,
 }
 
 impl Over<'_> {

@@ -1,0 +1,98 @@
+/* libunderseal: encrypted disk images (LUKS1, LUKS2, plain dm-crypt) as bytes at positions, without root or a daemon.
+ *
+ * A handle is set up, unlocked once, and then read and written:
+ *
+ *     struct underseal *disk = underseal_new();
+ *     size_t done;
+ *     if (!disk || underseal_set_path(disk, "disk.img") ||
+ *         underseal_unlock_passphrase(disk, secret, secret_len) ||
+ *         underseal_pread(disk, buffer, sizeof buffer, 0, &done))
+ *             fprintf(stderr, "%s\n", underseal_error(disk));
+ *     underseal_free(disk);
+ *
+ * Functions return 0 or -errno: -EPERM for a wrong passphrase or key, -EINVAL for a missing or damaged header and for bad
+ * arguments, -EOPNOTSUPP for what is not supported, -EBUSY when another program uses the image, -ENXIO for a device or range
+ * that is too short, -EROFS, -EILSEQ for a sector whose tag does not match, -ENOENT for keyslots, -ENOMEM, or the errno of the
+ * system call that failed.
+ *
+ * Threads may share an unlocked handle for reading, writing, flushing and discarding. Set-up, unlocking, keyslot changes and
+ * underseal_free are one thread's. Copies of passphrases are wiped; those of the caller are the caller's to wipe.
+ */
+#ifndef UNDERSEAL_H
+#define UNDERSEAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct underseal;
+
+/* Allows writes; the image is locked for this handle alone. */
+#define UNDERSEAL_WRITABLE 1u
+/* Accepts a header that names cipher_null, which encrypts nothing. */
+#define UNDERSEAL_ALLOW_NULL 2u
+/* Passes discards to the lower device, which then shows which sectors are in use. */
+#define UNDERSEAL_ALLOW_DISCARDS 4u
+
+/* A program's own lower device. Functions return 0 or -errno and may be called from any thread that uses the handle. */
+struct underseal_callbacks {
+        void *argument;                                                          /* given to each function */
+        uint64_t size;                                                           /* in bytes */
+        int (*pread)(void *argument, uint8_t *buffer, size_t len, uint64_t offset); /* fills all of len */
+        int (*pwrite)(void *argument, const uint8_t *buffer, size_t len, uint64_t offset); /* null: read only */
+        int (*flush)(void *argument);                                            /* null: always stable */
+};
+
+/* Makes a handle. */
+struct underseal *underseal_new(void);
+/* Closes the image, wipes its key and frees the handle. Null is ignored. */
+void underseal_free(struct underseal *handle);
+/* The text of the handle's last failure, valid until the next call of this function on the handle. */
+const char *underseal_error(const struct underseal *handle);
+
+/* What to open: a path or nbd: or rbd: address, a descriptor (duplicated), or a program's own device. */
+int underseal_set_path(struct underseal *handle, const char *image);
+int underseal_set_fd(struct underseal *handle, int fd);
+int underseal_set_callbacks(struct underseal *handle, const struct underseal_callbacks *callbacks);
+/* Reads the header from another file than the data. */
+int underseal_set_header(struct underseal *handle, const char *header);
+/* UNDERSEAL_* flags, or 0. */
+int underseal_set_flags(struct underseal *handle, unsigned int flags);
+/* Tries one keyslot only; -1 tries all. */
+int underseal_set_keyslot(struct underseal *handle, int keyslot);
+
+/* Unlocks the volume, once. */
+int underseal_unlock_passphrase(struct underseal *handle, const uint8_t *passphrase, size_t len);
+int underseal_unlock_keyfile(struct underseal *handle, const char *file);
+int underseal_unlock_key(struct underseal *handle, const uint8_t *key, size_t len);
+
+/* The size of the plaintext in bytes, and of an encryption sector. Either pointer may be null. */
+int underseal_size(const struct underseal *handle, uint64_t *size, uint32_t *sector_size);
+/* Reads up to len bytes; *done is fewer at the end of the volume only. */
+int underseal_pread(const struct underseal *handle, uint8_t *buffer, size_t len, uint64_t offset, size_t *done);
+/* Writes all of len bytes. Nothing is written when the range ends beyond the volume (-ENXIO). */
+int underseal_pwrite(const struct underseal *handle, const uint8_t *buffer, size_t len, uint64_t offset);
+/* Returns when everything that was written is on stable storage. */
+int underseal_flush(const struct underseal *handle);
+/* Discards the whole sectors within a range. */
+int underseal_discard(const struct underseal *handle, uint64_t offset, uint64_t len);
+
+/* What the header says, as JSON, for underseal_string_free. The volume need not be unlocked. */
+int underseal_info_json(const struct underseal *handle, char **json);
+void underseal_string_free(char *text);
+
+/* Keyslots of an image that has a path. keyslot -1 takes the first free one (add) or tries all (change). */
+int underseal_keyslot_add(struct underseal *handle, const uint8_t *passphrase, size_t passphrase_len,
+                          const uint8_t *added, size_t added_len, int keyslot, uint32_t *number);
+int underseal_keyslot_remove(struct underseal *handle, int keyslot, int last);
+int underseal_keyslot_change(struct underseal *handle, const uint8_t *old_passphrase, size_t old_len,
+                             const uint8_t *new_passphrase, size_t new_len, int keyslot, uint32_t *number);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,382 @@
+//! A handle: what to open, how, and the open image.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CString, c_char, c_int, c_uint};
+use std::fs::File;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result};
+
+use crate::callbacks::{Callbacks, Device};
+use crate::edge::{bad, call, path, slice, slice_mut};
+
+/// `UNDERSEAL_WRITABLE`.
+const WRITABLE: c_uint = 1;
+/// `UNDERSEAL_ALLOW_NULL`.
+const ALLOW_NULL: c_uint = 2;
+/// `UNDERSEAL_ALLOW_DISCARDS`.
+const ALLOW_DISCARDS: c_uint = 4;
+
+/// What C knows as `struct underseal`.
+pub(crate) struct Handle {
+    setup: Mutex<Setup>,
+    image: OnceLock<Image>,
+    error: Mutex<CString>,
+    /// The text that `underseal_error` handed out last; it stays until the next call of that function.
+    shown: UnsafeCell<CString>,
+}
+
+#[derive(Default)]
+struct Setup {
+    lower: LowerChoice,
+    header: Option<PathBuf>,
+    flags: c_uint,
+    keyslot: Option<u32>,
+}
+
+/// What the image lies on.
+#[derive(Default)]
+enum LowerChoice {
+    #[default]
+    Unset,
+    Path(PathBuf),
+    File(File),
+    Device(Arc<Device>),
+}
+
+impl Handle {
+    pub(crate) fn fail(&self, text: &str) {
+        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    fn setup(&self) -> MutexGuard<'_, Setup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The header's file: the detached one, or the image.
+    pub(crate) fn header(&self) -> Result<PathBuf> {
+        let setup = self.setup();
+        match (&setup.header, &setup.lower) {
+            (Some(header), _) => Ok(header.clone()),
+            (None, LowerChoice::Path(path)) => Ok(path.clone()),
+            _ => Err(Error::new(ErrorKind::Unsupported, "keyslots are changed on an image that has a path")),
+        }
+    }
+
+    fn image(&self) -> Result<&Image> {
+        self.image.get().ok_or_else(|| bad("the volume is not unlocked"))
+    }
+
+    fn unlock(&self, secret: impl FnOnce(OpenOptions) -> Result<OpenOptions>) -> Result<()> {
+        if self.image.get().is_some() {
+            return Err(bad("the volume is unlocked already"));
+        }
+        let setup = self.setup();
+        let mut options = OpenOptions::new()
+            .writable(setup.flags & WRITABLE != 0)
+            .allow_null(setup.flags & ALLOW_NULL != 0)
+            .allow_discards(setup.flags & ALLOW_DISCARDS != 0);
+        if let Some(header) = &setup.header {
+            options = options.header(header);
+        }
+        if let Some(keyslot) = setup.keyslot {
+            options = options.keyslot(keyslot);
+        }
+        let options = secret(options)?;
+        let io = |e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e);
+        let image = match &setup.lower {
+            LowerChoice::Unset => return Err(bad("neither a path, a descriptor nor callbacks were set")),
+            LowerChoice::Path(path) => options.open(path)?,
+            LowerChoice::File(file) => options.open_file(file.try_clone().map_err(io)?)?,
+            LowerChoice::Device(device) => options.open_on(device.clone())?,
+        };
+        self.image.set(image).map_err(|_| bad("the volume is unlocked already"))
+    }
+}
+
+/// Makes a handle. Null when there is no memory.
+#[unsafe(no_mangle)]
+extern "C" fn underseal_new() -> *mut Handle {
+    let handle = Handle {
+        setup: Mutex::default(),
+        image: OnceLock::new(),
+        error: Mutex::default(),
+        shown: UnsafeCell::default(),
+    };
+    Box::into_raw(Box::new(handle))
+}
+
+/// Closes the image, wipes its key and frees the handle. Null is ignored.
+///
+/// # Safety
+/// No other call on the handle runs or comes later.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_free(handle: *mut Handle) {
+    if !handle.is_null() {
+        // SAFETY: it came from underseal_new, and the caller gives it up.
+        let handle = unsafe { Box::from_raw(handle) };
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(handle)));
+    }
+}
+
+/// The text of the last failure of a call on the handle; an empty string if none failed. It is valid until the next call of this
+/// function on the handle, or its end.
+///
+/// # Safety
+/// One thread at a time calls this function on the handle.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_error(handle: *const Handle) -> *const c_char {
+    // SAFETY: the caller's promise.
+    let Some(handle) = (unsafe { handle.as_ref() }) else { return c"no handle".as_ptr() };
+    let text = handle.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // SAFETY: one thread at a time is here, and earlier pointers into the text are invalid by contract.
+    unsafe {
+        *handle.shown.get() = text;
+        (*handle.shown.get()).as_ptr()
+    }
+}
+
+/// Takes the image at a path, or at an `nbd:` or `rbd:` address.
+///
+/// # Safety
+/// `image` ends with a zero byte.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_path(handle: *mut Handle, image: *const c_char) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            handle.setup().lower = LowerChoice::Path(path(image)?.to_owned());
+            Ok(())
+        })
+    }
+}
+
+/// Takes the image on an open file or block device. The descriptor is duplicated.
+///
+/// # Safety
+/// The handle is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_fd(handle: *mut Handle, fd: RawFd) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            if fd < 0 {
+                return Err(bad("a negative descriptor"));
+            }
+            // Borrowed for the duplication only; a number that is not open fails there.
+            let borrowed = BorrowedFd::borrow_raw(fd);
+            let owned = borrowed.try_clone_to_owned();
+            let owned = owned.map_err(|e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e))?;
+            handle.setup().lower = LowerChoice::File(owned.into());
+            Ok(())
+        })
+    }
+}
+
+/// Takes the image on a program's own device.
+///
+/// # Safety
+/// `callbacks` points to the structure; its functions and their argument are valid until the handle is freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_callbacks(handle: *mut Handle, callbacks: *const Callbacks) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            let callbacks = callbacks.as_ref().ok_or_else(|| bad("a null pointer instead of callbacks"))?;
+            handle.setup().lower = LowerChoice::Device(Arc::new(Device::new(callbacks)?));
+            Ok(())
+        })
+    }
+}
+
+/// Reads the header from another file than the data.
+///
+/// # Safety
+/// `header` ends with a zero byte.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_header(handle: *mut Handle, header: *const c_char) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            handle.setup().header = Some(path(header)?.to_owned());
+            Ok(())
+        })
+    }
+}
+
+/// Sets `UNDERSEAL_*` flags; unknown ones are refused.
+///
+/// # Safety
+/// The handle is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_flags(handle: *mut Handle, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            if flags & !(WRITABLE | ALLOW_NULL | ALLOW_DISCARDS) != 0 {
+                return Err(bad("an unknown flag"));
+            }
+            handle.setup().flags = flags;
+            Ok(())
+        })
+    }
+}
+
+/// Tries one keyslot only; -1 tries all.
+///
+/// # Safety
+/// The handle is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_keyslot(handle: *mut Handle, keyslot: c_int) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            handle.setup().keyslot = u32::try_from(keyslot).ok();
+            Ok(())
+        })
+    }
+}
+
+/// Unlocks the volume with a passphrase.
+///
+/// # Safety
+/// `passphrase` points to `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_unlock_passphrase(handle: *mut Handle, passphrase: *const u8, len: usize) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.unlock(|options| options.passphrase(slice(passphrase, len)?))) }
+}
+
+/// Unlocks the volume with the contents of a key file.
+///
+/// # Safety
+/// `file` ends with a zero byte.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_unlock_keyfile(handle: *mut Handle, file: *const c_char) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.unlock(|options| options.key_file(path(file)?))) }
+}
+
+/// Unlocks the volume with its volume key.
+///
+/// # Safety
+/// `key` points to `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_unlock_key(handle: *mut Handle, key: *const u8, len: usize) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.unlock(|options| options.volume_key(slice(key, len)?))) }
+}
+
+/// Tells the size of the plaintext in bytes, and of an encryption sector. Either pointer may be null.
+///
+/// # Safety
+/// The pointers are null or valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_size(handle: *const Handle, size: *mut u64, sector_size: *mut u32) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            let image = handle.image()?;
+            if !size.is_null() {
+                ptr::write(size, image.size());
+            }
+            if !sector_size.is_null() {
+                ptr::write(sector_size, u32::try_from(image.sector_size()).unwrap_or(u32::MAX));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Reads up to `len` bytes at `offset`; `*done` is fewer at the end of the volume only.
+///
+/// # Safety
+/// `buffer` points to `len` bytes, `done` is valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_pread(
+    handle: *const Handle,
+    buffer: *mut u8,
+    len: usize,
+    offset: u64,
+    done: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            if done.is_null() {
+                return Err(bad("a null pointer for the number of bytes"));
+            }
+            ptr::write(done, handle.image()?.read_at(offset, slice_mut(buffer, len)?)?);
+            Ok(())
+        })
+    }
+}
+
+/// Writes all of `len` bytes at `offset`, or fails; beyond the end nothing is written.
+///
+/// # Safety
+/// `buffer` points to `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_pwrite(handle: *const Handle, buffer: *const u8, len: usize, offset: u64) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.image()?.write_at(offset, slice(buffer, len)?)) }
+}
+
+/// Returns when everything that was written is on stable storage.
+///
+/// # Safety
+/// The handle is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_flush(handle: *const Handle) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.image()?.flush()) }
+}
+
+/// Discards the whole sectors within a range.
+///
+/// # Safety
+/// The handle is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_discard(handle: *const Handle, offset: u64, len: u64) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { call(handle, |handle| handle.image()?.discard(offset, len)) }
+}
+
+/// What the header says, as JSON. The caller frees `*json` with `underseal_string_free`.
+///
+/// # Safety
+/// `json` is valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_info_json(handle: *const Handle, json: *mut *mut c_char) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            if json.is_null() {
+                return Err(bad("a null pointer for the text"));
+            }
+            let text = match handle.image.get() {
+                Some(image) => image.info_json().to_owned(),
+                None => underseal_image::Header::open(handle.header()?)?.info_json()?,
+            };
+            let text = CString::new(text).map_err(|_| bad("the text holds a zero byte"))?;
+            ptr::write(json, text.into_raw());
+            Ok(())
+        })
+    }
+}
+
+/// Frees a text of `underseal_info_json`. Null is ignored.
+///
+/// # Safety
+/// `text` came from there and was not freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_string_free(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}

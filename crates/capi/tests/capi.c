@@ -1,0 +1,162 @@
+/* Exercises libunderseal as a C program would: capi IMAGE, which holds a LUKS2 volume with the passphrase "secret". */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "underseal.h"
+
+#define U(text) (const uint8_t *)(text), sizeof(text) - 1
+#define OK(handle, call)                                                                                     \
+        do {                                                                                                 \
+                int code = (call);                                                                           \
+                if (code) {                                                                                  \
+                        fprintf(stderr, "%d: %s: %d: %s\n", __LINE__, #call, code, underseal_error(handle)); \
+                        exit(1);                                                                             \
+                }                                                                                            \
+        } while (0)
+#define FAILS(wanted, call)                                                                        \
+        do {                                                                                       \
+                int code = (call);                                                                 \
+                if (code != -(wanted)) {                                                           \
+                        fprintf(stderr, "%d: %s: %d, not %d\n", __LINE__, #call, code, -(wanted)); \
+                        exit(1);                                                                   \
+                }                                                                                  \
+        } while (0)
+
+static struct underseal *opened(const char *path, unsigned flags)
+{
+        struct underseal *disk = underseal_new();
+        OK(disk, underseal_set_path(disk, path));
+        OK(disk, underseal_set_flags(disk, flags));
+        OK(disk, underseal_unlock_passphrase(disk, U("secret")));
+        return disk;
+}
+
+static int file_pread(void *argument, uint8_t *buffer, size_t len, uint64_t offset)
+{
+        ssize_t done = pread(*(int *)argument, buffer, len, (off_t)offset);
+        return done == (ssize_t)len ? 0 : -EIO;
+}
+
+static int broken_pread(void *argument, uint8_t *buffer, size_t len, uint64_t offset)
+{
+        (void)argument, (void)buffer, (void)len;
+        return offset < 4096 ? -EREMOTEIO : 7;
+}
+
+static void *reader(void *disk)
+{
+        uint8_t buffer[5000];
+        size_t done;
+        for (int i = 0; i < 200; i++) {
+                OK(disk, underseal_pread(disk, buffer, sizeof buffer, 1234, &done));
+                assert(done == sizeof buffer);
+        }
+        return NULL;
+}
+
+int main(int count, char **arguments)
+{
+        assert(count == 2);
+        const char *path = arguments[1];
+        uint8_t buffer[100] = {0};
+        uint64_t size;
+        uint32_t sector, number;
+        size_t done;
+        char *json;
+
+        /* Refusals, each with a text. */
+        FAILS(EINVAL, underseal_size(NULL, &size, NULL));
+        assert(strlen(underseal_error(NULL)) > 0);
+        underseal_free(NULL);
+        struct underseal *disk = underseal_new();
+        FAILS(EINVAL, underseal_unlock_passphrase(disk, U("secret")));
+        FAILS(EINVAL, underseal_set_path(disk, NULL));
+        FAILS(EINVAL, underseal_set_flags(disk, 1u << 30));
+        FAILS(EINVAL, underseal_set_fd(disk, -1));
+        FAILS(EBADF, underseal_set_fd(disk, 1000));
+        FAILS(EINVAL, underseal_set_callbacks(disk, NULL));
+        OK(disk, underseal_set_path(disk, "/nonexistent/image"));
+        FAILS(ENOENT, underseal_unlock_passphrase(disk, U("secret")));
+        assert(strstr(underseal_error(disk), "/nonexistent/image"));
+        OK(disk, underseal_set_path(disk, path));
+        FAILS(EPERM, underseal_unlock_passphrase(disk, U("wrong")));
+        FAILS(EINVAL, underseal_unlock_passphrase(disk, NULL, 5));
+        FAILS(EINVAL, underseal_pread(disk, buffer, 1, 0, &done));
+        OK(disk, underseal_info_json(disk, &json));
+        assert(strstr(json, "\"format\":\"luks2\""));
+        underseal_string_free(json);
+        underseal_free(disk);
+
+        /* Bytes at any position. */
+        disk = opened(path, UNDERSEAL_WRITABLE);
+        OK(disk, underseal_size(disk, &size, &sector));
+        assert(size == 8 << 20 && sector == 4096);
+        OK(disk, underseal_pwrite(disk, U("any byte"), 1000001));
+        OK(disk, underseal_flush(disk));
+        OK(disk, underseal_pread(disk, buffer, 8, 1000001, &done));
+        assert(done == 8 && !memcmp(buffer, "any byte", 8));
+        OK(disk, underseal_pread(disk, buffer, sizeof buffer, size - 3, &done));
+        assert(done == 3);
+        OK(disk, underseal_pread(disk, buffer, sizeof buffer, UINT64_MAX, &done));
+        assert(done == 0);
+        FAILS(ENXIO, underseal_pwrite(disk, U("ab"), size - 1));
+        FAILS(EINVAL, underseal_pread(disk, buffer, SIZE_MAX, 0, &done));
+        FAILS(EOPNOTSUPP, underseal_discard(disk, 0, 4096));
+        pthread_t threads[3];
+        for (int i = 0; i < 3; i++)
+                assert(!pthread_create(&threads[i], NULL, reader, disk));
+        for (int i = 0; i < 3; i++)
+                pthread_join(threads[i], NULL);
+        struct underseal *second = underseal_new();
+        OK(second, underseal_set_path(second, path));
+        FAILS(EBUSY, underseal_unlock_passphrase(second, U("secret")));
+        underseal_free(second);
+        underseal_free(disk);
+
+        /* A read-only handle, a descriptor, callbacks. */
+        disk = opened(path, 0);
+        FAILS(EROFS, underseal_pwrite(disk, U("x"), 0));
+        underseal_free(disk);
+        int fd = open(path, O_RDONLY);
+        disk = underseal_new();
+        OK(disk, underseal_set_fd(disk, fd));
+        OK(disk, underseal_unlock_passphrase(disk, U("secret")));
+        OK(disk, underseal_pread(disk, buffer, 8, 1000001, &done));
+        assert(!memcmp(buffer, "any byte", 8));
+        underseal_free(disk);
+        struct underseal_callbacks callbacks = {.argument = &fd, .size = 24 << 20, .pread = file_pread};
+        disk = underseal_new();
+        OK(disk, underseal_set_callbacks(disk, &callbacks));
+        OK(disk, underseal_unlock_passphrase(disk, U("secret")));
+        OK(disk, underseal_pread(disk, buffer, 8, 1000001, &done));
+        assert(!memcmp(buffer, "any byte", 8));
+        underseal_free(disk);
+        callbacks.pread = broken_pread;
+        disk = underseal_new();
+        OK(disk, underseal_set_callbacks(disk, &callbacks));
+        FAILS(EREMOTEIO, underseal_unlock_passphrase(disk, U("secret")));
+        callbacks.pread = NULL;
+        FAILS(EINVAL, underseal_set_callbacks(disk, &callbacks));
+        underseal_free(disk);
+        close(fd);
+
+        /* Keyslots. */
+        disk = underseal_new();
+        OK(disk, underseal_set_path(disk, path));
+        FAILS(EPERM, underseal_keyslot_add(disk, U("wrong"), U("two"), -1, &number));
+        OK(disk, underseal_keyslot_add(disk, U("secret"), U("two"), 3, &number));
+        assert(number == 3);
+        OK(disk, underseal_unlock_passphrase(disk, U("two")));
+        OK(disk, underseal_keyslot_remove(disk, 3, 0));
+        FAILS(ENOENT, underseal_keyslot_remove(disk, 3, 0));
+        FAILS(ENOENT, underseal_keyslot_remove(disk, 0, 0));
+        underseal_free(disk);
+        puts("ok");
+        return 0;
+}

@@ -1,0 +1,162 @@
+//! An unlocked image: bytes at positions.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use underseal_volume::{ReencryptionLock, SegmentKind, Target, Volume};
+
+use crate::layer::Layer;
+use crate::lower::Lower;
+use crate::sectors::Sectors;
+use crate::{Error, ErrorKind, Result};
+
+/// An unlocked image. Threads share it: reads run side by side, a write runs alone.
+///
+/// Each read and write is done in the calling thread with plain system calls: the image keeps no threads of its own.
+/// The volume key is wiped and the image's lock released when it is dropped.
+pub struct Image {
+    sectors: Sectors,
+    writable: bool,
+    info: String,
+    /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is read, changed and written back.
+    turn: RwLock<()>,
+    _reencryption: Option<ReencryptionLock>,
+}
+
+/// A run of the volume, as [`Image::segments`] tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Segment {
+    /// The bytes of the volume.
+    pub range: Range<u64>,
+    /// Where they begin on the lower device, in bytes; none for zeros, errors, and authenticated volumes, whose data and tags
+    /// alternate.
+    pub lower: Option<u64>,
+    /// `stored`, `zero` or `error`.
+    pub kind: &'static str,
+}
+
+impl Image {
+    pub(crate) fn new(
+        volume: Volume,
+        lower: Lower,
+        layer: Option<Layer>,
+        writable: bool,
+        info: String,
+        reencryption: Option<ReencryptionLock>,
+    ) -> Self {
+        let sectors = Sectors::new(volume, lower, layer);
+        Self { sectors, writable, info, turn: RwLock::default(), _reencryption: reencryption }
+    }
+
+    /// The size of the plaintext in bytes.
+    pub fn size(&self) -> u64 {
+        self.sectors.volume.size()
+    }
+
+    /// The size of an encryption sector in bytes, from 512 to 65536: reads and writes of whole sectors are the cheapest.
+    pub fn sector_size(&self) -> usize {
+        self.sectors.volume.sector_size().bytes()
+    }
+
+    /// Whether the image was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// What the header says, as a JSON object: the fields of `underseal info --json`, without `cpu_path`.
+    pub fn info_json(&self) -> &str {
+        &self.info
+    }
+
+    /// The runs of the volume, in order.
+    pub fn segments(&self) -> Vec<Segment> {
+        let segments = self.sectors.volume.segments().iter();
+        segments
+            .map(|segment| Segment {
+                range: segment.start..segment.end(),
+                lower: segment.as_stored().filter(|_| !self.sectors.has_layer()).map(|stored| stored.lower),
+                kind: match segment.kind {
+                    SegmentKind::Stored(_) => "stored",
+                    SegmentKind::Zero => "zero",
+                    SegmentKind::Error => "error",
+                },
+            })
+            .collect()
+    }
+
+    /// Reads from byte `offset` on and returns how many bytes were read: all of `bytes`, or fewer at the end of the volume.
+    ///
+    /// # Errors
+    /// `Io`; `Mismatch` for a sector that fails its check. Then `bytes` may have been changed in part.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        let left = self.size().saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        let _turn = self.read_turn();
+        self.sectors.read(offset, &mut bytes[..len])?;
+        Ok(len)
+    }
+
+    /// Writes all of `bytes` at byte `offset`.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `OutOfRange` when the range ends beyond the volume, in which case nothing is written; `Io`, after which sectors of
+    /// the range hold their old or their new bytes.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.may_change(offset, bytes.len() as u64)?;
+        let _turn = self.write_turn();
+        self.sectors.write(offset, bytes)
+    }
+
+    /// Returns when everything that was written is on stable storage.
+    ///
+    /// # Errors
+    /// `Io`: what was written since the last flush may be lost.
+    pub fn flush(&self) -> Result<()> {
+        if !self.writable {
+            return Ok(());
+        }
+        let flushed = self.sectors.lower.sync_all();
+        flushed.map_err(|e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e))
+    }
+
+    /// Tells the lower device that whole sectors within the range are not needed any more. They read as anything afterwards.
+    ///
+    /// # Errors
+    /// `Unsupported` unless the image was opened with [`OpenOptions::allow_discards`](crate::OpenOptions::allow_discards) or its
+    /// header allows them; `ReadOnly`, `OutOfRange`, `Io`.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.may_change(offset, len)?;
+        let _turn = self.write_turn();
+        self.sectors.discard(offset, len)
+    }
+
+    fn may_change(&self, offset: u64, len: u64) -> Result<()> {
+        if !self.writable {
+            return Err(Error::new(ErrorKind::ReadOnly, "the image was opened for reading only"));
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.size()) {
+            let what = format!("{len} bytes at byte {offset} end beyond the volume's {}", self.size());
+            return Err(Error::new(ErrorKind::OutOfRange, what));
+        }
+        Ok(())
+    }
+
+    fn read_turn(&self) -> RwLockReadGuard<'_, ()> {
+        self.turn.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write_turn(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turn.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("size", &self.size())
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! Encrypted images for programs: opened, read and written at any byte, without root and without a daemon.
+//!
+//! ```text
+//!   OpenOptions --open(path | address | LowerDevice)--> Image    read_at, write_at, flush, discard
+//!                                                        |
+//!   Header  keyslots, backup, info, format               +-- sectors/   whole sectors, decrypted in
+//!                                                        |              the caller's memory
+//!                                                        +-- layer      tags of authenticated volumes
+//!                                                        +-- lower      a file, an NBD or Ceph image,
+//!                                                                       or a program's own device
+//! ```
+//!
+//! This crate is the public face of the workspace: its API holds no types but its own and those of the standard library, and
+//! its error kinds and options may grow. The command, the Python module and the C library lie on the same crates below.
+//!
+//! Make an image, open it and read it back:
+//! ```
+//! use underseal_image::{FormatOptions, Header, OpenOptions};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("disk.img");
+//! std::fs::File::create_new(&path)?.set_len(32 << 20)?;
+//! Header::format(&path, b"correct horse", &FormatOptions::luks2().pbkdf2(1000))?;
+//!
+//! let image = OpenOptions::new().passphrase(b"correct horse")?.writable(true).open(&path)?;
+//! image.write_at(1_000_001, b"any byte")?;
+//! image.flush()?;
+//! let mut bytes = [0; 8];
+//! assert_eq!(image.read_at(1_000_001, &mut bytes)?, 8);
+//! assert_eq!((&bytes, image.size()), (b"any byte", 16 << 20));
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod header;
+mod image;
+mod layer;
+mod lower;
+mod new;
+mod open;
+mod sectors;
+
+pub use error::{Error, ErrorKind};
+pub use header::{Header, KeyslotOptions, VolumeKey};
+pub use image::{Image, Segment};
+pub use lower::LowerDevice;
+pub use new::FormatOptions;
+pub use open::OpenOptions;
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

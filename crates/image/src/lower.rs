@@ -1,0 +1,230 @@
+//! What an image's bytes lie on: a locked file or block device, a server's export, or a program's own device.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, nbd, rbd};
+use underseal_integrity::Disk;
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A program's own lower device: a split image, an object store, a file in memory. Calls come from several threads at once.
+///
+/// Errors of these functions reach the caller of [`Image`](crate::Image) as the cause of an [`ErrorKind::Io`].
+pub trait LowerDevice: Send + Sync {
+    /// The size in bytes. It must not change while an image is open.
+    ///
+    /// # Errors
+    /// The device's own.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` beyond the end, else the device's own.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// `Unsupported` unless the device is writable, else the device's own.
+    fn write_all_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns when everything that was written is on stable storage.
+    ///
+    /// # Errors
+    /// The device's own.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lower device of an open image; clones are the same device.
+#[derive(Clone)]
+pub(crate) struct Lower(Arc<Kind>);
+
+enum Kind {
+    /// A file or block device. Reads and writes go through an open file of their own.
+    File {
+        device: FileDevice,
+        file: File,
+    },
+    /// A detached header, which is locked by each operation on it.
+    Header(File),
+    /// An NBD server's export, or an image on Ceph.
+    Remote {
+        device: Arc<dyn Device>,
+        requests: Mutex<Blocking>,
+    },
+    Custom(Arc<dyn LowerDevice>),
+}
+
+impl Lower {
+    /// Opens a path, `nbd:` or `nbds:` URI, or `rbd:` address.
+    pub(crate) fn open(path: &Path, writable: bool) -> Result<Self> {
+        let remote = |device: Arc<dyn Device>| -> Result<Self> {
+            let requests = Mutex::new(Blocking::passed_on(&*device)?);
+            Ok(Self(Arc::new(Kind::Remote { device, requests })))
+        };
+        let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());
+        match path.to_str() {
+            Some(text) if nbd::Address::is_uri(text) => {
+                remote(Arc::new(NbdDevice::open(text.parse().map_err(refused)?, !writable)?))
+            }
+            Some(text) if rbd::Address::is_one(text) => {
+                let address: rbd::Address = text.parse().map_err(refused)?;
+                remote(Arc::new(RbdDevice::open(&address, !writable, None)?))
+            }
+            _ => {
+                let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
+                let device = FileDevice::open(path, options)?;
+                let file = device.reopen()?;
+                Ok(Self(Arc::new(Kind::File { device, file })))
+            }
+        }
+    }
+
+    /// Takes over an open file or block device.
+    pub(crate) fn file(file: File, writable: bool) -> Result<Self> {
+        let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
+        let device = FileDevice::over(file, "the open file", options)?;
+        let file = device.reopen()?;
+        Ok(Self(Arc::new(Kind::File { device, file })))
+    }
+
+    /// Opens what holds a header and no data.
+    pub(crate) fn open_header(path: &Path, writable: bool) -> Result<Self> {
+        let file = File::options().read(true).write(writable).open(path).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("{}: cannot open", path.display())).with_source(e)
+        })?;
+        Ok(Self(Arc::new(Kind::Header(file))))
+    }
+
+    pub(crate) fn custom(device: Arc<dyn LowerDevice>) -> Self {
+        Self(Arc::new(Kind::Custom(device)))
+    }
+
+    /// Makes a range of the lower device's bytes read as anything.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        match &*self.0 {
+            Kind::File { device, .. } => Ok(Blocking::new(device)?.discard(offset, len)?),
+            Kind::Remote { device, requests } if device.geometry().discard => {
+                Ok(locked(requests).discard(offset, len)?)
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported, "the lower device has no discards")),
+        }
+    }
+}
+
+fn locked(requests: &Mutex<Blocking>) -> MutexGuard<'_, Blocking> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The device's blocks that hold a range, and where the range begins in them.
+fn blocks(device: &dyn Device, offset: u64, len: usize) -> io::Result<(u64, usize, usize)> {
+    let geometry = device.geometry();
+    let block = u64::from(geometry.block);
+    let eof = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let end = offset.checked_add(len as u64).filter(|&end| end <= geometry.size).ok_or_else(eof)?;
+    let first = offset / block * block;
+    let span = end.next_multiple_of(block).min(geometry.size) - first;
+    let fits = |bytes: u64| usize::try_from(bytes).map_err(|_| eof());
+    Ok((first, fits(span)?, fits(offset - first)?))
+}
+
+impl ReadAt for Lower {
+    fn size(&self) -> io::Result<u64> {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
+            Kind::Remote { device, .. } => Ok(device.geometry().size),
+            Kind::Custom(device) => device.size(),
+        }
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => FileExt::read_exact_at(file, bytes, offset),
+            Kind::Remote { device, requests } => {
+                let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
+                if (skip, span) == (0, bytes.len()) {
+                    return locked(requests).read(first, bytes).map_err(io::Error::other);
+                }
+                let mut whole = vec![0; span];
+                locked(requests).read(first, &mut whole).map_err(io::Error::other)?;
+                bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
+                Ok(())
+            }
+            Kind::Custom(device) => device.read_exact_at(bytes, offset),
+        }
+    }
+
+    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock(file, to),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Target for Lower {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => FileExt::write_all_at(file, bytes, offset),
+            Kind::Remote { device, requests } => {
+                let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
+                let mut requests = locked(requests);
+                if (skip, span) == (0, bytes.len()) {
+                    return requests.write(first, bytes, false).map_err(io::Error::other);
+                }
+                let mut whole = vec![0; span];
+                requests.read(first, &mut whole).map_err(io::Error::other)?;
+                whole[skip..skip + bytes.len()].copy_from_slice(bytes);
+                requests.write(first, &whole, false).map_err(io::Error::other)
+            }
+            Kind::Custom(device) => device.write_all_at(bytes, offset),
+        }
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        match &*self.0 {
+            Kind::File { device, file } => {
+                device.sync(file)?;
+                device.check().map_err(io::Error::other)
+            }
+            Kind::Header(file) => file.sync_all(),
+            Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
+            Kind::Custom(device) => device.sync(),
+        }
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => file.set_len(size),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+impl Disk for Lower {
+    fn size(&self) -> io::Result<u64> {
+        ReadAt::size(self)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+}

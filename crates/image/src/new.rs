@@ -1,0 +1,187 @@
+//! New headers.
+
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::{Key, SectorSize};
+use underseal_volume::{Pbkdf, ReadAt, Version, signature};
+
+use crate::header::{argon2id, pbkdf2};
+use crate::lower::Lower;
+use crate::{Error, ErrorKind, Header, Result};
+
+/// What a new volume is like.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    version: Version,
+    cipher: String,
+    key_size: Option<usize>,
+    sector_size: Option<u32>,
+    pbkdf: Pbkdf,
+    label: String,
+    uuid: Option<String>,
+    header: Option<PathBuf>,
+    force: bool,
+}
+
+impl FormatOptions {
+    /// LUKS2: aes-xts-plain64 with a key of 64 bytes, Argon2id, as cryptsetup.
+    pub fn luks2() -> Self {
+        Self {
+            version: Version::Luks2,
+            cipher: "aes-xts-plain64".into(),
+            key_size: None,
+            sector_size: None,
+            pbkdf: Pbkdf::argon2id(),
+            label: String::new(),
+            uuid: None,
+            header: None,
+            force: false,
+        }
+    }
+
+    /// LUKS1: aes-xts-plain64 with a key of 64 bytes, PBKDF2, as cryptsetup.
+    pub fn luks1() -> Self {
+        Self { version: Version::Luks1, pbkdf: Pbkdf::pbkdf2(), ..Self::luks2() }
+    }
+
+    /// The cipher in dm-crypt's form: `aes-xts-plain64`.
+    #[must_use]
+    pub fn cipher(mut self, cipher: impl Into<String>) -> Self {
+        self.cipher = cipher.into();
+        self
+    }
+
+    /// The length of the volume key in bytes.
+    #[must_use]
+    pub fn key_size(mut self, bytes: usize) -> Self {
+        self.key_size = Some(bytes);
+        self
+    }
+
+    /// LUKS2: the size of an encryption sector, 512 to 4096 bytes.
+    #[must_use]
+    pub fn sector_size(mut self, bytes: u32) -> Self {
+        self.sector_size = Some(bytes);
+        self
+    }
+
+    /// PBKDF2 with a number of rounds, at least 1000.
+    #[must_use]
+    pub fn pbkdf2(mut self, rounds: u32) -> Self {
+        self.pbkdf = pbkdf2(rounds);
+        self
+    }
+
+    /// LUKS2: Argon2id with a number of passes, memory in KiB and threads.
+    #[must_use]
+    pub fn argon2id(mut self, passes: u32, memory_kib: u32, threads: u32) -> Self {
+        self.pbkdf = argon2id(passes, memory_kib, threads);
+        self
+    }
+
+    /// LUKS2: a label of up to 47 bytes.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The UUID; a random one by default.
+    #[must_use]
+    pub fn uuid(mut self, uuid: impl Into<String>) -> Self {
+        self.uuid = Some(uuid.into());
+        self
+    }
+
+    /// Puts the header into another file, which is made or overwritten.
+    #[must_use]
+    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
+        self.header = Some(path.into());
+        self
+    }
+
+    /// Overwrites what is there.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    fn options(&self) -> Result<underseal_volume::FormatOptions> {
+        let bad = |what: String| Error::new(ErrorKind::BadOption, what);
+        let uuid = self
+            .uuid
+            .as_deref()
+            .map(|text| uuid::Uuid::parse_str(text).map_err(|_| bad(format!("{text:?} is not a UUID"))));
+        Ok(underseal_volume::FormatOptions {
+            version: self.version,
+            cipher: self.cipher.parse()?,
+            key_size: self.key_size,
+            sector_size: self.sector_size.map(SectorSize::new).transpose()?,
+            pbkdf: self.pbkdf,
+            label: self.label.clone(),
+            uuid: uuid.transpose()?,
+            detached: self.header.is_some(),
+            ..underseal_volume::FormatOptions::luks2()
+        })
+    }
+}
+
+impl Header {
+    /// Makes a new volume on an image or block device of the right size. Its data is noise until it is written.
+    ///
+    /// # Errors
+    /// `BadOption` for options that do not fit, and when the image holds another header or file system, unless forced; `TooSmall`;
+    /// `Busy` when another program uses the image; `Io`, `Memory`.
+    pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let format = || -> Result<()> {
+            let wanted = options.options()?;
+            let passphrase = Key::new(passphrase)?;
+            let image = Lower::open(path, true)?;
+            let size = |e| Error::new(ErrorKind::Io, "cannot find the size").with_source(e);
+            let data_size = ReadAt::size(&image).map_err(size)?;
+            let on = match &options.header {
+                Some(header) => made(header, options.force)?,
+                None => image.clone(),
+            };
+            if !options.force {
+                refuse_what_is_there(&on)?;
+            }
+            underseal_volume::format(&on, data_size, &passphrase, wanted)?;
+            Ok(())
+        };
+        format().map_err(|e| e.in_file(path))?;
+        Self::open_writable(options.header.as_deref().unwrap_or(path))
+    }
+}
+
+/// A new file for a detached header; an existing one only by force.
+fn made(path: &Path, force: bool) -> Result<Lower> {
+    let made = std::fs::File::options().write(true).create_new(true).open(path);
+    match made {
+        Ok(_) => {}
+        Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => {
+            let what = format!("{}: cannot make the header's file", path.display());
+            return Err(Error::new(ErrorKind::Io, what).with_source(e));
+        }
+    }
+    Lower::open_header(path, true)
+}
+
+/// Refuses to overwrite a header or a file system.
+fn refuse_what_is_there(on: &Lower) -> Result<()> {
+    let failed = |e| Error::new(ErrorKind::Io, "cannot read what is there").with_source(e);
+    let len = ReadAt::size(on).map_err(failed)?.min(signature::LOOKED_AT);
+    let mut start = vec![0; usize::try_from(len).unwrap_or(0)];
+    on.read_exact_at(&mut start, 0).map_err(failed)?;
+    let refuse = |name: &str| {
+        let what = format!("the image holds {name}; pass force to overwrite it");
+        Err(Error::new(ErrorKind::BadOption, what))
+    };
+    if underseal_volume::Header::read(on).is_ok() {
+        return refuse("a LUKS header");
+    }
+    signature::signature(&start).map_or(Ok(()), refuse)
+}

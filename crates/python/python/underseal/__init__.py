@@ -1,0 +1,362 @@
+"""Encrypted images as files: LUKS1, LUKS2 and plain dm-crypt volumes, without root or a daemon.
+
+>>> import underseal
+>>> with underseal.open("disk.img", passphrase="correct horse") as volume:
+...     start = volume.read(512)
+
+A volume is an ``io.RawIOBase``: any byte offset may be read, and ``io.BufferedReader`` or ``TextIOWrapper`` go on top.
+``read_at`` reads from several threads at once; the global lock is released while it runs.
+
+Copies of passphrases and keys that this module makes are wiped. The ``str`` and ``bytes`` objects of the caller are not:
+Python keeps them until it reuses their memory.
+"""
+
+import io
+import json
+import os
+
+from . import _underseal
+from ._underseal import (
+    BadHeader,
+    Busy,
+    Mismatch,
+    NotEncrypted,
+    Unsupported,
+    VolumeKey,
+    WrongPassphrase,
+    __version__,
+)
+
+__all__ = [
+    "BadHeader",
+    "Busy",
+    "Header",
+    "Mismatch",
+    "NotEncrypted",
+    "Segment",
+    "Unsupported",
+    "Volume",
+    "VolumeKey",
+    "WrongPassphrase",
+    "check",
+    "format",
+    "info",
+    "open",
+    "restore",
+]
+
+
+def _secret(value):
+    """Bytes of a passphrase or key: text is encoded as UTF-8."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value)
+
+
+def _is_path(image):
+    return isinstance(image, (str, bytes, os.PathLike))
+
+
+def _path(path):
+    return None if path is None else os.fsdecode(path)
+
+
+def _pbkdf(pbkdf):
+    """The cost of a keyslot as the native module takes it: a name and three numbers."""
+    if pbkdf is None:
+        return None
+    name, *numbers = pbkdf
+    wanted = {"pbkdf2": 1, "argon2id": 3}.get(name)
+    if wanted is None or len(numbers) != wanted:
+        raise ValueError("pbkdf is ('pbkdf2', rounds) or ('argon2id', passes, memory_kib, threads)")
+    return (name, *numbers, 0, 0)[:4] if wanted == 1 else (name, *numbers)
+
+
+def open(
+    image,
+    *,
+    passphrase=None,
+    key=None,
+    keyfile=None,
+    header=None,
+    keyslot=None,
+    writable=False,
+    allow_null=False,
+    allow_discards=False,
+    cipher=None,
+    key_size=32,
+    hash="sha256",
+    sector_size=512,
+):
+    """Opens an encrypted image and returns its plaintext as a :class:`Volume`.
+
+    ``image`` is a path, an ``nbd:`` or ``rbd:`` address, or a file object with ``read``, ``seek`` and ``tell`` (a split image,
+    an E01 container, an HTTP range reader). One of ``passphrase``, ``key`` (the volume key) and ``keyfile`` opens it.
+    ``cipher`` opens a plain volume, which has no header; ``key_size`` and ``sector_size`` are in bytes.
+
+    Raises ``WrongPassphrase`` (a ``PermissionError``), ``NotEncrypted`` and ``BadHeader`` (``ValueError``), ``Unsupported``
+    (``NotImplementedError``), ``Busy`` and other ``OSError``.
+    """
+    plain = None if cipher is None else (cipher, key_size, hash, sector_size)
+    opened = _underseal.open(
+        _path(image) if _is_path(image) else None,
+        None if _is_path(image) else image,
+        _secret(passphrase),
+        _secret(key),
+        _path(keyfile),
+        _path(header),
+        keyslot,
+        writable,
+        allow_null,
+        allow_discards,
+        plain,
+    )
+    return Volume(opened)
+
+
+class Segment(tuple):
+    """A run of a volume: ``start`` and ``length`` in bytes, ``lower`` (the place on the lower device, or None), ``kind``."""
+
+    __slots__ = ()
+    start = property(lambda self: self[0])
+    length = property(lambda self: self[1])
+    lower = property(lambda self: self[2])
+    kind = property(lambda self: self[3])
+
+
+class Volume(io.RawIOBase):
+    """The plaintext of an open image, as an unbuffered binary file."""
+
+    def __init__(self, image):
+        self._image = image
+        self._position = 0
+        self.size = image.size
+        self.sector_size = image.sector_size
+
+    @property
+    def info(self):
+        """What the header says, as a dictionary."""
+        return json.loads(self._image.info_json)
+
+    @property
+    def segments(self):
+        """The runs of the volume, in order."""
+        return [Segment(each) for each in self._image.segments()]
+
+    def read_at(self, offset, length):
+        """Reads ``length`` bytes at ``offset``, fewer at the end of the volume only. Moves no position: threads may share it."""
+        if offset < 0 or length < 0:
+            raise ValueError("negative offset or length")
+        return self._image.read_at(offset, length)
+
+    def readinto_at(self, offset, buffer):
+        """Reads into a writable buffer at ``offset`` and returns the number of bytes."""
+        with memoryview(buffer) as view, view.cast("B") as target:
+            data = self.read_at(offset, len(target))
+            target[: len(data)] = data
+            return len(data)
+
+    def write_at(self, offset, data):
+        """Writes all of ``data`` at ``offset``. Nothing is written when the range ends beyond the volume."""
+        if offset < 0:
+            raise ValueError("negative offset")
+        self._image.write_at(offset, bytes(data))
+
+    def discard(self, offset, length):
+        """Tells the lower device that whole sectors within the range are not needed any more."""
+        self._image.discard(offset, length)
+
+    def readable(self):
+        self._check()
+        return True
+
+    def writable(self):
+        self._check()
+        return self._image.writable
+
+    def seekable(self):
+        self._check()
+        return True
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        self._check()
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}.get(whence)
+        if base is None:
+            raise ValueError(f"invalid whence: {whence}")
+        if base + offset < 0:
+            raise ValueError(f"negative seek position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def tell(self):
+        self._check()
+        return self._position
+
+    def read(self, size=-1):
+        self._check()
+        if size is None or size < 0:
+            size = max(self.size - self._position, 0)
+        data = self._image.read_at(self._position, size)
+        self._position += len(data)
+        return data
+
+    def readall(self):
+        return self.read()
+
+    def readinto(self, buffer):
+        self._check()
+        count = self.readinto_at(self._position, buffer)
+        self._position += count
+        return count
+
+    def write(self, data):
+        self._check()
+        if not self._image.writable:
+            raise io.UnsupportedOperation("not open for writing")
+        with memoryview(data) as view:
+            data = view.tobytes()
+        left = max(self.size - self._position, 0)
+        if data and not left:
+            raise OSError(28, "the volume ends here")
+        data = data[:left]
+        self._image.write_at(self._position, data)
+        self._position += len(data)
+        return len(data)
+
+    def flush(self):
+        """Returns when everything that was written is on stable storage."""
+        if not self.closed:
+            self._image.flush()
+
+    def view(self):
+        """Another file over the same volume, with a position of its own. Closing it leaves the volume open."""
+        return _View(self._image)
+
+    def close(self):
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                self._close_image()
+
+    def _close_image(self):
+        self._image.close()
+
+    def _check(self):
+        if self.closed:
+            raise ValueError("I/O operation on a closed volume")
+
+
+class _View(Volume):
+    """A file over a volume that others use too."""
+
+    def _close_image(self):
+        pass
+
+
+class Header:
+    """A LUKS header on an image or in a file of its own. Changes are on disk when a method returns."""
+
+    def __init__(self, image, *, writable=False):
+        is_path = _is_path(image)
+        self._header = _underseal.Header(_path(image) if is_path else None, None if is_path else image, writable)
+
+    @property
+    def info(self):
+        """What the header says, as ``underseal info --json`` prints it."""
+        return json.loads(self._header.info_json)
+
+    @property
+    def uuid(self):
+        return self.info["uuid"]
+
+    @property
+    def label(self):
+        return self.info.get("label") or None
+
+    @property
+    def type(self):
+        return self.info["format"]
+
+    @property
+    def keyslots(self):
+        return self.info["keyslots"]
+
+    @property
+    def tokens(self):
+        return self.info["tokens"]
+
+    @property
+    def segments(self):
+        return self.info["segments"]
+
+    @property
+    def digests(self):
+        return self.info["digests"]
+
+    def unlock(self, passphrase, keyslot=None):
+        """Returns the volume key that a passphrase opens."""
+        return self._header.unlock(_secret(passphrase), keyslot)
+
+    def keyslot_add(self, key, passphrase, *, number=None, pbkdf=None):
+        """Adds a keyslot for ``passphrase`` and returns its number. ``key`` comes from :meth:`unlock`."""
+        return self._header.keyslot_add(key, _secret(passphrase), number, _pbkdf(pbkdf))
+
+    def keyslot_remove(self, number, *, last=False):
+        """Removes a keyslot; ``last`` allows to remove the last one, which makes the data unreadable."""
+        self._header.keyslot_remove(number, last)
+
+    def keyslot_change(self, old, new, *, keyslot=None, pbkdf=None):
+        """Replaces the keyslot that ``old`` opens by one for ``new`` and returns its number."""
+        return self._header.keyslot_change(_secret(old), _secret(new), keyslot, _pbkdf(pbkdf))
+
+    def backup(self):
+        """The header and its keyslots as bytes."""
+        return self._header.backup()
+
+
+def info(image):
+    """What the header of an image says, as a dictionary."""
+    return Header(image).info
+
+
+def format(
+    path,
+    passphrase,
+    *,
+    version=2,
+    cipher=None,
+    key_size=None,
+    sector_size=None,
+    pbkdf=None,
+    label=None,
+    uuid=None,
+    header=None,
+    force=False,
+):
+    """Makes a new LUKS volume on an existing image file or block device. ``key_size`` and ``sector_size`` are in bytes."""
+    _underseal.format(
+        os.fsdecode(path),
+        _secret(passphrase),
+        version,
+        cipher,
+        key_size,
+        sector_size,
+        _pbkdf(pbkdf),
+        label,
+        uuid,
+        _path(header),
+        force,
+    )
+
+
+def restore(path, backup, *, force=False):
+    """Puts a header backup back; without ``force`` over the same volume's header or zeros only."""
+    _underseal.restore(os.fsdecode(path), bytes(backup), force)
+
+
+def check(path):
+    """Looks at a header and its keyslots: a dictionary with ``sound`` and ``findings``."""
+    return json.loads(_underseal.check(os.fsdecode(path)))

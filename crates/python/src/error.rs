@@ -1,0 +1,40 @@
+//! Error kinds as Python exceptions, each a subclass of the built-in that fits.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyOSError, PyPermissionError, PyValueError};
+use pyo3::prelude::*;
+use underseal_image::{Error, ErrorKind};
+
+create_exception!(underseal, WrongPassphrase, PyPermissionError, "No keyslot opens with the passphrase or key.");
+create_exception!(underseal, NotEncrypted, PyValueError, "The image has no header of a known format.");
+create_exception!(underseal, BadHeader, PyValueError, "The header is damaged, or is not what was required.");
+create_exception!(underseal, Unsupported, PyNotImplementedError, "The format, cipher or operation is not supported.");
+create_exception!(underseal, Busy, PyOSError, "Another program uses the image or its header.");
+create_exception!(underseal, Mismatch, PyOSError, "A sector is not as it was written: its tag does not match.");
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("WrongPassphrase", py.get_type::<WrongPassphrase>())?;
+    module.add("NotEncrypted", py.get_type::<NotEncrypted>())?;
+    module.add("BadHeader", py.get_type::<BadHeader>())?;
+    module.add("Unsupported", py.get_type::<Unsupported>())?;
+    module.add("Busy", py.get_type::<Busy>())?;
+    module.add("Mismatch", py.get_type::<Mismatch>())
+}
+
+/// The exception for an error of the facade.
+pub(crate) fn exception(e: &Error) -> PyErr {
+    let (text, code) = (e.text(), e.errno());
+    match e.kind() {
+        ErrorKind::WrongPassphrase => WrongPassphrase::new_err((code, text)),
+        ErrorKind::NoHeader => NotEncrypted::new_err(text),
+        ErrorKind::BadHeader | ErrorKind::TooSmall => BadHeader::new_err(text),
+        ErrorKind::Unsupported | ErrorKind::NullCipher | ErrorKind::TooCostly => Unsupported::new_err(text),
+        ErrorKind::Busy => Busy::new_err((code, text)),
+        ErrorKind::Mismatch => Mismatch::new_err((code, text)),
+        ErrorKind::BadOption | ErrorKind::OutOfRange | ErrorKind::Keyslot => PyValueError::new_err(text),
+        ErrorKind::Memory => PyMemoryError::new_err(text),
+        // OSError picks FileNotFoundError, PermissionError and so on by the number.
+        _ => PyOSError::new_err((code, text)),
+    }
+}

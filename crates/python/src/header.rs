@@ -1,0 +1,185 @@
+//! Headers: keyslots, backups, what they say.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use underseal_image::{FormatOptions, KeyslotOptions};
+use zeroize::Zeroizing;
+
+use crate::error::exception;
+use crate::object::FileObject;
+
+/// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)` as one tuple.
+type Pbkdf = (String, u32, u32, u32);
+
+fn keyslot_options(number: Option<u32>, pbkdf: Option<Pbkdf>) -> PyResult<KeyslotOptions> {
+    let mut options = KeyslotOptions::new();
+    if let Some(number) = number {
+        options = options.number(number);
+    }
+    match pbkdf {
+        None => Ok(options),
+        Some((name, rounds, ..)) if name == "pbkdf2" => Ok(options.pbkdf2(rounds)),
+        Some((name, passes, memory, threads)) if name == "argon2id" => {
+            Ok(options.argon2id(passes, memory, threads))
+        }
+        Some((name, ..)) => Err(PyValueError::new_err(format!("{name:?} is neither pbkdf2 nor argon2id"))),
+    }
+}
+
+/// A volume key in locked memory.
+#[pyclass(frozen, module = "underseal._underseal")]
+pub(crate) struct VolumeKey(underseal_image::VolumeKey);
+
+#[pymethods]
+impl VolumeKey {
+    /// The bytes of the key. Python does not wipe them.
+    fn reveal<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.reveal())
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "VolumeKey([redacted])"
+    }
+}
+
+/// A LUKS header on an image or in a file of its own.
+#[pyclass(frozen, module = "underseal._underseal")]
+pub(crate) struct Header(Mutex<underseal_image::Header>);
+
+impl Header {
+    fn get(&self) -> MutexGuard<'_, underseal_image::Header> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Header {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        path: Option<PathBuf>,
+        object: Option<Bound<'_, PyAny>>,
+        writable: bool,
+    ) -> PyResult<Self> {
+        let object = object.map(|object| FileObject::new(&object)).transpose()?;
+        let path = path.unwrap_or_default();
+        let open = || match (object, writable) {
+            (Some(object), _) => underseal_image::Header::open_on(Arc::new(object)),
+            (None, true) => underseal_image::Header::open_writable(&path),
+            (None, false) => underseal_image::Header::open(&path),
+        };
+        py.detach(open).map(|header| Self(Mutex::new(header))).map_err(|e| exception(&e))
+    }
+
+    #[getter]
+    fn info_json(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.get().info_json()).map_err(|e| exception(&e))
+    }
+
+    fn unlock(&self, py: Python<'_>, passphrase: Vec<u8>, keyslot: Option<u32>) -> PyResult<VolumeKey> {
+        let passphrase = Zeroizing::new(passphrase);
+        py.detach(|| self.get().unlock(&passphrase, keyslot)).map(VolumeKey).map_err(|e| exception(&e))
+    }
+
+    fn keyslot_add(
+        &self,
+        py: Python<'_>,
+        key: &VolumeKey,
+        passphrase: Vec<u8>,
+        number: Option<u32>,
+        pbkdf: Option<Pbkdf>,
+    ) -> PyResult<u32> {
+        let (passphrase, options) = (Zeroizing::new(passphrase), keyslot_options(number, pbkdf)?);
+        py.detach(|| self.get().add_keyslot(&key.0, &passphrase, &options)).map_err(|e| exception(&e))
+    }
+
+    fn keyslot_remove(&self, py: Python<'_>, number: u32, last: bool) -> PyResult<()> {
+        py.detach(|| self.get().remove_keyslot(number, last)).map_err(|e| exception(&e))
+    }
+
+    fn keyslot_change(
+        &self,
+        py: Python<'_>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+        keyslot: Option<u32>,
+        pbkdf: Option<Pbkdf>,
+    ) -> PyResult<u32> {
+        let (old, new, options) = (Zeroizing::new(old), Zeroizing::new(new), keyslot_options(None, pbkdf)?);
+        py.detach(|| self.get().change_keyslot(&old, &new, keyslot, &options)).map_err(|e| exception(&e))
+    }
+
+    fn backup<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.get().backup()).map_err(|e| exception(&e))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+/// Makes a new volume on an image.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the package's format() has names for them")]
+pub(crate) fn format(
+    py: Python<'_>,
+    path: PathBuf,
+    passphrase: Vec<u8>,
+    version: u32,
+    cipher: Option<String>,
+    key_size: Option<usize>,
+    sector_size: Option<u32>,
+    pbkdf: Option<Pbkdf>,
+    label: Option<String>,
+    uuid: Option<String>,
+    header: Option<PathBuf>,
+    force: bool,
+) -> PyResult<()> {
+    let passphrase = Zeroizing::new(passphrase);
+    let mut options = match version {
+        1 => FormatOptions::luks1(),
+        2 => FormatOptions::luks2(),
+        _ => return Err(PyValueError::new_err("the version of LUKS is 1 or 2")),
+    };
+    options = options.force(force);
+    if let Some(cipher) = cipher {
+        options = options.cipher(cipher);
+    }
+    if let Some(bytes) = key_size {
+        options = options.key_size(bytes);
+    }
+    if let Some(bytes) = sector_size {
+        options = options.sector_size(bytes);
+    }
+    if let Some(label) = label {
+        options = options.label(label);
+    }
+    if let Some(uuid) = uuid {
+        options = options.uuid(uuid);
+    }
+    if let Some(header) = header {
+        options = options.header(header);
+    }
+    options = match pbkdf {
+        None => options,
+        Some((name, rounds, ..)) if name == "pbkdf2" => options.pbkdf2(rounds),
+        Some((name, passes, memory, threads)) if name == "argon2id" => options.argon2id(passes, memory, threads),
+        Some((name, ..)) => {
+            return Err(PyValueError::new_err(format!("{name:?} is neither pbkdf2 nor argon2id")));
+        }
+    };
+    py.detach(|| underseal_image::Header::format(&path, &passphrase, &options)).map(drop).map_err(|e| exception(&e))
+}
+
+/// Puts a backup of a header back.
+#[pyfunction]
+pub(crate) fn restore(py: Python<'_>, path: PathBuf, backup: &[u8], force: bool) -> PyResult<()> {
+    py.detach(|| underseal_image::Header::restore(&path, backup, force)).map_err(|e| exception(&e))
+}
+
+/// Looks at a header: a JSON object.
+#[pyfunction]
+pub(crate) fn check(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    py.detach(|| underseal_image::Header::check(&path)).map_err(|e| exception(&e))
+}

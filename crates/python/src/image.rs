@@ -1,0 +1,143 @@
+//! An unlocked image.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use underseal_image::{OpenOptions, Result};
+use zeroize::Zeroizing;
+
+use crate::error::exception;
+use crate::object::FileObject;
+
+/// Opens an image at a path or address, or on a file object.
+#[pyfunction]
+#[pyo3(signature = (path, object, passphrase, volume_key, key_file, header, keyslot, writable, allow_null, allow_discards, plain))]
+#[expect(clippy::too_many_arguments, reason = "the package's open() has names for them")]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: Option<PathBuf>,
+    object: Option<Bound<'_, PyAny>>,
+    passphrase: Option<Vec<u8>>,
+    volume_key: Option<Vec<u8>>,
+    key_file: Option<PathBuf>,
+    header: Option<PathBuf>,
+    keyslot: Option<u32>,
+    writable: bool,
+    allow_null: bool,
+    allow_discards: bool,
+    plain: Option<(String, usize, String, u32)>,
+) -> PyResult<Image> {
+    let (passphrase, volume_key) = (passphrase.map(Zeroizing::new), volume_key.map(Zeroizing::new));
+    let object = object.map(|object| FileObject::new(&object)).transpose()?;
+    let opened = py.detach(move || -> Result<underseal_image::Image> {
+        let mut options =
+            OpenOptions::new().writable(writable).allow_null(allow_null).allow_discards(allow_discards);
+        if let Some(passphrase) = passphrase {
+            options = options.passphrase(&passphrase)?;
+        }
+        if let Some(key) = volume_key {
+            options = options.volume_key(&key)?;
+        }
+        if let Some(file) = key_file {
+            options = options.key_file(&file)?;
+        }
+        if let Some(header) = header {
+            options = options.header(header);
+        }
+        if let Some(keyslot) = keyslot {
+            options = options.keyslot(keyslot);
+        }
+        if let Some((cipher, key_size, hash, sector_size)) = plain {
+            options = options.plain(&cipher, key_size, &hash, sector_size)?;
+        }
+        match object {
+            Some(object) => options.open_on(Arc::new(object)),
+            None => options.open(path.unwrap_or_default()),
+        }
+    });
+    let image = opened.map_err(|e| exception(&e))?;
+    Ok(Image { open: RwLock::new(Some(Arc::new(image))) })
+}
+
+/// An unlocked image. Calls that run while another thread closes it end as if it were open; later ones fail.
+#[pyclass(frozen, module = "underseal._underseal")]
+pub(crate) struct Image {
+    open: RwLock<Option<Arc<underseal_image::Image>>>,
+}
+
+impl Image {
+    fn get(&self) -> PyResult<Arc<underseal_image::Image>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.clone().ok_or_else(|| PyValueError::new_err("I/O operation on a closed volume"))
+    }
+}
+
+/// The most bytes of one read: what Python can hold in one object is bounded by memory anyway.
+const MAX_READ: u64 = 1 << 31;
+
+#[pymethods]
+impl Image {
+    #[getter]
+    fn size(&self) -> PyResult<u64> {
+        Ok(self.get()?.size())
+    }
+
+    #[getter]
+    fn sector_size(&self) -> PyResult<usize> {
+        Ok(self.get()?.sector_size())
+    }
+
+    #[getter]
+    fn writable(&self) -> PyResult<bool> {
+        Ok(self.get()?.is_writable())
+    }
+
+    #[getter]
+    fn info_json(&self) -> PyResult<String> {
+        Ok(self.get()?.info_json().to_owned())
+    }
+
+    fn segments(&self) -> PyResult<Vec<(u64, u64, Option<u64>, &'static str)>> {
+        let segments = self.get()?.segments().into_iter();
+        Ok(segments.map(|s| (s.range.start, s.range.end - s.range.start, s.lower, s.kind)).collect())
+    }
+
+    /// Reads up to `length` bytes at `offset`; fewer at the end of the volume only.
+    fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let image = self.get()?;
+        let length = length.min(image.size().saturating_sub(offset));
+        if length > MAX_READ {
+            return Err(PyOverflowError::new_err(format!("one read is of at most {MAX_READ} bytes")));
+        }
+        let length = usize::try_from(length).map_err(|e| PyOverflowError::new_err(e.to_string()))?;
+        PyBytes::new_with(py, length, |bytes| {
+            py.detach(|| image.read_at(offset, bytes)).map(drop).map_err(|e| exception(&e))
+        })
+    }
+
+    /// Writes all of `data` at `offset`.
+    fn write_at(&self, py: Python<'_>, offset: u64, data: &[u8]) -> PyResult<()> {
+        let image = self.get()?;
+        // `bytes` do not change, and the caller holds a reference to them.
+        py.detach(|| image.write_at(offset, data)).map_err(|e| exception(&e))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let image = self.get()?;
+        py.detach(|| image.flush()).map_err(|e| exception(&e))
+    }
+
+    fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
+        let image = self.get()?;
+        py.detach(|| image.discard(offset, length)).map_err(|e| exception(&e))
+    }
+
+    /// Closes the image. Its key is wiped when calls of other threads have ended.
+    fn close(&self, py: Python<'_>) {
+        let image = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(move || drop(image));
+    }
+}

@@ -1,0 +1,33 @@
+//! The native half of the Python package `underseal`: thin classes over [`underseal_image`].
+//!
+//! ```text
+//!   python/underseal/__init__.py   Volume (io.RawIOBase), open, info, Header: what programs use
+//!        |
+//!   _underseal (this crate)        image.rs: Image   header.rs: Header, VolumeKey   object.rs: a file object as device
+//!        |                         error.rs: error kinds as Python exceptions
+//!   underseal_image
+//! ```
+//!
+//! Everything that reads, writes or derives keys runs without Python's global lock. A lower device that is a Python object
+//! takes the lock for each of its calls. The module starts no threads and keeps no rings, so a process may fork.
+
+mod error;
+mod header;
+mod image;
+mod object;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _underseal(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    error::register(module)?;
+    module.add_class::<image::Image>()?;
+    module.add_class::<header::Header>()?;
+    module.add_class::<header::VolumeKey>()?;
+    module.add_function(wrap_pyfunction!(image::open, module)?)?;
+    module.add_function(wrap_pyfunction!(header::format, module)?)?;
+    module.add_function(wrap_pyfunction!(header::restore, module)?)?;
+    module.add_function(wrap_pyfunction!(header::check, module)?)?;
+    Ok(())
+}
