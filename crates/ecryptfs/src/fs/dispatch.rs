@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::thread;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -14,15 +14,15 @@ use super::attributes::AttributeChange;
 use super::entries::{FileCreation, LookupEntry};
 use super::inbox::RequestBuffer;
 use super::pages::PageMemory;
-use super::slow::{SlowRequest, SlowRequests};
-use super::{Answer, Fs, LARGEST, caller};
+use super::slow::{Slow, SlowRequest, SlowRequests};
+use super::{Answer, Fs, LARGEST, caller, identity};
 
 /// One thread.
 pub(super) struct FsWorker {
     fs: Arc<Fs>,
     channel: Arc<FuseChannel>,
     /// Where slow requests go; `None` for a thread that does all that it takes.
-    slow: Option<Sender<SlowRequest>>,
+    slow: Option<Slow>,
     inbox: RequestBuffer,
     /// Where file contents are decrypted, and parts of extents put together.
     scratch: PageMemory,
@@ -43,7 +43,7 @@ enum Reply {
 }
 
 impl FsWorker {
-    pub(super) fn new(fs: Arc<Fs>, channel: Arc<FuseChannel>, slow: Option<Sender<SlowRequest>>) -> Self {
+    pub(super) fn new(fs: Arc<Fs>, channel: Arc<FuseChannel>, slow: Option<Slow>) -> Self {
         let scratch = PageMemory::new(LARGEST as usize + 2 * crate::EXTENT);
         Self { fs, channel, slow, inbox: RequestBuffer::new(LARGEST as usize), scratch, out: Vec::new() }
     }
@@ -98,8 +98,15 @@ impl FsWorker {
     fn send_slow(&mut self, len: usize) -> io::Result<()> {
         let bytes = self.inbox.request(len).to_vec();
         let request = SlowRequest { channel: self.channel.clone(), bytes };
-        let sent = self.slow.as_ref().map(|slow| slow.send(request));
-        sent.and_then(Result::ok).ok_or_else(|| io::Error::other("the threads for slow requests have ended"))
+        let (fs, channel) = (self.fs.clone(), self.channel.clone());
+        let start = move |requests| {
+            let mut worker = Self::new(fs, channel, None);
+            thread::Builder::new().name("ecryptfs-slow".into()).spawn(move || {
+                identity::detach()?;
+                worker.run_slow(requests)
+            })
+        };
+        self.slow.as_ref().map_or(Ok(()), |slow| slow.send(request, start))
     }
 
     /// Whether the caller may be here at all. What the kernel does for open files has no caller.

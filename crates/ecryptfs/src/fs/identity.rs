@@ -31,7 +31,8 @@ pub(super) fn detach() -> io::Result<()> {
     // code here relies on their being shared: paths of a mount are absolute, or relative to descriptors.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS)? };
     rustix::process::chdir("/")?;
-    CURRENT.set(Some((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())));
+    // The thread that started this one may have been a caller, so nothing is known of it yet.
+    CURRENT.set(None);
     Ok(())
 }
 

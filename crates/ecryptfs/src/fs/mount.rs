@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, capability};
 
 use super::dispatch::FsWorker;
-use super::slow::{self, SlowRequests};
+use super::slow::{self, Later, Slow};
 use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{LockMode, RootLock};
 use crate::{Error, ErrorKind, Result};
@@ -61,6 +61,7 @@ pub struct Mount {
     session: FuseSession,
     point: Arc<Point>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    later: Later,
     /// The lower folder is this mount's as long as it is served.
     _claim: Option<RootLock>,
 }
@@ -96,11 +97,11 @@ impl Mount {
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
         let mut threads = Vec::new();
-        let (slow, requests) = SlowRequests::new();
+        let slow = Slow::new();
         let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
         for number in 0..slow::THREADS {
             let mut worker = FsWorker::new(fs.clone(), first.clone(), None);
-            let requests = requests.clone();
+            let requests = slow.requests();
             let thread = thread::Builder::new().name(format!("ecryptfs-slow-{number}")).spawn(move || {
                 identity::detach()?;
                 worker.run_slow(requests)
@@ -120,9 +121,10 @@ impl Mount {
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
         // The slow threads end when the others have.
+        let later = slow.later();
         drop(slow);
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, point, threads, _claim: claim })
+        Ok(Self { session, point, threads, later, _claim: claim })
     }
 
     /// What takes it away again.
@@ -137,9 +139,13 @@ impl Mount {
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
         let mut outcome = Ok(());
-        for thread in self.threads {
+        let mut threads = self.threads;
+        while let Some(thread) = threads.pop() {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             outcome = outcome.and(ended);
+            if threads.is_empty() {
+                threads = self.later.threads();
+            }
         }
         self.session.close();
         outcome.map_err(failed)
