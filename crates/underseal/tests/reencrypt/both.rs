@@ -181,7 +181,7 @@ fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() 
 fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
     let scratch = Scratch::new();
     let header = scratch.path("header");
-    let plain = bytes(support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
+    let plain = bytes(crate::support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
     std::fs::write(&volume.image, &plain).unwrap();
     let cut = Cut { volume: &volume, header: Some(&header), plain: &plain };

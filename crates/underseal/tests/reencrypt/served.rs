@@ -18,7 +18,7 @@ const OFFLINE: &str = "reencrypt --force-offline-reencrypt";
 const RESUME: &str = "reencrypt --resume-only --force-offline-reencrypt";
 
 fn ran(command: &mut Command) -> Ran {
-    Ran::from(support::output(command.stdin(Stdio::null())))
+    Ran::from(crate::support::output(command.stdin(Stdio::null())))
 }
 
 #[track_caller]
