@@ -116,13 +116,18 @@ impl Cut<'_> {
             };
             let is_over = |at: &str| {
                 let dump = dump(header.unwrap_or(&volume.image));
-                assert!(!dump.contains("online-reencrypt") && !dump.contains("underseal-wipe"), "{at}: {dump}");
+                assert!(
+                    !dump.contains("online-reencrypt") && !dump.contains("underseal-wipe"),
+                    "{at}: {dump}"
+                );
             };
             if theirs {
                 let apart = header.map_or(String::new(), |path| format!(" --header {}", text(path)));
                 // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
                 for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
-                    crate::support::output(cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()));
+                    crate::support::output(
+                        cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()),
+                    );
                 }
                 is_right("cryptsetup");
                 assert!(!dump(header.unwrap_or(&volume.image)).contains("online-reencrypt"));
