@@ -199,8 +199,7 @@ impl Place {
     fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
-            let take =
-                if self.is_open { ReencryptionLock::take_turn } else { ReencryptionLock::take };
+            let take = if self.is_open { ReencryptionLock::take_turn } else { ReencryptionLock::take };
             *lock = take(header.uuid(), self.to)?;
         }
         Ok(lock)

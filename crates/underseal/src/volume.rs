@@ -178,7 +178,17 @@ impl Opened {
     fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
         let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
         let known = Known::default();
-        Self { mapping, lower, opened, known, inside: None, lock: None, layers: Vec::new(), image: None }
+        Self {
+            mapping,
+            lower,
+            opened,
+            known,
+            inside: None,
+            locks: Vec::new(),
+            unfinished: false,
+            layers: Vec::new(),
+            image: None,
+        }
     }
 }
 

@@ -74,7 +74,8 @@ pub(super) fn serve(
     sandbox::prepare(args, mount_point.as_ref())?;
     notify::start();
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } = open()?;
+    let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } =
+        open()?;
     let locks = inside.is_some() || !kept.is_empty();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;

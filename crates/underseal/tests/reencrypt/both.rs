@@ -116,13 +116,18 @@ impl Cut<'_> {
             };
             let is_over = |at: &str| {
                 let dump = dump(header.unwrap_or(&volume.image));
-                assert!(!dump.contains("online-reencrypt") && !dump.contains("underseal-wipe"), "{at}: {dump}");
+                assert!(
+                    !dump.contains("online-reencrypt") && !dump.contains("underseal-wipe"),
+                    "{at}: {dump}"
+                );
             };
             if theirs {
                 let apart = header.map_or(String::new(), |path| format!(" --header {}", text(path)));
                 // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
                 for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
-                    crate::support::output(cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()));
+                    crate::support::output(
+                        cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()),
+                    );
                 }
                 is_right("cryptsetup");
                 assert!(!dump(header.unwrap_or(&volume.image)).contains("online-reencrypt"));
@@ -181,7 +186,7 @@ fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() 
 fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
     let scratch = Scratch::new();
     let header = scratch.path("header");
-    let plain = bytes(support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
+    let plain = bytes(crate::support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
     std::fs::write(&volume.image, &plain).unwrap();
     let cut = Cut { volume: &volume, header: Some(&header), plain: &plain };

@@ -18,7 +18,7 @@ const OFFLINE: &str = "reencrypt --force-offline-reencrypt";
 const RESUME: &str = "reencrypt --resume-only --force-offline-reencrypt";
 
 fn ran(command: &mut Command) -> Ran {
-    Ran::from(support::output(command.stdin(Stdio::null())))
+    Ran::from(crate::support::output(command.stdin(Stdio::null())))
 }
 
 #[track_caller]
@@ -50,7 +50,8 @@ fn serves(socket: &Path, plain: &mut [u8], fill: u8) {
 fn no_program_reencrypts_a_volume_that_is_served_as_if_it_were_closed() {
     for end in ["cryptsetup", "underseal", "its server"] {
         let operator = Operator::new();
-        let (volume, mut plain) = filled(&operator.scratch, "no_program_reencrypts_a_volume_that_is_served", &[]);
+        let (volume, mut plain) =
+            filled(&operator.scratch, "no_program_reencrypts_a_volume_that_is_served", &[]);
         let server = operator.serve(&volume, &[]);
         serves(&server.socket(), &mut plain, 1);
         let before = digests(&volume);
@@ -88,7 +89,10 @@ fn keyslots_and_labels_change_and_other_readers_come_beside_a_server() {
     run(add.arg(&other).stdin(Stdio::null()));
     run(cryptsetup(&volume, "config --label served").stdin(Stdio::null()));
     run(cryptsetup(&volume, "open --test-passphrase").stdin(Stdio::null()));
-    let opens = tool("cryptsetup").args(["open", "--test-passphrase", "-d", text(&other)]).arg(&volume.image).status();
+    let opens = tool("cryptsetup")
+        .args(["open", "--test-passphrase", "-d", text(&other)])
+        .arg(&volume.image)
+        .status();
     assert!(opens.unwrap().success());
     serves(&server.socket(), &mut plain, 1);
     server.stop();
@@ -111,7 +115,8 @@ fn copies_with_one_uuid_are_open_together_and_keep_a_closed_one_from_being_reenc
     is_refused(&mut reencrypt(&volume, ""), IN_USE, "a copy of it with the same UUID");
     // Of two open ones each is reencrypted, one after the other.
     for name in ["one", "two"] {
-        operator.does(&format!("reencrypt {name} --passphrase-file {} --rate full", text(&volume.passphrase)));
+        operator
+            .does(&format!("reencrypt {name} --passphrase-file {} --rate full", text(&volume.passphrase)));
     }
     for server in servers {
         server.stop();
