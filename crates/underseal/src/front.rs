@@ -103,7 +103,7 @@ fn act(args: &Args, given: &[String]) -> Result<()> {
     if args.test_args {
         return Ok(());
     }
-    if let Some(name) = args.not_kept() {
+    if let Some(name) = args.not_kept(verb.name) {
         return Err(Failure::unsupported(&format!("{name} is not supported")));
     }
     (verb.act)(args, &words)
