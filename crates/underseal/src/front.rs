@@ -7,7 +7,7 @@
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
 //!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, key, benchmark                  what only shows something
+//!   look, dump, key, status, benchmark          what only shows something
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
@@ -28,6 +28,7 @@ mod loops;
 mod open;
 mod place;
 mod reencrypt;
+mod status;
 mod takes;
 mod tokens;
 mod verb;

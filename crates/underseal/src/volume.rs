@@ -104,14 +104,22 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
         _ => path.display().to_string(),
     };
-    let opened = status::Opened {
+    let mut opened = status::Opened {
         format,
         header: args.header.as_ref().filter(|_| format != Format::Plain).map(absolute),
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
+        plain: (format == Format::Plain).then(|| status::Plain {
+            cipher: args.plain.cipher.to_string(),
+            sector_size: args.plain.sector_size,
+            offset: args.plain.data_offset,
+            skip: args.plain.skip,
+        }),
+        discards: false,
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
+    opened.discards = mapping.discards();
     Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect(), image })
 }
 
