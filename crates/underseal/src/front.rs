@@ -7,7 +7,7 @@
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
 //!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, key, benchmark                  what only shows something; tcrypt, foreign: other systems' formats
+//!   look, dump, key, status, benchmark          what only shows something; tcrypt, foreign: other systems' formats
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
@@ -29,6 +29,7 @@ mod loops;
 mod open;
 mod place;
 mod reencrypt;
+mod status;
 mod takes;
 mod tcrypt;
 mod tokens;
@@ -108,7 +109,7 @@ fn act(args: &Args, given: &[String]) -> Result<()> {
     if args.test_args {
         return Ok(());
     }
-    if let Some(name) = args.not_kept() {
+    if let Some(name) = args.not_kept(verb.name) {
         return Err(Failure::unsupported(&format!("{name} is not supported")));
     }
     (verb.act)(args, &words)

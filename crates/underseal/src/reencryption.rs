@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, FileDevice, OpenOptions, open_again};
 use underseal_export::control::{Rate, status};
-use underseal_volume::luks2::{Ledger, ResumeOptions};
-use underseal_volume::luks2::{Stage, Status};
+use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::reencrypt::{Claim, Foreground, Options, Pace};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
@@ -254,6 +253,19 @@ impl Place {
         let mut ledger = self.resume(&**on, key, size(data)?, None)?;
         mend(data, &mut ledger)?;
         Ok(ledger.protect_with(protection, key)?)
+    }
+
+    /// Writes the digest over the metadata of a reencryption that has none, over `data_size` bytes of data.
+    ///
+    /// # Errors
+    /// Why the reencryption could not be resumed; those of the header.
+    pub(crate) fn sign(
+        &self,
+        header: &mut luks2::Header,
+        (on, data_size): (&(dyn Target + Sync), u64),
+        key: &VolumeKey,
+    ) -> underseal_volume::Result<()> {
+        header.sign_reencryption(on, key, data_size, &self.options(None))
     }
 
     fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {

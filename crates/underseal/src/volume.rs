@@ -118,14 +118,17 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
         _ => path.display().to_string(),
     };
-    let opened = status::Opened {
+    let mut opened = status::Opened {
         format,
         header: args.header.as_ref().filter(|_| format != Format::Plain).map(absolute),
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash().to_string()),
+        plain: if format == Format::Plain { Some(plain_status(&args.plain)?) } else { None },
+        discards: false,
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
+    opened.discards = mapping.discards();
     let layers = layer.into_iter().collect();
     Ok(Opened { mapping, lower, opened, known, inside, unfinished, locks, layers, image })
 }
@@ -145,7 +148,7 @@ fn open_foreign(
     let unlocked = foreign::open(foreign::Request::of(args), format, &image, part)?;
     let volume = unlocked.volume.clone().with_discards(access.allow_discards);
     let key_size = Some(unlocked.volume_key.len());
-    let opened = status::Opened { format: foreign::called(format), header: None, key_size, hash: None };
+    let opened = status::Opened { format: foreign::called(format), header: None, key_size, hash: None, plain: None, discards: access.allow_discards };
     let mapping = Mapping::new(volume, lower.into_device())?;
     let mapping = foreign::guarded(mapping, &unlocked, &args.image, access.read_only);
     Ok(Opened::alone(mapping, args, opened))
@@ -167,7 +170,9 @@ fn open_part(
         let (volume, header) = part::luks(args, access, &on, &secret)?;
         (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 })
     };
-    let opened = status::Opened { format, header: None, key_size: key_size(&volume), hash: None };
+    let key_size = key_size(&volume);
+    let opened =
+        status::Opened { format, header: None, key_size, hash: None, plain: None, discards: access.allow_discards };
     let volume = underseal_formats::moved(&volume, part.start)?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
     Ok(Opened::alone(mapping, args, opened))
@@ -356,6 +361,16 @@ fn plain_volume(
     let key = plain_key(secret, &of.hash(), of.key_size / 8)?;
     let volume = plain::activate(&key, data_size, &options);
     Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, key))
+}
+
+/// How a plain volume lies, for its operator.
+fn plain_status(of: &PlainArgs) -> Result<status::Plain> {
+    Ok(status::Plain {
+        cipher: of.cipher()?.to_string(),
+        sector_size: of.sector_size,
+        offset: of.data_offset,
+        skip: of.skip,
+    })
 }
 
 /// How a plain volume lies, by its options.

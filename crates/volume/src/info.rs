@@ -66,6 +66,9 @@ pub struct SegmentInfo {
     pub iv_offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity: Option<String>,
+    /// How many bits of the key are the MAC's beside the sectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub integrity_key_bits: Option<u32>,
     pub flags: Vec<String>,
     /// Why this build cannot use it.
     #[serde(skip_serializing_if = "Option::is_none")]

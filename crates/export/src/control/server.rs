@@ -340,7 +340,14 @@ mod tests {
         let described = Described {
             name: "disk".parse().unwrap(),
             image: "disk".into(),
-            opened: Opened { format: Format::Table, header: None, key_size: None, hash: None },
+            opened: Opened {
+                format: Format::Table,
+                header: None,
+                key_size: None,
+                hash: None,
+                plain: None,
+                discards: false,
+            },
             addresses: vec![],
             sandbox: Arc::new(OnceLock::new()),
         };

@@ -94,6 +94,25 @@ pub struct Opened {
     pub key_size: Option<usize>,
     /// How a plain volume's passphrase became its key, in cryptsetup's words; nothing where a key file was.
     pub hash: Option<String>,
+    /// How a plain volume lies; nothing of other formats, which have a header for it, and of servers that did not tell.
+    #[serde(default)]
+    pub plain: Option<Plain>,
+    /// Discards reach the lower device.
+    #[serde(default)]
+    pub discards: bool,
+}
+
+/// How a plain volume lies on its device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plain {
+    /// The cipher in dm-crypt's words.
+    pub cipher: String,
+    /// In bytes.
+    pub sector_size: u32,
+    /// Where its first byte lies on the device, in bytes.
+    pub offset: u64,
+    /// What is added to sector numbers for IVs, in 512-byte units.
+    pub skip: u64,
 }
 
 /// What says how a volume lies.

@@ -23,7 +23,7 @@ pub(crate) enum HeaderCommand {
     Backup(HeaderBackupArgs),
     Restore(HeaderRestoreArgs),
     Check(HeaderCheckArgs),
-    Repair(HeaderRepairArgs),
+    Repair(Box<HeaderRepairArgs>),
     Erase(HeaderEraseArgs),
     Set(HeaderSetArgs),
     Convert(HeaderConvertArgs),
@@ -75,18 +75,26 @@ pub(crate) struct HeaderCheckArgs {
     pub(crate) json: bool,
 }
 
-/// Makes the header good where that can be done without a key: LUKS2's bad copy from the other, LUKS1's free keyslots
+/// Makes the header good: LUKS2's bad copy from the other, LUKS1's free keyslots, a reencryption that was cut off
 ///
-/// It fails where the header then still asks for what this program does not know. It signs no reencryption metadata: the real
-/// cryptsetup's repair does, with a passphrase.
+/// Of a reencryption under way, with a passphrase: metadata without a digest are signed (cryptsetup before 2.4.3 wrote none), a step
+/// that was cut off is made good, and the metadata of all others are checked. The volume must be closed for that. The command fails
+/// where the header then still asks for what this program does not know.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRepairArgs {
     #[command(flatten)]
     pub(crate) of: HeaderPathArgs,
-    /// Do not ask before something else than a header is overwritten
+    /// Do not ask before something else than a header is overwritten, or metadata are signed
     #[arg(long)]
     pub(crate) force: bool,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 /// Destroys all keyslots: nobody opens the volume again, but with a backup of the header

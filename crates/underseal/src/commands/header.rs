@@ -4,6 +4,7 @@ mod backup;
 mod change;
 mod check;
 mod key;
+mod repair;
 
 pub(crate) use backup::new_file;
 pub(crate) use key::write_secret;
@@ -20,7 +21,7 @@ pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
         HeaderCommand::Backup(args) => backup::backup(args, quiet),
         HeaderCommand::Restore(args) => backup::restore(args, quiet),
         HeaderCommand::Check(args) => check::check(args),
-        HeaderCommand::Repair(args) => check::repair(args, quiet),
+        HeaderCommand::Repair(args) => repair::repair(args, quiet),
         HeaderCommand::Erase(args) => change::erase(args, quiet),
         HeaderCommand::Set(args) => change::set(args),
         HeaderCommand::Convert(args) => change::convert(args, quiet),

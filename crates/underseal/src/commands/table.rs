@@ -47,7 +47,15 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let lower = files(&table);
                 let Active { mapping, layers } = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
-                let opened = Described { format: Format::Table, header: None, key_size, hash: None };
+                let discards = mapping.discards();
+                let opened = Described {
+                    format: Format::Table,
+                    header: None,
+                    key_size,
+                    hash: None,
+                    plain: None,
+                    discards,
+                };
                 let (known, inside) = (Known::default(), None);
                 let (locks, image) = (Vec::new(), None);
                 Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })

@@ -283,18 +283,26 @@ impl Args {
         Ok((Self::from_arg_matches(&matches)?, given))
     }
 
-    /// An option of a format, or for a purpose, that this program does not know.
-    pub(super) fn not_kept(&self) -> Option<&'static str> {
+    /// An option that the action has a use for, and this program has not.
+    pub(super) fn not_kept(&self, action: &str) -> Option<&'static str> {
+        let is = |actions: &[&str]| actions.contains(&action);
+        let makes = is(&["luksFormat", "reencrypt"]);
+        let takes_key = is(&["open", "refresh", "luksResume", "luksAddKey", "luksFormat", "reencrypt"]);
         let kept_not = [
-            (self.integrity_legacy_padding, "--integrity-legacy-padding"),
+            (makes && self.integrity_legacy_padding, "--integrity-legacy-padding"),
             (self.deferred || self.cancel_deferred, "--deferred"),
             (self.shared, "--shared"),
-            (self.volume_key_keyring.is_some(), "--volume-key-keyring"),
+            (takes_key && self.volume_key_keyring.is_some(), "--volume-key-keyring"),
             (self.link_vk_to_keyring.is_some(), "--link-vk-to-keyring"),
             (self.hw_opal || self.hw_opal_only || self.hw_opal_factory_reset, "an OPAL drive"),
             (self.refresh, "--refresh"),
         ];
         kept_not.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
+    }
+
+    /// Whether the volume is TCRYPT's, by the action or by `--type`.
+    pub(super) fn is_tcrypt(&self, action: &str) -> bool {
+        self.kind.as_deref() == Some("tcrypt") || action == "tcryptDump"
     }
 }
 

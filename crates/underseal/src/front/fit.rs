@@ -3,6 +3,19 @@
 use super::args::Args;
 use super::failure::{Failure, Result};
 
+/// Actions that take a passphrase from a line of stdin. luksAddKey, luksChangeKey and luksRemoveKey take the limits for other files.
+const READ_A_LINE: [&str; 9] = [
+    "open",
+    "create",
+    "luksFormat",
+    "luksResume",
+    "luksDump",
+    "luksConvertKey",
+    "luksKillSlot",
+    "reencrypt",
+    "repair",
+];
+
 impl Args {
     /// Refuses options that do not fit each other or the action.
     pub(super) fn fit(&self, action: &str) -> Result<()> {
@@ -91,12 +104,11 @@ impl Args {
         ]
     }
 
-    /// A line of stdin is taken whole.
+    /// Whether the limits of a key file would be those of a line of stdin, which is taken whole.
     fn limits_stdin(&self, action: &str) -> bool {
         let given = self.keyfile_size.is_some() || self.keyfile_offset.is_some();
         let file = !self.key_file.is_empty() || action == "luksFormat" && self.words.len() > 2;
-        let else_told = ["luksAddKey", "luksChangeKey", "luksRemoveKey"].contains(&action);
-        given && !file && !else_told
+        given && !file && READ_A_LINE.contains(&action)
     }
 
     /// `plainOpen` says it without `--type`.
@@ -104,7 +116,7 @@ impl Args {
         self.words.first().is_some_and(|action| action == "plainOpen")
     }
 
-    fn keys(&self, action: &str) -> [(bool, &'static str); 8] {
+    fn keys(&self, action: &str) -> [(bool, &'static str); 9] {
         let known = |name: Option<&str>, names: &[&str]| name.is_none_or(|name| names.contains(&name));
         [
             (
@@ -129,6 +141,10 @@ impl Args {
                 "Option --unbound needs a keyslot (--key-slot).",
             ),
             (
+                action == "token" && self.unbound && self.words.get(1).is_none_or(|word| word != "add"),
+                "Option --unbound is valid only with token add action.",
+            ),
+            (
                 self.integrity_no_wipe && self.integrity.is_none(),
                 "Option --integrity-no-wipe can be used only with --integrity.",
             ),
@@ -140,12 +156,18 @@ impl Args {
     }
 
     fn other_formats(&self, action: &str) -> [(bool, &'static str); 3] {
-        let tcrypt = self.is(&["tcrypt"]) || action == "tcryptDump";
+        let tcrypt = self.is_tcrypt(action);
         let hidden = self.tcrypt_hidden || self.tcrypt_system || self.tcrypt_backup;
         let vera = self.veracrypt || self.veracrypt_query_pim || self.veracrypt_pim.is_some();
         [
             (hidden && !tcrypt, "Options --tcrypt-* are for TCRYPT devices only."),
-            (vera && !tcrypt, "Options --veracrypt* are for TCRYPT devices only."),
+            // Other actions have no use for them.
+            (
+                ["open", "refresh"].contains(&action)
+                    && (self.veracrypt || self.disable_veracrypt)
+                    && !tcrypt,
+                "Options --veracrypt and --disable-veracrypt are for TCRYPT devices only.",
+            ),
             (
                 self.disable_veracrypt && vera,
                 "Options --veracrypt* and --disable-veracrypt cannot be combined.",

@@ -153,7 +153,12 @@ pub(super) fn erase(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn repair(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     must_exist(device)?;
-    on("repair", args, device).flag("force", args.batch_mode).run()
+    // A header that cannot be read may be of the type that was asked for.
+    if read(args, device).is_ok() {
+        find(args, device)?;
+    }
+    let nobody = args.batch_mode || from_stdin().is_some();
+    on("repair", args, device).flag("force", nobody).secret(args).run()
 }
 
 /// `convert DEVICE --type luks1|luks2`.

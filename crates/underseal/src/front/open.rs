@@ -1,4 +1,4 @@
-//! `open`, `close` and `status`.
+//! `open` and `close`.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_export::control::Status as About;
-use underseal_volume::{Header, PersistentFlag};
+use underseal_volume::PersistentFlag;
 
 use super::args::{Args, SERVE};
 use super::call::Call;
@@ -15,8 +15,6 @@ use super::failure::{Failure, Result, Status};
 use super::place::Place;
 use super::{Words, foreign, keyslots, tcrypt};
 use crate::commands::{close_open as end, status_of_open};
-use crate::lower::open_header;
-use crate::output::{print, printable};
 
 /// `open DEVICE NAME`.
 pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -245,47 +243,7 @@ fn is_used_now(file: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// `status NAME`.
-pub(super) fn status(_: &Args, words: &Words<'_>) -> Result<()> {
-    let place = Place::of(words.need(0, "name")?)?;
-    let shown = place.shown();
-    let Some(about) = about(&place)? else {
-        print(&format!("{} is inactive.\n", printable(&shown.to_string_lossy())))?;
-        return Err(Failure::quiet(Status::NoDevice));
-    };
-    let mode = if about.read_only { "readonly" } else { "read/write" };
-    let suspended = if about.suspended { " (suspended)" } else { "" };
-    let mut lines = vec![format!("{} is active.", printable(&shown.to_string_lossy()))];
-    let opened = about.opened.as_ref();
-    let format = opened.map(|opened| format!("{:?}", opened.format).to_uppercase());
-    lines.push(format!("  type:    {}", format.as_deref().unwrap_or("n/a")));
-    // A header says the rest.
-    let on = opened.and_then(|opened| opened.header.as_ref()).unwrap_or(&about.image);
-    let header = open_header(Path::new(on), true).ok().and_then(|on| Header::read(&*on).ok());
-    let segment = header.and_then(|header| header.info().segments.into_iter().next());
-    if let Some(cipher) = segment.as_ref().and_then(|segment| segment.cipher.as_deref()) {
-        lines.push(format!("  cipher:  {}", printable(cipher)));
-    }
-    if let Some(key_size) = opened.and_then(|opened| opened.key_size) {
-        lines.push(format!("  keysize: {} bits", key_size * 8));
-    }
-    lines.push(format!("  device:  {}", printable(&about.image)));
-    lines.push(format!("  plain:   {}", printable(&place.path().to_string_lossy())));
-    lines.push(format!("  policy:  {}", printable(&about.policy)));
-    if let Some(segment) = &segment {
-        lines.push(format!("  sector size:  {} [bytes]", segment.sector_size.unwrap_or(512)));
-        lines.push(format!("  offset:  {}", units(segment.offset)));
-    }
-    lines.push(format!("  size:    {}\n  mode:    {mode}{suspended}\n", units(about.size)));
-    Ok(print(&lines.join("\n"))?)
-}
-
-/// A size as cryptsetup shows it since 2.8.
-fn units(bytes: u64) -> String {
-    format!("{} [512-byte units] ({bytes} [bytes])", bytes / 512)
-}
-
-fn about(place: &Place) -> Result<Option<About>> {
+pub(super) fn about(place: &Place) -> Result<Option<About>> {
     Ok(status_of_open(&place.name)?)
 }
 

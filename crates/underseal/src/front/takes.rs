@@ -1,218 +1,172 @@
-//! Which options each action takes (cryptsetup's manual pages): one that would be passed over is refused.
+//! Which options each action takes (cryptsetup's manual pages): one that would be passed over is
+//! refused.
 
 use super::failure::{Failure, Result};
 
-/// Taken by every action.
-const ALWAYS: &[&str] =
-    &["batch-mode", "debug", "debug-json", "help", "test-args", "usage", "verbose", "version"];
-/// A header that may be elsewhere.
-const HEADER: &[&str] = &["disable-blkid", "disable-locks", "header"];
-/// A passphrase that exists.
-const SECRET: &[&str] = &["key-file", "keyfile-offset", "keyfile-size", "timeout", "verify-passphrase"];
-/// What a new passphrase costs.
-const COST: &[&str] = &[
+/// Options that every action takes, as cryptsetup's table of options has it. An action that has no
+/// use for one ignores it.
+const ALWAYS: &[&str] = &[
+    "active-name",
+    "batch-mode",
+    "block-size",
+    "cipher",
+    "debug",
+    "debug-json",
+    "decrypt",
+    "disable-external-tokens",
+    "disable-keyring",
+    "disable-locks",
+    "dump-json-metadata",
+    "dump-volume-key",
+    "encrypt",
     "force-password",
     "hash",
-    "iter-time",
-    "pbkdf",
-    "pbkdf-force-iterations",
+    "header",
+    "header-backup-file",
+    "help",
+    "init-only",
+    "integrity-legacy-padding",
+    "integrity-no-journal",
+    "json-file",
+    "key-description",
+    "key-file",
+    "keyfile-offset",
+    "keyfile-size",
+    "new",
+    "new-keyfile-offset",
+    "new-keyfile-size",
     "pbkdf-memory",
     "pbkdf-parallel",
-];
-/// A new keyslot.
-const KEYSLOT: &[&str] = &["key-slot", "keyslot-cipher", "keyslot-key-size"];
-const NEW: &[&str] = &["new-keyfile-offset", "new-keyfile-size"];
-/// Passphrases from elsewhere.
-const TOKEN: &[&str] =
-    &["disable-external-tokens", "external-tokens-path", "token-id", "token-only", "token-type"];
-const KEYRING: &[&str] = &["disable-keyring", "volume-key-keyring"];
-const PERFORMANCE: &[&str] = &[
-    "allow-discards",
     "perf-no_read_workqueue",
     "perf-no_write_workqueue",
     "perf-same_cpu_crypt",
     "perf-submit_from_crypt_cpus",
-];
-const TCRYPT: &[&str] = &[
-    "disable-veracrypt",
-    "tcrypt-backup",
-    "tcrypt-hidden",
-    "tcrypt-system",
+    "progress-frequency",
+    "readonly",
+    "reduce-device-size",
+    "resilience",
+    "resilience-hash",
+    "resume-only",
+    "test-args",
+    "timeout",
+    "token-id",
+    "token-only",
+    "token-type",
+    "tries",
+    "type",
+    "usage",
+    "use-directio",
+    "use-fsync",
+    "verbose",
+    "verify-passphrase",
     "veracrypt",
-    "veracrypt-pim",
     "veracrypt-query-pim",
+    "version",
+    "volume-key-file",
+    "volume-key-keyring",
+    "write-log",
 ];
-const PLAIN: &[&str] = &[
-    "cipher",
-    "device-size",
-    "hash",
-    "iv-large-sectors",
-    "key-size",
-    "offset",
-    "sector-size",
-    "shared",
-    "size",
-    "skip",
-];
+/// A header that may be elsewhere.
+const HEADER: &[&str] = &["disable-blkid"];
+/// What a new passphrase costs.
+const COST: &[&str] = &["iter-time", "pbkdf", "pbkdf-force-iterations"];
+/// A new keyslot.
+const KEYSLOT: &[&str] = &["key-slot", "keyslot-cipher", "keyslot-key-size"];
+/// Passphrases from elsewhere.
+const TOKEN: &[&str] = &["external-tokens-path"];
+const TCRYPT: &[&str] =
+    &["disable-veracrypt", "tcrypt-backup", "tcrypt-hidden", "tcrypt-system", "veracrypt-pim"];
+const PLAIN: &[&str] =
+    &["device-size", "iv-large-sectors", "key-size", "offset", "sector-size", "shared", "size", "skip"];
 const OPENED: &[&str] = &[
-    "integrity-no-journal",
+    "allow-discards",
     "integrity-recovery-mode",
     "key-slot",
     "link-vk-to-keyring",
     "persistent",
-    "readonly",
     "refresh",
     "serialize-memory-hard-pbkdf",
     "test-passphrase",
-    "tries",
-    "type",
     "unbound",
-    "volume-key-file",
+];
+const REFRESHED: &[&str] = &[
+    "allow-discards",
+    "device-size",
+    "key-size",
+    "key-slot",
+    "offset",
+    "persistent",
+    "refresh",
+    "serialize-memory-hard-pbkdf",
+    "shared",
+    "size",
+    "skip",
+    "veracrypt-pim",
 ];
 const FORMAT: &[&str] = &[
     "align-payload",
-    "cipher",
-    "disable-keyring",
     "hw-opal",
     "hw-opal-only",
     "integrity",
     "integrity-key-size",
-    "integrity-legacy-padding",
-    "integrity-no-journal",
     "integrity-no-wipe",
     "key-size",
     "label",
     "luks2-keyslots-size",
     "luks2-metadata-size",
     "offset",
+    "progress-json",
     "sector-size",
     "subsystem",
-    "type",
     "use-random",
     "use-urandom",
     "uuid",
-    "volume-key-file",
 ];
 const REENCRYPT: &[&str] = &[
-    "active-name",
-    "block-size",
-    "cipher",
-    "decrypt",
     "device-size",
-    "encrypt",
     "force-offline-reencrypt",
     "hotzone-size",
-    "init-only",
     "keep-key",
     "key-size",
     "luks2-keyslots-size",
     "luks2-metadata-size",
-    "new",
-    "new-keyfile",
     "offset",
-    "progress-frequency",
     "progress-json",
-    "reduce-device-size",
-    "resilience",
-    "resilience-hash",
-    "resume-only",
     "sector-size",
-    "tries",
-    "type",
-    "use-directio",
-    "use-fsync",
     "use-random",
     "use-urandom",
     "uuid",
-    "volume-key-file",
-    "write-log",
 ];
 
-/// The options of an action, in groups.
+/// The options of an action beside those of all actions, in groups.
 fn groups(action: &str) -> &'static [&'static [&'static str]] {
     match action {
-        "open" => &[HEADER, SECRET, TOKEN, KEYRING, PERFORMANCE, TCRYPT, PLAIN, OPENED],
-        "create" => &[SECRET, PERFORMANCE, PLAIN, OPENED, KEYRING],
-        "refresh" => &[
-            HEADER,
-            SECRET,
-            TOKEN,
-            KEYRING,
-            PERFORMANCE,
-            &["integrity-no-journal", "key-slot", "persistent", "tries", "type"],
-        ],
+        "open" => &[HEADER, TOKEN, TCRYPT, PLAIN, OPENED],
+        "create" => &[PLAIN, OPENED],
+        "refresh" => &[HEADER, TOKEN, REFRESHED],
         "close" => &[HEADER, &["cancel-deferred", "deferred"]],
-        "bitlkDump" | "fvault2Dump" => {
-            &[HEADER, SECRET, &["dump-volume-key", "key-size", "type", "volume-key-file"]]
-        }
-        "tcryptDump" => {
-            &[HEADER, SECRET, TCRYPT, &["cipher", "dump-volume-key", "hash", "type", "volume-key-file"]]
-        }
-        "status" | "luksSuspend" => &[HEADER],
-        "resize" => &[HEADER, SECRET, TOKEN, KEYRING, &["device-size", "key-slot", "size", "tries"]],
-        "luksResume" => {
-            &[HEADER, SECRET, TOKEN, KEYRING, &["key-slot", "link-vk-to-keyring", "tries", "type"]]
-        }
-        "benchmark" => &[COST, &["cipher", "key-size"]],
-        "isLuks" => &[HEADER, &["type"]],
-        "luksUUID" => &[HEADER, &["type", "uuid"]],
-        "luksDump" => &[
-            HEADER,
-            SECRET,
-            &[
-                "disable-external-tokens",
-                "dump-json-metadata",
-                "dump-volume-key",
-                "external-tokens-path",
-                "key-slot",
-                "type",
-                "unbound",
-                "volume-key-file",
-            ],
-        ],
-        "luksFormat" => &[HEADER, SECRET, COST, KEYSLOT, FORMAT],
+        "bitlkDump" | "fvault2Dump" => &[HEADER, &["key-size"]],
+        "tcryptDump" => &[HEADER, TCRYPT],
+        "resize" => &[HEADER, TOKEN, &["device-size", "size"]],
+        "luksResume" => &[HEADER, TOKEN, &["key-slot", "link-vk-to-keyring"]],
+        "benchmark" => &[&["iter-time", "key-size", "pbkdf"]],
+        "status" | "luksSuspend" | "isLuks" | "luksRemoveKey" | "luksKillSlot" | "luksHeaderBackup"
+        | "luksHeaderRestore" | "convert" | "repair" => &[HEADER],
+        "luksUUID" => &[HEADER, &["uuid"]],
+        "luksDump" => &[HEADER, TOKEN, &["key-slot", "unbound"]],
+        "luksFormat" => &[HEADER, COST, KEYSLOT, FORMAT],
         "luksAddKey" => &[
             HEADER,
-            SECRET,
             COST,
             KEYSLOT,
-            NEW,
             TOKEN,
-            &[
-                "key-size",
-                "new-key-slot",
-                "new-keyfile",
-                "new-token-id",
-                "tries",
-                "type",
-                "unbound",
-                "volume-key-file",
-                "volume-key-keyring",
-            ],
+            &["key-size", "new-key-slot", "new-keyfile", "new-token-id", "unbound"],
         ],
-        "luksRemoveKey" | "luksKillSlot" => &[HEADER, SECRET, &["tries", "type"]],
-        "luksChangeKey" => &[HEADER, SECRET, COST, KEYSLOT, NEW, &["tries", "type"]],
-        "luksConvertKey" => &[HEADER, SECRET, COST, KEYSLOT, &["tries"]],
-        "luksHeaderBackup" | "luksHeaderRestore" => &[HEADER, &["header-backup-file"]],
-        "erase" => &[HEADER, &["hw-opal-factory-reset", "key-file"]],
-        "repair" => &[HEADER, SECRET, &["key-slot", "tries", "type"]],
-        "convert" => &[HEADER, &["type"]],
+        "luksChangeKey" | "luksConvertKey" => &[HEADER, COST, KEYSLOT],
+        "erase" => &[HEADER, &["hw-opal-factory-reset"]],
         "config" => &[HEADER, &["key-slot", "label", "priority", "subsystem"]],
-        "token" => &[
-            HEADER,
-            &[
-                "disable-external-tokens",
-                "disable-keyring",
-                "external-tokens-path",
-                "json-file",
-                "key-description",
-                "key-slot",
-                "token-id",
-                "token-replace",
-                "unbound",
-            ],
-        ],
-        "reencrypt" => &[HEADER, SECRET, COST, KEYSLOT, TOKEN, REENCRYPT],
+        "token" => &[HEADER, TOKEN, &["key-slot", "token-replace", "unbound"]],
+        "reencrypt" => &[HEADER, COST, KEYSLOT, TOKEN, REENCRYPT],
         _ => &[],
     }
 }

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 
 use super::args::Args;
 use super::failure::{Failure, Result};
-use super::{Words, benchmark, foreign, header, keyslots, look, open, reencrypt, tcrypt, tokens, volume};
+use super::{
+    Words, benchmark, foreign, header, keyslots, look, open, reencrypt, status, tcrypt, tokens, volume,
+};
 
 type Act = fn(&Args, &Words<'_>) -> Result<()>;
 
@@ -28,7 +30,7 @@ verbs! {
     "open" ["luksOpen", "plainOpen", "tcryptOpen", "bitlkOpen", "fvault2Open", "loopaesOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
     "create" [] open::create, "NAME DEVICE: open a plain volume (old order)";
     "close" ["luksClose", "plainClose", "tcryptClose", "bitlkClose", "fvault2Close", "loopaesClose", "remove"] open::close, "NAME: end it";
-    "status" [] open::status, "NAME: how it is";
+    "status" [] status::status, "NAME: how it is";
     "refresh" [] open::refresh, "DEVICE NAME: (not here: underseal policy changes how it is served)";
     "resize" [] volume::resize, "NAME: give it another size";
     "luksSuspend" [] volume::suspend, "NAME: hold all requests and wipe the key";

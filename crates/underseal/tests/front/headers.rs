@@ -174,3 +174,149 @@ fn a_new_detached_header_is_sparse_and_opens_in_both() {
     assert!(about.blocks() * 512 < 2 << 20, "{} blocks for {} bytes", about.blocks(), about.len());
     pair.each_opens_the_others("header", "secret\n", true);
 }
+
+/// Changes the metadata of both copies of a header of 16 KiB, and makes the checksums right again.
+fn edit_json(path: &std::path::Path, edit: impl Fn(&mut serde_json::Value)) {
+    use sha2::{Digest, Sha256};
+    const COPY: usize = 16 << 10;
+    let mut bytes = fs::read(path).unwrap();
+    for copy in bytes[..2 * COPY].chunks_mut(COPY) {
+        let area = &copy[4096..];
+        let text = &area[..area.iter().position(|byte| *byte == 0).unwrap()];
+        let mut document = serde_json::from_slice(text).unwrap();
+        edit(&mut document);
+        let text = serde_json::to_vec(&document).unwrap();
+        copy[4096..].fill(0);
+        copy[4096..4096 + text.len()].copy_from_slice(&text);
+        copy[448..512].fill(0);
+        let sum = Sha256::digest(&*copy);
+        copy[448..480].copy_from_slice(&sum);
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+/// Puts the first MiB of a reencryption by journal under way, as a cut in its first step leaves it.
+fn cut_first_step(path: &std::path::Path) {
+    const STEP: usize = 1 << 20;
+    let mut at = 0;
+    let bytes = fs::read(path).unwrap();
+    let text = &bytes[4096..16 << 10];
+    let text = &text[..text.iter().position(|byte| *byte == 0).unwrap()];
+    let document: serde_json::Value = serde_json::from_slice(text).unwrap();
+    for slot in document["keyslots"].as_object().unwrap().values() {
+        if slot["type"] == "reencrypt" {
+            assert_eq!(slot["area"]["type"], "journal");
+            at = slot["area"]["offset"].as_str().unwrap().parse().unwrap();
+        }
+    }
+    let data: usize = document["segments"]["0"]["offset"].as_str().unwrap().parse().unwrap();
+    let mut bytes = bytes;
+    bytes.copy_within(data..data + STEP, at);
+    // Half of the step was written.
+    bytes[data..data + STEP / 2].fill(0x5a);
+    fs::write(path, bytes).unwrap();
+    edit_json(path, |document| {
+        let old = document["segments"]["0"].clone();
+        let backups = [document["segments"]["1"].clone(), document["segments"]["2"].clone()];
+        let mut hot = old.clone();
+        hot["size"] = STEP.to_string().into();
+        hot["flags"] = serde_json::json!(["in-reencryption"]);
+        let mut rest = old;
+        rest["offset"] = (data + STEP).to_string().into();
+        rest["iv_tweak"] = (STEP / 512).to_string().into();
+        let segments = [vec![hot, rest], backups.to_vec()].concat();
+        let numbered = segments.into_iter().enumerate().map(|(i, segment)| (i.to_string(), segment));
+        document["segments"] = serde_json::Value::Object(numbered.collect());
+        let is_previous =
+            |n: &str| document["segments"][n]["flags"] == serde_json::json!(["backup-previous"]);
+        let (old, new) = if is_previous("2") { ("2", "3") } else { ("3", "2") };
+        document["digests"]["0"]["segments"] = serde_json::json!(["0", "1", old]);
+        document["digests"]["1"]["segments"] = serde_json::json!(["0", new]);
+    });
+}
+
+/// The plain bytes of an image, by underseal's own words.
+fn plain(path: &std::path::Path) -> Vec<u8> {
+    let mut read = crate::support::tool(env!("CARGO_BIN_EXE_underseal"));
+    let read = with_stdin(read.args(["read", "--passphrase-fd", "0"]).arg(path), "secret\n");
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    read.stdout
+}
+
+#[test]
+fn a_repair_signs_a_reencryption_without_a_digest_and_makes_its_step_good_in_both() {
+    for (version, hot) in
+        [("online-reencrypt", false), ("online-reencrypt-v2", false), ("online-reencrypt", true)]
+    {
+        let pair = formatted("luks2");
+        pair.share("disk");
+        let before = plain(&pair.folder("ours").join("disk"));
+        let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
+        pair.succeed(&[&begin[..], &["--resilience", "journal"], &CHEAP].concat(), "secret\n");
+        for whose in ["ours", "theirs"] {
+            let path = pair.folder(whose).join("disk");
+            if hot {
+                cut_first_step(&path);
+            }
+            edit_json(&path, |document| {
+                document["digests"].as_object_mut().unwrap().remove("2").unwrap();
+                document["config"]["requirements"] = serde_json::json!({ "mandatory": [version] });
+            });
+        }
+        let open = with_stdin(pair.ours().args(["open", "disk", "unused"]), "secret\n");
+        assert!(all(&open).contains("underseal header repair"), "{}", all(&open));
+        let read = |whose: &str| fs::read(pair.folder(whose).join("disk")).unwrap();
+        let unsigned = read("ours");
+        let wrong = pair.run(&["-q", "repair", "disk"], "wrong\n");
+        assert!(!wrong.theirs.status.success(), "{}", all(&wrong.theirs));
+        assert!(!wrong.ours.status.success() && read("ours") == unsigned, "{}", all(&wrong.ours));
+        pair.succeed(&["-q", "repair", "disk"], "secret\n");
+        for whose in ["ours", "theirs"] {
+            let dump = pair.theirs().arg("luksDump").arg(pair.folder(whose).join("disk")).output().unwrap();
+            assert!(all(&dump).contains("online-reencrypt-v2"), "{whose}: {}", all(&dump));
+            // The real program signs in one run and makes the step good in the next.
+            let is_cut = all(&dump).contains("in-reencryption");
+            assert_eq!(is_cut, hot && whose == "theirs", "{whose}: {}", all(&dump));
+        }
+        // Each resumes what the other signed.
+        for (whose, mut command) in [("theirs", pair.ours()), ("ours", pair.theirs())] {
+            let disk = pair.folder(whose).join("disk");
+            let words = ["reencrypt", "-q", "--resume-only", "--force-offline-reencrypt"];
+            let output = with_stdin(command.args(words).arg(&disk), "secret\n");
+            assert!(output.status.success(), "{version} {hot} of {whose}: {}", all(&output));
+            assert!(plain(&disk) == before, "{version} {hot} of {whose}");
+        }
+    }
+}
+
+#[test]
+fn a_repair_of_a_reencryption_that_others_changed_fails_in_both() {
+    type Edit = fn(&mut serde_json::Value);
+    let edits: [Edit; 4] = [
+        |document| document["digests"]["2"]["iterations"] = 1111.into(),
+        |document| document["keyslots"]["2"]["mode"] = "decrypt".into(),
+        |document| document["keyslots"]["2"]["direction"] = "backward".into(),
+        |document| document["config"]["requirements"] = serde_json::json!({ "mandatory": [] }),
+    ];
+    for (number, edit) in edits.into_iter().enumerate() {
+        let pair = formatted("luks2");
+        let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
+        pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");
+        let read = |whose: &str| fs::read(pair.folder(whose).join("disk")).unwrap();
+        for whose in ["ours", "theirs"] {
+            edit_json(&pair.folder(whose).join("disk"), edit);
+        }
+        let before = read("ours");
+        let said = pair.run(&["-q", "repair", "disk"], "secret\n");
+        assert!(!said.theirs.status.success(), "{number}: {}", all(&said.theirs));
+        assert!(!said.ours.status.success(), "{number}: {}", all(&said.ours));
+        assert!(read("ours") == before, "{number}: nothing is written");
+    }
+    // One that nobody changed is checked, and left as it is.
+    let pair = formatted("luks2");
+    let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
+    pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");
+    pair.succeed(&["-q", "repair", "disk"], "secret\n");
+    let wrong = pair.run(&["-q", "repair", "disk"], "wrong\n");
+    assert!(!wrong.theirs.status.success() && !wrong.ours.status.success(), "{}", all(&wrong.ours));
+}

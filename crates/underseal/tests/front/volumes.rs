@@ -117,6 +117,80 @@ fn an_open_volume_is_a_file_that_takes_a_file_system() {
     run(pair.ours().args(["close", &open.name]));
 }
 
+/// The lines of `status` whose names a script looks for.
+#[track_caller]
+fn has_lines(pair: &Pair, name: &str, has: &[&str], has_not: &[&str]) {
+    let status = run(pair.ours().args(["status", name]));
+    for line in has {
+        assert!(status.lines().any(|found| found.trim() == *line), "{line:?} is not in {status}");
+    }
+    for part in has_not {
+        assert!(!status.contains(part), "{part:?} is in {status}");
+    }
+}
+
+#[test]
+fn the_status_tells_what_scripts_look_for() {
+    if let Some(reason) = cannot_mount() {
+        return skip("status", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 32 << 20);
+    let words = ["disk", "--type", "plain", "-c", "aes-xts-plain64", "-s", "256", "-h", "sha256"];
+    let more = ["--offset", "16", "--skip", "8", "--allow-discards", "--perf-same_cpu_crypt"];
+    let open = Open::start(&pair, "told", &[&words[..], &more].concat(), "secret\n");
+    let lines = [
+        "type:    PLAIN",
+        "cipher:  aes-xts-plain64",
+        "keysize: 256 bits",
+        "key location: dm-crypt",
+        "sector size:  512 [bytes]",
+        "offset:  16 [512-byte units] (8192 [bytes])",
+        "skipped: 8 [512-byte units] (4096 [bytes])",
+        "mode:    read/write",
+        "flags:   discards same_cpu_crypt",
+    ];
+    has_lines(&pair, &open.name, &lines, &["integrity", "reencryption", "loop:"]);
+    run(pair.ours().args(["close", &open.name]));
+
+    // Without options there are no flags; a loop device has its file.
+    let looped = run(tool("losetup").args(["--find", "--show"]).arg(pair.folder("ours").join("disk")));
+    let looped = looped.trim();
+    let opened = with_stdin(
+        pair.ours().args(["open", "--type", "plain", "-c", "aes-xts-plain64", looped, &open.name]),
+        "secret\n",
+    );
+    let file = fs::canonicalize(pair.folder("ours").join("disk")).unwrap();
+    let status = output(pair.ours().args(["status", &open.name]));
+    run(pair.ours().args(["close", &open.name]));
+    run(tool("losetup").args(["--detach", looped]));
+    assert!(opened.status.success(), "{}", all(&opened));
+    assert!(all(&status).contains(&format!("  loop:    {}\n", text(&file))), "{}", all(&status));
+    assert!(!all(&status).contains("flags:"), "{}", all(&status));
+
+    let integrity = ["luksFormat", "-q", "disk", "--integrity", "hmac-sha256", "--sector-size", "4096"];
+    let formatted =
+        with_stdin(pair.ours().args(integrity).arg("--integrity-no-wipe").args(CHEAP), "secret\n");
+    assert!(formatted.status.success(), "{}", all(&formatted));
+    let open = Open::start(&pair, "told", &["disk"], "secret\n");
+    let lines = [
+        "type:    LUKS2",
+        "integrity: hmac(sha256)",
+        "integrity keysize: 256 bits",
+        "keysize: 768 bits",
+        "sector size:  4096 [bytes]",
+    ];
+    has_lines(&pair, &open.name, &lines, &["flags:", "skipped:"]);
+    run(pair.ours().args(["close", &open.name]));
+
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let begin = ["reencrypt", "-q", "--init-only", "disk", "--force-offline-reencrypt"];
+    pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");
+    let open = Open::start(&pair, "told", &["disk"], "secret\n");
+    has_lines(&pair, &open.name, &["reencryption:  in-progress"], &["integrity"]);
+    run(pair.ours().args(["close", &open.name]));
+}
+
 #[test]
 fn a_volume_whose_server_was_killed_opens_again() {
     if let Some(reason) = cannot_fuse() {

@@ -32,6 +32,7 @@ pub(super) fn describe(phdr: &Phdr) -> Info {
             sector_size: Some(512),
             iv_offset: Some(0),
             integrity: None,
+            integrity_key_bits: None,
             flags: vec![],
             problem: None,
         }],

@@ -49,9 +49,16 @@ fn segment(metadata: &Metadata, number: u32, segment: &Segment) -> SegmentInfo {
         sector_size: crypt.map(|c| c.sector_size.bytes()),
         iv_offset: crypt.map(|c| c.iv_tweak),
         integrity: crypt.and_then(|c| Some(c.integrity.as_ref()?.name.clone())),
+        integrity_key_bits: crypt.and_then(mac_bits),
         flags: segment.flags.clone(),
         problem: segment.crypt.as_ref().err().cloned(),
     }
+}
+
+/// The bits of the key that are a MAC's.
+fn mac_bits(crypt: &Crypt) -> Option<u32> {
+    let bytes = crypt.integrity.as_ref()?.mac_key(&crypt.cipher);
+    u32::try_from(bytes * 8).ok().filter(|bits| *bits > 0)
 }
 
 fn keyslot(metadata: &Metadata, number: u32, slot: &Keyslot) -> KeyslotInfo {

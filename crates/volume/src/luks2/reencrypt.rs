@@ -5,7 +5,8 @@
 //!   regular segments ------------------------------------shape--> Plan, Progress --> Volume (activate), Ledger (ledger, finish)
 //! ```
 //!
-//! `begin` writes all of it for the first time, in one update of the header.
+//! `begin` writes all of it for the first time, in one update of the header; `sign` gives a digest to
+//! metadata that have none.
 
 mod activate;
 mod arrange;
@@ -17,6 +18,7 @@ mod encrypt;
 mod finish;
 mod ledger;
 mod shape;
+mod sign;
 mod slot;
 mod unfinished_start;
 

@@ -1,15 +1,13 @@
-//! `underseal header check` and `repair`.
+//! `underseal header check`.
 
 use serde::Serialize;
-use underseal_volume::{Check, ErrorKind, Header, repair as repair_header};
+use underseal_volume::Check;
 
-use super::{agreed, say, to_change};
-use crate::cli::{HeaderCheckArgs, HeaderRepairArgs};
+use crate::cli::HeaderCheckArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::output::{print, print_json, printable};
-use crate::reencryption::status_of;
 
 pub(super) fn check(args: &HeaderCheckArgs) -> Result<()> {
     let path = args.of.path();
@@ -59,26 +57,4 @@ fn text(check: &Check) -> String {
         }
         _ => lines,
     }
-}
-
-pub(super) fn repair(args: &HeaderRepairArgs, quiet: bool) -> Result<()> {
-    let path = args.of.path();
-    let on = to_change(&args.of)?;
-    let done = match repair_header(&*on, args.force) {
-        Err(e) if e.kind() == ErrorKind::Ambiguous => {
-            agreed(
-                args.force,
-                &args.of,
-                &[format!("{e}. It will be overwritten with the volume's header.")],
-            )?;
-            repair_header(&*on, true)
-        }
-        done => done,
-    };
-    let done = done.map_err(|e| e.in_file(path))?;
-    done.iter().try_for_each(|what| say(quiet, &args.of, &printable(what)))?;
-    // A header whose requirements or reencryption metadata stop every activation is not repaired.
-    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
-    status_of(&header).map_err(|e| e.within(path.display()))?;
-    if done.is_empty() { say(quiet, &args.of, "nothing was to be repaired") } else { Ok(()) }
 }

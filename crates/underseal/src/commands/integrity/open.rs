@@ -53,7 +53,14 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
     Ok(Opened {
         mapping: Mapping::new(volume, layer.clone() as Arc<dyn Device>)?,
         lower: [Some(image), args.place.data_device.as_ref()].into_iter().flatten().cloned().collect(),
-        opened: Described { format: Format::Integrity, header: None, key_size: None, hash: None },
+        opened: Described {
+            format: Format::Integrity,
+            header: None,
+            key_size: None,
+            hash: None,
+            plain: None,
+            discards: false,
+        },
         known: Known::default(),
         inside: None,
         unfinished: false,

@@ -183,7 +183,14 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     Ok(Opened {
         mapping: Mapping::new(volume, device.into_device())?.with_sectors(stood.sectors()),
         lower: vec![old.device, path.to_owned()],
-        opened: Described { format: Format::Table, header: None, key_size, hash: None },
+        opened: Described {
+            format: Format::Table,
+            header: None,
+            key_size,
+            hash: None,
+            plain: None,
+            discards: false,
+        },
         known: Known::default(),
         layers: Vec::new(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),

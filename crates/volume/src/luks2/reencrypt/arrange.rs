@@ -55,15 +55,9 @@ impl Arrangement {
         let number = number.ok_or_else(|| crate::keyslots::no_room("all keyslots are in use"))?;
         keyslots.insert(number.to_string(), slot);
         let config = words::object(document.get_mut("config"), "config")?;
-        config
-            .insert("requirements".into(), json!({ "mandatory": [format!("online-reencrypt-v{version}")] }));
+        config.insert("requirements".into(), json!({ "mandatory": [requirement(version)] }));
         self.backups(document)?;
-        // For a start, so that it can be parsed.
-        let digests = words::object(document.get_mut("digests"), "digests")?;
-        let free = (0..MAX_OBJECTS).find(|number| !digests.contains_key(&number.to_string()));
-        let free = free.ok_or_else(|| crate::keyslots::no_room("no room for another digest is left"))?;
-        let nothing = crate::kdf::new_key(1)?;
-        digests.insert(free.to_string(), of_slot(&nothing, number, Hash::Sha256, self.iterations)?);
+        add_digest(document, number, self.iterations)?;
         let (metadata, of) = parse(document, header_size)?;
         let plan = shape::planned(&metadata, &of, key, given, self.size)?;
         let parts = plan.parts(Progress::default());
@@ -168,6 +162,21 @@ pub(super) fn area_words(protection: Protection, shift: Option<u64>, guards_move
         }
     }
     words
+}
+
+/// The requirement of a reencryption whose metadata are of this version.
+pub(super) fn requirement(version: u8) -> String {
+    format!("online-reencrypt-v{version}")
+}
+
+/// Puts a digest of the keyslot there over nothing, so that the document can be parsed and then signed.
+pub(super) fn add_digest(document: &mut Document, slot: u32, iterations: u32) -> Result<()> {
+    let digests = words::object(document.get_mut("digests"), "digests")?;
+    let free = (0..MAX_OBJECTS).find(|number| !digests.contains_key(&number.to_string()));
+    let free = free.ok_or_else(|| crate::keyslots::no_room("no room for another digest is left"))?;
+    let nothing = crate::kdf::new_key(1)?;
+    digests.insert(free.to_string(), of_slot(&nothing, slot, Hash::Sha256, iterations)?);
+    Ok(())
 }
 
 /// Makes the digest over what the document says anew.

@@ -9,7 +9,7 @@ use underseal_cipher::SectorSize;
 use super::Stage;
 use super::slot::{HOT, Kept, Lay, Reencryption, bad, crypt_of};
 use crate::luks2::metadata::{Metadata, Segment};
-use crate::reencrypt::{Mode, Moved, Part, Plan, Progress, Protection, Which};
+use crate::reencrypt::{Moved, Part, Plan, Progress, Protection, Which};
 use crate::{Error, ErrorKind, Recipe, Result, Stored, VolumeKey, recipe, unlock, volume};
 
 /// What cryptsetup takes for what a disk writes whole, where it knows nothing of the disk.
@@ -175,10 +175,9 @@ fn which(
         return None;
     }
     if is_hot(segment) {
-        let both = new.is_like(segment)
-            && has_key(new.digest)
-            && (of.mode != Mode::Reencrypt || has_key(old.digest));
-        return (both && segment.flags.len() == 1).then_some(Which::Hot);
+        // cryptsetup before 2.4.3 listed the step under way in the new key's digest only.
+        let is_new = new.is_like(segment) && has_key(new.digest);
+        return (is_new && segment.flags.len() == 1).then_some(Which::Hot);
     }
     if !segment.flags.is_empty() {
         return None;

@@ -283,13 +283,34 @@ fn version(requirements: &[String]) -> Result<Option<u8>> {
         None => Ok(None),
         Some("online-reencrypt-v2") => Ok(Some(2)),
         Some("online-reencrypt-v3") => Ok(Some(3)),
-        Some("online-reencrypt") => unsupported(
-            "\"online-reencrypt\": it was begun by cryptsetup before 2.4.3, so nothing vouches for what the header says of it. If nobody \
-             else can have changed it, \"cryptsetup repair\" of the real cryptsetup signs it (this program's does not)"
+        Some(REQUIREMENT) => unsupported(
+            "\"online-reencrypt\": it was begun by cryptsetup before 2.4.3, so nothing vouches for what the \
+             header says of it. If nobody else can have changed it, \"underseal header repair\" or \
+             \"cryptsetup repair\" signs it"
                 .into(),
         ),
         Some(other) => unsupported(format!("{} is not known to this build", crate::printable(other))),
     }
+}
+
+/// Whether the requirement is of version 1, whose metadata have no digest, and the only one.
+pub(super) fn is_version_1(metadata: &Metadata) -> bool {
+    metadata.config.requirements == [REQUIREMENT]
+}
+
+/// Whether the requirement is of a version with a digest, and the only one, and the digest is missing.
+pub(super) fn lacks_digest(metadata: &Metadata) -> bool {
+    let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
+    let (Ok(Some(_)), Some((&slot, _)), None) =
+        (version(&metadata.config.requirements), slots.next(), slots.next())
+    else {
+        return false;
+    };
+    !metadata.digests.values().any(|digest| is_its_digest(digest, slot))
+}
+
+fn is_its_digest(digest: &Digest, slot: u32) -> bool {
+    digest.keyslots == [slot] && digest.segments.is_empty()
 }
 
 pub(crate) fn is_reencryption(name: &str) -> bool {
@@ -370,11 +391,11 @@ fn resilience(area: &Node<'_>, len: u64) -> Result<Resilience> {
 
 /// The digest that belongs to the keyslot and to no data.
 fn digest(metadata: &Metadata, slot: u32) -> Result<u32> {
-    let is_its = |digest: &Digest| digest.keyslots == [slot] && digest.segments.is_empty();
-    let Some((number, digest)) = metadata.digests.iter().find(|(_, digest)| is_its(digest)) else {
+    let Some((number, digest)) = metadata.digests.iter().find(|(_, digest)| is_its_digest(digest, slot))
+    else {
         let context = format!(
-            "digests: none for keyslots.{slot}, so nothing vouches for what the header says of its reencryption. If nobody else can have \
-             changed it, \"cryptsetup repair\" of the real cryptsetup signs it (this program's does not)"
+            "digests: none for keyslots.{slot}, so nothing vouches for what the header says of its reencryption. \
+             If nobody else can have changed it, \"underseal header repair\" or \"cryptsetup repair\" signs it"
         );
         return Err(Error::new(ErrorKind::Unsupported, context));
     };

@@ -7,6 +7,7 @@ mod ends;
 mod forged;
 mod headers;
 mod records;
+mod signs;
 mod starts;
 mod unwiped;
 
