@@ -170,7 +170,8 @@ unsafe extern "C" fn underseal_set_fd(handle: *mut Handle, fd: RawFd) -> c_int {
             // Borrowed for the duplication only; a number that is not open fails there.
             let borrowed = BorrowedFd::borrow_raw(fd);
             let owned = borrowed.try_clone_to_owned();
-            let owned = owned.map_err(|e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e))?;
+            let owned = owned
+                .map_err(|e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e))?;
             handle.setup().lower = LowerChoice::File(owned.into());
             Ok(())
         })
@@ -246,7 +247,11 @@ unsafe extern "C" fn underseal_set_keyslot(handle: *mut Handle, keyslot: c_int) 
 /// # Safety
 /// `passphrase` points to `len` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn underseal_unlock_passphrase(handle: *mut Handle, passphrase: *const u8, len: usize) -> c_int {
+unsafe extern "C" fn underseal_unlock_passphrase(
+    handle: *mut Handle,
+    passphrase: *const u8,
+    len: usize,
+) -> c_int {
     // SAFETY: the caller's promises.
     unsafe { call(handle, |handle| handle.unlock(|options| options.passphrase(slice(passphrase, len)?))) }
 }
@@ -321,7 +326,12 @@ unsafe extern "C" fn underseal_pread(
 /// # Safety
 /// `buffer` points to `len` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn underseal_pwrite(handle: *const Handle, buffer: *const u8, len: usize, offset: u64) -> c_int {
+unsafe extern "C" fn underseal_pwrite(
+    handle: *const Handle,
+    buffer: *const u8,
+    len: usize,
+    offset: u64,
+) -> c_int {
     // SAFETY: the caller's promises.
     unsafe { call(handle, |handle| handle.image()?.write_at(offset, slice(buffer, len)?)) }
 }

@@ -76,7 +76,8 @@ unsafe extern "C" fn underseal_keyslot_change(
         call(handle, |handle| {
             let (old, new) = (slice(old, old_len)?, slice(new, new_len)?);
             let mut header = Header::open_writable(handle.header()?)?;
-            let changed = header.change_keyslot(old, new, u32::try_from(keyslot).ok(), &KeyslotOptions::new())?;
+            let changed =
+                header.change_keyslot(old, new, u32::try_from(keyslot).ok(), &KeyslotOptions::new())?;
             if !number.is_null() {
                 ptr::write(number, changed);
             }

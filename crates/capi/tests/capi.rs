@@ -35,7 +35,8 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (program, library) = (folder.path().join("capi"), library());
     // Programs look for the soname.
-    std::os::unix::fs::symlink(library.join("libunderseal.so"), folder.path().join("libunderseal.so.0")).unwrap();
+    std::os::unix::fs::symlink(library.join("libunderseal.so"), folder.path().join("libunderseal.so.0"))
+        .unwrap();
     let compiled = Command::new("cc")
         .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
         .arg("-I")
@@ -65,7 +66,8 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
 
 #[test]
 fn the_library_has_just_the_functions_of_the_header() {
-    let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/underseal.h")).unwrap();
+    let header =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/underseal.h")).unwrap();
     let declared = header.match_indices("underseal_").filter_map(|(at, _)| {
         let rest = &header[at..];
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
@@ -75,9 +77,11 @@ fn the_library_has_just_the_functions_of_the_header() {
     let mut declared: Vec<String> = declared.filter(|name| name != "underseal_callbacks").collect();
     declared.sort_unstable();
     declared.dedup();
-    let symbols = Command::new("nm").args(["-D", "--defined-only"]).arg(library().join("libunderseal.so")).output();
+    let symbols =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library().join("libunderseal.so")).output();
     let symbols = String::from_utf8(symbols.expect("nm starts").stdout).unwrap();
-    let mut exported: Vec<String> = symbols.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect();
+    let mut exported: Vec<String> =
+        symbols.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect();
     exported.retain(|name| name.starts_with("underseal_"));
     exported.sort_unstable();
     assert_eq!(exported, declared);

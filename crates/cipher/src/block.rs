@@ -93,12 +93,12 @@ impl<C: kernel::SlicedCipher> BlockCipher<16> for Sliced<C> {
 }
 
 /// A cipher whose kernel takes large groups of blocks only, and a library for what is left.
-pub(crate) struct WideFirst<C: kernel::Cipher> {
+pub(crate) struct WideFirst<C: kernel::SlicedCipher> {
     pub(crate) wide: Sliced<C>,
     pub(crate) narrow: AnyCipher<16>,
 }
 
-impl<C: kernel::Cipher> BlockCipher<16> for WideFirst<C> {
+impl<C: kernel::SlicedCipher> BlockCipher<16> for WideFirst<C> {
     fn encrypt(&self, blocks: &mut [[u8; 16]]) {
         let (groups, left) = blocks.split_at_mut(blocks.len() / Sliced::<C>::WIDEST * Sliced::<C>::WIDEST);
         self.wide.encrypt_blocks(groups);

@@ -8,7 +8,7 @@ use underseal_cipher::{
 };
 
 /// Specifications with the key's length; the last field says that only 512-byte sectors go.
-const SPECS: [(&str, usize, bool); 52] = [
+const SPECS: [(&str, usize, bool); 53] = [
     ("aes-xts-plain64", 64, false),
     ("aes-xts-plain", 32, false),
     ("aes-xts-essiv:sha256", 48, false),

@@ -52,7 +52,7 @@ pub(crate) struct Lower(Arc<Kind>);
 enum Kind {
     /// A file or block device. Reads and writes go through an open file of their own.
     File {
-        device: FileDevice,
+        device: Box<FileDevice>,
         file: File,
     },
     /// A detached header, which is locked by each operation on it.
@@ -74,18 +74,18 @@ impl Lower {
         };
         let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());
         match path.to_str() {
-            Some(text) if nbd::Address::is_uri(text) => {
+            Some(text) if nbd::NbdAddress::is_uri(text) => {
                 remote(Arc::new(NbdDevice::open(text.parse().map_err(refused)?, !writable)?))
             }
-            Some(text) if rbd::Address::is_one(text) => {
-                let address: rbd::Address = text.parse().map_err(refused)?;
+            Some(text) if rbd::RbdAddress::is_one(text) => {
+                let address: rbd::RbdAddress = text.parse().map_err(refused)?;
                 remote(Arc::new(RbdDevice::open(&address, !writable, None)?))
             }
             _ => {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
                 let device = FileDevice::open(path, options)?;
                 let file = device.reopen()?;
-                Ok(Self(Arc::new(Kind::File { device, file })))
+                Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
             }
         }
     }
@@ -95,7 +95,7 @@ impl Lower {
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
         let device = FileDevice::over(file, "the open file", options)?;
         let file = device.reopen()?;
-        Ok(Self(Arc::new(Kind::File { device, file })))
+        Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
     }
 
     /// Opens what holds a header and no data.
@@ -113,7 +113,7 @@ impl Lower {
     /// Makes a range of the lower device's bytes read as anything.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         match &*self.0 {
-            Kind::File { device, .. } => Ok(Blocking::new(device)?.discard(offset, len)?),
+            Kind::File { device, .. } => Ok(Blocking::new(&**device)?.discard(offset, len)?),
             Kind::Remote { device, requests } if device.geometry().discard => {
                 Ok(locked(requests).discard(offset, len)?)
             }

@@ -96,7 +96,7 @@ fn main() -> Result<()> {
             block_size: u32::try_from(size)?,
             journal_sectors: Some(1600),
             interleave_sectors: Some(1024),
-            ..Format::default()
+            ..NewSuperblock::default()
         };
         let superblock = of.superblock(&options, disks.sizes()?)?;
         format(&disks, &options, &superblock)?;

@@ -5,12 +5,27 @@ use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyOSError, PyPermis
 use pyo3::prelude::*;
 use underseal_image::{Error, ErrorKind};
 
-create_exception!(underseal, WrongPassphrase, PyPermissionError, "No keyslot opens with the passphrase or key.");
+create_exception!(
+    underseal,
+    WrongPassphrase,
+    PyPermissionError,
+    "No keyslot opens with the passphrase or key."
+);
 create_exception!(underseal, NotEncrypted, PyValueError, "The image has no header of a known format.");
 create_exception!(underseal, BadHeader, PyValueError, "The header is damaged, or is not what was required.");
-create_exception!(underseal, Unsupported, PyNotImplementedError, "The format, cipher or operation is not supported.");
+create_exception!(
+    underseal,
+    Unsupported,
+    PyNotImplementedError,
+    "The format, cipher or operation is not supported."
+);
 create_exception!(underseal, Busy, PyOSError, "Another program uses the image or its header.");
-create_exception!(underseal, Mismatch, PyOSError, "A sector is not as it was written: its tag does not match.");
+create_exception!(
+    underseal,
+    Mismatch,
+    PyOSError,
+    "A sector is not as it was written: its tag does not match."
+);
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();

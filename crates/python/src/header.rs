@@ -164,12 +164,16 @@ pub(crate) fn format(
     options = match pbkdf {
         None => options,
         Some((name, rounds, ..)) if name == "pbkdf2" => options.pbkdf2(rounds),
-        Some((name, passes, memory, threads)) if name == "argon2id" => options.argon2id(passes, memory, threads),
+        Some((name, passes, memory, threads)) if name == "argon2id" => {
+            options.argon2id(passes, memory, threads)
+        }
         Some((name, ..)) => {
             return Err(PyValueError::new_err(format!("{name:?} is neither pbkdf2 nor argon2id")));
         }
     };
-    py.detach(|| underseal_image::Header::format(&path, &passphrase, &options)).map(drop).map_err(|e| exception(&e))
+    py.detach(|| underseal_image::Header::format(&path, &passphrase, &options))
+        .map(drop)
+        .map_err(|e| exception(&e))
 }
 
 /// Puts a backup of a header back.

@@ -38,11 +38,12 @@ fn python(arguments: &[&str]) -> Command {
 fn the_packages_own_tests_pass() {
     let folder = installed();
     let vectors = concat!(env!("CARGO_MANIFEST_DIR"), "/../volume/tests/vectors/luks");
-    let status = python(&["-X", "dev", "-W", "error::ResourceWarning", "-m", "unittest", "discover", "--verbose"])
-        .env("PYTHONPATH", folder.path())
-        .env("UNDERSEAL_VECTORS", vectors)
-        .status()
-        .expect("python3 starts");
+    let status =
+        python(&["-X", "dev", "-W", "error::ResourceWarning", "-m", "unittest", "discover", "--verbose"])
+            .env("PYTHONPATH", folder.path())
+            .env("UNDERSEAL_VECTORS", vectors)
+            .status()
+            .expect("python3 starts");
     assert!(status.success(), "{status}");
 }
 

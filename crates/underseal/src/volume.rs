@@ -148,7 +148,14 @@ fn open_foreign(
     let unlocked = foreign::open(foreign::Request::of(args), format, &image, part)?;
     let volume = unlocked.volume.clone().with_discards(access.allow_discards);
     let key_size = Some(unlocked.volume_key.len());
-    let opened = status::Opened { format: foreign::called(format), header: None, key_size, hash: None, plain: None, discards: access.allow_discards };
+    let opened = status::Opened {
+        format: foreign::called(format),
+        header: None,
+        key_size,
+        hash: None,
+        plain: None,
+        discards: access.allow_discards,
+    };
     let mapping = Mapping::new(volume, lower.into_device())?;
     let mapping = foreign::guarded(mapping, &unlocked, &args.image, access.read_only);
     Ok(Opened::alone(mapping, args, opened))
@@ -171,8 +178,14 @@ fn open_part(
         (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 })
     };
     let key_size = key_size(&volume);
-    let opened =
-        status::Opened { format, header: None, key_size, hash: None, plain: None, discards: access.allow_discards };
+    let opened = status::Opened {
+        format,
+        header: None,
+        key_size,
+        hash: None,
+        plain: None,
+        discards: access.allow_discards,
+    };
     let volume = underseal_formats::moved(&volume, part.start)?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
     Ok(Opened::alone(mapping, args, opened))
@@ -369,7 +382,7 @@ fn plain_status(of: &PlainArgs) -> Result<status::Plain> {
         cipher: of.cipher()?.to_string(),
         sector_size: of.sector_size,
         offset: of.data_offset,
-        skip: of.skip,
+        skip: of.skip.unwrap_or(0),
     })
 }
 

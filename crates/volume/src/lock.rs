@@ -264,7 +264,8 @@ mod tests {
 
     #[test]
     fn an_open_volume_is_reencrypted_by_one_program_beside_all_that_have_it_open() {
-        let uuid = Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0007));
+        let number = Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0007);
+        let uuid = Some(number);
         let take = |to| ReencryptionLock::take(uuid, to);
         let turn = |to| ReencryptionLock::take_turn(uuid, to);
         let busy = |taken: Result<Option<ReencryptionLock>>| taken.unwrap_err().kind() == ErrorKind::Busy;
@@ -286,7 +287,7 @@ mod tests {
         assert!(busy(turn(LockTo::Change)) && busy(take(LockTo::Read)));
         drop(alone);
         assert!(!path.exists());
-        let left = |name: &std::ffi::OsStr| name.to_string_lossy().contains(&uuid.unwrap().to_string());
+        let left = |name: &std::ffi::OsStr| name.to_string_lossy().contains(&number.to_string());
         let entries = std::fs::read_dir(FOLDER).unwrap();
         assert!(!entries.flatten().any(|entry| left(&entry.file_name())));
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::ciphers::{BlockCipherKind, Make};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::list;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::chain::Chain;
 use crate::iv::Tcw;
-use crate::mode::{Cbc, Layout, Treated};
+use crate::mode::{Cbc, SectorSplit, TreatedSectors};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Result, SectorCipher, SectorSize};
 
@@ -47,7 +47,7 @@ pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Ar
     }
     let make = |&(name, key): &(&str, &[u8])| -> Result<AnyCipher<16>> {
         let kind = BlockCipherKind::named(name).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-        let Make::Of16(make) = kind.make else {
+        let BlockCipherBuilder::Of16(make) = kind.make else {
             return Err(Error::new(ErrorKind::Unsupported, format!("{name} has blocks of 8 bytes")));
         };
         if !kind.keys.contains(&key.len()) {
@@ -60,8 +60,8 @@ pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Ar
     let data = InTurn(ciphers.iter().map(make).collect::<Result<_>>()?);
     let by = Tcw::<16>::new(extra, path)?;
     wipe_stack::<{ 64 << 10 }>();
-    let layout = Layout { size: SectorSize::S512, large: false };
-    Ok(Arc::new(Treated { modes: vec![Box::new(Cbc { data })], by, layout }))
+    let layout = SectorSplit { size: SectorSize::S512, large: false };
+    Ok(Arc::new(TreatedSectors { modes: vec![Box::new(Cbc { data })], by, layout }))
 }
 
 /// Block ciphers in turn, as one.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::pair::{Pair, all};
+use crate::front::pair::{Pair, all};
 
 /// Actions, and what stands behind each.
 const ACTIONS: [(&str, &[&str]); 26] = [
@@ -204,7 +204,7 @@ fn an_option_without_a_use_changes_nothing() {
     let pair = Pair::new();
     pair.image("disk", 24 << 20);
     let format = ["luksFormat", "-q", "--type", "luks2", "disk", "--tries", "1", "--perf-same_cpu_crypt"];
-    pair.succeed(&[&format[..], &crate::pair::CHEAP].concat(), "secret\n");
+    pair.succeed(&[&format[..], &crate::front::pair::CHEAP].concat(), "secret\n");
     for words in [
         &["luksDump", "--disable-keyring", "--tries", "5", "--token-id", "3", "disk"][..],
         &["isLuks", "--cipher", "serpent", "--volume-key-file", "absent", "disk"],

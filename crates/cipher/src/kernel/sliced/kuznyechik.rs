@@ -4,8 +4,8 @@
 //! a sum of multiples of all, so nothing is shifted but names. Both constants of a pair are one map of a sum.
 
 use super::affine::{Linear, Map, entry};
-use super::vectors::{Vector, load, sixteen, store, turn};
-use super::{Cipher, everywhere};
+use super::vectors::{ByteVector, load, sixteen, store, turn};
+use super::{SlicedCipher, everywhere};
 
 /// pi of the standard.
 static PI: [u8; 256] = [
@@ -68,7 +68,7 @@ const ROUNDS: usize = 9;
 /// Round keys of Kuznyechik, each byte everywhere in a word.
 pub(crate) struct Kuznyechik([[u32; 16]; ROUNDS + 1]);
 
-impl Cipher for Kuznyechik {
+impl SlicedCipher for Kuznyechik {
     const EMPTY: Self = Self([[0; 16]; ROUNDS + 1]);
 
     fn expand(&mut self, key: &[u8]) {
@@ -97,7 +97,7 @@ impl Cipher for Kuznyechik {
     }
 
     #[inline(always)]
-    unsafe fn blocks<V: Vector, const ENCRYPT: bool>(&self, at: *mut u8) {
+    unsafe fn blocks<V: ByteVector, const ENCRYPT: bool>(&self, at: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe {
             let mut x = turn(load::<V>(at));
@@ -122,7 +122,7 @@ impl Cipher for Kuznyechik {
 
 /// What comes to be the first byte at step `K` of the shift register, whose byte n is in register n - K then.
 #[inline(always)]
-unsafe fn sum<V: Vector, const K: usize>(x: &[V; 16]) -> V {
+unsafe fn sum<V: ByteVector, const K: usize>(x: &[V; 16]) -> V {
     let at = |nth: usize| x[(nth + 16 - K) % 16];
     // SAFETY: the caller's promise.
     unsafe {

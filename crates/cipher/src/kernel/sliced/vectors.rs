@@ -218,7 +218,7 @@ unsafe fn by_halves<V: ByteVector>(x: V, map: &Map) -> V {
 
 /// By permutes of sixteen tables: an order whose top bit is set gives zero on every processor.
 #[inline(always)]
-unsafe fn by_tables<V: Vector>(x: V, table: &[u8; 256]) -> V {
+unsafe fn by_tables<V: ByteVector>(x: V, table: &[u8; 256]) -> V {
     const OTHERS: [u8; 16] =
         [0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80];
     // SAFETY: the caller's promise.

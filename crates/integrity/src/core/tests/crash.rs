@@ -179,7 +179,7 @@ fn a_journal_keeps_what_was_flushed_and_every_block_whole() {
 #[test]
 fn a_section_is_overwritten_only_when_what_was_written_again_is_durable() {
     const SIZE: usize = 4096;
-    let case = Case::new("written again", Mode::Journal, hash("crc32c"), 4096, Some(200)).sections(3);
+    let case = Case::new("written again", WriteMode::Journal, hash("crc32c"), 4096, Some(200)).sections(3);
     let machine = case.machine();
     let core = case.open(&machine);
     let write = |block: u64, byte: u8| {

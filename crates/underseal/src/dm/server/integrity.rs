@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use underseal_device::Device;
-use underseal_integrity::{Disk, Disks, Format, IntegrityDevice, Mode, Recalculate, format};
+use underseal_integrity::{Disk, Disks, IntegrityDevice, NewSuperblock, Recalculate, WriteMode, format};
 use underseal_volume::table::IntegrityLine;
 
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&
     }
     let number = |name: &str| line.option(name).and_then(|value| value.parse::<u64>().ok());
     let narrow = |name: &str| number(name).and_then(|value| u32::try_from(value).ok());
-    let layout = Format {
+    let layout = NewSuperblock {
         tag_size: line.tag_size,
         block_size: narrow("block_size").unwrap_or(512),
         journal_sectors: number("journal_sectors"),
@@ -31,8 +31,8 @@ pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&
         recalculating: options.recalculate != Recalculate::AsNeeded,
     };
     // What is made has a journal, whatever way it is opened in later.
-    if options.mode == Mode::Recovery {
-        options.mode = Mode::Journal;
+    if options.mode == WriteMode::Recovery {
+        options.mode = WriteMode::Journal;
     }
     let superblock = layout.superblock(&options, disks.sizes()?)?;
     format(&disks, &options, &superblock)?;

@@ -14,9 +14,9 @@ use std::ops::Range;
 use serde_json::{Map, Value, json};
 
 use super::words;
+use crate::luks2::Header;
 use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
 use crate::luks2::store::{self, Stored};
-use crate::luks2::Header;
 use crate::{ErrorKind, Result, Target, storage};
 
 /// The token's type.
@@ -25,10 +25,9 @@ const KIND: &str = "underseal-wipe";
 /// Notes that these areas are to be wiped. Where no token's number is free there is no note.
 pub(in crate::luks2) fn note(document: &mut Map<String, Value>, areas: &[Range<u64>]) -> Result<()> {
     let tokens = words::object(document.get_mut("tokens"), "tokens")?;
-    let number = (0..MAX_OBJECTS).map(|number| number.to_string()).find(|number| !tokens.contains_key(number));
-    let area = |area: &Range<u64>| {
-        json!({ "offset": area.start.to_string(), "size": area.end.saturating_sub(area.start).to_string() })
-    };
+    let number =
+        (0..MAX_OBJECTS).map(|number| number.to_string()).find(|number| !tokens.contains_key(number));
+    let area = |area: &Range<u64>| json!({ "offset": area.start.to_string(), "size": area.end.saturating_sub(area.start).to_string() });
     let areas: Vec<_> = areas.iter().map(area).collect();
     if let Some(number) = number {
         tokens.insert(number, json!({ "type": KIND, "keyslots": [], "areas": areas }));
@@ -143,12 +142,10 @@ impl Header {
         for _ in 0..2 {
             match self.update_with(on, true, |_, _, _| Ok(()), |()| Ok(())) {
                 // Another program changed what is none of this one's.
-                Err(e) if e.kind() == ErrorKind::Busy => {
-                    match Self::read(on) {
-                        Ok(Some(now)) if now.uuid() == self.uuid() => *self = now,
-                        _ => return,
-                    }
-                }
+                Err(e) if e.kind() == ErrorKind::Busy => match Self::read(on) {
+                    Ok(Some(now)) if now.uuid() == self.uuid() => *self = now,
+                    _ => return,
+                },
                 _ => return,
             }
         }
