@@ -31,7 +31,7 @@ impl Args {
         self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 
-    fn sizes(&self, action: &str) -> [(bool, &'static str); 9] {
+    fn sizes(&self, action: &str) -> [(bool, &'static str); 10] {
         let sectors = |bytes: Option<u64>| bytes.is_none_or(|bytes| bytes.is_multiple_of(512));
         let is_sector = |size: u32| size.is_power_of_two() && (512..=4096).contains(&size);
         [
@@ -49,6 +49,10 @@ impl Args {
             (
                 self.size.is_some() && self.device_size.is_some(),
                 "Options --device-size and --size cannot be combined.",
+            ),
+            (
+                self.reduce_device_size.is_some() && self.device_size.is_some(),
+                "Options --reduce-device-size and --device-size cannot be combined.",
             ),
             (
                 self.offset.is_some() && self.align_payload.is_some(),

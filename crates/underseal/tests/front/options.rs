@@ -200,6 +200,21 @@ fn each_action_takes_the_options_that_it_takes_there() {
 }
 
 #[test]
+fn sizes_that_contradict_each_other_are_refused_in_both() {
+    let pair = Pair::new();
+    for options in [
+        &["--reduce-device-size=64m", "--device-size=100g"][..],
+        &["--reduce-device-size=2G"],
+        &["--reduce-device-size=513"],
+    ] {
+        let words = [&["reencrypt", "disk", "--test-args"][..], options].concat();
+        let said = pair.agree(&words, "");
+        assert!(!said.ours.status.success(), "{options:?}");
+    }
+    pair.succeed(&["reencrypt", "disk", "--test-args", "--reduce-device-size=64m"], "");
+}
+
+#[test]
 fn an_option_without_a_use_changes_nothing() {
     let pair = Pair::new();
     pair.image("disk", 24 << 20);
