@@ -3,9 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use underseal_nbd_protocol::{
-    RequestType, ERROR_HEADER_LEN, ERROR_OFFSET_HEADER_LEN, Errno, ExtentState, MAX_STRING, REQUEST_LEN, RequestHeader,
-    block_descriptor, block_status_header, error_chunk, error_offset_chunk, none_chunk, offset_data_header,
-    offset_hole_chunk, simple_reply,
+    ERROR_HEADER_LEN, ERROR_OFFSET_HEADER_LEN, Errno, ExtentState, MAX_STRING, REQUEST_LEN, RequestHeader,
+    RequestType, block_descriptor, block_status_header, error_chunk, error_offset_chunk, none_chunk,
+    offset_data_header, offset_hole_chunk, simple_reply,
 };
 
 fuzz_target!(|input: &[u8]| {

@@ -5,8 +5,7 @@ use underseal_formats::tcrypt::{Chain, Derivation, Header, Pim, Place, Prf, Unlo
 
 /// Bytes of a decrypted header.
 const PLAIN: usize = 448;
-const PLACES: [Place; 5] =
-    [Place::Normal, Place::Hidden, Place::Backup, Place::BackupHidden, Place::System];
+const PLACES: [Place; 5] = [Place::Normal, Place::Hidden, Place::Backup, Place::BackupHidden, Place::System];
 
 // Whatever opens lies within its host, in whole sectors; what protects it lies within the volume around it.
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -95,9 +95,9 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// The system's error number below this error, or the one that stands for its kind.
+    /// The error number that stands for the kind, or, where reading or writing failed, the system's.
     pub fn errno(&self) -> i32 {
-        let mut cause = self.source();
+        let mut cause = self.source().filter(|_| self.kind == ErrorKind::Io);
         while let Some(error) = cause {
             if let Some(code) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
                 return code;

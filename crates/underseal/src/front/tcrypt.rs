@@ -74,7 +74,7 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
 /// `tcryptDump DEVICE`.
 ///
 /// # Errors
-/// As [`test`].
+/// As [`test()`].
 pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if args.dump_volume_key {
