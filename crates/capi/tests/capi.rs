@@ -1,10 +1,9 @@
-//! libunderseal from C: the header compiles without warnings, and a program runs under valgrind without a leak or a bad access.
+//! libunderseal from C: the header compiles without warnings, and a program runs without a leak or a bad
+//! access under the compiler's sanitizers. (Valgrind does not show a program its vDSO, which rustix reads.)
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use underseal_testing::skip;
 
 /// The folder of the library that cargo built for this test.
 fn library() -> PathBuf {
@@ -38,7 +37,16 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
     std::os::unix::fs::symlink(library.join("libunderseal.so"), folder.path().join("libunderseal.so.0"))
         .unwrap();
     let compiled = Command::new("cc")
-        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
+        .args([
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-g",
+            "-pthread",
+            "-fsanitize=address,undefined",
+        ])
         .arg("-I")
         .arg(here.join("include"))
         .arg(here.join("tests/capi.c"))
@@ -48,20 +56,8 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
         .status()
         .expect("cc starts");
     assert!(compiled.success());
-    let plainly = Command::new(&program).arg(&image).env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
-    assert!(plainly.status.success(), "{}", String::from_utf8_lossy(&plainly.stderr));
-    if !Command::new("valgrind").arg("--version").output().is_ok_and(|version| version.status.success()) {
-        return skip("under valgrind", "valgrind is missing");
-    }
-    let checked = Command::new("valgrind")
-        .args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=definite"])
-        .arg(&program)
-        .arg(&image)
-        .env("LD_LIBRARY_PATH", folder.path())
-        .env("UNDERSEAL_CPU", "aesni")
-        .output()
-        .unwrap();
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let ran = Command::new(&program).arg(&image).env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
 #[test]
