@@ -60,7 +60,7 @@ enum Kind {
     /// An NBD server's export, or an image on Ceph.
     Remote {
         device: Arc<dyn Device>,
-        requests: Mutex<Blocking>,
+        requests: Box<Mutex<Blocking>>,
     },
     Custom(Arc<dyn LowerDevice>),
 }
@@ -69,7 +69,7 @@ impl Lower {
     /// Opens a path, `nbd:` or `nbds:` URI, or `rbd:` address.
     pub(crate) fn open(path: &Path, writable: bool) -> Result<Self> {
         let remote = |device: Arc<dyn Device>| -> Result<Self> {
-            let requests = Mutex::new(Blocking::passed_on(&*device)?);
+            let requests = Box::new(Mutex::new(Blocking::passed_on(&*device)?));
             Ok(Self(Arc::new(Kind::Remote { device, requests })))
         };
         let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());

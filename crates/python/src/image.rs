@@ -75,6 +75,9 @@ impl Image {
     }
 }
 
+/// Start, length, place on the lower device and kind of a segment.
+type SegmentFields = (u64, u64, Option<u64>, &'static str);
+
 /// The most bytes of one read: what Python can hold in one object is bounded by memory anyway.
 const MAX_READ: u64 = 1 << 31;
 
@@ -100,7 +103,7 @@ impl Image {
         Ok(self.get()?.info_json().to_owned())
     }
 
-    fn segments(&self) -> PyResult<Vec<(u64, u64, Option<u64>, &'static str)>> {
+    fn segments(&self) -> PyResult<Vec<SegmentFields>> {
         let segments = self.get()?.segments().into_iter();
         Ok(segments.map(|s| (s.range.start, s.range.end - s.range.start, s.lower, s.kind)).collect())
     }
