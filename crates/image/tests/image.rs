@@ -128,7 +128,7 @@ proptest! {
         let mut volume = Modelled::new(&options.pbkdf2(1000));
         for (at, len, byte) in writes {
             let at = at % (volume.model.len() - len);
-            let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 3) as u8)).collect();
+            let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add(u8::try_from(i / 3 % 256).unwrap())).collect();
             volume.write(at, &bytes);
             let mut back = vec![0; len + 1000];
             let from = at.saturating_sub(500);
@@ -292,7 +292,7 @@ fn threads_read_while_another_writes_and_each_sector_is_old_or_new() {
         }
         scope.spawn(|| {
             for round in 0..200_u32 {
-                image.write_at(4090, &[1 + (round % 2) as u8; 3000]).unwrap();
+                image.write_at(4090, &[1 + u8::from(round % 2 == 1); 3000]).unwrap();
             }
         });
     });

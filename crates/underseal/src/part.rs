@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_formats::{Window, partition};
-use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
+use underseal_volume::{ActivateOptions, Header, LockTo, ReencryptionLock, Target, UnlockOptions, Volume};
 
 use crate::cli::{PartArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
@@ -50,12 +50,18 @@ pub(crate) fn luks(
     access: Access,
     on: &Bytes,
     secret: &Secret<'_>,
-) -> Result<(Volume, Header)> {
+) -> Result<(Volume, Header, Option<ReencryptionLock>)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let data_size = on.size().map_err(|e| Error::new(Exit::Failed, "the partition's size").because(&e))?;
     let apart = args.header.as_ref().map(|path| Where::open(path, true)?.into_bytes()).transpose()?;
     let on = apart.as_ref().unwrap_or(on);
-    let header = Header::read(&**on).map_err(|e| e.in_file(name))?;
+    let mut header = Header::read(&**on).map_err(|e| e.in_file(name))?;
+    let mut lock = None;
+    if let Header::Luks2(_) = header {
+        // No program reencrypts the volume as if it were closed; until now one may have.
+        lock = ReencryptionLock::take(header.uuid(), LockTo::Read).map_err(|e| e.in_file(name))?;
+        header = Header::read(&**on).map_err(|e| e.in_file(name))?;
+    }
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
     if args.kind != VolumeType::Luks && args.kind != found {
         let context = format!("{}: the header is of the other LUKS version", name.display());
@@ -100,5 +106,5 @@ pub(crate) fn luks(
         over_integrity: false,
     };
     let volume = header.activate(&key, data_size, &options);
-    Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, header))
+    Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, header, lock))
 }

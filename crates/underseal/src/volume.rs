@@ -170,12 +170,12 @@ fn open_part(
 ) -> Result<Opened> {
     let secret = Secret::new(args.secret.source(), &args.image);
     let on = part::window(&image, Some(&part));
-    let (volume, format) = if args.kind == VolumeType::Plain {
+    let (volume, format, lock) = if args.kind == VolumeType::Plain {
         let size = part.end - part.start;
-        (plain_volume(args, access, size, &secret)?.0, Format::Plain)
+        (plain_volume(args, access, size, &secret)?.0, Format::Plain, None)
     } else {
-        let (volume, header) = part::luks(args, access, &on, &secret)?;
-        (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 })
+        let (volume, header, lock) = part::luks(args, access, &on, &secret)?;
+        (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 }, lock)
     };
     let key_size = key_size(&volume);
     let opened = status::Opened {
@@ -188,7 +188,7 @@ fn open_part(
     };
     let volume = underseal_formats::moved(&volume, part.start)?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
-    Ok(Opened::alone(mapping, args, opened))
+    Ok(Opened { locks: lock.into_iter().collect(), ..Opened::alone(mapping, args, opened) })
 }
 
 impl Opened {
