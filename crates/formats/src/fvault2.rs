@@ -21,7 +21,7 @@ mod wipekey;
 use std::fmt;
 use std::ops::Range;
 
-use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorSize, build_with};
+use underseal_cipher::{Key, SectorSize};
 use underseal_volume::{KdfLimits, ReadAt, Recipe, Segment, Volume};
 
 use context::Context;
@@ -137,22 +137,8 @@ impl Fvault2 {
             let context = format!("the volume is being encrypted or decrypted ({status}); let macOS finish");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
-        let cipher: CipherSpec = "aes-xts-plain64".parse()?;
-        let recipe = Recipe {
-            cipher,
-            sector_size: SectorSize::S512,
-            iv_large_sectors: false,
-            key_size: key.len(),
-            integrity: None,
-        };
-        let built = build_with(&BuildOptions {
-            spec: &recipe.cipher,
-            key: &key,
-            sector_size: SectorSize::S512,
-            iv_large_sectors: false,
-            integrity: None,
-            cpu: None,
-        })?;
+        let recipe = Recipe::new(&"aes-xts-plain64".parse()?, SectorSize::S512, key.len());
+        let built = recipe.build(&key)?;
         let mut stored = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             let segment =

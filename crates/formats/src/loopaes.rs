@@ -12,7 +12,7 @@
 
 mod key_file;
 
-use underseal_cipher::{BuildOptions, CipherSpec, SectorSize, build_with};
+use underseal_cipher::{CipherSpec, SectorSize};
 use underseal_volume::{Hash, Recipe, Segment, Volume};
 
 use crate::{Error, ErrorKind, Facts, Format, OpenedFormat, Result};
@@ -79,21 +79,8 @@ pub fn open(key_file: &KeyFile, size: u64, options: &Options) -> Result<OpenedFo
         _ => format!("{cipher}:64-cbc-lmk"),
     }
     .parse()?;
-    let recipe = Recipe {
-        cipher: spec,
-        sector_size: SectorSize::S512,
-        iv_large_sectors: false,
-        key_size: key.len(),
-        integrity: None,
-    };
-    let built = build_with(&BuildOptions {
-        spec: &recipe.cipher,
-        key: &key,
-        sector_size: SectorSize::S512,
-        iv_large_sectors: false,
-        integrity: None,
-        cpu: None,
-    })?;
+    let recipe = Recipe::new(&spec, SectorSize::S512, key.len());
+    let built = recipe.build(&key)?;
     let skip = options.skip.unwrap_or(*offset);
     let mut facts = Facts::new(Format::Loopaes);
     facts.add("key file", format_args!("version {}, {} keys", key_file.version(), key_file.count()));

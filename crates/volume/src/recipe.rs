@@ -25,12 +25,15 @@ pub struct Recipe {
 
 impl Recipe {
     /// For a cipher whose IVs count sectors of 512 bytes, under a key of `key_size` bytes.
-    pub(crate) fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
+    pub fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
         Self { cipher: cipher.clone(), sector_size, iv_large_sectors: false, key_size, integrity: None }
     }
 
     /// Makes the cipher.
-    pub(crate) fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
+    ///
+    /// # Errors
+    /// `Unsupported` for a cipher that this build does not have, `BadHeader` for a key or sectors that it does not take, `Memory`.
+    pub fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
         let spec = &self.cipher;
         let built = match self.integrity {
             None if spec.is_null() => build(spec, key, self.sector_size),

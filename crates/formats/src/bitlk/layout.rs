@@ -97,7 +97,7 @@ impl Layout {
         }
         let recipe = method.recipe(self.sector)?;
         let mut parts = Parts {
-            cipher: Method::cipher(&recipe, key)?,
+            cipher: recipe.build(key)?,
             recipe,
             plain: plain(self.sector)?,
             encrypted,

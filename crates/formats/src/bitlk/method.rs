@@ -1,9 +1,8 @@
 //! Methods: the cipher of the data, and the forms that its key has.
 
 use std::fmt;
-use std::sync::Arc;
 
-use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build_with};
+use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_volume::Recipe;
 
 use crate::{Error, ErrorKind, Result};
@@ -99,15 +98,7 @@ impl Method {
         // IVs and tweaks are made of the byte offset, or of the number of the sector in its own
         // size.
         let iv_large_sectors = sector_size > SectorSize::S512;
-        Ok(Recipe { cipher, sector_size, iv_large_sectors, key_size: self.key_size(), integrity: None })
-    }
-
-    /// The cipher of the data.
-    pub(super) fn cipher(recipe: &Recipe, key: &Key) -> Result<Arc<dyn SectorCipher>> {
-        let Recipe { cipher: spec, sector_size, iv_large_sectors, .. } = recipe;
-        let (sector_size, iv_large_sectors) = (*sector_size, *iv_large_sectors);
-        let options = BuildOptions { spec, key, sector_size, iv_large_sectors, integrity: None, cpu: None };
-        Ok(build_with(&options)?)
+        Ok(Recipe { iv_large_sectors, ..Recipe::new(&cipher, sector_size, self.key_size()) })
     }
 }
 
@@ -152,7 +143,7 @@ mod tests {
             let stored: Vec<u8> = (0..bytes).collect();
             let key = method.stored_key(&stored).unwrap().unwrap();
             let recipe = method.recipe(SectorSize::new(sector).unwrap()).unwrap();
-            let cipher = Method::cipher(&recipe, &key).unwrap();
+            let cipher = recipe.build(&key).unwrap();
             let mut data = vec![0; sector as usize];
             cipher.encrypt(0x21000 / 512, data.as_mut_slice().into());
             assert_eq!(hex::encode(&data[..16]), first, "{method}, {sector}");

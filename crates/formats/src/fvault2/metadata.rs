@@ -11,8 +11,8 @@
 //! are retired. A second copy of the encrypted blocks is read where the first is damaged or
 //! incomplete.
 
-use underseal_cipher::{BuildOptions, Key, SectorCipher, SectorSize, build_with};
-use underseal_volume::ReadAt;
+use underseal_cipher::{Key, SectorCipher, SectorSize};
+use underseal_volume::{ReadAt, Recipe};
 
 use super::header::{Header, is_whole};
 use super::plist::Plist;
@@ -293,13 +293,6 @@ fn cipher(header: &Header) -> Result<std::sync::Arc<dyn SectorCipher>> {
     tweak.copy_from_slice(&header.uuid);
     let spec = "aes-xts-plain64".parse()?;
     let sector_size = SectorSize::new(8192)?;
-    let options = BuildOptions {
-        spec: &spec,
-        key: &key,
-        sector_size,
-        iv_large_sectors: true,
-        integrity: None,
-        cpu: None,
-    };
-    Ok(build_with(&options)?)
+    let recipe = Recipe { iv_large_sectors: true, ..Recipe::new(&spec, sector_size, key.len()) };
+    Ok(recipe.build(&key)?)
 }

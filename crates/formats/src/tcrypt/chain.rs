@@ -162,10 +162,7 @@ impl Chain {
         match each.len() {
             1 => {
                 let cipher: CipherSpec = format!("{}-{}", self.ciphers, self.data_mode()).parse()?;
-                let key_size = self.key_of(0, material)?.len();
-                let sector_size = SectorSize::S512;
-                let (iv_large_sectors, integrity) = (false, None);
-                let recipe = Recipe { cipher, sector_size, iv_large_sectors, key_size, integrity };
+                let recipe = Recipe::new(&cipher, SectorSize::S512, self.key_of(0, material)?.len());
                 // blowfish_le is no cipher of dm-crypt.
                 let known = self.ciphers != "blowfish_le";
                 Ok((each.swap_remove(0), known.then_some(recipe)))

@@ -53,8 +53,7 @@ impl ExperimentDisk {
             let spec: CipherSpec = XTS.parse()?;
             let cipher = volumes::keyed(&spec, KEY, first, SECTOR)?;
             let sector_size = SectorSize::new(SECTOR)?;
-            let recipe =
-                Recipe { cipher: spec, sector_size, iv_large_sectors: false, key_size: KEY, integrity: None };
+            let recipe = Recipe::new(&spec, sector_size, KEY);
             let (key, recipe) = (volumes::key(KEY, first)?, Some(Arc::new(recipe)));
             Ok((key, Stored { device: 0, lower: 0, iv_offset: 0, cipher, recipe }))
         };
