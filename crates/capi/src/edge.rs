@@ -1,4 +1,4 @@
-//! What crosses between C and Rust: pointers become slices, results -errno, panics errors.
+//! Conversions between C and Rust: a pointer becomes a slice, a result -errno, a panic an error.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -60,6 +60,17 @@ pub(crate) unsafe fn slice_mut<'a>(bytes: *mut u8, len: usize) -> Result<&'a mut
             Ok(unsafe { std::slice::from_raw_parts_mut(bytes, len) })
         }
         _ => Err(bad("a length beyond the address space")),
+    }
+}
+
+/// Stores a value where the caller wants it; nowhere for a null pointer.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub(crate) unsafe fn write<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(value) };
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result};
 
 use crate::callbacks::{Callbacks, Device};
-use crate::edge::{bad, call, path, slice, slice_mut};
+use crate::edge::{bad, call, path, slice, slice_mut, write};
 
 /// `UNDERSEAL_WRITABLE`.
 const WRITABLE: c_uint = 1;
@@ -20,7 +20,7 @@ const ALLOW_NULL: c_uint = 2;
 /// `UNDERSEAL_ALLOW_DISCARDS`.
 const ALLOW_DISCARDS: c_uint = 4;
 
-/// What C knows as `struct underseal`.
+/// The handle, C's `struct underseal`.
 pub(crate) struct Handle {
     setup: Mutex<Setup>,
     image: OnceLock<Image>,
@@ -37,7 +37,7 @@ struct Setup {
     keyslot: Option<u32>,
 }
 
-/// What the image lies on.
+/// The lower device of the image.
 #[derive(Default)]
 enum LowerChoice {
     #[default]
@@ -286,12 +286,8 @@ unsafe extern "C" fn underseal_size(handle: *const Handle, size: *mut u64, secto
     unsafe {
         call(handle, |handle| {
             let image = handle.image()?;
-            if !size.is_null() {
-                ptr::write(size, image.size());
-            }
-            if !sector_size.is_null() {
-                ptr::write(sector_size, u32::try_from(image.sector_size()).unwrap_or(u32::MAX));
-            }
+            write(size, image.size());
+            write(sector_size, u32::try_from(image.sector_size()).unwrap_or(u32::MAX));
             Ok(())
         })
     }
@@ -356,7 +352,7 @@ unsafe extern "C" fn underseal_discard(handle: *const Handle, offset: u64, len: 
     unsafe { call(handle, |handle| handle.image()?.discard(offset, len)) }
 }
 
-/// What the header says, as JSON. The caller frees `*json` with `underseal_string_free`.
+/// Describes the header as JSON. The caller frees `*json` with `underseal_string_free`.
 ///
 /// # Safety
 /// `json` is valid.

@@ -1,11 +1,10 @@
 //! Keyslots of the image, or of the detached header, that a handle names.
 
 use std::ffi::c_int;
-use std::ptr;
 
 use underseal_image::{Header, KeyslotOptions};
 
-use crate::edge::{bad, call, slice};
+use crate::edge::{bad, call, slice, write};
 use crate::handle::Handle;
 
 fn options(keyslot: c_int) -> KeyslotOptions {
@@ -33,10 +32,7 @@ unsafe extern "C" fn underseal_keyslot_add(
             let (old, new) = (slice(passphrase, passphrase_len)?, slice(new, new_len)?);
             let mut header = Header::open_writable(handle.header()?)?;
             let key = header.unlock(old, None)?;
-            let added = header.add_keyslot(&key, new, &options(keyslot))?;
-            if !number.is_null() {
-                ptr::write(number, added);
-            }
+            write(number, header.add_keyslot(&key, new, &options(keyslot))?);
             Ok(())
         })
     }
@@ -76,11 +72,8 @@ unsafe extern "C" fn underseal_keyslot_change(
         call(handle, |handle| {
             let (old, new) = (slice(old, old_len)?, slice(new, new_len)?);
             let mut header = Header::open_writable(handle.header()?)?;
-            let changed =
-                header.change_keyslot(old, new, u32::try_from(keyslot).ok(), &KeyslotOptions::new())?;
-            if !number.is_null() {
-                ptr::write(number, changed);
-            }
+            let keyslot = u32::try_from(keyslot).ok();
+            write(number, header.change_keyslot(old, new, keyslot, &KeyslotOptions::new())?);
             Ok(())
         })
     }

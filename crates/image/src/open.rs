@@ -163,14 +163,19 @@ impl OpenOptions {
         };
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
-        if is_being_reencrypted(&header) {
-            if self.writable {
-                let what = "the volume is being reencrypted: finish that first (underseal reencrypt IMAGE)";
-                return Err(Error::new(ErrorKind::Unsupported, what));
-            }
-            // No program goes on with the reencryption while the image is read.
-            lock = ReencryptionLock::take(header.uuid(), LockTo::Read)?;
+        if let underseal_volume::Header::Luks2(_) = header {
+            // No program reencrypts the volume as if it were closed, or goes on with its reencryption, while it is
+            // open here. Until now one may have.
+            let take = match is_being_reencrypted(&header) {
+                true => ReencryptionLock::take_turn,
+                false => ReencryptionLock::take,
+            };
+            lock = take(header.uuid(), LockTo::Read)?;
             header = underseal_volume::Header::read(&on)?;
+        }
+        if self.writable && is_being_reencrypted(&header) {
+            let what = "the volume is being reencrypted: finish that first (underseal reencrypt IMAGE)";
+            return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let key = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
         let layer = header.integrity_layer()?;
