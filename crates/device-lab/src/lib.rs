@@ -13,6 +13,8 @@
 //!     dma        takes the time of a DMA engine; fails, stalls and loses jobs as it is told to
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod dma;
 mod fault;
 mod model;

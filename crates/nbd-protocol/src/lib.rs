@@ -10,6 +10,8 @@
 //! Everything is big-endian. Values are from proto.md, "Values": `doc/proto.md` of
 //! <https://github.com/NetworkBlockDevice/nbd>.
 
+#![forbid(unsafe_code)]
+
 mod errno;
 mod reply;
 mod request;

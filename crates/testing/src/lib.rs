@@ -1,5 +1,7 @@
 //! What the tests of all crates share: how long they are patient, and what becomes of one that cannot run.
 
+#![forbid(unsafe_code)]
+
 use std::env;
 use std::fs::File;
 use std::io::Write;
