@@ -76,7 +76,7 @@ use underseal_sandbox::{Target, will_connect};
 use self::address::ServerAddress;
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::ExtentQuery;
-use self::link::{NbdLink, say_goodbye};
+use self::link::NbdLink;
 use self::socket::{HANDSHAKE_LIMIT, NbdSocket, connect_now};
 use crate::bell::Wakeup;
 use crate::losses::{FlushLosses, Sticky};
@@ -246,7 +246,7 @@ impl Shared {
             return None;
         }
         if spare.size != self.size() {
-            say_goodbye(&spare.socket);
+            spare.socket.say_goodbye();
             return None;
         }
         Some(spare)
@@ -264,7 +264,7 @@ impl Shared {
             if before.socket.is_dead() {
                 self.note_loss(&before.socket);
             } else {
-                say_goodbye(&before.socket);
+                before.socket.say_goodbye();
             }
         }
         *kept = Some(spare);
@@ -347,7 +347,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(spare) = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            say_goodbye(&spare.socket);
+            spare.socket.say_goodbye();
         }
     }
 }

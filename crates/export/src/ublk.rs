@@ -42,6 +42,7 @@ mod claim;
 mod control;
 mod hold;
 mod link;
+mod locking;
 mod params;
 mod queues;
 mod request;

@@ -77,6 +77,10 @@ impl<C: SlicedCipher> Sliced<C> {
     ///
     /// # Errors
     /// `Memory` when no page could be had.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "there are no widest registers")
+    )]
     pub(crate) fn widest(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         match path {
             #[cfg(target_arch = "x86_64")]

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_nbd_protocol::{CommandFlags, REQUEST_LEN, RequestHeader, RequestType, TransmissionFlags};
+use underseal_nbd_protocol::{REQUEST_LEN, TransmissionFlags};
 
 use self::outage::Outage;
 use super::Shared;
@@ -470,21 +470,9 @@ fn is_busy(member: &Option<Member>) -> bool {
 impl Drop for LinkState {
     fn drop(&mut self) {
         if let Phase::Up(socket) = &self.phase {
-            say_goodbye(socket);
+            socket.say_goodbye();
         }
     }
-}
-
-/// Tells the server that no more comes. It may not hear it: then it sees the connection close.
-pub(super) fn say_goodbye(socket: &NbdSocket) {
-    let goodbye = RequestHeader {
-        flags: CommandFlags::empty(),
-        command: RequestType::Disconnect,
-        cookie: [0; 8],
-        offset: 0,
-        length: 0,
-    };
-    let _ = socket.send(&[IoSlice::new(&goodbye.encode())]);
 }
 
 /// What a server's error number means here: those of the protocol, and an I/O error for all others.

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+use underseal_nbd_protocol::{CommandFlags, RequestHeader, RequestType};
 use underseal_sandbox::{Target, connect_to};
 
 use super::address::{NbdAddress, ServerAddress};
@@ -33,6 +34,18 @@ pub(super) struct NbdSocket {
 impl NbdSocket {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self { fd, is_counted: AtomicBool::new(false) }
+    }
+
+    /// Tells the server that no more requests come. A server that does not hear it sees the connection close.
+    pub(super) fn say_goodbye(&self) {
+        let goodbye = RequestHeader {
+            flags: CommandFlags::empty(),
+            command: RequestType::Disconnect,
+            cookie: [0; 8],
+            offset: 0,
+            length: 0,
+        };
+        let _ = self.send(&[IoSlice::new(&goodbye.encode())]);
     }
 
     /// Sends what the socket takes now.

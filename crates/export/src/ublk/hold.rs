@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use super::claim::{self, Before, refused};
 use super::control::ControlDevice;
 use super::queues::Queues;
-use super::server::{self, At, Device, Message, Shared};
-use super::{UblkConfig, UblkPlace, UblkServer, UblkStopper, character, params};
+use super::server::{At, Device, Message, Shared};
+use super::{UblkConfig, UblkPlace, UblkServer, UblkStopper, character, locking, params};
 use crate::{Error, ErrorKind, Result};
 
 /// How often it is looked whether the kernel has seen the queues off.
@@ -164,9 +164,9 @@ impl Device {
         if let Some(why) = stays_not(&info, &config) {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
-        server::stay_in_memory(&config);
+        locking::stay_in_memory(&config);
         let queues = Queues::prepare(&mapping, &info, false, &sender)?;
-        server::lock_as_touched(&config);
+        locking::lock_as_touched(&config);
         let link = place.linked.then(|| super::link::Link::of(&place.name, id));
         Ok(Self {
             mapping,
@@ -211,9 +211,9 @@ impl Device {
         let mut queues = match self.queues.take() {
             Some(queues) => queues,
             None => {
-                server::lock_as_mapped(&self.config);
+                locking::lock_as_mapped(&self.config);
                 let queues = Queues::prepare(&self.mapping, &self.info, false, &self.sender);
-                server::lock_as_touched(&self.config);
+                locking::lock_as_touched(&self.config);
                 queues?
             }
         };

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use super::abi as sys;
 use rustix::io::Errno;
-use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_datapath::Mapping;
 
 use super::claim::{Before, Claimed, claim, refused};
@@ -20,7 +19,7 @@ use super::control::ControlDevice;
 use super::hold::Gone;
 use super::link::Link;
 use super::queues::Queues;
-use super::{UblkConfig, UblkPlace, character, hold, params};
+use super::{UblkConfig, UblkPlace, character, hold, locking, params};
 use crate::{Error, ErrorKind, Result, TellSize};
 
 /// How often it is looked whether a device that is in use still is.
@@ -228,7 +227,7 @@ impl Device {
     fn start(mapping: Arc<Mapping>, config: UblkConfig, sender: Sender<Message>) -> Result<Self> {
         let mut control = ControlDevice::open(config.unprivileged)?;
         let params = params::of(&mapping)?;
-        stay_in_memory(&config);
+        locking::stay_in_memory(&config);
         let Claimed { info, recovered } = claim(&mut control, &config, &params)?;
         let id = info.dev_id;
         let file = match character::open(id, Instant::now() + character::APPEARS) {
@@ -245,7 +244,7 @@ impl Device {
         let begun = this.begin(recovered);
         match begun {
             Ok(()) => {
-                lock_as_touched(&this.config);
+                locking::lock_as_touched(&this.config);
                 this.name();
                 Ok(this)
             }
@@ -464,40 +463,4 @@ impl Device {
 fn exclusive(disk: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::EXCL.bits();
     File::options().read(true).custom_flags(flags.cast_signed()).open(disk)
-}
-
-/// Who serves memory that was swapped out must not wait for memory: neither for its own to come back, nor for the kernel
-/// to write out other pages, perhaps to this very device. Threads that start from here on have this from this one.
-pub(super) fn stay_in_memory(config: &UblkConfig) {
-    // Only root's devices carry swap; and where locked memory is limited, all of it would soon be locked.
-    if config.unprivileged {
-        return;
-    }
-    lock(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
-    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
-        log::warn!("the kernel was not told that this serves I/O, so the device should not carry swap: {e}");
-    }
-}
-
-/// The memory of queues that are made anew: all of it, before it is used. What was there is locked already.
-pub(super) fn lock_as_mapped(config: &UblkConfig) {
-    if !config.unprivileged {
-        lock(MlockAllFlags::FUTURE);
-    }
-}
-
-fn lock(flags: MlockAllFlags) {
-    if let Err(e) = mlockall(flags) {
-        log::warn!("memory is not locked, so the device should not carry swap: {e}");
-    }
-}
-
-/// The memory of the device's queues is there as a whole by now. Of what comes later, such as the queues of other clients,
-/// only what is used is kept in memory.
-pub(super) fn lock_as_touched(config: &UblkConfig) {
-    if !config.unprivileged
-        && let Err(e) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
-    {
-        log::debug!("memory to come is locked as before: {e}");
-    }
 }

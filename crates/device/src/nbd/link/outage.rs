@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::super::NegotiatedConnection;
 use super::super::socket::{AttemptProgress, ConnectAttempt};
-use super::{LinkState, NbdRequest, Phase, say_goodbye};
+use super::{LinkState, NbdRequest, Phase};
 use crate::monotonic;
 
 /// The pauses between attempts.
@@ -226,7 +226,7 @@ impl LinkState {
             // The server ended before it came back larger.
             self.shared.note_loss(&socket);
         } else {
-            say_goodbye(&socket);
+            socket.say_goodbye();
             socket.count();
         }
         socket.shut();
