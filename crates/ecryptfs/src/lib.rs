@@ -18,11 +18,11 @@
 //!
 //! A new file, and the same file opened again:
 //! ```
-//! # use underseal_ecryptfs::{AuthToken, Cipher, FileKey, Header, Keyring, Place};
+//! # use underseal_ecryptfs::{AuthToken, Cipher, FileHeader, FileKey, HeaderLocation, Keyring};
 //! # fn main() -> underseal_ecryptfs::Result<()> {
 //! let token = AuthToken::from_passphrase(b"correct horse battery staple", AuthToken::DEFAULT_SALT)?;
 //! let key = FileKey::random(Cipher::DEFAULT)?;
-//! let mut header = Header::new(&key, &[&token], Place::File)?;
+//! let mut header = FileHeader::new(&key, &[&token], HeaderLocation::File)?;
 //! let mut extent = [0; 4096];
 //! extent[..5].copy_from_slice(b"hello");
 //! header.set_size(5);
@@ -30,7 +30,7 @@
 //! let lower = [&header.to_file()[..], &extent[..]].concat();
 //!
 //! let keyring = Keyring::from(token);
-//! let header = Header::read(&lower)?;
+//! let header = FileHeader::read(&lower)?;
 //! let mut extent = lower[8192..].to_vec();
 //! header.unlock(&keyring)?.contents()?.decrypt(0, &mut extent);
 //! assert_eq!((header.size(), header.data_offset(), &extent[..5]), (5, 8192, &b"hello"[..]));

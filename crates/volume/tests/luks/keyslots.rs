@@ -171,10 +171,25 @@ fn each_change_of_either_version_is_read_by_cryptsetup_and_the_other_way_round()
     }
 }
 
+/// Whether the cryptsetup that is installed makes volumes with a hash.
+fn theirs_has(scratch: &Scratch, hash: Hash) -> bool {
+    let image = scratch.image("theirs", SIZE);
+    let key = scratch.file("key", PASSPHRASE.as_bytes());
+    let mut format = std::process::Command::new("cryptsetup");
+    format.args(["luksFormat", "--batch-mode", "--type", "luks1", "--pbkdf-force-iterations", "1000"]);
+    format.args(["--hash", hash.name()]).arg(image).arg(key).stderr(std::process::Stdio::null());
+    format.status().unwrap().success()
+}
+
 #[test]
 fn keyslots_of_each_hash_open_with_cryptsetup() {
     for hash in Hash::ALL {
         let scratch = Scratch::new();
+        if !theirs_has(&scratch, hash) {
+            // OpenSSL, with which Debian builds cryptsetup, lacks Streebog; libgcrypt has it.
+            assert_eq!(hash, Hash::Streebog512);
+            continue;
+        }
         for (version, options) in [(1, FormatOptions::luks1()), (2, FormatOptions::luks2())] {
             let image = scratch.image(&format!("luks{version}"), SIZE);
             let options = cheap(FormatOptions { hash, ..options });
