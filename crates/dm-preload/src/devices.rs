@@ -1,4 +1,4 @@
-//! What /proc and sysfs say of device mapper.
+//! /proc and sysfs as a program with device mapper sees them.
 
 use std::ffi::{CStr, c_char, c_int};
 

@@ -74,7 +74,7 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     }
     // SAFETY: the structure is there, as the caller says.
     let size = unsafe { argument.cast::<u8>().add(DATA_SIZE).cast::<u32>().read_unaligned() } as usize;
-    // What is too short is the server's to refuse: it has the whole structure then.
+    // The server refuses a structure that is too short.
     let size = if size < LEAST { HEADER } else { size };
     if size > MOST {
         return failed(libc::ENOMEM);

@@ -27,7 +27,7 @@ use libc::{FILE, mode_t, size_t, ssize_t};
 
 /// The node that programs open.
 const CONTROL: &CStr = c"/dev/mapper/control";
-/// What the node is: a character device of this number (include/linux/miscdevice.h, `MAPPER_CTRL_MINOR`).
+/// The number of the control node, a character device (include/linux/miscdevice.h, `MAPPER_CTRL_MINOR`).
 const CONTROL_NUMBER: (u32, u32) = (10, 236);
 
 /// Whether a path is the node's.

@@ -53,7 +53,7 @@ impl Loaded {
     }
 }
 
-/// What a device is at one moment.
+/// The state of a device at one moment.
 pub(crate) struct Snapshot {
     pub(crate) live: Option<Arc<Loaded>>,
     pub(crate) inactive: Option<Arc<Loaded>>,

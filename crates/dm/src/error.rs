@@ -1,4 +1,4 @@
-//! What a caller gets as errno, and the operator as text.
+//! The crate's error: an errno for the caller, a text for the operator.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What the commands need of the machine: tables that are served, and block devices.
+//! The interface of the commands to the machine: served tables and block devices.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub struct Given {
     pub place: String,
 }
 
-/// What a message to a target leaves.
+/// The outcome of a message to a target.
 #[derive(Debug, Default)]
 pub struct Messaged {
     /// The target's answer.

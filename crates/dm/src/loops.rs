@@ -173,7 +173,7 @@ impl LoopNode {
         }
     }
 
-    /// What `losetup` shows.
+    /// The file name that `losetup` shows.
     fn file_name(&self) -> [u8; NAME] {
         let mut name = [0; NAME];
         let path = self.file();

@@ -1,4 +1,4 @@
-//! Who has a block device open.
+//! The processes that have a block device open.
 //!
 //! The kernel counts openers, and tells nobody. An exclusive open says whether somebody has claimed the device (a file system, swap,
 //! another device); /proc says which programs have it open.

@@ -1,4 +1,4 @@
-//! What follows the structure: tables, lists, versions, messages.
+//! The data behind the ioctl structure: tables, lists, versions, messages.
 //!
 //! ```text
 //!   a target   start u64, length u64, status i32, next u32, type 16 bytes, its parameters as text
@@ -20,7 +20,7 @@ const SPEC: usize = 40;
 const TYPE_LEN: usize = 16;
 /// Where a device's name is in its record.
 const NAME_AT: usize = 12;
-/// What records are aligned to.
+/// The alignment of records in bytes.
 const ALIGN: usize = 8;
 
 /// One line of a table.
@@ -99,7 +99,7 @@ pub fn lines(data: &[u8], count: u32) -> Result<Vec<Line>> {
 pub struct Told<'l> {
     /// The line.
     pub line: &'l Line,
-    /// What is said of it: its parameters or its state.
+    /// The target's parameters or state as text.
     pub text: &'l str,
 }
 

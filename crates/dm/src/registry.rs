@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) device: Arc<Device>,
 }
 
-/// What a caller calls a device by.
+/// The name, uuid or number by which a caller means a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Called<'c> {
     pub(crate) name: &'c str,

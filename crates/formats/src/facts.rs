@@ -1,4 +1,4 @@
-//! What a header says, for people and for programs.
+//! Facts of a header, as text for people and JSON for programs.
 
 use std::fmt;
 

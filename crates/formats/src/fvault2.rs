@@ -34,7 +34,7 @@ use crate::{Error, ErrorKind, Facts, Format, OpenedFormat, Result};
 
 pub use metadata::MOST_DEVICES;
 
-/// What a volume is unlocked with.
+/// A secret that unlocks a volume.
 #[derive(Debug)]
 pub enum Secret<'a> {
     /// A user's passphrase, or the recovery key with its dashes.
@@ -57,7 +57,7 @@ pub struct Fvault2 {
     damaged: bool,
 }
 
-/// What block 0x001a says.
+/// The logical volume, from block 0x001a.
 struct Logical {
     size: u64,
     family: [u8; 16],
@@ -190,7 +190,7 @@ impl Fvault2 {
         Some((user.iterations, &user.salt))
     }
 
-    /// What the metadata say.
+    /// The metadata's facts.
     pub fn facts(&self) -> Facts {
         let mut facts = Facts::new(Format::Fvault2);
         facts.add("name", &self.logical.name);

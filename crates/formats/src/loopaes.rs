@@ -26,7 +26,7 @@ pub struct Options {
     pub cipher: String,
     /// The size of one key in bits: 128, 192 or 256.
     pub key_bits: u32,
-    /// What the lines of the key file are hashed with; SHA-256, 384 or 512 by the key's size where
+    /// The hash of the key file's lines; SHA-256, 384 or 512 by the key's size where
     /// none is named.
     pub hash: Option<Hash>,
     /// Where the data begin, in sectors of 512 bytes.

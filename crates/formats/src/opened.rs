@@ -20,7 +20,7 @@ pub struct OpenedFormat {
     pub guards: Vec<Guard>,
     /// The volume key in cryptsetup's form: cipher key, then tweak or IV key, cipher by cipher.
     pub volume_key: Key,
-    /// What the header says, with what only the secret shows.
+    /// The header's facts, with those that only the secret shows.
     pub facts: Facts,
 }
 
@@ -29,15 +29,16 @@ pub struct OpenedFormat {
 pub struct Guard {
     /// The bytes of the volume.
     pub range: Range<u64>,
-    /// What a write to the range leads to.
+    /// The consequence of a write to the range.
     pub rule: GuardRule,
 }
 
-/// What a write, discard or request for zeros that touches a guarded range leads to. The request fails before any byte is written.
+/// The consequence of a write, discard or request for zeros that touches a guarded range. The request fails before
+/// any byte is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardRule {
-    /// That request fails.
+    /// The request fails.
     Refuse,
-    /// That request fails, and so does every later one that would change the volume, until it is opened again.
+    /// The request fails, and so does every later one that would change the volume, until it is opened again.
     RefuseAll,
 }

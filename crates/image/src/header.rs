@@ -121,7 +121,7 @@ impl Header {
         open().map_err(|e: Error| e.in_file(path))
     }
 
-    /// What the header says, as a JSON object.
+    /// Describes the header as a JSON object.
     ///
     /// # Errors
     /// `BadHeader` when it cannot be described.
@@ -246,7 +246,7 @@ impl Header {
     }
 }
 
-/// What a header says, as a JSON object.
+/// Describes a header as a JSON object.
 pub(crate) fn info(header: &underseal_volume::Header) -> Result<String> {
     let mut info = header.info();
     info.metadata = None;

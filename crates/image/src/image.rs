@@ -65,7 +65,7 @@ impl Image {
         self.writable
     }
 
-    /// What the header says, as a JSON object: the fields of `underseal info --json`, without `cpu_path`.
+    /// The header as a JSON object: the fields of `underseal info --json`, without `cpu_path`.
     pub fn info_json(&self) -> &str {
         &self.info
     }

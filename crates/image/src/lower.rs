@@ -1,4 +1,4 @@
-//! What an image's bytes lie on: a locked file or block device, a server's export, or a program's own device.
+//! The lower device of an image: a locked file or block device, a server's export, or a program's own device.
 
 use std::fs::File;
 use std::io;

@@ -9,7 +9,7 @@ use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
 use crate::{Error, ErrorKind, Header, Result};
 
-/// What a new volume is like.
+/// Options of a new volume.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     version: Version,

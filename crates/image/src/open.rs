@@ -11,7 +11,7 @@ use crate::layer::Layer;
 use crate::lower::{Lower, LowerDevice};
 use crate::{Error, ErrorKind, Image, Result};
 
-/// What opens the volume.
+/// The secret that opens the volume.
 pub(crate) enum Secret {
     Passphrase(Key),
     VolumeKey(Key),

@@ -88,7 +88,7 @@ impl Error {
         self.volume
     }
 
-    /// What was wrong with a volume of another system, if it was one of these.
+    /// The error of a volume of another system, if it was one.
     pub(crate) fn of_format(&self) -> Option<formats::ErrorKind> {
         self.format
     }

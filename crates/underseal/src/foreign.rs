@@ -21,7 +21,7 @@ use crate::part;
 use crate::passphrase::{Secret, secret_file, volume_key_file};
 use crate::reencryption::Bytes;
 
-/// What a command says of a volume of another system.
+/// A command's arguments for a volume of another system.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) image: &'a Path,
@@ -71,7 +71,7 @@ pub(crate) fn format(kind: VolumeType, on: &Bytes) -> Result<Option<Format>> {
     }
 }
 
-/// What `status` calls a format.
+/// The name of a format in `status`.
 pub(crate) fn called(format: Format) -> status::Format {
     match format {
         Format::Tcrypt => status::Format::Tcrypt,
@@ -114,7 +114,7 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-/// What a header says without any secret; none where a secret opens it first.
+/// The facts of a header that needs no secret; none where a secret opens it first.
 ///
 /// # Errors
 /// Those of the format.

@@ -52,7 +52,7 @@ impl Manner {
         new_question: "New passphrase for {}: ",
     };
 
-    /// What cryptsetup says of a passphrase that opens no keyslot.
+    /// cryptsetup's words for a passphrase that opens no keyslot.
     pub(crate) const NO_KEY: &str = "No key available with this passphrase.";
 
     /// cryptsetup's, which says more when it is asked to.

@@ -138,7 +138,7 @@ impl Place {
         Self { to, is_open: true, ..Self::new(data, kept) }
     }
 
-    /// What keeps others from reencrypting the open volume, for as long as it is there.
+    /// The locks that keep other programs from reencrypting the open volume.
     pub(crate) fn into_locks(self) -> Vec<ReencryptionLock> {
         let lock = self.lock.into_inner().unwrap_or_else(PoisonError::into_inner);
         lock.into_iter().chain(self.open.into_inner()).collect()

@@ -43,7 +43,7 @@ pub(crate) struct Opened {
     pub(crate) known: Known,
     /// What it can be reencrypted with while it is open.
     pub(crate) inside: Option<Inside>,
-    /// It is in the middle of a reencryption, and cannot be reencrypted while it is open.
+    /// The volume is in the middle of a reencryption, and cannot be reencrypted while it is open.
     pub(crate) unfinished: bool,
     /// Where it cannot be reencrypted: nobody else does it as long as these are there.
     pub(crate) locks: Vec<ReencryptionLock>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, ErrorKind, Mapping, Result};
 
-/// What becomes of requests that would change a guarded range.
+/// The ranges of a volume that no request may change.
 #[derive(Debug, Default)]
 pub(super) struct Guards {
     /// Each with whether a refused request ends all writing.

@@ -19,7 +19,7 @@ const HEAD: usize = 112;
 /// Where the metadata header begins, whose size includes its entries.
 const METADATA: usize = 64;
 
-/// What a volume does, or is to do.
+/// A state of encryption, present or wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Decrypted, with BitLocker's metadata still there.

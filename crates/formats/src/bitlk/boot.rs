@@ -39,7 +39,7 @@ impl VolumeType {
     }
 }
 
-/// What sector 0 says.
+/// The fields of sector 0.
 #[derive(Debug, Clone)]
 pub(crate) struct Boot {
     pub(crate) kind: VolumeType,

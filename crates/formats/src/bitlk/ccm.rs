@@ -14,7 +14,7 @@ use crate::{Error, ErrorKind, Result};
 /// Nonce and tag before the data.
 const HEAD: usize = 28;
 
-/// What lies before a key that was unwrapped: its size with these bytes, a version, and its method.
+/// The fields before an unwrapped key: its size with these fields, a version, its method.
 pub(crate) const KEY_HEAD: usize = 12;
 
 /// Decrypts a value of nonce, tag and data; none when the tag is not that of this key.

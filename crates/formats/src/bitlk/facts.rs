@@ -1,4 +1,4 @@
-//! What the metadata say, for people.
+//! The metadata as text for people.
 
 use super::{Bitlk, Guid, VolumeType};
 use crate::{Facts, Format};

@@ -92,7 +92,7 @@ impl Method {
         if given.len() == self.key_size() { Ok(Some(Key::new(given)?)) } else { self.stored_key(given) }
     }
 
-    /// What a segment's cipher is made from.
+    /// The cipher of a segment without its key.
     pub(super) fn recipe(self, sector_size: SectorSize) -> Result<Recipe> {
         let cipher: CipherSpec = format!("aes-{}", self.mode()).parse()?;
         // IVs and tweaks are made of the byte offset, or of the number of the sector in its own

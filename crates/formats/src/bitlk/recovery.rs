@@ -7,13 +7,13 @@ use crate::Result;
 /// Digits and dashes.
 const LEN: usize = 55;
 
-/// What a text is as a recovery password.
+/// The outcome of parsing a text as a recovery password.
 pub(crate) enum Recovery {
     /// Its 16 bytes.
     Valid(Key),
-    /// It has the form, but this group, counted from 1, is mistyped.
+    /// The text has the form, but this group, counted from 1, is mistyped.
     Mistyped(usize),
-    /// It has another form.
+    /// The text has another form.
     Other,
 }
 

@@ -14,7 +14,7 @@ const ENTRY_HEAD: usize = 24;
 /// Longer than any real one (200 bytes): a file that is longer is something else.
 pub const MOST: usize = 4096;
 
-/// What a startup key file says.
+/// The contents of a startup key file.
 #[derive(Debug)]
 pub(crate) struct StartupKey {
     /// The GUID of its protector.

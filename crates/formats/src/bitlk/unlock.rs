@@ -27,7 +27,7 @@ const MOST_STRETCHES: usize = 32;
 /// Bytes before the SHA-256 in the sealed value.
 const SEAL_HEAD: usize = 12;
 
-/// What a volume is unlocked with.
+/// A secret that unlocks a volume.
 #[derive(Debug)]
 pub enum Secret<'a> {
     /// Nothing: the clear key of a volume whose protection is suspended.

@@ -30,7 +30,7 @@ pub(super) struct User {
     kek: [u8; WRAPPED],
 }
 
-/// What the list of keys says.
+/// The list of wrapped keys.
 pub(super) struct Context {
     pub(super) users: Vec<User>,
     volume_keys: Vec<[u8; WRAPPED]>,

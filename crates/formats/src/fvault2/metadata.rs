@@ -48,7 +48,7 @@ pub(super) struct Place {
     pub(super) device: usize,
 }
 
-/// What the disk label says.
+/// The fields of the disk label.
 pub(super) struct Label {
     /// Encrypted blocks of each copy.
     pub(super) count: u64,
@@ -94,7 +94,7 @@ impl Label {
         if !is_whole(label.as_bytes()) || fields.le16(10)? != kind::LABEL {
             return Err(bad("the disk label fails its CRC-32C"));
         }
-        // What it points to lies within its own copy of the metadata.
+        // A pointer stays within its own copy of the metadata.
         let part = |offset: u32, len: usize| -> Result<Key> {
             let len = u32::try_from(len).map_err(|_| bad("a disk label of another size"))?;
             if offset.checked_add(len).is_none_or(|end| end > header.metadata) {

@@ -47,7 +47,7 @@ pub(super) fn pieces(blocks: &Blocks, size: u64, block: u64) -> Result<Vec<Piece
     covering(all, size)
 }
 
-/// What numbers of blocks count from.
+/// The byte from which block numbers count.
 fn base(blocks: &Blocks) -> Result<Option<(u64, usize)>> {
     let Some(found) = blocks.of(kind::BASE).into_iter().next() else { return Ok(None) };
     let fields = found.fields();

@@ -25,7 +25,7 @@ pub(super) fn decrypt(file: &Key, key: &Key) -> Result<Key> {
     let is_list =
         |bytes: &[u8]| bytes.windows(6).take(4096).any(|window| window == b"<plist" || window == b"<dict>");
     let mut list = Key::new(file.as_bytes())?;
-    // It may have been decrypted before.
+    // The volume may have been decrypted before.
     if !is_list(list.as_bytes()) {
         xts(key, list.as_mut_bytes())?;
     }

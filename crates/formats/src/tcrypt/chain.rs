@@ -302,7 +302,7 @@ impl Chain {
     }
 }
 
-/// What lies before the ciphers' keys in LRW and CBC: a tweak key of 16 bytes, or a seed of 32.
+/// Bytes before the ciphers' keys in LRW and CBC: a tweak key of 16, or a seed of 32.
 const TWEAK: usize = 32;
 
 fn key_len(cipher: &str) -> usize {

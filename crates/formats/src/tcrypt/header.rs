@@ -65,7 +65,7 @@ pub struct Header {
     pub(super) keys: Key,
 }
 
-/// What decrypted bytes are.
+/// The outcome of looking at decrypted bytes.
 pub(super) enum Parsed {
     /// No header: another key decrypts it, if any.
     Nothing,

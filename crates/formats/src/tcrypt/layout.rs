@@ -13,7 +13,7 @@ pub(super) struct Layout {
     pub(super) data: Range<u64>,
     /// dm-crypt's number of the first sector, in units of 512 bytes.
     pub(super) iv_offset: u64,
-    /// What of the host belongs to the volume beside its data and must not change with another one's: an old hidden header.
+    /// The ranges of the host that belong to the volume beside its data and must not change: an old hidden header.
     pub(super) header: Option<Range<u64>>,
 }
 
@@ -97,7 +97,7 @@ fn whole_sectors(data: Range<u64>) -> Result<Range<u64>> {
     Ok(data)
 }
 
-/// What of a partition is encrypted: it begins in the area, and ends with it at the latest.
+/// The encrypted part of a partition: it begins in the area, and ends with it at the latest.
 fn within(area: &Range<u64>, partition: &Range<u64>) -> Result<Range<u64>> {
     if !area.contains(&partition.start) {
         let context = format!(

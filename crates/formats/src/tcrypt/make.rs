@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result, fields};
 
 /// The least size of a host: both header areas at both ends, and what the smallest file system needs.
 pub const LEAST: u64 = 4 * AREA + 36_864;
-/// What a small hidden volume leaves behind itself, and a large one.
+/// Bytes left free behind a small hidden volume, and behind a large one.
 const RESERVES: (u64, u64) = (4096, 2 * AREA);
 /// From which size on a hidden volume is a large one.
 const LARGE: u64 = 2 << 20;

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 const SHORT: usize = 64;
 /// The longest passphrase of VeraCrypt; the pool of key files for longer ones.
 const LONG: usize = 128;
-/// What counts of a key file, in bytes.
+/// The bytes of a key file that count.
 const USED: u64 = 1 << 20;
 /// The most files that a folder of key files may have.
 const MOST_FILES: usize = 10_000;

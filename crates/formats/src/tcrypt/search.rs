@@ -15,12 +15,12 @@ use super::header::Parsed;
 use super::{Chain, Derivation, HEADER, Header, Password, Prf, SALT, SEALED};
 use crate::{Error, Result};
 
-/// What the first tasks of a derivation make: the keys of single ciphers.
+/// Bytes of key from the first tasks of a derivation: the keys of single ciphers.
 const NARROW: usize = 64;
-/// What a derivation makes: the keys of the longest chain.
+/// Bytes of key from a whole derivation: the keys of the longest chain.
 pub(super) const DERIVED: usize = 192;
 
-/// What is tried on a header.
+/// The passphrases, key files and parameters to try on a header.
 pub(super) struct Search<'a> {
     pub(super) password: &'a Password,
     pub(super) derivations: Vec<Derivation>,
@@ -30,7 +30,7 @@ pub(super) struct Search<'a> {
     pub(super) threads: usize,
 }
 
-/// What the search found.
+/// The outcome of a search.
 pub(super) struct Found {
     pub(super) header: Header,
     pub(super) derivation: Derivation,
@@ -166,7 +166,7 @@ impl Run {
     }
 }
 
-/// What the threads of a search share.
+/// The state that the threads of a search share.
 struct Shared<'a> {
     search: &'a Search<'a>,
     runs: &'a [Run],

@@ -26,7 +26,7 @@ pub struct UnlockOptions {
     pub veracrypt: bool,
     /// Whether TrueCrypt's derivations are tried.
     pub truecrypt: bool,
-    /// What a derivation may cost. Argon2id beyond the limits is left out unless it is named.
+    /// The limits of a derivation's cost. Argon2id beyond the limits is left out unless it is named.
     pub limits: KdfLimits,
     /// Threads; by default one for each processor.
     pub threads: Option<usize>,

@@ -23,14 +23,14 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::{HELPER, files};
 
-/// What the server needs of a ring.
+/// A server's request for a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingRequest {
     /// How many operations it takes at a time.
     pub entries: u32,
-    /// It is for the one thread that enables it.
+    /// The ring is for the one thread that enables it.
     pub single_issuer: bool,
-    /// It gives drivers commands of their own. The helper's rings may do so only where
+    /// The ring gives drivers commands of their own. The helper's rings may do so only where
     /// [`will_give_commands`] came before the sandbox.
     pub commands: bool,
 }
@@ -196,7 +196,7 @@ fn listener() -> io::Result<OwnedFd> {
 /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
 const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
 
-/// What the helper knows.
+/// The helper's state of rings.
 #[derive(Default)]
 struct Rings {
     /// Whether rings may give drivers commands.

@@ -121,7 +121,7 @@ pub(crate) enum NewType {
     Veracrypt,
 }
 
-/// What a new VeraCrypt volume is.
+/// The parameters of a new VeraCrypt volume.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "VeraCrypt volumes (--type veracrypt)")]
 pub(crate) struct NewVeracryptArgs {

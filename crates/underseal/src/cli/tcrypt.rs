@@ -1,4 +1,4 @@
-//! What tells TrueCrypt and VeraCrypt volumes apart, and where in an image a volume lies.
+//! Options that find a TrueCrypt or VeraCrypt volume, and a volume's place in an image.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ pub(crate) struct TcryptHeaderArgs {
     pub(crate) prf: Vec<Prf>,
 }
 
-/// Whose headers a command changes.
+/// The volume whose headers a command changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderKind {
     /// LUKS1 or LUKS2
@@ -101,7 +101,7 @@ pub(super) fn pim(text: &str) -> std::result::Result<Pim, String> {
 }
 
 impl TcryptArgs {
-    /// What is tried on which header.
+    /// The secrets to try on each header.
     ///
     /// # Errors
     /// `Usage` for ciphers that no chain has.
@@ -127,7 +127,7 @@ impl TcryptArgs {
         })
     }
 
-    /// What is tried on the hidden volume's header that is protected.
+    /// The secrets to try on the header of the protected hidden volume.
     pub(crate) fn hidden_options(&self, trust: &TrustArgs) -> UnlockOptions {
         UnlockOptions {
             place: if self.backup_header { Place::BackupHidden } else { Place::Hidden },

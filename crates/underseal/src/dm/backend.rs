@@ -28,7 +28,7 @@ const CONTROL: (u32, u32) = (10, 236);
 const IDLE: Duration = Duration::from_secs(30);
 /// How long a back end may take to begin.
 const BEGINNING: Duration = Duration::from_secs(30);
-/// What the back end says when it listens.
+/// The byte that the back end sends when it listens.
 const READY: &str = "!";
 
 /// Where the back end is reached.

@@ -1,4 +1,4 @@
-//! What the back end asks a table server, and what that answers.
+//! Messages between the back end and a table server.
 
 use serde::{Deserialize, Serialize};
 use underseal_export::fuse::MountPlace;
@@ -42,7 +42,7 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,
-    /// It is open, with this logical block size in bytes.
+    /// The table is open, with this logical block size in bytes.
     Opened {
         block: u32,
     },

@@ -61,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
         line.send(&answer, &fds, &[], Instant::now() + SOON)?;
         if ends {
-            // What is left is another server's, or nobody's.
+            // Other names belong to other servers.
             std::process::exit(0);
         }
     }
@@ -80,7 +80,7 @@ pub(super) fn stay_in_memory() {
     }
 }
 
-/// What an order leaves.
+/// The state after an order.
 struct Done {
     answer: Answer,
     fd: Option<OwnedFd>,
@@ -194,7 +194,7 @@ impl Server {
         Ok(Done { answer: Answer::Given { place }, fd: Some(fd) })
     }
 
-    /// What the kernel has handed out is answered, the rest stays with it; and all that was written is on disk.
+    /// The requests that the kernel handed out are answered, the others stay with it, and all writes are on disk.
     fn suspend(&mut self) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
         if mapping.is_stopped() {

@@ -20,7 +20,7 @@ use crate::output::{print, printable};
 use crate::part;
 use crate::passphrase::ask_hidden;
 
-/// What cryptsetup says where no header opens.
+/// cryptsetup's words where no header opens.
 pub(super) const WRONG: &str = "No device header detected with this passphrase.";
 
 /// The options of a command that works on a TCRYPT volume.

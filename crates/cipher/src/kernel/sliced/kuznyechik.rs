@@ -39,7 +39,7 @@ static UNDONE: [u8; 256] = {
     undone
 };
 
-/// What each byte of a block is multiplied by, the first byte first.
+/// The factor of each byte of a block, the first byte first.
 const FACTORS: [u8; 16] = [148, 32, 133, 16, 194, 192, 1, 251, 1, 192, 194, 16, 133, 32, 148, 1];
 
 static BY_148: Map = Map::new(&by(148), 0);
@@ -120,7 +120,7 @@ impl SlicedCipher for Kuznyechik {
     }
 }
 
-/// What comes to be the first byte at step `K` of the shift register, whose byte n is in register n - K then.
+/// Computes the first byte at step `K` of the shift register, whose byte n is in register n - K then.
 #[inline(always)]
 unsafe fn sum<V: ByteVector, const K: usize>(x: &[V; 16]) -> V {
     let at = |nth: usize| x[(nth + 16 - K) % 16];

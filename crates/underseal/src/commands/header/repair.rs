@@ -12,7 +12,7 @@ use crate::output::printable;
 use crate::passphrase::Secret;
 use crate::reencryption::{Kept, Place, Where, mended, size, status_of, stood};
 
-/// What signing means for whoever trusts the header afterwards.
+/// The warning before signing: the header is trusted afterwards.
 const UNSIGNED: &str = "nothing vouches for what the header says of the reencryption under way: cryptsetup before \
                         2.4.3 began it, or somebody took the digest out. It will be signed as it stands.";
 

@@ -18,7 +18,7 @@ use crate::{logging, notify};
 pub(super) struct Serving {
     /// Its image, where it can be given.
     pub(super) image: Option<Arc<FileDevice>>,
-    /// It is in the middle of a reencryption that this process cannot go on with.
+    /// The volume is in the middle of a reencryption that this process cannot go on with.
     pub(super) unfinished: bool,
     /// Something lies between it and its image.
     pub(super) layers: bool,

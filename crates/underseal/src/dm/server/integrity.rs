@@ -30,7 +30,7 @@ pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&
         legacy_hmac: line.option("fix_hmac").is_none(),
         recalculating: options.recalculate != Recalculate::AsNeeded,
     };
-    // What is made has a journal, whatever way it is opened in later.
+    // A new layer has a journal, whatever mode it is opened in later.
     if options.mode == WriteMode::Recovery {
         options.mode = WriteMode::Journal;
     }

@@ -1,4 +1,4 @@
-//! What the end of a reencryption leaves among the keyslots, when another program changes the header then, or the end is cut off.
+//! Keyslot areas after the end of a reencryption: another program changes the header then, or the end is cut off.
 
 use std::cell::Cell;
 use std::ops::Range;
