@@ -31,19 +31,38 @@ pub(super) struct Stored {
 pub(super) struct Damage {
     pub(super) place: HeaderCopy,
     pub(super) why: String,
-    /// What stands in its place may be somebody else's.
-    pub(super) unknown: bool,
+    pub(super) in_place: InPlace,
+}
+
+/// The bytes where a bad copy should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InPlace {
+    /// A damaged copy, or zeros: it may be written again.
+    Copy,
+    /// Neither: it may belong to another program.
+    Unknown,
+    /// The device does not read them.
+    Unreadable,
 }
 
 impl Damage {
+    /// Whether the copy may be written again.
+    ///
     /// # Errors
-    /// `Ambiguous`.
+    /// `Ambiguous` where other bytes than a header's are in its place; `Io` where the device does not tell.
     pub(super) fn may_be_overwritten(&self) -> Result<()> {
-        if !self.unknown {
-            return Ok(());
+        match self.in_place {
+            InPlace::Copy => Ok(()),
+            InPlace::Unknown => {
+                let context =
+                    "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
+                Err(Error::new(ErrorKind::Ambiguous, context))
+            }
+            InPlace::Unreadable => {
+                let context = format!("a header copy that cannot be read is not overwritten: {}", self.why);
+                Err(Error::new(ErrorKind::Io, context))
+            }
         }
-        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
-        Err(Error::new(ErrorKind::Ambiguous, context))
     }
 }
 
@@ -74,12 +93,15 @@ fn read_beside<D: ReadAt + ?Sized>(
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
                 Some(Ok(Copy { binary, metadata, digest })) => {
-                    // What cannot be read may be anything.
-                    let unknown = first.kind() == ErrorKind::Io || beside(from, &binary)?;
+                    let in_place = match first.kind() {
+                        ErrorKind::Io => InPlace::Unreadable,
+                        _ if beside(from, &binary)? => InPlace::Unknown,
+                        _ => InPlace::Copy,
+                    };
                     let damage = Some(Damage {
                         place: HeaderCopy::First,
                         why: with_causes(&first).to_string(),
-                        unknown,
+                        in_place,
                     });
                     Ok(Some(Stored { binary, metadata, digest, damage }))
                 }
@@ -285,7 +307,7 @@ fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>
 /// Both copies, the first being sound: the newer wins, the first when equal.
 fn newer(first: Copy, second: Result<Copy>) -> Stored {
     let Copy { binary, metadata, digest } = first;
-    let damage = |place, why: &str| Some(Damage { place, why: why.into(), unknown: false });
+    let damage = |place, why: &str| Some(Damage { place, why: why.into(), in_place: InPlace::Copy });
     match second {
         Ok(second) if second.binary.uuid != binary.uuid => Stored {
             damage: damage(HeaderCopy::Second, "belongs to another volume"),
