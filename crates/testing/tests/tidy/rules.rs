@@ -7,7 +7,8 @@ use crate::tree::{Text, Tree};
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// A line has more than 100 characters (of a document: outside tables).
+    /// A comment line, or a line of a document outside tables, has more than 100 characters. rustfmt has
+    /// its own width for code.
     Length,
     /// A comment begins with a pronoun instead of its subject.
     Subject,
@@ -70,12 +71,15 @@ pub(crate) fn all(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The longest line.
+/// The longest comment line.
 const COLUMNS: usize = 100;
 
 fn lengths(text: &Text, findings: &mut Vec<Finding>) {
     for (n, line) in text.lines.iter().enumerate() {
-        let is_free = !text.is_code() && (line.starts_with('|') || line.contains("]("));
+        let is_free = match text.is_code() {
+            true => comment(line).is_none(),
+            false => line.starts_with('|') || line.contains("]("),
+        };
         if !is_free && line.chars().count() > COLUMNS {
             findings.push(Finding::new(Rule::Length, text, n, line.trim()));
         }
