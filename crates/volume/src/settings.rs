@@ -31,17 +31,19 @@ pub enum PersistentFlag {
     SubmitFromCryptCpus,
     NoReadWorkqueue,
     NoWriteWorkqueue,
+    HighPriority,
     NoJournal,
 }
 
 impl PersistentFlag {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::AllowDiscards,
         Self::SameCpuCrypt,
         Self::SubmitFromCryptCpus,
         Self::NoReadWorkqueue,
         Self::NoWriteWorkqueue,
+        Self::HighPriority,
         Self::NoJournal,
     ];
 
@@ -53,6 +55,7 @@ impl PersistentFlag {
             Self::SubmitFromCryptCpus => "submit-from-crypt-cpus",
             Self::NoReadWorkqueue => "no-read-workqueue",
             Self::NoWriteWorkqueue => "no-write-workqueue",
+            Self::HighPriority => "high-priority",
             Self::NoJournal => "no-journal",
         }
     }

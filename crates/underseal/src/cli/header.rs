@@ -132,7 +132,7 @@ pub(crate) struct HeaderSettings {
     #[arg(long, value_name = "UUID")]
     pub(crate) uuid: Option<Uuid>,
     /// LUKS2: set a flag for whoever opens the volume: allow-discards, same-cpu-crypt, submit-from-crypt-cpus, no-read-workqueue,
-    /// no-write-workqueue
+    /// no-write-workqueue, high-priority, no-journal
     #[arg(long, value_name = "FLAG")]
     pub(crate) flag: Vec<PersistentFlag>,
     /// LUKS2: clear a flag

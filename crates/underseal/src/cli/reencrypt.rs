@@ -137,6 +137,9 @@ pub(crate) struct ReencryptArgs {
     /// All bytes of this file are; may be repeated
     #[arg(long, value_name = "FILE", help_heading = OTHERS)]
     pub(crate) other_key_file: Vec<PathBuf>,
+    /// The passphrases of all other keyslots are the next lines of this descriptor, in the order of their numbers
+    #[arg(long, value_name = "N", help_heading = OTHERS, conflicts_with = "key_slot")]
+    pub(crate) other_passphrase_fd: Option<u32>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]

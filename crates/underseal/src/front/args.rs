@@ -175,6 +175,8 @@ pub(super) struct Args {
     pub(super) no_read_workqueue: bool,
     #[arg(long = "perf-no_write_workqueue")]
     pub(super) no_write_workqueue: bool,
+    #[arg(long = "perf-high_priority")]
+    pub(super) high_priority: bool,
     #[arg(long)]
     pub(super) deferred: bool,
     #[arg(long)]

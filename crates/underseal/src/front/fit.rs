@@ -69,7 +69,7 @@ impl Args {
         ]
     }
 
-    fn opening(&self, action: &str) -> [(bool, &'static str); 9] {
+    fn opening(&self, action: &str) -> [(bool, &'static str); 10] {
         let opens = action == "open";
         let plain = action == "create" || self.is(&["plain", "loopaes"]) || self.older_name_is_plain();
         let parameters =
@@ -88,6 +88,10 @@ impl Args {
             (
                 opens && self.test_passphrase && self.is(&["plain"]),
                 "Option --test-passphrase is allowed only for open of LUKS, TCRYPT and BITLK devices.",
+            ),
+            (
+                opens && self.test_passphrase && self.tries == Some(0),
+                "Option --test-passphrase needs at least one try (--tries).",
             ),
             (
                 self.test_passphrase && (self.persistent || self.refresh),

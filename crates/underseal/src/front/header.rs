@@ -33,7 +33,7 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("header", args.header.as_ref())
         .option("cipher", args.cipher.as_ref())
         .number("key-size", args.key_size)
-        .number("sector-size", args.sector_size.or(physical_sector(kind, device)))
+        .number("sector-size", args.sector_size.or(small_sectors(args, kind, device)))
         .option("uuid", args.uuid.as_ref())
         .option("label", args.label.as_ref())
         .option("subsystem", args.subsystem.as_ref())
@@ -55,8 +55,12 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// A block device whose own sectors are small gets small ones, as there; every other image the largest that fit.
-fn physical_sector(kind: &str, device: &Path) -> Option<u32> {
+/// A block device whose own sectors are small gets small ones, as there, and data that are asked to begin at sectors that are no
+/// multiple of 4096 bytes; every other image the largest that fit.
+fn small_sectors(args: &Args, kind: &str, device: &Path) -> Option<u32> {
+    if kind == "luks2" && args.align_payload.is_some_and(|sectors| !sectors.is_multiple_of(4096 / SECTOR)) {
+        return Some(512);
+    }
     let about = std::fs::metadata(device).ok().filter(|about| about.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
     let folder = format!("/sys/dev/block/{major}:{minor}");

@@ -70,6 +70,7 @@ fn persist(args: &Args, device: &Path) -> Result<()> {
         PersistentFlag::SubmitFromCryptCpus => args.submit_from_crypt_cpus,
         PersistentFlag::NoReadWorkqueue => args.no_read_workqueue,
         PersistentFlag::NoWriteWorkqueue => args.no_write_workqueue,
+        PersistentFlag::HighPriority => args.high_priority,
         PersistentFlag::NoJournal => args.integrity_no_journal,
     };
     let set = Call::new(&["header", "set"]).word(device).option("header", args.header.as_ref());
@@ -183,6 +184,7 @@ fn policy(args: &Args) -> Option<String> {
         submit_from_crypt_cpus: args.submit_from_crypt_cpus,
         no_read_workqueue: args.no_read_workqueue,
         no_write_workqueue: args.no_write_workqueue,
+        high_priority: args.high_priority,
         ..Default::default()
     };
     (!flags.is_empty()).then(|| underseal_datapath::Policy::from_flags(flags).to_string())

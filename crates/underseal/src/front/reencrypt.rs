@@ -24,7 +24,10 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         return Err(Failure::unsupported(&format!("reencrypt: {what} is not supported")));
     }
     let nobody = args.batch_mode || from_stdin().is_some();
-    if nobody && loses_passphrases(args, words) {
+    let loses = loses_passphrases(args, words);
+    // As there: a line of stdin for each keyslot.
+    let lines = from_stdin().filter(|_| loses && args.key_file.is_empty());
+    if nobody && loses && !args.key_file.is_empty() {
         let line = "Key file can be used only with --key-slot or with exactly one key slot active.";
         return Err(Failure::wrong(line));
     }
@@ -54,6 +57,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .flag("force", nobody)
         .flag("no-token", true)
         .number("key-slot", args.key_slot)
+        .number("other-passphrase-fd", lines)
         .secret(args);
     let makes_keyslots = args.encrypt || args.new;
     if makes_keyslots { call.cost(args).run() } else { call.run() }
@@ -65,7 +69,8 @@ fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
     let on = args.header.as_ref().or_else(|| words.get(0));
     let (None, false, Some(on)) = (args.key_slot, keeps, on) else { return false };
     let header = open_header(on.as_ref(), true).ok().and_then(|on| Header::read(&*on).ok());
-    header.is_some_and(|header| header.info().requirements.is_empty() && header.info().keyslots.len() > 1)
+    let Some(Header::Luks2(header)) = header else { return false };
+    header.info().requirements.is_empty() && header.lost_keyslots(&[]).len() > 1
 }
 
 /// An option that means something there and nothing here.

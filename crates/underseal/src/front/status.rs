@@ -120,17 +120,19 @@ fn flags(about: &About) -> Vec<&'static str> {
         (dispatch.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
         (dispatch.no_read_workqueue, "no_read_workqueue"),
         (dispatch.no_write_workqueue, "no_write_workqueue"),
+        (dispatch.high_priority, "high_priority"),
     ];
     all.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect()
 }
 
 /// The fewest flags that mean the policy; none where no flags do, as of `adaptive`.
 fn flags_of(policy: &Policy) -> Option<DispatchFlags> {
-    let all = (0..16u32).map(|set| DispatchFlags {
+    let all = (0..32u32).map(|set| DispatchFlags {
         same_cpu_crypt: set & 1 != 0,
         submit_from_crypt_cpus: set & 2 != 0,
         no_read_workqueue: set & 4 != 0,
         no_write_workqueue: set & 8 != 0,
+        high_priority: set & 16 != 0,
         ..DispatchFlags::default()
     });
     let count = |flags: &DispatchFlags| {
@@ -139,9 +141,12 @@ fn flags_of(policy: &Policy) -> Option<DispatchFlags> {
             submit_from_crypt_cpus,
             no_read_workqueue,
             no_write_workqueue,
+            high_priority,
             ..
         } = *flags;
-        [same_cpu_crypt, submit_from_crypt_cpus, no_read_workqueue, no_write_workqueue].map(usize::from)
+        let set =
+            [same_cpu_crypt, submit_from_crypt_cpus, no_read_workqueue, no_write_workqueue, high_priority];
+        set.map(usize::from)
     };
     // By their words, in which nothing stands that no flag says.
     let means = |flags: &DispatchFlags| Policy::from_flags(*flags).to_string() == policy.to_string();
@@ -159,12 +164,13 @@ mod tests {
 
     #[test]
     fn a_policy_of_flags_is_told_by_them() {
-        for set in 0..16u32 {
+        for set in 0..32u32 {
             let flags = DispatchFlags {
                 same_cpu_crypt: set & 1 != 0,
                 submit_from_crypt_cpus: set & 2 != 0,
                 no_read_workqueue: set & 4 != 0,
                 no_write_workqueue: set & 8 != 0,
+                high_priority: set & 16 != 0,
                 ..DispatchFlags::default()
             };
             let policy = Policy::from_flags(flags);

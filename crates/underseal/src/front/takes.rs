@@ -37,6 +37,7 @@ const ALWAYS: &[&str] = &[
     "new-keyfile-size",
     "pbkdf-memory",
     "pbkdf-parallel",
+    "perf-high_priority",
     "perf-no_read_workqueue",
     "perf-no_write_workqueue",
     "perf-same_cpu_crypt",

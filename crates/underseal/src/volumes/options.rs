@@ -82,6 +82,7 @@ fn meaning(word: &str) -> Option<Means> {
         "readonly" | "read-only" => Flag("read-only"),
         "no-read-workqueue" => Dispatch(|flags| flags.no_read_workqueue = true),
         "no-write-workqueue" => Dispatch(|flags| flags.no_write_workqueue = true),
+        "high-priority" => Dispatch(|flags| flags.high_priority = true),
         "same-cpu-crypt" => Dispatch(|flags| flags.same_cpu_crypt = true),
         "submit-from-crypt-cpus" => Dispatch(|flags| flags.submit_from_crypt_cpus = true),
         // When.

@@ -163,6 +163,32 @@ fn luks1_data_begin_where_theirs_do() {
 }
 
 #[test]
+fn luks2_data_begin_where_theirs_do() {
+    for unit in ["1", "8", "32769", "32772", "32776", "36865"] {
+        for sector in [None, Some("512"), Some("1024"), Some("2048"), Some("4096")] {
+            let pair = Pair::new();
+            pair.image("disk", 24 << 20);
+            let mut words = vec!["luksFormat", "-q", "--type", "luks2", "disk", "--align-payload", unit];
+            words.extend(sector.iter().flat_map(|size| ["--sector-size", size]));
+            words.extend(CHEAP);
+            if !pair.agree(&words, "secret\n").ours.status.success() {
+                continue;
+            }
+            let segment = |whose: &str| {
+                let disk = pair.folder(whose).join("disk");
+                let dump = pair.theirs().args(["luksDump", "--dump-json-metadata"]).arg(disk).output();
+                let dump = dump.unwrap().stdout;
+                let json: serde_json::Value = serde_json::from_slice(&dump).unwrap();
+                let of = |name: &str| json["segments"]["0"][name].to_string();
+                (of("offset"), of("sector_size"), json["config"]["keyslots_size"].to_string())
+            };
+            assert_eq!(segment("ours"), segment("theirs"), "{words:?}");
+            pair.each_opens_the_others("disk", "secret\n", true);
+        }
+    }
+}
+
+#[test]
 fn a_new_detached_header_is_sparse_and_opens_in_both() {
     use std::os::unix::fs::MetadataExt;
     let pair = Pair::new();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::front::pair::{Pair, all};
+use crate::front::pair::{CHEAP, Pair, all, with_stdin};
 
 /// Actions, and what stands behind each.
 const ACTIONS: [(&str, &[&str]); 26] = [
@@ -235,4 +235,22 @@ fn an_option_without_a_use_changes_nothing() {
         assert!(!said.ours.status.success(), "{words:?}: {}", all(&said.ours));
     }
     pair.each_opens_the_others("disk", "secret\n", true);
+}
+
+#[test]
+fn the_priority_of_2_8_goes_into_the_header_and_benchmark_takes_the_kernels_names() {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let open = ["open", "--test-passphrase", "--perf-high_priority", "disk"];
+    let opened = with_stdin(pair.ours().args(open), "secret\n");
+    assert!(opened.status.success(), "{}", all(&opened));
+    let none =
+        with_stdin(pair.ours().args(["open", "--test-passphrase", "--tries", "0", "disk"]), "secret\n");
+    assert!(!none.status.success(), "{}", all(&none));
+    for cipher in ["capi:xts(aes)-plain64", "capi:xts(aes)", "aes-xts", "aes-xts-plain64"] {
+        let words = ["benchmark", "--cipher", cipher, "--key-size", "512"];
+        let ran = with_stdin(pair.ours().args(words), "");
+        assert!(ran.status.success() && all(&ran).contains("MiB/s"), "{cipher}: {}", all(&ran));
+    }
 }

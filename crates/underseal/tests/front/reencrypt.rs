@@ -134,3 +134,24 @@ fn an_encryption_resumes_with_the_same_command() {
         assert!(!all(&dump).contains("online-reencrypt"), "{whose}: {}", all(&dump));
     }
 }
+
+#[test]
+fn each_keyslot_has_a_line_of_stdin_in_both() {
+    let pair = formatted();
+    let add = [&["luksAddKey", "-q", "disk"][..], &CHEAP].concat();
+    pair.succeed(&add, "secret\nsecond\n");
+    // Two keyslots of one passphrase are two lines.
+    pair.succeed(&add, "secret\nsecret\n");
+    let words = [&["reencrypt", "-q", "disk", "--force-offline-reencrypt"][..], &CHEAP].concat();
+    for lines in ["secret\nsecond\n", "secret\nsecond\nwrong\n", "second\nsecret\nsecret\n"] {
+        let said = pair.run(&words, lines);
+        assert!(!said.ours.status.success(), "{lines:?}: {}", all(&said.ours));
+        assert!(!said.theirs.status.success(), "{lines:?}: {}", all(&said.theirs));
+    }
+    pair.succeed(&words, "secret\nsecond\nsecret\n");
+    for passphrase in ["secret\n", "second\n"] {
+        pair.each_opens_the_others("disk", passphrase, true);
+    }
+    let dump = pair.theirs().arg("luksDump").arg(pair.folder("ours").join("disk")).output().unwrap();
+    assert_eq!(all(&dump).matches(": luks2").count(), 3, "{}", all(&dump));
+}

@@ -4,6 +4,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::support::mounts::{Mount, cannot_mount, skip};
+use crate::support::output;
 use crate::support::scratch::assert_same;
 use crate::support::terminal::Terminal;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -213,4 +215,22 @@ fn all_that_will_be_lost_is_said_at_once() {
     let again =
         Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only --resilience-hash sha1")));
     assert_eq!(again.code, Some(2), "{again:?}");
+}
+
+#[test]
+fn an_error_names_the_data_where_the_data_fail_and_not_the_header() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a full tmpfs", reason);
+    }
+    let scratch = Scratch::new();
+    let disk = Mount::tmpfs(&scratch.path("disk"), 4 << 20);
+    let header = scratch.path("header");
+    let mut volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
+    volume.image = disk.directory().join("image");
+    let volume = volume.format("16M", &["--header", text(&header)]);
+    let ran = Ran::from(output(&mut reencrypt(&volume, "")));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let line = ran.err.lines().find(|line| line.contains("No space left")).unwrap_or_default();
+    assert!(line.contains(text(&volume.image)), "{ran:?}");
+    assert!(!line.contains(text(&header)), "{ran:?}");
 }

@@ -107,8 +107,8 @@ impl Layout {
         let keyslots_begin = 2 * options.metadata_size;
         let least = keyslots_begin + area_size(key_len);
         let data_offset = match options.data_offset {
-            Some(offset) if !offset.is_multiple_of(4096) => {
-                return Err(bad(format!("data offset {offset} is no multiple of 4096")));
+            Some(offset) if !offset.is_multiple_of(512) => {
+                return Err(bad(format!("data offset {offset} is no multiple of 512")));
             }
             Some(offset) => offset,
             None if options.detached => 0,
@@ -116,8 +116,8 @@ impl Layout {
         };
         // Without data behind it, an area as large as usual.
         let limit = if data_offset == 0 { DATA_OFFSET.max(least) } else { data_offset };
-        let keyslots_size =
-            options.keyslots_size.unwrap_or(limit.saturating_sub(keyslots_begin).min(128 << 20));
+        let room = limit.saturating_sub(keyslots_begin).min(128 << 20);
+        let keyslots_size = options.keyslots_size.unwrap_or(room - room % 4096);
         let keyslots_end = keyslots_begin.saturating_add(keyslots_size);
         if !options.detached && data_offset == 0 || data_offset != 0 && keyslots_end > data_offset {
             return Err(bad(format!(
@@ -137,6 +137,8 @@ impl Layout {
 /// The chosen sector size if it fits the data, or the largest that fits it and the cipher.
 fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<SectorSize> {
     let fits = |size: SectorSize| data_len.is_multiple_of(size.bytes() as u64);
+    // Sectors that lie across the device's blocks would be slow: they are made on demand only.
+    let is_aligned = options.data_offset.is_none_or(|offset| offset.is_multiple_of(4096));
     let too_large = |size| {
         let built = underseal_cipher::build(&options.cipher, key, size);
         built.is_err_and(|e| e.kind() == underseal_cipher::ErrorKind::SectorSize)
@@ -153,7 +155,9 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
             Err(bad(format!("{data_len} bytes of data are no whole number of {}-byte sectors", size.bytes())))
         }
         Some(size) => Ok(size),
-        None if fits(SectorSize::S4096) && !too_large(SectorSize::S4096) => Ok(SectorSize::S4096),
+        None if is_aligned && fits(SectorSize::S4096) && !too_large(SectorSize::S4096) => {
+            Ok(SectorSize::S4096)
+        }
         None => Ok(SectorSize::S512),
     }
 }

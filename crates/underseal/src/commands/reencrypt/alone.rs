@@ -1,14 +1,15 @@
 //! A volume that is closed: this process reencrypts it, and nobody uses it meanwhile.
 
+use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use underseal_datapath::{Histogram, Pace, Rate};
 use underseal_device::OpenOptions;
 use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Mode, Options, Outcome};
-use underseal_volume::{ErrorKind, Header};
+use underseal_volume::{ErrorKind, Header, HeaderLock, LockTo, ReadAt, Target};
 
 use super::{begin, keys};
 use crate::cli::ReencryptArgs;
@@ -87,7 +88,10 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
     let mut ledger = ledger.map_err(|e| e.in_file(name))?;
     let watched = Watched::start(args, ledger.plan().size, quiet)?;
     let options = Options { keep_lost: args.keep_lost, ..Options::default() };
-    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &options);
+    let data = WatchedData { on: &*data, failed: AtomicBool::new(false) };
+    let outcome = reencrypt::run(&data, &mut *ledger, &watched, &options);
+    // With a header of its own the volume has two names: the error is that of the one that failed.
+    let name = if data.failed.load(Ordering::Relaxed) { &args.image } else { name };
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
     let again = format!(
@@ -108,6 +112,46 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
 
 fn say(args: &ReencryptArgs, quiet: bool, what: &str) -> Result<()> {
     if quiet { Ok(()) } else { print(&format!("{}: {what}\n", args.image.display())) }
+}
+
+/// The device of the volume's data, which notes that one of its calls failed.
+struct WatchedData<'a> {
+    on: &'a (dyn Target + Sync),
+    failed: AtomicBool,
+}
+
+impl WatchedData<'_> {
+    fn noting<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|_| self.failed.store(true, Ordering::Relaxed))
+    }
+}
+
+impl ReadAt for WatchedData<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.noting(self.on.size())
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.noting(self.on.read_exact_at(buf, offset))
+    }
+
+    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        self.on.lock(to)
+    }
+}
+
+impl Target for WatchedData<'_> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.noting(self.on.write_all_at(bytes, offset))
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.noting(self.on.sync_all())
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.noting(self.on.set_len(size))
+    }
 }
 
 /// Nobody uses the volume, and somebody watches how far it is, and may end it.

@@ -112,7 +112,7 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     }
     blocks::fit_volume(args, &header, &key, place)?;
     if !args.keep_key {
-        keys::ask_others(args, &header, (place.on, place.name), &mut known)?;
+        keys::others_in_order(args, &header, (place.on, place.name), &mut known)?;
     }
     let mut header = luks2_of(header, place.name)?;
     let options = options(args, &header, place)?;

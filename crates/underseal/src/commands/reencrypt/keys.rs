@@ -8,7 +8,9 @@ use underseal_volume::{ErrorKind, Header, Target, UnlockOptions, VolumeKey};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::{Secret, ask_hidden, first_line_of_file, secret_file, tell, terminal_is_there};
+use crate::passphrase::{
+    Secret, ask_hidden, first_line_of_descriptor, first_line_of_file, secret_file, tell, terminal_is_there,
+};
 use crate::tokens;
 
 /// A passphrase and the keyslot that it opens.
@@ -27,8 +29,8 @@ pub(super) fn unlock(
     on: &dyn Target,
     path: &Path,
 ) -> Result<(VolumeKey, Vec<Known>)> {
-    let options =
-        UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..UnlockOptions::default() };
+    let slot = args.key_slot.or_else(|| first_of_lines(args, header));
+    let options = UnlockOptions { slot, limits: args.trust.limits(), ..UnlockOptions::default() };
     let open = |passphrase: &Key, options: &UnlockOptions| {
         let unlocked = header.unlock(on, passphrase, options).map_err(|e| e.in_file(path))?;
         manner().tell(path, Keyslot::Unlocked(unlocked.slot));
@@ -47,7 +49,7 @@ pub(super) fn unlock(
     };
     let mut known = vec![Known { slot: first.slot, passphrase }];
     let mut key = first.key;
-    for passphrase in others(args)? {
+    for passphrase in named_others(args)? {
         let options = UnlockOptions { limits: args.trust.limits(), ..UnlockOptions::default() };
         let unlocked = open(&passphrase, &options)?;
         key = key.with(unlocked.key);
@@ -56,21 +58,39 @@ pub(super) fn unlock(
     Ok((key, known))
 }
 
-/// Asks whoever sits at the terminal for the passphrases of all other keyslots, to keep them. Nothing typed gives one up.
+/// The keyslot of the first passphrase, where a descriptor has those of all keyslots in their order.
+fn first_of_lines(args: &ReencryptArgs, header: &Header) -> Option<u32> {
+    let Header::Luks2(header) = header else { return None };
+    args.other_passphrase_fd.and_then(|_| header.lost_keyslots(&[]).first().copied())
+}
+
+/// Gets the passphrases of all other keyslots, to keep them: the lines of a descriptor, or what is typed at the terminal, where
+/// an empty answer gives a keyslot up.
 ///
 /// # Errors
-/// Those of the terminal and of the header; three wrong ones are enough.
-pub(super) fn ask_others(
+/// Those of the terminal, the descriptor and the header. A wrong line is an error, at the terminal the third wrong answer.
+pub(super) fn others_in_order(
     args: &ReencryptArgs,
     header: &Header,
     (on, path): (&dyn Target, &Path),
     known: &mut Vec<Known>,
 ) -> Result<()> {
     let Header::Luks2(luks2) = header else { return Ok(()) };
+    let have: Vec<u32> = known.iter().map(|known| known.slot).collect();
+    if let Some(descriptor) = args.other_passphrase_fd {
+        for slot in luks2.lost_keyslots(&have) {
+            let passphrase = first_line_of_descriptor(descriptor)?;
+            let limits = args.trust.limits();
+            let options = UnlockOptions { slot: Some(slot), limits, ..UnlockOptions::default() };
+            header.unlock(on, &passphrase, &options).map_err(|e| e.in_file(path))?;
+            manner().tell(path, Keyslot::Unlocked(slot));
+            known.push(Known { slot, passphrase });
+        }
+        return Ok(());
+    }
     if !Secret::new(args.secret.source(), path).is_asked() || !terminal_is_there() {
         return Ok(());
     }
-    let have: Vec<u32> = known.iter().map(|known| known.slot).collect();
     for slot in luks2.lost_keyslots(&have) {
         let question = format!("Passphrase of keyslot {slot}, to keep it (Enter alone: it is lost): ");
         for tries in (0..manner().tries).rev() {
@@ -94,7 +114,7 @@ pub(super) fn ask_others(
 }
 
 /// The passphrases of other keyslots, from the options.
-fn others(args: &ReencryptArgs) -> Result<Vec<Key>> {
+fn named_others(args: &ReencryptArgs) -> Result<Vec<Key>> {
     let lines = args.other_passphrase_file.iter().map(|path: &PathBuf| first_line_of_file(path));
     lines.chain(args.other_key_file.iter().map(|path| secret_file(path, 0, None))).collect()
 }

@@ -40,7 +40,10 @@ impl Losses {
             "{}: the passphrases of keyslots {slots} were not given. They open nothing any more when all is reencrypted.",
             name.display()
         );
-        self.and(what, "--other-passphrase-file or --other-key-file for each of them, or --force")
+        self.and(
+            what,
+            "--other-passphrase-file, --other-passphrase-fd or --other-key-file for each of them, or --force",
+        )
     }
 
     /// And data that nothing protects meanwhile.
