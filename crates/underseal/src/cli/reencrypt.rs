@@ -61,10 +61,10 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT,
         conflicts_with_all = ["decrypt", "device_size"])]
     pub(crate) reduce_device_size: Option<u64>,
-    /// With --encrypt and --reduce-device-size: the header takes this much in front of the data, and the rest of what is given up is
-    /// room to move; half of it by default
+    /// With --encrypt: the encrypted data begin at this byte. With --reduce-device-size the header takes what is in front of it, and
+    /// the rest of what is given up is room to move; half of it by default. With --header what lies in front stays as it is
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, visible_alias = "offset",
-        requires_all = ["encrypt", "reduce_device_size"])]
+        requires = "encrypt")]
     pub(crate) data_offset: Option<u64>,
     /// The new header's UUID, with --encrypt; a random one by default
     #[arg(long, value_name = "UUID", help_heading = WHAT, requires = "encrypt")]

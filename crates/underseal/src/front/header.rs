@@ -38,7 +38,7 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("label", args.label.as_ref())
         .option("subsystem", args.subsystem.as_ref())
         .number("metadata-size", args.luks2_metadata_size)
-        .number("keyslots-size", args.luks2_keyslots_size)
+        .number("keyslots-size", args.luks2_keyslots_size.or(aligned_keyslots(args, kind)))
         .number("data-offset", data_offset(args)?)
         .option("volume-key-file", args.volume_key_file.as_ref())
         .option("integrity", args.integrity.as_ref())
@@ -98,6 +98,14 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
     let bytes =
         sectors.map(|count| count.checked_mul(SECTOR).ok_or_else(|| Failure::wrong("--offset: too large")));
     bytes.transpose()
+}
+
+/// The area of LUKS2 keyslots in front of data that are aligned: as large as without alignment.
+fn aligned_keyslots(args: &Args, kind: &str) -> Option<u64> {
+    const HEADER: u64 = 16 << 20;
+    let is_aligned = kind == "luks2" && args.header.is_none() && args.align_payload.is_some();
+    let copies = args.luks2_metadata_size.unwrap_or(16 << 10).saturating_mul(2);
+    is_aligned.then(|| HEADER.saturating_sub(copies))
 }
 
 /// The first sector behind the eight LUKS1 keyslots, which are as large as the volume key makes them.

@@ -34,6 +34,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     let offset = args.offset.map(|sectors| sectors.checked_mul(512));
     let offset =
         offset.map(|bytes| bytes.ok_or_else(|| Failure::wrong("--offset: too large"))).transpose()?;
+    let reduce = reduction(args, offset);
     let call = Call::new(&["reencrypt"])
         .word(target)
         .option("header", args.header.as_ref())
@@ -45,7 +46,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .flag("force-offline-reencrypt", args.force_offline_reencrypt && args.sector_size.is_some())
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("keep-key", args.keep_key)
-        .number("reduce-device-size", args.reduce_device_size)
+        .number("reduce-device-size", reduce)
         .number("data-offset", offset)
         .option("uuid", args.uuid.as_ref())
         .number("device-size", args.device_size)
@@ -71,6 +72,12 @@ fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
     let header = open_header(on.as_ref(), true).ok().and_then(|on| Header::read(&*on).ok());
     let Some(Header::Luks2(header)) = header else { return false };
     header.info().requirements.is_empty() && header.lost_keyslots(&[]).len() > 1
+}
+
+/// What is given up at the end of the device. As there: no more than the data move by, twice.
+fn reduction(args: &Args, offset: Option<u64>) -> Option<u64> {
+    let twice = offset.filter(|offset| *offset > 0 && args.header.is_none()).and_then(|n| n.checked_mul(2));
+    args.reduce_device_size.map(|reduce| twice.map_or(reduce, |twice| reduce.min(twice)))
 }
 
 /// An option that means something there and nothing here.

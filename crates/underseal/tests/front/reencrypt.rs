@@ -155,3 +155,50 @@ fn each_keyslot_has_a_line_of_stdin_in_both() {
     let dump = pair.theirs().arg("luksDump").arg(pair.folder("ours").join("disk")).output().unwrap();
     assert_eq!(all(&dump).matches(": luks2").count(), 3, "{}", all(&dump));
 }
+
+#[test]
+fn an_encryption_begins_behind_an_offset_in_both() {
+    let offset = 8 << 20;
+    let pair = Pair::new();
+    let plain = bytes(seed("an_encryption_begins_behind_an_offset_in_both"), 12 << 20);
+    pair.file("disk", &plain);
+    let encrypt = ["reencrypt", "-q", "--encrypt", "--force-offline-reencrypt", "--offset", "16384", "disk"];
+    pair.succeed(&[&encrypt[..], &["--header", "header"], &CHEAP].concat(), "secret\n");
+    for (whose, mut command) in [("theirs", pair.ours()), ("ours", pair.theirs())] {
+        let path = |name: &str| pair.folder(whose).join(name);
+        let encrypted = std::fs::read(path("disk")).unwrap();
+        assert!(encrypted[..offset] == plain[..offset], "of {whose}: what lies in front stays");
+        let same = encrypted[offset..].chunks(512).zip(plain[offset..].chunks(512)).filter(|(a, b)| a == b);
+        assert_eq!(same.count(), 0, "of {whose}: all behind it is encrypted");
+        let (header, disk) = (path("header"), path("disk"));
+        let words = ["open", "--test-passphrase", "--header", text(&header), text(&disk)];
+        let opened = with_stdin(command.args(words), "secret\n");
+        assert!(opened.status.success(), "of {whose}: {}", all(&opened));
+    }
+    let pair = Pair::new();
+    pair.file("disk", &bytes(1, 24 << 20));
+    // More than twice the offset is not taken from the device.
+    let offset = ["--reduce-device-size", "20M"];
+    pair.succeed(&[&encrypt[..], &offset, &["--init-only"], &CHEAP].concat(), "secret\n");
+    let segments = |whose: &str| {
+        let disk = pair.folder(whose).join("disk");
+        let dump = pair.theirs().args(["luksDump", "--dump-json-metadata"]).arg(disk).output().unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&dump.stdout).unwrap();
+        json["segments"].to_string()
+    };
+    assert_eq!(segments("ours"), segments("theirs"));
+}
+
+#[test]
+fn data_that_stay_are_not_protected_by_their_source_in_both() {
+    for option in ["datashift", "datashift-checksum", "datashift-journal"] {
+        let pair = formatted();
+        let words = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--resilience", option];
+        let said = pair.run(&[&words[..], &CHEAP].concat(), "secret\n");
+        assert!(!said.ours.status.success(), "{option}: {}", all(&said.ours));
+        assert!(!said.theirs.status.success(), "{option}: {}", all(&said.theirs));
+        pair.succeed(&[&words[..4], &["--init-only"], &CHEAP].concat(), "secret\n");
+        let said = pair.run(&words, "secret\n");
+        assert!(!said.ours.status.success(), "resumed, {option}: {}", all(&said.ours));
+    }
+}

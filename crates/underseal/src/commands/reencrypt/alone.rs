@@ -48,6 +48,9 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let key = match under_way {
         Some(_) => {
             let key = keys::unlock(args, &header, &*on, name)?.0;
+            if under_way.is_some_and(|status| status.mode == Mode::Reencrypt) {
+                begin::refuse_datashift(args)?;
+            }
             if args.resilience.is_some() {
                 begin::losing::Losses::default().unprotected(args, name).sure(args)?;
                 let protection = begin::protection(args, path, &begin::forms(&header.info().segments)?)?;

@@ -110,6 +110,7 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     if args.decrypt {
         return decrypt(args, luks2_of(header, place.name)?, key, place);
     }
+    refuse_datashift(args)?;
     blocks::fit_volume(args, &header, &key, place)?;
     if !args.keep_key {
         keys::others_in_order(args, &header, (place.on, place.name), &mut known)?;
@@ -226,6 +227,22 @@ pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
 
 /// How data is encrypted.
 pub(super) type Form = (CipherSpec, SectorSize);
+
+/// Refuses protection by the place that data move away from where they do not move: it would be none.
+///
+/// # Errors
+/// `Usage`.
+pub(super) fn refuse_datashift(args: &ReencryptArgs) -> Result<()> {
+    use Resilience::{Datashift, DatashiftChecksum, DatashiftJournal};
+    match args.resilience {
+        Some(Datashift | DatashiftChecksum | DatashiftJournal) if args.reduce_device_size.is_none() => {
+            let what = "the data stay where they are, so --resilience datashift would protect no step";
+            Err(Error::usage(format!("{}: {what}", args.image.display()))
+                .with_remedy("--resilience checksum or journal"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// What protects steps that are written over their own source, which has these forms: checksums where they are enough, unless
 /// something else is asked for.

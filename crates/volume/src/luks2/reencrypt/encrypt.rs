@@ -64,9 +64,10 @@ impl NewVolume {
             format.data_offset = Some(0);
         }
         let offset = format.data_offset.unwrap_or(0);
-        if place.is_none() && offset != 0 {
-            return Err(bad(format!("data that is not moved stays at byte 0, and not at {offset}")));
-        }
+        let Some(behind) = data_size.checked_sub(offset).filter(|behind| *behind > 0) else {
+            let context = format!("data at byte {offset} lie beyond the end of the device, byte {data_size}");
+            return Err(Error::new(ErrorKind::TooSmall, context));
+        };
         let (parts, key) = crate::luks2::format(data_size, passphrase, format)?;
         let format::Copies::Luks2(copies) = parts.copies else {
             return Err(bad("LUKS1 cannot be encrypted to where data is"));
@@ -86,10 +87,13 @@ impl NewVolume {
                 protection,
                 shift: place.as_ref().map(|place| place.shift),
                 moved: place.as_ref().map(|place| linear(place.moved_to, Some(place.moved))),
-                previous: (linear(0, place.as_ref().map(|place| place.size)), None),
+                previous: (
+                    linear(place.as_ref().map_or(offset, |_| 0), place.as_ref().map(|place| place.size)),
+                    None,
+                ),
                 size: match &place {
                     Some(place) => place.size,
-                    None => whole(data_size, size, sector_size)?,
+                    None => whole(behind, size, sector_size)?,
                 },
                 open: place.is_none() && size.is_none(),
                 last: (last, Some(0)),

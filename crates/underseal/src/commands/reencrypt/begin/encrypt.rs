@@ -31,6 +31,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         // One that is damaged is no plain image.
         Err(e) => return Err(e.in_file(image).into()),
     }
+    super::refuse_datashift(args)?;
     let options = options(args)?;
     blocks::fit_plain(options.format.sector_size.unwrap_or(SectorSize::S512), &*data, image)?;
     Losses::default().unprotected(args, image).the_end(args, image).sure(args)?;
