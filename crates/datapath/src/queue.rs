@@ -101,6 +101,10 @@ pub struct Queue {
     runnable: VecDeque<u32>,
     /// Slots that need memory which others have: they try again whenever something may have come back.
     starved: VecDeque<u32>,
+    /// Long requests for zeros that let other requests of this queue go first.
+    long_zeros: VecDeque<u32>,
+    /// How many bytes of zeros this turn may still begin.
+    zeros_left: u64,
     order: WriteQueue,
     adaptive: Adaptive,
     jobs: Jobs,
@@ -130,7 +134,7 @@ impl Queue {
         };
         let count = options.depth * SLOTS_EACH + SHARED_PARTS;
         // Completions of the lower device, and a few descriptors of the export's.
-        let mut ring = Ring::new(options.depth + 8).map_err(lower)?;
+        let mut ring = Ring::with_completions(options.depth + 8, count + 8).map_err(lower)?;
         let channels = mapping.devices().iter().map(|device| device.channel(count));
         let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
         // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
@@ -165,6 +169,8 @@ impl Queue {
             writes: WriteOrdering::new(depth),
             runnable: VecDeque::with_capacity(depth),
             starved: VecDeque::new(),
+            long_zeros: VecDeque::with_capacity(depth),
+            zeros_left: ZEROS,
             order: WriteQueue::new(count as usize),
             adaptive: Adaptive::new(count as usize),
             jobs: Jobs::new(for_jobs),

@@ -60,8 +60,12 @@ const PREFERRED: u32 = 4096;
 /// Features of an image: a lock that one writer has; a map of what is stored.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 const FAST_DIFF: u64 = 1 << 4;
+/// A machine's persistent cache has writes that the cluster lacks.
+const DIRTY_CACHE: u64 = 1 << 9;
 /// Flags of one: its maps are not right.
 const MAPS_INVALID: u64 = 0b11;
+/// Where writes are kept on this machine before the cluster has them: not at all, in memory, on an SSD.
+const PERSISTENT_CACHE: &std::ffi::CStr = c"rbd_persistent_cache_mode";
 /// How much is looked at together for what is stored.
 const WINDOW: u64 = 1 << 30;
 
@@ -115,6 +119,13 @@ impl RbdDevice {
             move |e: Errno| Error::new(ErrorKind::Open, format!("{name}: {what}")).with_source(e)
         };
         let features = image.features().map_err(failed("its features cannot be read"))?;
+        if features & DIRTY_CACHE != 0 && !address.is_snapshot() {
+            let what = format!(
+                "{name}: librbd's persistent cache on some machine has writes that the cluster lacks: run `rbd persistent-cache \
+                 flush` on that machine (`rbd status` names it)"
+            );
+            return Err(Error::new(ErrorKind::Open, what));
+        }
         let mut holder = None;
         if !read_only {
             only_as_asked(&image, address)?;
@@ -193,6 +204,8 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
             .set(option, value)
             .map_err(|e| failed("the library's cache cannot be turned off".into(), e))?;
     }
+    // Ceph before 16 has no such cache.
+    let _ = cluster.set(PERSISTENT_CACHE, c"disabled");
     // Whose lock is broken must not write any more.
     cluster
         .set(c"rbd_blocklist_on_break_lock", c"true")
@@ -245,7 +258,8 @@ fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
 fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
     let refused = |what: String| Error::new(ErrorKind::Open, format!("{address}: {what}"));
     // Where there are none, nobody can have changed them.
-    let [cache, lends] = image.settings([c"rbd_cache", c"rbd_disable_zero_copy_writes"]).map_err(|e| {
+    let names = [c"rbd_cache", PERSISTENT_CACHE, c"rbd_disable_zero_copy_writes"];
+    let [cache, persistent, lends] = image.settings(names).map_err(|e| {
         refused("what is set for this image and its pool cannot be read".into()).with_source(e)
     })?;
     let undone = |option| {
@@ -256,6 +270,10 @@ fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
     if cache.is_some_and(|value| !matches!(&*value, "false" | "0" | "no")) {
         let what = "librbd's cache is turned on, and acknowledges what is not stored yet";
         return Err(refused(format!("{what}: {}", undone("rbd_cache"))));
+    }
+    if persistent.is_some_and(|value| value != "disabled") {
+        let what = "librbd's persistent cache is turned on, and acknowledges what only this machine has";
+        return Err(refused(format!("{what}: {}", undone("rbd_persistent_cache_mode"))));
     }
     if lends.is_some_and(|value| !matches!(&*value, "true" | "1" | "yes")) {
         let what = "writes that are not copied never end when they fail before they are sent";

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::{Error, ErrorKind, Result, monotonic};
 
@@ -168,14 +168,20 @@ pub struct RingCompletion {
     pub result: i32,
 }
 
+impl From<cqueue::Entry> for RingCompletion {
+    fn from(entry: cqueue::Entry) -> Self {
+        Self { token: RingToken(entry.user_data()), result: entry.result() }
+    }
+}
+
 /// A queue's io_uring.
 pub struct Ring {
     ring: IoUring,
     marks: Marks,
     /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
-    /// Completions that channels made themselves.
-    posted: VecDeque<u64>,
+    /// Completions that channels made themselves, or that were taken from the kernel to make room there.
+    taken: VecDeque<RingCompletion>,
 }
 
 impl Ring {
@@ -184,10 +190,24 @@ impl Ring {
     /// # Errors
     /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
-        let ring = restrictions::build(entries.next_power_of_two(), true, |_| Ok(()));
+        Self::with_completions(entries, 0)
+    }
+
+    /// As [`Ring::new`], with room for as many completions that were not taken yet; at least twice `entries`.
+    ///
+    /// Before Linux 5.19 a ring whose completions have no room takes no operations.
+    ///
+    /// # Errors
+    /// As [`Ring::new`].
+    pub fn with_completions(entries: u32, completions: u32) -> Result<Self> {
+        let ring = restrictions::build((entries, completions), true, |_| Ok(()));
         // Kernels before 6.0 do not know the two hints.
         let is_unknown = ring.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
-        if is_unknown { Self::passed_on(entries) } else { Self::made(ring) }
+        Self::made(if is_unknown {
+            restrictions::build((entries, completions), false, |_| Ok(()))
+        } else {
+            ring
+        })
     }
 
     /// As [`Ring::new`], for threads that use it one after the other.
@@ -195,7 +215,7 @@ impl Ring {
     /// # Errors
     /// As there.
     pub(crate) fn passed_on(entries: u32) -> Result<Self> {
-        Self::made(restrictions::build(entries.next_power_of_two(), false, |_| Ok(())))
+        Self::made(restrictions::build((entries, 0), false, |_| Ok(())))
     }
 
     fn made(ring: io::Result<IoUring>) -> Result<Self> {
@@ -207,7 +227,7 @@ impl Ring {
             )
             .with_source(e)
         })?;
-        Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), posted: VecDeque::new() })
+        Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), taken: VecDeque::new() })
     }
 
     /// Runs a lower channel. The completions of its requests come with a token that [`RingToken::below`] opens, what it waits for by
@@ -285,7 +305,7 @@ impl Ring {
 
     /// Gives a completion with result 0 at once.
     pub fn post(&mut self, token: RingToken) {
-        self.posted.push_back(self.marks.mark(token).0);
+        self.taken.push_back(RingCompletion { token: self.marks.mark(token), result: 0 });
     }
 
     /// As [`Ring::watch`], for a channel.
@@ -325,7 +345,7 @@ impl Ring {
 
     /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not wait here.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.posted.is_empty() {
+        if !self.taken.is_empty() {
             return Some(Instant::now());
         }
         let &Reverse((deadline, _)) = self.timeouts.peek()?;
@@ -361,8 +381,8 @@ impl Ring {
     }
 
     fn enter(&mut self, want: usize, limit: Option<Duration>) -> io::Result<()> {
-        let want = if self.posted.is_empty() { want } else { 0 };
         loop {
+            let want = if self.taken.is_empty() { want } else { 0 };
             let next = self.timeouts.peek().filter(|_| want > 0);
             let left = next.map(|&Reverse((deadline, _))| deadline.saturating_sub(monotonic()));
             let entered = match left.into_iter().chain(limit).min() {
@@ -376,21 +396,34 @@ impl Ring {
             };
             match entered {
                 Ok(_) => return Ok(()),
-                // EBUSY: completions overflow; they must be taken out first, and one is there. ETIME: the time has come.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::ETIME)) => return Ok(()),
+                // The time has come.
+                Err(e) if e.raw_os_error() == Some(libc::ETIME) => return Ok(()),
+                // Completions that have no room must be taken first (before Linux 5.19).
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                    if !self.make_room() {
+                        return Ok(());
+                    }
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
     }
 
+    /// Takes what the kernel has completed. False when that is nothing.
+    fn make_room(&mut self) -> bool {
+        let before = self.taken.len();
+        self.taken.extend(self.ring.completion().map(RingCompletion::from));
+        self.taken.len() > before
+    }
+
     /// The next completion that has come.
     pub fn next_completion(&mut self) -> Option<RingCompletion> {
-        if let Some(token) = self.posted.pop_front() {
-            return Some(RingCompletion { token: RingToken(token), result: 0 });
+        if let Some(taken) = self.taken.pop_front() {
+            return Some(taken);
         }
         if let Some(entry) = self.ring.completion().next() {
-            return Some(RingCompletion { token: RingToken(entry.user_data()), result: entry.result() });
+            return Some(entry.into());
         }
         let &Reverse((deadline, token)) = self.timeouts.peek()?;
         if deadline > monotonic() {
@@ -410,82 +443,4 @@ impl AsFd for Ring {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nested_tokens_tell_each_channel_its_slot() {
-        let mut ring = Ring::new(4).unwrap();
-        let (outer, inner) = (5u32, (5 << 4 | 3) << 2 | 1);
-        let past = monotonic();
-        let (first, then) = (LowerToken::new(4, 0, 1), LowerToken::new(2, 0, 1));
-        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(RingToken::lower(inner), past)))
-            .unwrap();
-        ring.timeout(RingToken::lower(outer), past).unwrap();
-        let mut seen = Vec::new();
-        while seen.len() < 2 {
-            ring.wait().unwrap();
-            seen.extend(std::iter::from_fn(|| ring.next_completion()).map(|c| c.token));
-        }
-        seen.sort_by_key(|t| t.below(4).is_none());
-        let second = seen[0].below(4).unwrap();
-        let third = second.below(2).unwrap();
-        let slots = [seen[0], second, third, seen[1]].map(|t| t.as_lower().unwrap());
-        assert_eq!(slots, [outer, outer << 4 | 3, inner, outer]);
-        assert_eq!((third, third.below(0)), (RingToken::lower(inner), None));
-    }
-
-    #[test]
-    fn tokens_of_its_own_find_each_channel() {
-        let mut ring = Ring::new(4).unwrap();
-        // A queue's fifth channel: a stripe of three, the last of which is a model of a stripe of two.
-        let own = |what: u8| move |ring: &mut Ring| ring.post(RingToken::channel(what));
-        ring.channel(4, |ring| {
-            own(1)(ring);
-            ring.nested(LowerToken::new(4, 2, 3), |ring| {
-                own(2)(ring);
-                ring.nested(LowerToken::ONLY, |ring| {
-                    own(3)(ring);
-                    ring.nested(LowerToken::new(4, 1, 2), own(63));
-                });
-                ring.post(RingToken::lower(7 << 4));
-            });
-        });
-        own(5)(&mut ring);
-        let mut tokens = std::iter::from_fn(|| ring.next_completion()).map(|c| c.token);
-        let mut next = || tokens.next().unwrap();
-        let first = next();
-        assert_eq!((first.as_channel(), first.what(), first.fork(3)), (Some(4), 1, None));
-        let (number, second) = next().fork(3).unwrap();
-        assert_eq!((number, second.what(), second.fork(1)), (2, 2, None));
-        let (number, third) = next().fork(3).unwrap().1.fork(1).unwrap();
-        assert_eq!((number, third.what(), third.fork(2)), (0, 3, None));
-        let (number, fourth) = next().fork(3).unwrap().1.fork(1).unwrap().1.fork(2).unwrap();
-        assert_eq!((number, fourth.what(), fourth.fork(1)), (1, 63, None));
-        assert_eq!((fourth.as_lower(), fourth.as_event(), fourth.as_channel()), (None, None, Some(4)));
-        let request = next();
-        assert_eq!((request.as_channel(), request.as_lower()), (None, Some(7)));
-        assert_eq!((next().as_channel(), tokens.next()), (Some(0), None));
-    }
-
-    #[test]
-    fn timeouts_come_in_their_order_and_not_early() {
-        let mut ring = Ring::new(4).unwrap();
-        let start = monotonic();
-        let deadline = |slot: u32| start + Duration::from_millis(u64::from(slot) * 3);
-        // More than the ring takes at a time.
-        (0..20).rev().for_each(|slot| ring.timeout(RingToken::lower(slot), deadline(slot)).unwrap());
-        let mut seen = Vec::new();
-        while seen.len() < 20 {
-            ring.wait().unwrap();
-            while let Some(completion) = ring.next_completion() {
-                let slot = completion.token.as_lower().unwrap();
-                assert!(monotonic() >= deadline(slot));
-                assert_eq!(completion.result, -libc::ETIME);
-                seen.push(slot);
-            }
-        }
-        seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..20));
-    }
-}
+mod tests;

@@ -23,7 +23,7 @@ impl Signal {
     /// When it is no eventfd, or the kernel has no ring to give.
     pub fn new(event: impl AsFd) -> io::Result<Self> {
         let event = event.as_fd().as_raw_fd();
-        let ring = restrictions::build(1, false, |ring| ring.submitter().register_eventfd(event))?;
+        let ring = restrictions::build((1, 0), false, |ring| ring.submitter().register_eventfd(event))?;
         Ok(Self { ring })
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Segment, SegmentKind, Stored, Target, Volume};
 
@@ -36,8 +37,12 @@ impl<T: std::ops::Deref<Target: ReadAt>> ReadAt for Window<T> {
         self.of.read_exact_at(buf, self.place(offset, buf.len())?)
     }
 
-    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        self.of.lock(to)
+    fn lock_within(
+        &self,
+        to: LockTo,
+        patience: Duration,
+    ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        self.of.lock_within(to, patience)
     }
 }
 

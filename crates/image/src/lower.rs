@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, nbd, rbd};
 use underseal_integrity::Disk;
@@ -164,9 +165,13 @@ impl ReadAt for Lower {
         }
     }
 
-    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+    fn lock_within(
+        &self,
+        to: LockTo,
+        patience: Duration,
+    ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
         match &*self.0 {
-            Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock(file, to),
+            Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock_within(file, to, patience),
             _ => Ok(None),
         }
     }

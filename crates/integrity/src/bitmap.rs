@@ -9,6 +9,8 @@ use crate::{Error, ErrorKind, Result, VolumeGeometry};
 const DEFAULT_LOG2: u32 = 15;
 /// What is written at once.
 const UNIT: usize = 4096;
+/// What is looked through at once.
+const CHUNK: usize = 16 * UNIT;
 /// More than any volume needs at a bit for each 32768 sectors; what claims more is not believed.
 const MOST: u64 = 256 << 20;
 
@@ -87,13 +89,41 @@ impl Bitmap {
         self.bits_of(0..self.sectors)
     }
 
-    /// The units in which these bits are, and where they lie.
-    pub(crate) fn unit(&self, bits: Range<u64>) -> (u64, &[u8]) {
-        let unit =
-            |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX).min(self.bits.len()) / UNIT * UNIT;
+    /// A copy of the units in which these bits are, with these bits set, and where the units lie.
+    pub(crate) fn unit_with(&self, bits: Range<u64>) -> (u64, Vec<u8>) {
+        let unit = |bit: u64| self.byte(bit) / UNIT * UNIT;
         let (start, end) = (unit(bits.start), unit(bits.end.saturating_sub(1)) + UNIT);
-        let end = end.min(self.bits.len());
-        (self.offset + start as u64, &self.bits[start..end.max(start)])
+        let end = end.min(self.bits.len()).max(start);
+        let mut units = self.bits[start..end].to_vec();
+        let first = start as u64 * 8;
+        set(&mut units, bits.start.saturating_sub(first)..bits.end.saturating_sub(first), true);
+        (self.offset + start as u64, units)
+    }
+
+    /// The bytes of the bitmap, divided for whoever may not keep it locked for long.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let len = self.bits.len();
+        (0..len).step_by(CHUNK).map(move |at| at..len.min(at + CHUNK))
+    }
+
+    /// The bytes of a chunk.
+    pub(crate) fn chunk(&self, chunk: &Range<usize>) -> &[u8] {
+        self.bits.get(chunk.clone()).unwrap_or_default()
+    }
+
+    /// As [`Bitmap::chunk`], to change.
+    pub(crate) fn chunk_mut(&mut self, chunk: &Range<usize>) -> &mut [u8] {
+        self.bits.get_mut(chunk.clone()).unwrap_or_default()
+    }
+
+    /// Where a chunk lies.
+    pub(crate) fn chunk_offset(&self, chunk: &Range<usize>) -> u64 {
+        self.offset + chunk.start as u64
+    }
+
+    /// The byte that a bit is in, or the end.
+    fn byte(&self, bit: u64) -> usize {
+        usize::try_from(bit / 8).unwrap_or(usize::MAX).min(self.bits.len())
     }
 
     /// The sectors of these bits.
@@ -110,31 +140,106 @@ impl Bitmap {
 
     /// Sets or clears bits.
     pub fn set(&mut self, bits: Range<u64>, to: bool) {
-        for bit in bits {
-            let byte = usize::try_from(bit / 8).ok().and_then(|at| self.bits.get_mut(at));
-            if let Some(byte) = byte {
-                let mask = 1 << (bit % 8);
-                *byte = if to { *byte | mask } else { *byte & !mask };
-            }
-        }
+        set(&mut self.bits, bits, to);
     }
 
     /// The runs of sectors whose bits are set.
     pub fn dirty(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.dirty_from(0)
+    }
+
+    /// The runs of sectors whose bits are set, from that bit on.
+    pub(crate) fn dirty_from(&self, bit: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let bits = self.bits_of(0..self.sectors).end;
-        let mut at = 0;
+        let mut at = bit;
         std::iter::from_fn(move || {
-            let start = (at..bits).find(|bit| self.is_set(*bit))?;
-            at = (start..bits).find(|bit| !self.is_set(*bit)).unwrap_or(bits);
+            let start = self.next(at..bits, true)?;
+            at = self.next(start..bits, false).unwrap_or(bits);
             Some(self.sectors_of(start..at))
         })
     }
 
-    /// Writes all of it; the caller syncs.
+    /// The first of these bits that is set, or that is not.
+    fn next(&self, bits: Range<u64>, set: bool) -> Option<u64> {
+        let without = if set { 0 } else { 0xff };
+        let mut at = bits.start;
+        while at < bits.end {
+            if at.is_multiple_of(8) {
+                // Bytes without such a bit are passed over at once.
+                let rest = self.bits.get(self.byte(at)..self.byte(bits.end))?;
+                let skipped = rest.iter().position(|byte| *byte != without).unwrap_or(rest.len());
+                at += skipped as u64 * 8;
+            }
+            let end = (at / 8 * 8 + 8).min(bits.end);
+            if let Some(found) = (at..end).find(|bit| self.is_set(*bit) == set) {
+                return Some(found);
+            }
+            at = end;
+        }
+        None
+    }
+
+    /// Writes all of the bitmap; the caller syncs.
     ///
     /// # Errors
     /// `Io`.
     pub fn write_all(&self, disk: &dyn Disk) -> Result<()> {
         disk::write(disk, self.offset, &self.bits)
+    }
+}
+
+/// Sets or clears bits of a bitmap; those beyond its end are left out.
+fn set(bytes: &mut [u8], bits: Range<u64>, to: bool) {
+    let count = bytes.len() as u64 * 8;
+    let (mut at, end) = (bits.start, bits.end.min(count));
+    while at < end {
+        let next = (at / 8 * 8 + 8).min(end);
+        let Some(first) = usize::try_from(at / 8).ok() else { return };
+        if next - at == 8 {
+            let last = usize::try_from(end / 8).unwrap_or(usize::MAX).min(bytes.len());
+            bytes[first..last].fill(if to { 0xff } else { 0 });
+            at = last as u64 * 8;
+        } else {
+            let mask = (at..next).fold(0, |mask, bit| mask | 1_u8 << (bit % 8));
+            let byte = &mut bytes[first];
+            *byte = if to { *byte | mask } else { *byte & !mask };
+            at = next;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Bitmap {
+    /// A bitmap of a volume of as many sectors, at the start of its disk.
+    pub(crate) fn with_sectors(sectors: u64, log2: u32) -> Self {
+        let bytes = sectors.div_ceil(1 << log2).div_ceil(8).next_multiple_of(UNIT as u64);
+        Self { bits: vec![0; bytes as usize], log2, sectors, offset: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_bits_are_set_and_found_wherever_they_begin() {
+        let runs = [(0, 1), (3, 8), (7, 9), (8, 16), (5, 40), (13, 13), (31, 1000), (4090, 4097), (0, 5000)];
+        for (from, to) in runs {
+            let mut bitmap = Bitmap::with_sectors(5000, 0);
+            bitmap.set(from..to, true);
+            assert!((0..5000).all(|bit| bitmap.is_set(bit) == (from..to).contains(&bit)), "{from}..{to}");
+            let found: Vec<_> = bitmap.dirty().collect();
+            assert_eq!(found, if from < to { vec![from..to] } else { vec![] });
+            let middle = from.midpoint(to);
+            bitmap.set(middle..middle + 1, false);
+            let found = bitmap.dirty().map(|run| run.end - run.start).sum::<u64>();
+            assert_eq!(found, (to - from).saturating_sub(1));
+            assert_eq!(
+                bitmap.dirty_from(middle).next().map(|run| run.start),
+                (middle + 1 < to).then_some(middle + 1)
+            );
+            bitmap.set(from..to, false);
+            assert_eq!(bitmap.dirty().next(), None);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, nbd, rbd};
 use underseal_export::control::Directory;
@@ -127,8 +128,12 @@ impl ReadAt for FileBytes {
         ReadAt::read_exact_at(&self.file, buf, offset)
     }
 
-    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        ReadAt::lock(&self.file, to)
+    fn lock_within(
+        &self,
+        to: LockTo,
+        patience: Duration,
+    ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        ReadAt::lock_within(&self.file, to, patience)
     }
 }
 

@@ -16,7 +16,7 @@ use self::named::NamedLock;
 use crate::{Error, ErrorKind, Result};
 
 /// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The last of the programs that share a lock has it alone for a moment, to remove its name.
 const RELEASE: Duration = Duration::from_millis(100);
@@ -63,19 +63,19 @@ enum LockedFile<'a> {
 impl<'a> HeaderLock<'a> {
     /// Waits for the lock. A reader goes without where it cannot be had because the place does not allow locks (a device
     /// without root, some network filesystems): checksums still tell half an update from a whole one.
-    pub(crate) fn take(file: &'a File, to: LockTo) -> Result<Option<Self>> {
-        match (Self::wait(file, to), to) {
+    pub(crate) fn take(file: &'a File, to: LockTo, patience: Duration) -> Result<Option<Self>> {
+        match (Self::wait(file, to, patience), to) {
             (Ok(lock), _) => Ok(Some(lock)),
             (Err(e), LockTo::Read) if std::error::Error::source(&e).is_some() => Ok(None),
             (Err(e), _) => Err(e),
         }
     }
 
-    fn wait(file: &'a File, to: LockTo) -> Result<Self> {
+    fn wait(file: &'a File, to: LockTo, patience: Duration) -> Result<Self> {
         let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
         let about = file.metadata().map_err(cannot)?;
         if !about.file_type().is_block_device() {
-            wait(file, to.operation(), PATIENCE)?;
+            wait(file, to.operation(), patience)?;
             return Ok(Self { on: LockedFile::Header(file) });
         }
         let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
@@ -84,7 +84,7 @@ impl<'a> HeaderLock<'a> {
         loop {
             match NamedLock::attempt(&path, to).map_err(cannot)? {
                 Some(lock) => return Ok(Self { on: LockedFile::Device { _lock: lock } }),
-                None if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                None if start.elapsed() < patience => std::thread::sleep(PAUSE),
                 None => return Err(held()),
             }
         }
@@ -219,8 +219,8 @@ mod tests {
         let path = tempfile::NamedTempFile::new().unwrap();
         let open = || File::open(path.path()).unwrap();
         let (one, two, three) = (open(), open(), open());
-        let first = HeaderLock::take(&one, LockTo::Read).unwrap().unwrap();
-        let _second = HeaderLock::take(&two, LockTo::Read).unwrap().unwrap();
+        let first = HeaderLock::take(&one, LockTo::Read, PATIENCE).unwrap().unwrap();
+        let _second = HeaderLock::take(&two, LockTo::Read, PATIENCE).unwrap().unwrap();
         let brief = Duration::from_millis(60);
         let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Locked);

@@ -1,6 +1,7 @@
 //! Where headers are read from and written to: a file or block device, a device that is neither, or bytes in memory.
 
 pub(crate) mod bytes;
+pub(crate) mod kept_lock;
 #[cfg(test)]
 pub(crate) mod recorder;
 
@@ -8,8 +9,9 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
-use crate::lock::{HeaderLock, LockTo};
+use crate::lock::{HeaderLock, LockTo, PATIENCE};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes that a header parser reads: a [`File`] (also a block device), or a slice.
@@ -30,7 +32,15 @@ pub trait ReadAt {
     ///
     /// # Errors
     /// `Busy` when somebody else keeps it, or it cannot be taken to change the header.
-    fn lock(&self, _to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+        self.lock_within(to, PATIENCE)
+    }
+
+    /// As [`ReadAt::lock`], but waits no longer than `patience`.
+    ///
+    /// # Errors
+    /// As [`ReadAt::lock`].
+    fn lock_within(&self, _to: LockTo, _patience: Duration) -> Result<Option<HeaderLock<'_>>> {
         Ok(None)
     }
 }
@@ -46,8 +56,8 @@ impl ReadAt for File {
         FileExt::read_exact_at(self, buf, offset)
     }
 
-    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
-        HeaderLock::take(self, to)
+    fn lock_within(&self, to: LockTo, patience: Duration) -> Result<Option<HeaderLock<'_>>> {
+        HeaderLock::take(self, to, patience)
     }
 }
 

@@ -9,7 +9,7 @@ mod straight;
 use underseal_device::{Buffer, Finished, Immediate, Io, Started};
 
 use super::{Full, Queue};
-use crate::piece::{Piece, PieceKind};
+use crate::piece::{Piece, PieceKind, ZEROS};
 use crate::slot::{RequestClass, Slot, SlotOperation, SlotStage};
 use crate::stats::nanos;
 use crate::{Completion, Error, ErrorKind, Result, WriteOrder};
@@ -43,10 +43,27 @@ impl Queue {
                 }
                 _ => return self.complete(index, Ok(())),
             }
+            if slot.op == SlotOperation::WriteZeros && self.zeros_left == 0 {
+                // A file in memory takes zeros without blocking: nothing else would end this loop.
+                return self.long_zeros.push_back(index);
+            }
             match self.step(index) {
                 StepOutcome::Done => {}
                 StepOutcome::Pending => return,
                 StepOutcome::Failed(e) => return self.complete(index, Err(e)),
+            }
+        }
+    }
+
+    /// Begins a turn: each turn makes and writes about a piece of zeros, whatever number of requests wants some.
+    pub(super) fn write_long_zeros(&mut self) {
+        self.zeros_left = ZEROS;
+        for _ in 0..self.long_zeros.len() {
+            if self.zeros_left == 0 {
+                return;
+            }
+            if let Some(index) = self.long_zeros.pop_front() {
+                self.run(index);
             }
         }
     }
@@ -99,6 +116,7 @@ impl Queue {
             (SlotOperation::WriteZeros, None) => self.write_zeros_instead(index, false),
             (SlotOperation::WriteZeros, Some(mut buffer)) => {
                 buffer[piece.range()].fill(0);
+                self.zeros_left = self.zeros_left.saturating_sub(piece.len);
                 let tags = slot.tags.as_deref_mut().unwrap_or_default();
                 match piece.encrypt(volume, &mut buffer, tags) {
                     Ok(()) => self.write(index, buffer),

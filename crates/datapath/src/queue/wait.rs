@@ -82,7 +82,10 @@ impl Queue {
         self.refresh();
         self.settle();
         // What a resumed volume lets go on may be over at once.
-        self.ready.len() != ended || self.work_on_backlog() || self.take_surplus_back()
+        self.ready.len() != ended
+            || !self.long_zeros.is_empty()
+            || self.work_on_backlog()
+            || self.take_surplus_back()
     }
 
     /// Whoever sends something from now on wakes this thread.
@@ -139,6 +142,7 @@ impl Queue {
         self.refresh();
         self.read_letters();
         self.check_jobs();
+        self.write_long_zeros();
         self.settle();
     }
 

@@ -14,6 +14,7 @@ mod suspend;
 mod tags;
 #[path = "../toy/mod.rs"]
 mod toy;
+mod zeros;
 
 use std::sync::Arc;
 

@@ -58,17 +58,19 @@ pub fn in_force() -> Option<bool> {
 }
 
 /// Makes a ring for queues and channels, which is restricted where the kernel can do that, after `prepare` has registered what it
-/// needs. `single_issuer`: for this thread only.
+/// needs. `entries`: operations, and completions that were not taken yet. `single_issuer`: for this thread only.
 ///
 /// # Errors
 /// When the kernel makes none of this kind; in the sandbox also when the helper is gone.
 pub(crate) fn build(
-    entries: u32,
+    (entries, completions): (u32, u32),
     single_issuer: bool,
     prepare: impl Fn(&IoUring) -> io::Result<()>,
 ) -> io::Result<IoUring> {
     let commands = COMMANDS.load(Ordering::Relaxed);
-    let request = RingRequest { entries, single_issuer, commands };
+    let entries = entries.next_power_of_two();
+    let completions = completions.max(entries.saturating_mul(2));
+    let request = RingRequest { entries, completions, single_issuer, commands };
     let itself = || {
         if WANTED.load(Ordering::Relaxed) {
             match disabled(request) {
@@ -121,7 +123,7 @@ pub fn for_server(request: RingRequest) -> io::Result<RingMade> {
 
 fn builder(request: RingRequest) -> Builder {
     let mut builder = IoUring::builder();
-    builder.setup_clamp();
+    builder.setup_clamp().setup_cqsize(request.completions);
     if request.single_issuer {
         // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
         builder.setup_coop_taskrun().setup_single_issuer();
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_no_queue_does_is_refused() {
-        let mut ring = build(4, true, |_| Ok(())).unwrap();
+        let mut ring = build((4, 0), true, |_| Ok(())).unwrap();
         let file = tempfile::tempfile().unwrap();
         let fd = types::Fd(file.as_raw_fd());
         let path = c"/etc/passwd";

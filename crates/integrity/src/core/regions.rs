@@ -25,6 +25,8 @@ struct State {
     bits: Bitmap,
     /// Regions whose tags may be wrong since the power went.
     redo: Bitmap,
+    /// The first bit of `redo` that may be set.
+    redone: u64,
     /// Regions in which somebody wrote since the bits were last looked through.
     touched: Bitmap,
     /// Regions in which somebody writes now: how many.
@@ -38,7 +40,8 @@ impl Regions {
     pub(super) fn new(bits: Bitmap) -> Self {
         let mut touched = bits.clone();
         touched.set(bits.all(), false);
-        let state = State { redo: bits.clone(), bits, touched, busy: BTreeMap::new(), since: None };
+        let state =
+            State { redo: bits.clone(), redone: 0, bits, touched, busy: BTreeMap::new(), since: None };
         Self { state: state.into(), writer: Mutex::default() }
     }
 
@@ -49,13 +52,14 @@ impl Regions {
         }
         may_wait(lower)?;
         let _writer = lock(&self.writer);
-        let mut bits = self.state().bits.clone();
-        let regions = bits.bits_of(sectors.clone());
-        bits.set(regions.clone(), true);
-        let (at, unit) = bits.unit(regions);
-        lower.write(Side::Meta, at, unit, true)?;
+        let (regions, (at, units)) = {
+            let state = self.state();
+            let regions = state.bits.bits_of(sectors.clone());
+            (regions.clone(), state.bits.unit_with(regions))
+        };
+        lower.write(Side::Meta, at, &units, true)?;
         let mut state = self.state();
-        state.bits = bits;
+        state.bits.set(regions, true);
         state.enter(sectors);
         state.since.get_or_insert_with(Instant::now);
         Ok(())
@@ -85,28 +89,29 @@ impl Regions {
             return Ok(());
         }
         let _writer = lock(&self.writer);
-        let candidates: Vec<u64> = {
-            let mut state = self.state();
-            let all = state.bits.all();
-            state.touched.set(all.clone(), false);
-            let is_idle = |region: &u64| state.may_go(*region) && !state.busy.contains_key(region);
-            all.filter(is_idle).collect()
-        };
+        let idle = self.idle();
         tags.write_back(lower)?;
         lower.flush_all()?;
-        let bits = {
-            let mut state = self.state();
-            for region in candidates {
-                if !state.touched.is_set(region) {
-                    state.bits.set(region..region + 1, false);
-                }
+        self.clear(lower, idle)
+    }
+
+    /// The chunks of the bitmap with bits that may go, and which of these are of regions where nobody writes. From now on a write
+    /// touches its regions.
+    fn idle(&self) -> Vec<(Range<usize>, Vec<u8>)> {
+        let chunks = self.state().bits.chunks();
+        chunks.filter_map(|chunk| self.state().idle(&chunk).map(|idle| (chunk, idle))).collect()
+    }
+
+    /// Takes away the bits of those regions that were not touched meanwhile.
+    fn clear(&self, lower: &mut dyn LowerDisks, idle: Vec<(Range<usize>, Vec<u8>)>) -> StepResult {
+        self.state().since = None;
+        for (chunk, idle) in idle {
+            let changed = self.state().clear(&chunk, &idle);
+            if let Some((at, bytes)) = changed {
+                lower.write(Side::Meta, at, &bytes, false)?;
             }
-            let is_left = state.bits.all().any(|region| state.may_go(region));
-            state.since = is_left.then(Instant::now);
-            state.bits.clone()
-        };
-        let (at, unit) = bits.unit(bits.all());
-        lower.write(Side::Meta, at, unit, false)
+        }
+        Ok(())
     }
 
     /// True when no tag of these sectors has to be made anew.
@@ -123,7 +128,8 @@ impl Regions {
     /// The first sectors from this one on whose tags have to be made anew.
     pub(super) fn next_unsound(&self, sector: u64) -> Option<Range<u64>> {
         let state = self.state();
-        let found = state.redo.dirty().find(|run| run.end > sector)?;
+        let bit = state.redo.bits_of(sector..sector + 1).start;
+        let found = state.redo.dirty_from(bit).find(|run| run.end > sector)?;
         Some(found.start.max(sector)..found.end)
     }
 
@@ -141,7 +147,9 @@ impl Regions {
             end if end > sector => redone.end.saturating_sub(1),
             _ => redone.end,
         };
-        state.redo.set(0..end, false);
+        let begin = state.redone.min(end);
+        state.redo.set(begin..end, false);
+        state.redone = state.redone.max(end);
         state.since.get_or_insert_with(Instant::now);
     }
 
@@ -162,8 +170,131 @@ impl State {
         true
     }
 
-    /// It is set, and for no other reason than a write.
-    fn may_go(&self, region: u64) -> bool {
-        self.bits.is_set(region) && !self.redo.is_set(region)
+    /// The bits of a chunk that are of regions where nobody writes. None: none is set for no other reason than a write.
+    fn idle(&mut self, chunk: &Range<usize>) -> Option<Vec<u8>> {
+        self.touched.chunk_mut(chunk).fill(0);
+        let mut idle = self.may_go(chunk);
+        if idle.iter().all(|byte| *byte == 0) {
+            return None;
+        }
+        let first = chunk.start as u64 * 8;
+        for region in self.busy.range(first..chunk.end as u64 * 8).map(|(region, _)| region - first) {
+            if let Some(byte) = usize::try_from(region / 8).ok().and_then(|at| idle.get_mut(at)) {
+                *byte &= !(1 << (region % 8));
+            }
+        }
+        Some(idle)
+    }
+
+    /// Takes away the bits that are idle and were not touched: the chunk, and where it lies, if that changes it.
+    fn clear(&mut self, chunk: &Range<usize>, idle: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let mut is_changed = false;
+        for ((bits, touched), idle) in
+            self.bits.chunk_mut(chunk).iter_mut().zip(self.touched.chunk(chunk)).zip(idle)
+        {
+            let left = *bits & !(idle & !touched);
+            is_changed |= left != *bits;
+            *bits = left;
+        }
+        if self.may_go(chunk).iter().any(|byte| *byte != 0) {
+            self.since.get_or_insert_with(Instant::now);
+        }
+        is_changed.then(|| (self.bits.chunk_offset(chunk), self.bits.chunk(chunk).to_vec()))
+    }
+
+    /// The bits of a chunk that are set for no other reason than a write.
+    fn may_go(&self, chunk: &Range<usize>) -> Vec<u8> {
+        let pairs = self.bits.chunk(chunk).iter().zip(self.redo.chunk(chunk));
+        pairs.map(|(bits, redo)| bits & !redo).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A metadata device that only the bitmap is on.
+    struct Disk(Vec<u8>);
+
+    impl LowerDisks for Disk {
+        fn may_wait(&self) -> bool {
+            true
+        }
+
+        fn read(&mut self, _: Side, _: u64, _: &mut [u8]) -> StepResult {
+            unreachable!("the bitmap is not read")
+        }
+
+        fn write(&mut self, _: Side, offset: u64, data: &[u8], _: bool) -> StepResult {
+            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+
+        fn flush(&mut self, _: Side) -> StepResult {
+            Ok(())
+        }
+
+        fn flush_all(&mut self) -> StepResult {
+            Ok(())
+        }
+
+        fn discard(&mut self, _: u64, _: u64) -> StepResult {
+            unreachable!("nothing is discarded")
+        }
+
+        fn read_tagged(&mut self, _: u64, _: &mut [u8], _: &mut [u8]) -> StepResult {
+            unreachable!("no data is read")
+        }
+
+        fn write_tagged(&mut self, _: u64, _: &[u8], _: &[u8]) -> StepResult {
+            unreachable!("no data is written")
+        }
+    }
+
+    /// A disk of 1 TiB with a bit for each 4 KiB: 32 MiB of bits.
+    const SECTORS: u64 = 1 << 31;
+    const LOG2: u32 = 3;
+
+    #[test]
+    fn a_bitmap_of_many_regions_keeps_nobody_waiting() {
+        let regions = Regions::new(Bitmap::with_sectors(SECTORS, LOG2));
+        let mut disk = Disk(vec![0; 32 << 20]);
+        let begun = Instant::now();
+        for number in 0..1000 {
+            let at = number * (SECTORS / 1000);
+            assert!(regions.begin(&mut disk, &(at..at + 8)).is_ok());
+            regions.end(&(at..at + 8));
+        }
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(2), "a thousand regions took {took:?}");
+        // One that is written to all the while.
+        assert!(regions.begin_now(&(0..8)));
+        let longest = std::thread::scope(|scope| {
+            let sweep = scope.spawn(|| {
+                let idle = regions.idle();
+                // Another one is written to while everything is flushed.
+                assert!(regions.begin_now(&(SECTORS / 1000..SECTORS / 1000 + 8)));
+                assert!(regions.clear(&mut disk, idle).is_ok());
+            });
+            let mut longest = Duration::ZERO;
+            while !sweep.is_finished() {
+                let asked = Instant::now();
+                drop(regions.state());
+                longest = longest.max(asked.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        assert!(longest < Duration::from_millis(100), "a queue's thread waited for {longest:?}");
+        let left: Vec<_> = regions.state().bits.dirty().collect();
+        let second = SECTORS / 1000 / 8 * 8;
+        assert_eq!(left, [0..8, second..second + 16]);
+        assert!(regions.state().since.is_some());
+        regions.end(&(0..8));
+        regions.end(&(SECTORS / 1000..SECTORS / 1000 + 8));
+        let idle = regions.idle();
+        assert!(regions.clear(&mut disk, idle).is_ok());
+        assert!(regions.state().bits.dirty().next().is_none() && regions.state().since.is_none());
+        assert!(disk.0.iter().all(|byte| *byte == 0));
     }
 }

@@ -28,6 +28,8 @@ use super::{HELPER, files};
 pub struct RingRequest {
     /// How many operations it takes at a time.
     pub entries: u32,
+    /// How many completions it keeps until they are taken; more than `entries`.
+    pub completions: u32,
     /// The ring is for the one thread that enables it.
     pub single_issuer: bool,
     /// The ring gives drivers commands of their own. The helper's rings may do so only where
@@ -48,7 +50,7 @@ pub struct RingMade {
 pub type RingMaker = fn(RingRequest) -> io::Result<RingMade>;
 
 /// The longest message: a letter, and a request.
-const LONGEST: usize = 7;
+const LONGEST: usize = 11;
 /// The longest answer: an errno, and `struct io_uring_params`, which has 120 bytes.
 const LONGEST_ANSWER: usize = 4 + 256;
 
@@ -89,7 +91,8 @@ fn ask_for(request: RingRequest) -> io::Result<RingMade> {
     let mut message = [0; LONGEST];
     message[0] = b'r';
     message[1..5].copy_from_slice(&request.entries.to_ne_bytes());
-    message[5..].copy_from_slice(&[request.single_issuer.into(), request.commands.into()]);
+    message[5..9].copy_from_slice(&request.completions.to_ne_bytes());
+    message[9..].copy_from_slice(&[request.single_issuer.into(), request.commands.into()]);
     let mut answer = [0; LONGEST_ANSWER];
     let len = exchange(&socket, &message, None, &mut answer)?;
     let fd = loop {
@@ -248,9 +251,10 @@ impl Rings {
                 self.listener = Some(fd.ok_or(Errno::INVAL)?);
                 Ok(Vec::new())
             }
-            [b'r', a, b, c, d, single_issuer, commands] => {
+            [b'r', a, b, c, d, e, f, g, h, single_issuer, commands] => {
                 let request = RingRequest {
                     entries: u32::from_ne_bytes([a, b, c, d]),
+                    completions: u32::from_ne_bytes([e, f, g, h]),
                     single_issuer: single_issuer != 0,
                     commands: commands != 0 && self.commands,
                 };

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
@@ -29,8 +30,12 @@ impl ReadAt for Watched {
         self.bytes.read_exact_at(buf, offset)
     }
 
-    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        self.bytes.lock(to)
+    fn lock_within(
+        &self,
+        to: LockTo,
+        patience: Duration,
+    ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        self.bytes.lock_within(to, patience)
     }
 }
 

@@ -15,19 +15,24 @@
 //! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption in some
 //! ledgers, so its range is held until no reader does that step again.
 //!
+//! From row 3 to row 6 the ledger's lock is kept. Where another program holds it, the users of the range get it back until the lock is free, and
+//! the step begins again at row 1: so they never wait for another program.
+//!
 //! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
 //! disk may have the one before it, which relies on the area as it is.
 
 use std::ops::Range;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::work::{self, Made, Work};
 use super::{Claim, Foreground, Ledger, Pace, Progress, Protection, Step};
 use crate::{Error, ErrorKind, Result, Target, storage};
 
-/// The pause before a lock is tried again that another program held for as long as one waits for it.
+/// The pause before a lock is tried again that another program holds.
 const LOCKED: Duration = Duration::from_millis(100);
+/// The pause before the users hear again that a lock is waited for.
+const TELL: Duration = Duration::from_secs(10);
 
 /// How a reencryption is carried out.
 #[derive(Debug, Clone)]
@@ -129,8 +134,14 @@ impl<'a> Engine<'a> {
                     self.begin(step, std::mem::take(&mut spare))?
                 }
             };
-            ahead = self.commit_beside_next(&mut this, std::mem::take(&mut spare))?;
-            spare = this.made;
+            let committed = self.commit_beside_next(&mut this, std::mem::take(&mut spare))?;
+            let Claimed { claim, made, .. } = this;
+            drop(claim);
+            spare = made;
+            match committed {
+                Committed::Step { next } => ahead = next,
+                Committed::LockedOut(e) => self.wait_for_lock(e)?,
+            }
         }
         Ok(Outcome::Finished)
     }
@@ -150,7 +161,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Commits a step. If the foreground allows it the next one is made meanwhile, and returned.
-    fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Option<Claimed<'a>>> {
+    fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Committed<'a>> {
         let (work, foreground) = (self.work, self.foreground);
         let next = self.next(this.step.finished()).filter(|next| work.is_one_piece(next));
         // Where it cannot be claimed now, it is claimed in its turn, and the error met again.
@@ -158,23 +169,40 @@ impl<'a> Engine<'a> {
             let claim = foreground.claim(step.range.clone()).ok()?;
             Some((step, claim))
         });
-        let Some((step, claim)) = next else { return self.commit(this).map(|()| None) };
-        let made = thread::scope(|scope| {
+        let Some((step, claim)) = next else { return self.commit(this) };
+        let (committed, made) = thread::scope(|scope| {
             let make = || work.make(&step, 0..step.len(), &mut made).map(|()| made);
             // Without a thread it is made in its turn.
             let making = thread::Builder::new().spawn_scoped(scope, make).ok();
             let committed = self.commit(this);
-            let made = making.map(work::joined).transpose();
-            committed.and(made)
-        })?;
-        Ok(made.map(|made| Claimed { step, claim, made }))
+            (committed, making.map(work::joined).transpose())
+        });
+        Ok(match committed? {
+            Committed::Step { .. } => {
+                let next = made?.map(|made| Claimed { step, claim, made });
+                Committed::Step { next }
+            }
+            locked_out => locked_out,
+        })
     }
 
     /// Rows 2 to 6, and what becomes of a step that fails in one of them.
-    fn commit(&mut self, this: &mut Claimed<'a>) -> Result<()> {
-        let Claimed { step, claim, made } = this;
+    fn commit(&mut self, this: &mut Claimed<'a>) -> Result<Committed<'a>> {
         // Row 2. The step has not begun: an error leaves all as it was.
-        self.patiently(|this| this.protect(step, made))?;
+        let is_recorded = this.step.protection != Protection::None;
+        let protected = self.protect(&this.step, &mut this.made);
+        match protected.and_then(|()| if is_recorded { self.ledger.lock() } else { Ok(()) }) {
+            Err(e) if e.kind() == ErrorKind::Locked => return Ok(Committed::LockedOut(e)),
+            ready => ready?,
+        }
+        let committed = self.commit_locked(this);
+        self.ledger.unlock();
+        committed.map(|()| Committed::Step { next: None })
+    }
+
+    /// Rows 3 to 6.
+    fn commit_locked(&mut self, this: &mut Claimed<'a>) -> Result<()> {
+        let Claimed { step, claim, made } = this;
         // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be taken back.
         if step.protection != Protection::None
             && !self.ledger.repeats(step)
@@ -235,6 +263,7 @@ impl<'a> Engine<'a> {
         } else {
             storage::sync(self.work.data)?;
             self.record(step.finished())?;
+            self.ledger.unlock();
         }
         self.progress = step.finished();
         claim.relay(self.work.plan.volume(self.progress)?)
@@ -254,6 +283,29 @@ impl<'a> Engine<'a> {
         self.patiently(|this| this.ledger.record(progress))
     }
 
+    /// Returns when the ledger's lock was free. No range is claimed meanwhile.
+    ///
+    /// # Errors
+    /// `held` when the reencryption was told to stop; those of the ledger.
+    pub(super) fn wait_for_lock(&mut self, held: Error) -> Result<()> {
+        let mut told: Option<Instant> = None;
+        while !self.foreground.is_stopped() {
+            if told.is_none_or(|told| told.elapsed() > TELL) {
+                self.foreground.waits_for_lock();
+                told = Some(Instant::now());
+            }
+            thread::sleep(LOCKED);
+            match self.ledger.lock() {
+                Err(e) if e.kind() == ErrorKind::Locked => {}
+                free => {
+                    self.ledger.unlock();
+                    return free;
+                }
+            }
+        }
+        Err(held)
+    }
+
     /// Does what begins with taking the ledger's lock. A lock that another program holds costs time, and the users of the step's range
     /// wait meanwhile; once the reencryption was told to stop, it is an error.
     pub(super) fn patiently<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
@@ -267,6 +319,14 @@ impl<'a> Engine<'a> {
             }
         }
     }
+}
+
+/// What committing a step came to.
+enum Committed<'a> {
+    /// The step is done; the next one is made, if that was possible meanwhile.
+    Step { next: Option<Claimed<'a>> },
+    /// Another program holds the ledger's lock: the step has not begun.
+    LockedOut(Error),
 }
 
 /// Why a step failed. Where it could not be undone either, nobody may use its range until it is recovered.

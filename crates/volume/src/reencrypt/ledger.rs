@@ -49,6 +49,18 @@ pub trait Ledger {
     /// `Io`; `TooSmall` beyond the area.
     fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()>;
 
+    /// Takes the lock that [`Ledger::record`] needs, and keeps it until [`Ledger::unlock`]: from before a step's first record, while
+    /// nothing is written, to behind its last, so that the users of its range wait for no other program. Waits for a moment only.
+    ///
+    /// # Errors
+    /// `Locked` when another program holds the lock.
+    fn lock(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives the lock back, if it is kept.
+    fn unlock(&mut self) {}
+
     /// Replaces the progress, in one update that a crash leaves whole or undone, and returns when it is on stable storage.
     ///
     /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth. The record of the last step may be

@@ -18,15 +18,28 @@ impl Engine<'_> {
         let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
             return self.patiently(|this| this.ledger.secure());
         };
-        let claim = self.foreground.claim(step.range.clone())?;
-        let again =
-            self.patiently(|this| this.ledger.secure()).and_then(|()| self.redo(&step)).and_then(|()| {
-                // As of any step: data before the record that says it is there.
-                storage::sync(self.work.data)?;
-                self.record(step.finished())?;
-                self.progress = step.finished();
-                claim.relay(self.work.plan.volume(self.progress)?)
-            });
+        let claim = loop {
+            let claim = self.foreground.claim(step.range.clone())?;
+            match self.ledger.lock() {
+                Err(e) if e.kind() == ErrorKind::Locked => {
+                    drop(claim);
+                    self.wait_for_lock(e)?;
+                }
+                locked => {
+                    locked.inspect_err(|_| claim.give_up())?;
+                    break claim;
+                }
+            }
+        };
+        let again = self.ledger.secure().and_then(|()| self.redo(&step)).and_then(|()| {
+            // As of any step: data before the record that says it is there.
+            storage::sync(self.work.data)?;
+            self.record(step.finished())?;
+            self.ledger.unlock();
+            self.progress = step.finished();
+            claim.relay(self.work.plan.volume(self.progress)?)
+        });
+        self.ledger.unlock();
         again.inspect_err(|_| claim.give_up()).map_err(|e| {
             let Range { start, end } = step.range;
             e.within(format_args!("recovery of bytes {start} to {end} of the volume"))

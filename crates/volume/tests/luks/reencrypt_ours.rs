@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_volume::luks2::{
@@ -88,8 +89,8 @@ impl ReadAt for Dying<'_> {
         ReadAt::read_exact_at(&self.file, buf, offset)
     }
 
-    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
-        ReadAt::lock(&self.file, to)
+    fn lock_within(&self, to: LockTo, patience: Duration) -> Result<Option<HeaderLock<'_>>> {
+        ReadAt::lock_within(&self.file, to, patience)
     }
 }
 

@@ -55,7 +55,7 @@ impl Ledger<'_> {
             found = Some(plan);
             Ok(())
         };
-        self.header.update(self.on, edit, |()| Ok(()))?;
+        self.header.update(&self.on, edit, |()| Ok(()))?;
         self.taken_over(found)
     }
 }

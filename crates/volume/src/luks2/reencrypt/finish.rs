@@ -33,7 +33,7 @@ impl Ledger<'_> {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
         self.scrub_leftovers(data)?;
-        wipe(self.on, &self.header, std::slice::from_ref(&self.of.area), Some(self.of.slot))?;
+        wipe(&self.on, &self.header, std::slice::from_ref(&self.of.area), Some(self.of.slot))?;
         let areas = self.forget_all()?;
         self.wipe(&areas)
     }
@@ -48,7 +48,7 @@ impl Ledger<'_> {
             unwiped::note(document, &areas)?;
             Ok(areas)
         };
-        header.update(*on, edit, |_| Ok(()))
+        header.update(on, edit, |_| Ok(()))
     }
 
     /// Wipes what the header has forgotten.
@@ -70,7 +70,7 @@ impl Ledger<'_> {
     }
 
     fn wipe(&mut self, areas: &[Range<u64>]) -> Result<()> {
-        wipe(self.on, &self.header, areas, None).map_err(|e| {
+        wipe(&self.on, &self.header, areas, None).map_err(|e| {
             let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
             e.within(format_args!(
                 "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped; the next change of the \
@@ -78,7 +78,7 @@ impl Ledger<'_> {
                 areas.collect::<Vec<_>>().join(", ")
             ))
         })?;
-        self.header.forget_wiped(self.on);
+        self.header.forget_wiped(&self.on);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! | it is done              | `record`: the segments after it, one update of the header   |
 
 use std::ops::Range;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +20,12 @@ use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::Metadata;
 use crate::luks2::{Header, store};
 use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Step, Which};
-use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage};
+use crate::storage::kept_lock::KeptLock;
+use crate::{Error, ErrorKind, ReadAt as _, Result, Target, VolumeKey, storage};
+
+/// How long users of a step's range wait for the header's lock. An update of a header takes less, and a step that meets a longer one
+/// begins again later.
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// How a reencryption goes on.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +41,7 @@ pub struct ResumeOptions {
 /// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. While it is there nobody else reencrypts the volume.
 pub struct Ledger<'d> {
     pub(super) header: Header,
-    pub(super) on: &'d (dyn Target + Sync),
+    pub(super) on: KeptLock<'d>,
     pub(super) of: Reencryption,
     plan: Plan,
     progress: Progress,
@@ -102,7 +108,7 @@ impl<'d> Ledger<'d> {
         let open = shape::is_open(metadata, &of, given, plan.size);
         Ok(Self {
             header,
-            on,
+            on: KeptLock::new(on),
             of,
             plan,
             progress,
@@ -138,7 +144,7 @@ impl<'d> Ledger<'d> {
     }
 
     fn take_either(&mut self, after: &Map<String, Value>) -> Result<bool> {
-        let now = read(self.on)?;
+        let now = read(&self.on)?;
         let same = |json: &Map<String, Value>| own(now.json(), &self.of) == own(json, &self.of);
         if now.uuid() != self.header.uuid() || !same(self.header.json()) && !same(after) {
             return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
@@ -278,23 +284,34 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
     fn secure(&mut self) -> Result<()> {
         self.refresh()?;
         let _lock = self.on.lock(LockTo::Change)?;
-        store::secure(self.on, &store::unchanged(self.on, &self.header.stored)?)
+        store::secure(&self.on, &store::unchanged(&self.on, &self.header.stored)?)
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         if at == 0 {
             // Not every user can take the lock: somebody else's step may be protected by what is there.
-            self.refresh()?;
+            self.lock()?;
+            let refreshed = self.refresh();
+            self.unlock();
+            refreshed?;
         }
-        storage::write(self.on, self.in_area(at, bytes.len())?, bytes)
+        storage::write(&self.on, self.in_area(at, bytes.len())?, bytes)
     }
 
     fn sync_area(&mut self) -> Result<()> {
-        storage::sync(self.on)
+        storage::sync(&self.on)
     }
 
     fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        storage::read_into(self.on, self.in_area(at, bytes.len())?, bytes)
+        storage::read_into(&self.on, self.in_area(at, bytes.len())?, bytes)
+    }
+
+    fn lock(&mut self) -> Result<()> {
+        self.on.keep(MOMENT)
+    }
+
+    fn unlock(&mut self) {
+        self.on.release();
     }
 
     fn record(&mut self, progress: Progress) -> Result<()> {
@@ -358,7 +375,7 @@ impl Ledger<'_> {
         let edit = |document: &mut Map<String, Value>, _: &Metadata| {
             write_segments(document, of, &parts, open.then_some(plan.size))
         };
-        header.update(*on, edit, |()| Ok(()))
+        header.update(on, edit, |()| Ok(()))
     }
 
     fn in_area(&self, at: u64, len: usize) -> Result<u64> {

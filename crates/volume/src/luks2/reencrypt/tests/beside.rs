@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use serde_json::json;
 use uuid::Uuid;
@@ -120,7 +121,7 @@ impl ReadAt for Contended<'_> {
         self.disk.read_exact_at(buf, offset)
     }
 
-    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+    fn lock_within(&self, to: LockTo, _: Duration) -> Result<Option<HeaderLock<'_>>> {
         let one_less = |left: u32| left.checked_sub(1);
         match to {
             LockTo::Change if self.denials.fetch_update(SeqCst, SeqCst, one_less).is_ok() => {
@@ -149,13 +150,19 @@ impl Target for Contended<'_> {
 struct Patient<'r> {
     on: &'r Contended<'r>,
     waits: Cell<u32>,
+    claims: Cell<u32>,
+    is_claimed: Cell<bool>,
     is_stopped: bool,
 }
 
 impl Foreground for Patient<'_> {
     fn claim(&self, _range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
-        self.on.denials.store(2, SeqCst);
-        Ok(Box::new(Kept))
+        assert!(!self.is_claimed.replace(true));
+        // Another program has the lock three times: amid rows 2 and 3 of a step.
+        let claims = self.claims.replace(self.claims.get() + 1);
+        let denials = [2, 0, 1].get(claims as usize).copied();
+        self.on.denials.store(denials.unwrap_or(0), SeqCst);
+        Ok(Box::new(Kept { users: self }))
     }
 
     fn claims_ahead(&self) -> bool {
@@ -167,6 +174,7 @@ impl Foreground for Patient<'_> {
     }
 
     fn waits_for_lock(&self) {
+        assert!(!self.is_claimed.get(), "users wait for another program");
         self.waits.set(self.waits.get() + 1);
     }
 
@@ -175,9 +183,17 @@ impl Foreground for Patient<'_> {
     }
 }
 
-struct Kept;
+struct Kept<'k> {
+    users: &'k Patient<'k>,
+}
 
-impl Claim for Kept {
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.users.is_claimed.set(false);
+    }
+}
+
+impl Claim for Kept<'_> {
     fn relay(&self, _volume: Volume) -> Result<()> {
         Ok(())
     }
@@ -192,20 +208,28 @@ fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
     let (disk, mut header, key) = disk();
     let both = begin(&disk, &mut header, key, &change(CHECKSUM));
     let on = Contended { disk: &disk, denials: AtomicU32::new(0) };
+    let patient = |is_stopped| Patient {
+        on: &on,
+        waits: Cell::new(0),
+        claims: Cell::new(0),
+        is_claimed: Cell::new(false),
+        is_stopped,
+    };
     let size = (OFFSET + DATA) as u64;
     let options = ResumeOptions { hot_zone: Some(DATA as u64 / 2), ..ResumeOptions::default() };
     // Told to stop while it waits, it stops before the step, and nothing is to be made good.
-    let users = Patient { on: &on, waits: Cell::new(0), is_stopped: true };
+    let users = patient(true);
     let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
     let stopped = run(&disk, &mut ledger, &users, &Options::default()).unwrap_err();
     assert_eq!(stopped.kind(), ErrorKind::Locked, "{stopped}");
     drop(ledger);
     on.denials.store(0, SeqCst);
     assert_eq!(read(&disk).unwrap().reencryption().unwrap().map(|of| of.stage), Some(Stage::Clean));
-    let users = Patient { on: &on, waits: Cell::new(0), is_stopped: false };
+    let users = patient(false);
     let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
     assert_eq!(run(&disk, &mut ledger, &users, &Options::default()).unwrap(), Outcome::Finished);
-    assert!(users.waits.get() >= 4, "{}", users.waits.get());
+    // Two steps, two of which began again.
+    assert_eq!((users.waits.get(), users.claims.get()), (2, 4));
     drop(ledger);
     let header = read(&disk).unwrap();
     assert!(header.reencryption().unwrap().is_none());
