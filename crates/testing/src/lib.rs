@@ -53,7 +53,8 @@ fn test() -> String {
     let name = name.rsplit_once('-').map_or(&*name, |(name, _)| name);
     // Where one test runs at a time it has no thread of its own.
     let current = thread::current();
-    match current.name().filter(|&name| name != "main") {
+    let given = env::var("NEXTEST_TEST_NAME").ok();
+    match current.name().filter(|&name| name != "main").or(given.as_deref()) {
         Some(test) => format!("{name} {test}"),
         None => name.to_owned(),
     }

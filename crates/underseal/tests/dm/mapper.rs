@@ -1,10 +1,10 @@
 //! A device mapper of a test's own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Signal, kill_process};
@@ -16,8 +16,9 @@ use crate::support::{Scratch, output, tool};
 pub(crate) struct Mapper {
     pub(crate) scratch: Scratch,
     prefix: String,
-    /// dmsetup removes what it does not know from /dev/mapper, which all share: one mapper at a time. Dropped last.
-    _turn: MutexGuard<'static, ()>,
+    /// dmsetup removes what it does not know from /dev/mapper, which all processes share: one
+    /// mapper at a time. Dropped last.
+    _turn: File,
 }
 
 impl Mapper {
@@ -27,8 +28,8 @@ impl Mapper {
             skip("a device mapper in userspace", why);
             return None;
         }
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = File::open("/dev").unwrap();
+        turn.lock().unwrap();
         let prefix = format!("us{}-{}", std::process::id(), fastrand::u32(..));
         Some(Self { scratch: Scratch::new(), prefix, _turn: turn })
     }

@@ -98,7 +98,7 @@ pub(crate) fn guest<'s>(scratch: &'s Scratch, keys: &[&Keys]) -> Guest<'s> {
     let files = keys.iter().map(|keys| &keys.file);
     let payloads = run(tool("/usr/bin/python3").arg(&add).arg("make").args(files));
     let payloads = scratch.file("keys", payloads.as_bytes());
-    let mut guest = Guest::new(scratch);
+    let mut guest = Guest::without_hardware(scratch);
     guest.modules(&MODULES);
     guest.task(
         "disk",

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The guest's system: runs the tasks of the folder in their order, then turns the machine off. What a task printed is in
 # NAME.log, its exit status in NAME.status.
+[ "$ROOT" != hostfs ] || mount -t hostfs -o "$FOLDER" folder "$FOLDER"
 cd "$FOLDER" || exit 1
 : > up
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -39,5 +40,6 @@ while read -r name seconds; do
 done < tasks
 
 sync
-echo b > /proc/sysrq-trigger # QEMU ends instead of booting again
+# QEMU ends instead of booting again; User Mode Linux ends when it is turned off.
+if [ "$ROOT" = hostfs ]; then echo o; else echo b; fi > /proc/sysrq-trigger
 sleep 60

@@ -1,31 +1,42 @@
-//! A whole machine in software: QEMU boots a Debian kernel that has ublk, dm-crypt, null_blk and virtio, with the host's files
-//! as its root.
+//! A whole machine in software, with the host's files as its root, of one of two makes.
 //!
 //! ```text
-//!   scripts/guest-kernel   the kernel, its modules and the first root with `init`, made once
+//!   QEMU              boots a Debian kernel that has ublk, dm-crypt, null_blk and virtio
+//!   User Mode Linux   a Debian kernel that is an ordinary program: dm-crypt, dm-integrity, eCryptfs
+//!                     and no hardware; up in a second, and programs in it run as fast as here
+//!
+//!   scripts/guest-kernel   the kernels, their modules and the first root with `init`, made once
 //!        |
-//!   init        takes the host's files by 9p: all read-only, but the test's own folder
+//!   init        takes the host's files by 9p: all read-only, but the test's own folder (guest.sh
+//!        |      does so with User Mode Linux)
 //!        |
 //!   guest.sh    loads modules, runs the folder's tasks one after the other, turns the machine off
 //!        |
 //!   NAME.sh     a task: a shell script in the folder   ->   NAME.log, NAME.status
 //! ```
 //!
-//! A file that one side makes in the folder the other sees at once, under the same path: so they can wait for each other
-//! while the machine runs ([`Machine::wait_for`]; `until [ -e FILE ]; do sleep 0.1; done`). In the guest, /run, /mnt and
-//! /dev/shm are its own memory. There is no network and no udev. It is some ten times slower than the host.
+//! A file that one side makes in the folder the other sees at once, under the same path: so they
+//! can wait for each other while the machine runs ([`Machine::wait_for`]; `until [ -e FILE ]; do
+//! sleep 0.1; done`). In the guest, /run, /mnt and /dev/shm are its own memory. There is no network
+//! and no udev. QEMU's machine is some ten times slower than the host.
 
 use std::fs;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::tools::{missing, within};
 use crate::support::volume::text;
 use crate::support::{Scratch, tool};
 
 const QEMU: &str = "qemu-system-x86_64";
+
+/// The release of `scripts/guest-kernel` that stands for User Mode Linux.
+const UML: &str = "uml";
 
 /// A boot takes some 12 seconds where nothing else runs.
 const BOOT: Duration = Duration::from_secs(300);
@@ -39,14 +50,16 @@ pub(crate) const MEMORY: &str = "2G";
 /// For [`Guest::hardware`], where what is tried is that several are at it: all else costs a third less on one.
 pub(crate) const TWO_PROCESSORS: [&str; 2] = ["-smp", "2"];
 
-/// The kernel's own tests of modules, and all that is slow to load, stay out.
-const MODULES: [&str; 8] =
-    ["loop", "ext4", "dm_mod", "aesni_intel", "xts", "essiv", "dm_crypt", "algif_skcipher"];
+/// The kernel's own tests of modules, and all that is slow to load, stay out. `dm_crypt` and
+/// `ecryptfs` need keys of the kernel's keyring, which are encrypted by `cbc` and `hmac`.
+const MODULES: [&str; 10] =
+    ["loop", "ext4", "dm_mod", "aesni_intel", "cbc", "hmac", "xts", "essiv", "dm_crypt", "algif_skcipher"];
 
 /// A machine that is put together: its tasks, its modules, its hardware.
 pub(crate) struct Guest<'s> {
     scratch: &'s Scratch,
     kernel: PathBuf,
+    is_uml: bool,
     tasks: Vec<(String, Duration)>,
     modules: Vec<String>,
     hardware: Vec<String>,
@@ -55,12 +68,29 @@ pub(crate) struct Guest<'s> {
 impl<'s> Guest<'s> {
     pub(crate) fn new(scratch: &'s Scratch) -> Self {
         let modules = MODULES.map(String::from).into();
-        Self { scratch, kernel: kernel(""), tasks: Vec::new(), modules, hardware: Vec::new() }
+        let (tasks, hardware) = (Vec::new(), Vec::new());
+        Self { scratch, kernel: kernel(""), is_uml: false, tasks, modules, hardware }
     }
 
-    /// Boots another Debian release's kernel.
+    /// A guest for tasks that need no hardware and no ublk: User Mode Linux, where there is one for
+    /// this machine, else QEMU. `UNDERSEAL_GUEST=qemu` tries them with QEMU's newer kernel and its
+    /// code for x86-64.
+    pub(crate) fn without_hardware(scratch: &'s Scratch) -> Self {
+        let mut guest = Self::new(scratch);
+        let wants_qemu = std::env::var_os("UNDERSEAL_GUEST").is_some_and(|guest| guest == "qemu");
+        if cfg!(target_arch = "x86_64") && !wants_qemu && !has_amx() {
+            guest.kernel = kernel(UML);
+            guest.is_uml = true;
+        }
+        guest
+    }
+
+    /// Boots another Debian release's kernel. User Mode Linux is bookworm's.
     pub(crate) fn under(mut self, release: &str) -> Self {
-        self.kernel = kernel(release);
+        if !(self.is_uml && release == "bookworm") {
+            self.kernel = kernel(release);
+            self.is_uml = false;
+        }
         self
     }
 
@@ -123,12 +153,34 @@ impl<'s> Guest<'s> {
         }
         let mut command = self.command();
         let console = File::create(self.scratch.path("console")).unwrap();
-        command.stdout(console.try_clone().unwrap()).stderr(console);
-        let qemu = command.spawn().unwrap_or_else(|e| panic!("{}", missing(&command, &e)));
-        Machine { scratch: self.scratch, tasks: self.tasks.clone(), qemu, started: Instant::now() }
+        // A group of its own, which is killed with it: User Mode Linux is many processes.
+        command.stdout(console.try_clone().unwrap()).stderr(console).process_group(0);
+        let process = command.spawn().unwrap_or_else(|e| panic!("{}", missing(&command, &e)));
+        Machine { scratch: self.scratch, tasks: self.tasks.clone(), process, started: Instant::now() }
     }
 
     fn command(&self) -> Command {
+        if self.is_uml { self.uml() } else { self.qemu() }
+    }
+
+    fn uml(&self) -> Command {
+        assert!(self.hardware.is_empty(), "User Mode Linux has no hardware");
+        let folder = text(self.scratch.folder());
+        let mut command = Command::new(self.kernel.join("linux"));
+        command
+            .args(["mem=1G", "rootfstype=hostfs", "rootflags=/", "ro", "init=/bin/sh"])
+            .args(["con=null", "con0=null,fd:1", "ssl=null", "quiet", "loglevel=3", "panic=-1"])
+            .args([
+                format!("FOLDER={folder}"),
+                format!("KERNEL={}", text(&self.kernel)),
+                "ROOT=hostfs".into(),
+            ])
+            .args(["--".into(), format!("{folder}/guest.sh")])
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn qemu(&self) -> Command {
         let (folder, kernel) = (text(self.scratch.folder()), &self.kernel);
         let share = |id, path, options| {
             let files = format!("local,id={id},path={path},security_model=none,multidevs=remap{options}");
@@ -154,6 +206,12 @@ impl<'s> Guest<'s> {
     }
 }
 
+/// Whether this processor has registers of AMX, for which User Mode Linux before 6.14 keeps too
+/// little room.
+fn has_amx() -> bool {
+    fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpus| cpus.contains(" amx_tile"))
+}
+
 /// Where `scripts/guest-kernel` put it, by its release, or without.
 fn kernel(release: &str) -> PathBuf {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
@@ -167,7 +225,7 @@ fn kernel(release: &str) -> PathBuf {
     }
     let folder = PathBuf::from(folder);
     assert!(
-        folder.join("initrd").exists(),
+        folder.join("lib").exists(),
         "the guest's kernel is missing in {}: run scripts/setup test, or scripts/guest-kernel {release}",
         folder.display()
     );
@@ -178,7 +236,7 @@ fn kernel(release: &str) -> PathBuf {
 pub(crate) struct Machine<'s> {
     scratch: &'s Scratch,
     tasks: Vec<(String, Duration)>,
-    qemu: Child,
+    process: Child,
     started: Instant,
 }
 
@@ -187,7 +245,7 @@ impl Machine<'_> {
     pub(crate) fn wait_for(&mut self, file: &str) {
         let path = self.scratch.path(file);
         let limit = self.limit();
-        let found = within(limit, || path.exists() || self.qemu.try_wait().unwrap().is_some());
+        let found = within(limit, || path.exists() || self.process.try_wait().unwrap().is_some());
         if !found || !path.exists() {
             self.kill();
             panic!("{file} did not come after {:?}{}", self.started.elapsed(), self.failures());
@@ -199,20 +257,23 @@ impl Machine<'_> {
         let up = self.scratch.path("up");
         let console = || fs::read(self.scratch.path("console")).unwrap_or_default();
         let has_oopsed = || String::from_utf8_lossy(&console()).contains("int3: 0000 [#");
-        within(BOOT, || up.exists() || has_oopsed() || self.qemu.try_wait().unwrap().is_some());
+        within(BOOT, || up.exists() || has_oopsed() || self.process.try_wait().unwrap().is_some());
         !up.exists() && has_oopsed()
     }
 
     /// Pulls the plug.
     pub(crate) fn kill(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        // One that has ended may have left its number to another process.
+        if let Ok(None) = self.process.try_wait() {
+            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+        }
+        let _ = self.process.wait();
     }
 
     /// Waits until the machine has turned itself off, and fails with the output of each task that failed.
     pub(crate) fn finish(mut self) {
         let limit = self.limit();
-        if !within(limit, || self.qemu.try_wait().unwrap().is_some()) {
+        if !within(limit, || self.process.try_wait().unwrap().is_some()) {
             self.kill();
         }
         let times = fs::read_to_string(self.scratch.path("times")).unwrap_or_default();

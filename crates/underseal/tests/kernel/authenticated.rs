@@ -46,7 +46,7 @@ const ALONE: [(&str, &str, usize, char); 13] = [
 ];
 
 /// What the kernel needs for them besides.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     "algif_aead",
     "dm_integrity",
     "gcm",
@@ -60,6 +60,7 @@ const MODULES: [&str; 16] = [
     "poly1305_generic",
     "hmac",
     "sha512_generic",
+    "sha3_generic",
     "crc32_generic",
     "xxhash_generic",
     "blake2b_generic",

@@ -44,7 +44,7 @@ fn a_machine_runs_our_command_its_plug_is_pulled_and_it_boots_again() {
 #[should_panic(expected = "== second: status \"3\"")]
 fn a_task_that_fails_fails_the_test() {
     let scratch = Scratch::new();
-    let mut guest = Guest::new(&scratch);
+    let mut guest = Guest::without_hardware(&scratch);
     guest.task("first", "true");
     guest.task("second", "exit 3");
     guest.boot();

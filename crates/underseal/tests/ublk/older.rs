@@ -8,7 +8,7 @@ use crate::support::volume::{Volume, text};
 fn an_image_on_dm_crypt_is_written_and_read() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "24M");
-    let mut guest = Guest::new(&scratch).under("bookworm");
+    let mut guest = Guest::without_hardware(&scratch).under("bookworm");
     let (ours, image, pass) =
         (env!("CARGO_BIN_EXE_underseal"), text(&volume.image), text(&volume.passphrase));
     // dm-crypt cannot promise that it does not wait.
