@@ -53,6 +53,7 @@ pub use error::{Error, ErrorKind};
 pub use integrity::{Authentication, Integrity, IntegrityKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
+pub use mac::BlockHmac;
 pub use sector::{BadSector, SectorCipher, SectorSize};
 pub use spec::CipherSpec;
 
