@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
-use underseal_export::vhost_user::guest::{GuestRam, gather, scatter};
+use underseal_export::vhost_user::guest::{GuestRam, scatter};
 use underseal_export::vhost_user::request::{LONGEST, Operation, Request, SECTOR, parse};
 use underseal_export::vhost_user::ring::Ring;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
@@ -131,7 +131,12 @@ fn answer(
             if writes {
                 scatter(ram, chain, data).unwrap();
             } else {
-                gather(ram, chain, data).unwrap();
+                let mut rest = &mut data[..];
+                for segment in chain {
+                    let (now, later) = rest.split_at_mut(segment.len as usize);
+                    ram.read_slice(now, segment.at).unwrap();
+                    rest = later;
+                }
             }
         }
         Ok(Operation::GetId) => {

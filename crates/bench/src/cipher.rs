@@ -133,7 +133,7 @@ fn key(group: Group) -> Result<Key> {
     Ok(key)
 }
 
-fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
+fn ours(group: Group, cpu: Option<CpuPath>) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = group.spec.parse()?;
     let sector_size = SectorSize::new(group.sector)?;
     let options = BuildOptions {
@@ -142,7 +142,7 @@ fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
         sector_size,
         iv_large_sectors: false,
         integrity: None,
-        cpu: Some(cpu),
+        cpu,
     };
     build_with(&options)
 }
@@ -167,7 +167,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
         subjects.push(Subject { bytes, call: Box::new(move |b| other.copy_from_slice(&b[..bytes])) });
     }
     for path in CpuPath::ALL.into_iter().rev().filter(|path| path.is_available()) {
-        let cipher = ours(group, path)?;
+        let cipher = ours(group, Some(path))?;
         let width = match path {
             CpuPath::Avx512 => "zmm",
             CpuPath::Vaes256 => "ymm",
@@ -199,7 +199,10 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     }
     let samples = interleaved(effort, &mut subjects, buffer);
     let find = |name: &str| names.iter().position(|(n, _)| n == name).map(|at| samples[at].gb_per_s);
-    let chosen = find(&format!("underseal {}", CpuPath::chosen()?.name())).unwrap_or(f64::NAN);
+    // The path of this mode and direction.
+    let paths = ours(group, None)?.cpu_paths();
+    let path = paths.map_or_else(CpuPath::chosen, |paths| Ok(paths[usize::from(!encrypt)]))?;
+    let chosen = find(&format!("underseal {}", path.name())).unwrap_or(f64::NAN);
     let rows = names.iter().zip(&samples).map(|((name, limit), sample)| CipherRow {
         cipher: group.spec.into(),
         aes_bits: group.aes_bits,
@@ -229,7 +232,7 @@ fn limit(width: &str) -> &'static str {
 /// The chosen kernel on one thread and on two, each with its own buffer.
 fn two_threads(request: usize, effort: Effort) -> Result<Scaling> {
     let group = Group { spec: "aes-xts-plain64", aes_bits: 256, encrypt: true, sector: 4096, request };
-    let cipher = ours(group, CpuPath::chosen()?)?;
+    let cipher = ours(group, None)?;
     let (mut one, mut two) = (Vec::new(), Vec::new());
     for _ in 0..effort.rounds {
         one.push(together(1, &cipher, request, effort));

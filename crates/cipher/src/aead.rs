@@ -128,6 +128,14 @@ impl Associated {
         Self(bytes)
     }
 
+    /// A salt of at most 16 bytes and a sector's number.
+    pub(crate) fn salted(salt: &[u8], number: u64) -> Self {
+        let mut bytes = [0; MOST_ASSOCIATED];
+        bytes[..salt.len()].copy_from_slice(salt);
+        bytes[salt.len()..salt.len() + 8].copy_from_slice(&number.to_le_bytes());
+        Self(bytes)
+    }
+
     #[cfg(test)]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let mut all = Self::EMPTY;

@@ -89,6 +89,12 @@ impl CpuPath {
         CHOSEN.get_or_init(choose).clone().map_err(|why| Error::new(ErrorKind::Unsupported, why))
     }
 
+    /// Whether `UNDERSEAL_CPU` names the path: then all runs on that one.
+    pub(crate) fn is_forced() -> bool {
+        static FORCED: OnceLock<bool> = OnceLock::new();
+        *FORCED.get_or_init(|| std::env::var_os(Self::VARIABLE).is_some())
+    }
+
     fn named(name: &str) -> std::result::Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
         let path = Self::ALL.into_iter().find(|path| path.name() == name);

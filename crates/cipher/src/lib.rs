@@ -40,6 +40,7 @@ mod locked;
 mod mac;
 mod mode;
 mod sector;
+mod shared;
 mod spec;
 mod wipe;
 
@@ -53,7 +54,9 @@ pub use error::{Error, ErrorKind};
 pub use integrity::{Authentication, Integrity, IntegrityKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
+pub use mac::BlockHmac;
 pub use sector::{BadSector, SectorCipher, SectorSize};
+pub use shared::{SharedDestination, SharedSource};
 pub use spec::CipherSpec;
 
 /// The result of this crate's operations.

@@ -4,12 +4,15 @@
 //!   hmac_sha256    the pads' states made once; sectors side by side in the lanes of vectors, else one by one
 //!   hmac           HMAC of any other hash, from its library
 //!   cmac           CBC chains of sectors side by side
+//!   blocks         hmac_sha256 of numbered blocks, for the integrity layer
 //! ```
 
+mod blocks;
 mod cmac;
 mod hmac;
 mod hmac_sha256;
 
+pub use blocks::BlockHmac;
 pub(crate) use cmac::Cmac;
 pub(crate) use hmac::library;
 pub(crate) use hmac_sha256::{HmacSha256, last_block};

@@ -42,6 +42,7 @@ pub(crate) use xts::{AesXts, EncryptedTweaks, Xts};
 use cipher::inout::InOutBuf;
 
 use crate::kernel::AesKey;
+use crate::{CpuPath, SharedDestination, SharedSource};
 
 /// Blocks that go through a library's block cipher in one call.
 pub(crate) const GROUP: usize = 64;
@@ -54,9 +55,33 @@ pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
     /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
+    /// As [`encrypt`](ChainCipher::encrypt), out of memory that another process may change meanwhile: each byte is read once.
+    ///
+    /// # Panics
+    /// When source and data are not as long as each other.
+    fn encrypt_from(&self, ivs: &mut [[u8; W]], source: SharedSource<'_>, data: &mut [u8]) {
+        source.copy_to(data);
+        self.encrypt(ivs, data.into());
+    }
+
+    /// As [`decrypt`](ChainCipher::decrypt), into memory that another process may read and change meanwhile. What is in `data` afterwards
+    /// is unspecified.
+    ///
+    /// # Panics
+    /// When data and destination are not as long as each other.
+    fn decrypt_to(&self, ivs: &mut [[u8; W]], data: &mut [u8], destination: SharedDestination<'_>) {
+        self.decrypt(ivs, (&mut *data).into());
+        destination.copy_from(data);
+    }
+
     /// As [`SectorCipher::is_local`](crate::SectorCipher::is_local).
     fn is_local(&self) -> bool {
         false
+    }
+
+    /// As [`SectorCipher::cpu_paths`](crate::SectorCipher::cpu_paths).
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        None
     }
 
     /// The key of AES-CBC on the vector kernels, where the mode is that.
@@ -77,8 +102,20 @@ impl<const W: usize> ChainCipher<W> for AnyMode<W> {
         (**self).decrypt(ivs, data);
     }
 
+    fn encrypt_from(&self, ivs: &mut [[u8; W]], source: SharedSource<'_>, data: &mut [u8]) {
+        (**self).encrypt_from(ivs, source, data);
+    }
+
+    fn decrypt_to(&self, ivs: &mut [[u8; W]], data: &mut [u8], destination: SharedDestination<'_>) {
+        (**self).decrypt_to(ivs, data, destination);
+    }
+
     fn is_local(&self) -> bool {
         (**self).is_local()
+    }
+
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        (**self).cpu_paths()
     }
 
     fn aes_cbc(&self) -> Option<&AesKey> {

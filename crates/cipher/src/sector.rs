@@ -2,7 +2,7 @@
 
 use cipher::inout::InOutBuf;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{CpuPath, Error, ErrorKind, Result, SharedDestination, SharedSource};
 
 /// The size of an encryption sector in bytes: a power of two from 512 to 65536.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +113,11 @@ pub trait SectorCipher: Send + Sync {
         false
     }
 
+    /// The CPU paths that sectors are encrypted and decrypted on, where they are chosen by mode and direction.
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        None
+    }
+
     /// Bytes of tag beside each sector: 0 where the mode authenticates nothing.
     fn tag_size(&self) -> usize {
         0
@@ -149,6 +154,107 @@ pub trait SectorCipher: Send + Sync {
         self.decrypt(first, data);
         Ok(())
     }
+
+    /// Encrypts a run of sectors out of memory that another process may change meanwhile, and writes their tags. Each byte is read
+    /// once. Unless the mode can do better, the sectors are copied, and encrypted where they are still in the cache.
+    ///
+    /// # Errors
+    /// As [`SectorCipher::seal`].
+    ///
+    /// # Panics
+    /// When source and data are not as long as each other.
+    fn seal_from(
+        &self,
+        first: u64,
+        source: SharedSource<'_>,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> std::result::Result<(), BadSector> {
+        assert_eq!(source.len(), data.len(), "source and data differ in length");
+        let pieces = SharedPieces::new(self.sector_size(), data.len(), tags.len(), self.tag_size())?;
+        let mut rest = source;
+        for (nth, (range, tuples)) in pieces.enumerate() {
+            let (piece, place) = (rest.split_at(range.len()), first.wrapping_add(range.start as u64 >> 9));
+            rest = piece.1;
+            let bytes = &mut data[range];
+            piece.0.copy_to(bytes);
+            self.seal(place, bytes.into(), &mut tags[tuples]).map_err(|bad| pieces.bad(nth, bad))?;
+        }
+        Ok(())
+    }
+
+    /// Checks a run of sectors against their tags and decrypts them into memory that another process may read and change meanwhile.
+    /// What is in `data` afterwards is unspecified. Of a sector that fails its check nothing reaches the other process.
+    ///
+    /// # Errors
+    /// As [`SectorCipher::open`].
+    ///
+    /// # Panics
+    /// When data and destination are not as long as each other.
+    fn open_to(
+        &self,
+        first: u64,
+        data: &mut [u8],
+        destination: SharedDestination<'_>,
+        tags: &[u8],
+    ) -> std::result::Result<(), BadSector> {
+        assert_eq!(destination.len(), data.len(), "data and destination differ in length");
+        let pieces = SharedPieces::new(self.sector_size(), data.len(), tags.len(), self.tag_size())?;
+        let mut rest = destination;
+        for (nth, (range, tuples)) in pieces.enumerate() {
+            let (piece, place) = (rest.split_at(range.len()), first.wrapping_add(range.start as u64 >> 9));
+            rest = piece.1;
+            let bytes = &mut data[range];
+            self.open(place, bytes.into(), &tags[tuples]).map_err(|bad| pieces.bad(nth, bad))?;
+            piece.0.copy_from(bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Pieces of a run that is copied before it is encrypted, or afterwards: the ranges of their bytes and of their tags.
+#[derive(Clone, Copy)]
+struct SharedPieces {
+    /// Bytes of a piece, which is whole sectors.
+    most: usize,
+    sector: usize,
+    tag: usize,
+    at: usize,
+    len: usize,
+}
+
+impl SharedPieces {
+    /// Enough sectors for the kernels that take the most at once, and far less than a second-level cache.
+    const MOST: usize = 128 << 10;
+
+    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector.
+    ///
+    /// # Errors
+    /// When the bytes are no whole sectors, or there are not as many tags.
+    fn new(size: SectorSize, len: usize, tags: usize, tag: usize) -> std::result::Result<Self, BadSector> {
+        let sector = size.bytes();
+        let count = len / sector;
+        if !len.is_multiple_of(sector) || count.checked_mul(tag) != Some(tags) {
+            return Err(BadSector(count));
+        }
+        Ok(Self { most: Self::MOST, sector, tag, at: 0, len })
+    }
+
+    /// The sector of the run that the piece `nth` calls `bad`.
+    fn bad(&self, nth: usize, bad: BadSector) -> BadSector {
+        BadSector(nth * (self.most / self.sector) + bad.0)
+    }
+}
+
+impl Iterator for SharedPieces {
+    type Item = (std::ops::Range<usize>, std::ops::Range<usize>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let range = self.at..self.len.min(self.at + self.most);
+        self.at = range.end;
+        let tag = |at: usize| at / self.sector * self.tag;
+        (!range.is_empty()).then(|| (range.clone(), tag(range.start)..tag(range.end)))
+    }
 }
 
 /// A sector that a cipher refuses: its position in the run.
@@ -157,7 +263,7 @@ pub struct BadSector(pub usize);
 
 /// What a mode without tags asks for.
 #[inline]
-fn whole(size: SectorSize, len: usize, tags: &[u8]) -> std::result::Result<(), BadSector> {
+pub(crate) fn whole(size: SectorSize, len: usize, tags: &[u8]) -> std::result::Result<(), BadSector> {
     // A power of two.
     let rest = len & (size.bytes() - 1);
     if rest == 0 && tags.is_empty() { Ok(()) } else { Err(BadSector(len / size.bytes())) }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use underseal_cipher::{
     Authentication, BadSector, BuildOptions, CpuPath, InOutBuf, Integrity, IntegrityKind, Key, Result,
-    SectorCipher, SectorSize, authentication, build, build_with, key_sizes,
+    SectorCipher, SectorSize, SharedDestination, SharedSource, authentication, build, build_with, key_sizes,
 };
 
 /// SHA-256(label || le64(i)) for i = 0, 1, ..
@@ -295,6 +295,18 @@ proptest! {
                 let mut back = vec![0; plain.len()];
                 opener.open(first, InOutBuf::new(&data, &mut back).unwrap(), &tags).unwrap();
                 prop_assert!(back == plain, "{}", table.cipher);
+                let (mut shared, mut ours) = (vec![0; plain.len()], data.clone());
+                // SAFETY: the vector stays, and nothing else uses it meanwhile.
+                let destination = unsafe { SharedDestination::new(shared.as_mut_ptr(), shared.len()) };
+                opener.open_to(first, &mut ours, destination, &tags).unwrap();
+                prop_assert!(shared == plain, "{} into shared memory", table.cipher);
+                // SAFETY: as above.
+                let source = unsafe { SharedSource::new(shared.as_ptr(), shared.len()) };
+                let mut others = vec![0; tags.len()];
+                opener.seal_from(first, source, &mut ours, &mut others).unwrap();
+                back.fill(0);
+                opener.open(first, InOutBuf::new(&ours, &mut back).unwrap(), &others).unwrap();
+                prop_assert!(back == plain, "{} out of shared memory", table.cipher);
                 let pieces = data.chunks(size).zip(tags.chunks(tuple)).zip(plain.chunks(size));
                 for (n, ((sector, tag), plain)) in pieces.enumerate() {
                     let mut sector = sector.to_vec();
@@ -365,6 +377,11 @@ proptest! {
                 cipher.open(first, InOutBuf::new(&data, &mut out).unwrap(), &tags)
             };
             prop_assert_eq!(opened, Err(BadSector(bad)), "{} on {}", table.cipher, path.name());
+            let (mut shared, mut ours) = (vec![0; data.len()], data.clone());
+            // SAFETY: the vector stays, and nothing else uses it meanwhile.
+            let destination = unsafe { SharedDestination::new(shared.as_mut_ptr(), shared.len()) };
+            prop_assert_eq!(cipher.open_to(first, &mut ours, destination, &tags), Err(BadSector(bad)));
+            prop_assert!(shared[bad * size..][..size].iter().all(|&byte| byte == 0), "something reaches the other");
             let sector = &out[bad * size..][..size];
             let untouched = sector == &data[bad * size..][..size];
             prop_assert!(

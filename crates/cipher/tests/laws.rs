@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use underseal_cipher::{
-    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, build_with,
+    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, SharedDestination,
+    SharedSource, build_with,
 };
 
 /// Specifications with the key's length; the last field says that only 512-byte sectors go.
@@ -136,6 +137,16 @@ proptest! {
             prop_assert!(back == case.data, "{}", path.name());
             cipher.decrypt(case.first, (&mut in_place[..]).into());
             prop_assert!(in_place == case.data, "{}: in place", path.name());
+            let (mut shared, mut ours) = (case.data.clone(), vec![0; out.len()]);
+            // SAFETY: the vector stays, and nothing else uses it meanwhile.
+            let source = unsafe { SharedSource::new(shared.as_ptr(), shared.len()) };
+            cipher.seal_from(case.first, source, &mut ours, &mut []).unwrap();
+            prop_assert!(ours == out, "{}: out of shared memory", path.name());
+            shared.fill(0);
+            // SAFETY: as above.
+            let destination = unsafe { SharedDestination::new(shared.as_mut_ptr(), shared.len()) };
+            cipher.open_to(case.first, &mut ours, destination, &[]).unwrap();
+            prop_assert!(shared == case.data, "{}: into shared memory", path.name());
             let first = of_all.get_or_insert_with(|| out.clone());
             prop_assert!(*first == out, "{} differs from the first path", path.name());
         }

@@ -35,6 +35,8 @@ pub enum ErrorKind {
     Integrity,
     /// A thread or an engine that had the request failed.
     Worker,
+    /// The memory that a client shares is gone.
+    Memory,
 }
 
 underseal_error::error_type! {

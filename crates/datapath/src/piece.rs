@@ -6,6 +6,7 @@ use underseal_cipher::{BadSector, InOutBuf, SectorCipher};
 use underseal_device::{Channel, Immediate};
 use underseal_volume::{SegmentKind, Stored, Volume};
 
+use crate::shared::SharedView;
 use crate::slot::{Slot, SlotOperation, SlotStage};
 use crate::{Error, ErrorKind};
 
@@ -19,6 +20,10 @@ pub(crate) enum PieceKind {
     Zero,
     Error,
 }
+
+/// Bytes of a request that go through the same memory one after the other, which stays in the second-level cache, while the lower device
+/// takes and gives them at once and the client's are elsewhere.
+pub(crate) const CACHED: u64 = 128 << 10;
 
 /// A run of bytes in one segment, under the volume that its request has pinned.
 #[derive(Debug, Clone, Copy)]
@@ -41,13 +46,23 @@ pub(crate) struct Piece {
     pub(crate) tags: usize,
 }
 
-/// A sector that the cipher refuses: where it begins in the volume.
+/// Why a piece was not encrypted or decrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RefusedSector(pub(crate) u64);
+pub(crate) enum CryptoFailure {
+    /// The cipher refuses the sector that begins at this byte of the volume.
+    Refused(u64),
+    /// Shared bytes were gone before they were encrypted.
+    Lost,
+}
 
-impl From<RefusedSector> for Error {
-    fn from(RefusedSector(at): RefusedSector) -> Self {
-        Self::new(ErrorKind::Integrity, format!("the sector at byte {at} is not as it was written"))
+impl From<CryptoFailure> for Error {
+    fn from(failure: CryptoFailure) -> Self {
+        match failure {
+            CryptoFailure::Refused(at) => {
+                Self::new(ErrorKind::Integrity, format!("the sector at byte {at} is not as it was written"))
+            }
+            CryptoFailure::Lost => Self::new(ErrorKind::Memory, "the client's memory is gone"),
+        }
     }
 }
 
@@ -76,9 +91,19 @@ impl Piece {
                 };
                 Self::find(volume, slot.at, slot.end.min(slot.at + most), slot.at)
             }
+            _ if slot.is_cached() => {
+                Self::find(volume, slot.at, slot.end.min(slot.at + slot.most.min(CACHED)), slot.at)
+            }
             _ => Self::find(volume, slot.at, slot.end.min(slot.at.saturating_add(slot.most)), slot.start),
         };
         piece.map(|piece| if slot.tags.is_some() { piece.with_tags(volume) } else { piece })
+    }
+
+    /// The rest of a request that goes through the same memory in pieces, all of it that lies in the segment: the lower device does not
+    /// take the first of them at once.
+    pub(crate) fn with_rest(self, slot: &Slot, volume: &Volume) -> Self {
+        let end = slot.end.min(slot.at.saturating_add(slot.most));
+        Self::find(volume, self.at, end, self.at).unwrap_or(self)
     }
 
     /// The same of a volume that may keep tuples there.
@@ -108,6 +133,21 @@ impl Piece {
                 Self { place: PieceKind::Stored, device: *device, lower: lower + into, sector, ..here }
             }
         })
+    }
+
+    /// What it has behind a piece that begins where it does.
+    pub(crate) fn behind(self, first: &Self) -> Self {
+        let skip = first.len.min(self.len);
+        #[expect(clippy::cast_possible_truncation, reason = "as in `find`")]
+        let from = self.from + skip as usize;
+        Self {
+            lower: self.lower + skip,
+            sector: self.sector.wrapping_add(skip >> 9),
+            at: self.at + skip,
+            len: self.len - skip,
+            from,
+            ..self
+        }
     }
 
     /// Where it ends in the volume.
@@ -149,24 +189,101 @@ impl Piece {
         }
     }
 
-    /// Encrypts it in the request's memory, and makes its tuples.
+    /// Encrypts it in the request's memory, or from shared bytes to there, and makes its tuples.
     pub(crate) fn encrypt(
         &self,
         volume: &Volume,
+        shared: Option<&SharedView>,
         memory: &mut [u8],
         tags: &mut [u8],
-    ) -> Result<(), RefusedSector> {
-        self.seal(volume, memory, self.range(), &mut tags[..self.tags])
+    ) -> Result<(), CryptoFailure> {
+        let tags = &mut tags[..self.tags];
+        match shared {
+            None => self.seal(volume, memory, self.range(), tags),
+            Some(shared) => self.seal_from(volume, shared, memory, tags),
+        }
     }
 
-    /// Decrypts it in the request's memory, if its tuples fit.
+    /// Decrypts it in the request's memory, or from there to shared bytes, if its tuples fit.
     pub(crate) fn decrypt(
         &self,
         volume: &Volume,
+        shared: Option<&SharedView>,
         memory: &mut [u8],
         tags: &[u8],
-    ) -> Result<(), RefusedSector> {
-        self.open(volume, memory, self.range(), &tags[..self.tags])
+    ) -> Result<(), CryptoFailure> {
+        let tags = &tags[..self.tags];
+        match shared {
+            None => self.open(volume, memory, self.range(), tags),
+            Some(shared) => self.open_to(volume, shared, memory, tags),
+        }
+    }
+
+    /// Encrypts it from shared bytes. A sector that lies in two places of them is copied.
+    fn seal_from(
+        &self,
+        volume: &Volume,
+        shared: &SharedView,
+        memory: &mut [u8],
+        tags: &mut [u8],
+    ) -> Result<(), CryptoFailure> {
+        let Some(cipher) = self.cipher(volume) else { return Err(CryptoFailure::Refused(self.at)) };
+        let (base, from) = (shared.offset(self.at), self.from);
+        let (sector, tag) = (cipher.sector_size().bytes(), cipher.tag_size());
+        let (mut rest, mut tuples) = (&mut memory[self.range()], tags);
+        let mut done = 0;
+        while !rest.is_empty() {
+            let source = shared.bytes.source(base + done, rest.len());
+            let whole = source.map_or(0, |source| source.len() / sector * sector);
+            let len = whole.max(sector).min(rest.len());
+            let (now, later) = rest.split_at_mut(len);
+            let (its, others) = tuples.split_at_mut(len / sector * tag);
+            let first = self.sector(from + done);
+            let sealed = match source {
+                Some(source) if whole > 0 => cipher.seal_from(first, source.split_at(whole).0, now, its),
+                _ => {
+                    shared.bytes.copy_to(base + done, now);
+                    cipher.seal(first, InOutBuf::from(&mut *now), its)
+                }
+            };
+            sealed.map_err(|bad| self.refused(volume, from + done, bad))?;
+            (rest, tuples, done) = (later, others, done + len);
+        }
+        if shared.bytes.is_lost() { Err(CryptoFailure::Lost) } else { Ok(()) }
+    }
+
+    /// Decrypts it to shared bytes, as [`seal_from`](Self::seal_from).
+    fn open_to(
+        &self,
+        volume: &Volume,
+        shared: &SharedView,
+        memory: &mut [u8],
+        tags: &[u8],
+    ) -> Result<(), CryptoFailure> {
+        let Some(cipher) = self.cipher(volume) else { return Err(CryptoFailure::Refused(self.at)) };
+        let (base, from) = (shared.offset(self.at), self.from);
+        let (sector, tag) = (cipher.sector_size().bytes(), cipher.tag_size());
+        let (mut rest, mut tuples) = (&mut memory[self.range()], tags);
+        let mut done = 0;
+        while !rest.is_empty() {
+            let destination = shared.bytes.destination(base + done, rest.len());
+            let whole = destination.map_or(0, |destination| destination.len() / sector * sector);
+            let len = whole.max(sector).min(rest.len());
+            let (now, later) = rest.split_at_mut(len);
+            let (its, others) = tuples.split_at(len / sector * tag);
+            let first = self.sector(from + done);
+            let opened = match destination {
+                Some(destination) if whole > 0 => {
+                    cipher.open_to(first, now, destination.split_at(whole).0, its)
+                }
+                _ => cipher
+                    .open(first, InOutBuf::from(&mut *now), its)
+                    .map(|()| shared.bytes.copy_from(base + done, now)),
+            };
+            opened.map_err(|bad| self.refused(volume, from + done, bad))?;
+            (rest, tuples, done) = (later, others, done + len);
+        }
+        Ok(())
     }
 
     /// Encrypts a part of a piece without tuples, or with those of that part.
@@ -176,8 +293,8 @@ impl Piece {
         memory: &mut [u8],
         range: Range<usize>,
         tags: &mut [u8],
-    ) -> Result<(), RefusedSector> {
-        let Some(cipher) = self.cipher(volume) else { return Err(RefusedSector(self.at)) };
+    ) -> Result<(), CryptoFailure> {
+        let Some(cipher) = self.cipher(volume) else { return Err(CryptoFailure::Refused(self.at)) };
         let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
         cipher.seal(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
@@ -189,8 +306,8 @@ impl Piece {
         memory: &mut [u8],
         range: Range<usize>,
         tags: &[u8],
-    ) -> Result<(), RefusedSector> {
-        let Some(cipher) = self.cipher(volume) else { return Err(RefusedSector(self.at)) };
+    ) -> Result<(), CryptoFailure> {
+        let Some(cipher) = self.cipher(volume) else { return Err(CryptoFailure::Refused(self.at)) };
         let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
         cipher.open(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
@@ -201,9 +318,9 @@ impl Piece {
     }
 
     /// The cipher refuses a sector of those from `place` in the request's memory on.
-    fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> RefusedSector {
+    fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> CryptoFailure {
         let size = volume.segments()[self.segment].sector_size().bytes();
-        RefusedSector(self.at + (place - self.from + bad.0 * size) as u64)
+        CryptoFailure::Refused(self.at + (place - self.from + bad.0 * size) as u64)
     }
 
     /// Whether its bytes are stored as they are.

@@ -39,10 +39,10 @@ use self::jobs::Jobs;
 use self::order::WriteQueue;
 use crate::claims::WriteOrdering;
 use crate::control::VolumeSettings;
-use crate::piece::ZEROS;
+use crate::piece::{CryptoFailure, ZEROS};
 use crate::post::{QueueInbox, QueueMessage};
 use crate::slot::Slots;
-use crate::{Completion, Error, Mapping, Request, Result};
+use crate::{Completion, Error, Mapping, Request, Result, SharedBytes, SharedOwner};
 
 /// How large a queue is.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +87,8 @@ pub struct Queue {
     /// What a channel that was woken has finished.
     over: Vec<Finished>,
     arena: Arena,
+    /// Lists of shared bytes that are free.
+    spare_shared: Vec<SharedBytes>,
     slots: Slots,
     depth: u32,
     /// Requests in flight: parts do not count.
@@ -161,6 +163,7 @@ impl Queue {
             ring,
             over: Vec::new(),
             arena,
+            spare_shared: Vec::new(),
             slots: Slots::new(count),
             depth: options.depth,
             requests: 0,
@@ -195,13 +198,19 @@ impl Queue {
     pub fn submit(&mut self, tag: u64, request: Request) -> std::result::Result<(), Request> {
         self.refresh();
         if let Err(error) = self.check(&request) {
-            let buffer = if let Request::Write { data, .. } = request { Some(data) } else { None };
-            self.refuse(tag, error, buffer);
+            self.refuse(tag, error, request.into_buffer());
             return Ok(());
         }
         if self.is_full() {
             return Err(request);
         }
+        let request = match self.with_own_bytes(request) {
+            Ok(request) => request,
+            Err(data) => {
+                self.refuse(tag, CryptoFailure::Lost.into(), Some(data));
+                return Ok(());
+            }
+        };
         let slot = self.slot(tag, request)?;
         self.admit(slot);
         self.settle();
@@ -274,6 +283,13 @@ impl Queue {
     /// Memory for a write, or `None` when there is none of that size now.
     pub fn alloc(&mut self, len: usize) -> Option<Buffer> {
         self.arena.alloc(len)
+    }
+
+    /// A list for the bytes of a request that lie in memory of `owner`.
+    pub fn shared_bytes(&mut self, owner: Arc<dyn SharedOwner>) -> SharedBytes {
+        let mut bytes = self.spare_shared.pop().unwrap_or_else(SharedBytes::new);
+        bytes.set_owner(owner);
+        bytes
     }
 
     /// Takes memory back. What is not this queue's, or only a part of what it gave, is dropped.

@@ -2,7 +2,7 @@
 
 use underseal_device::Buffer;
 
-use crate::Result;
+use crate::{Result, SharedBytes};
 
 /// A request, in bytes of the volume. Offsets and lengths are multiples of [`Mapping::block`](crate::Mapping::block).
 #[derive(Debug)]
@@ -12,6 +12,10 @@ pub enum Request {
     Read { offset: u64, len: usize },
     /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it completes.
     Write { offset: u64, data: Buffer, durable: bool },
+    /// Read as many bytes as `into` has, to there.
+    ReadShared { offset: u64, into: SharedBytes },
+    /// Write the bytes of `from`; `data` is memory for what they are encrypted to, as long.
+    WriteShared { offset: u64, from: SharedBytes, data: Buffer, durable: bool },
     /// Everything acknowledged before is on stable storage when this completes.
     Flush,
     /// The bytes need not be kept. Does nothing where the volume does not allow discards.
@@ -28,7 +32,10 @@ impl Request {
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         match self {
             Self::Read { offset, len } => Some((*offset, *len as u64)),
-            Self::Write { offset, data, .. } => Some((*offset, data.len() as u64)),
+            Self::ReadShared { offset, into } => Some((*offset, into.len() as u64)),
+            Self::Write { offset, data, .. } | Self::WriteShared { offset, data, .. } => {
+                Some((*offset, data.len() as u64))
+            }
             Self::Flush => None,
             Self::Discard { offset, len, .. }
             | Self::WriteZeroes { offset, len, .. }
@@ -37,7 +44,31 @@ impl Request {
     }
 
     pub(crate) fn writes(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Discard { .. } | Self::WriteZeroes { .. })
+        match self {
+            Self::Write { .. }
+            | Self::WriteShared { .. }
+            | Self::Discard { .. }
+            | Self::WriteZeroes { .. } => true,
+            Self::Read { .. } | Self::ReadShared { .. } | Self::Flush | Self::Prefetch { .. } => false,
+        }
+    }
+
+    /// It moves bytes of the client's.
+    pub(crate) fn moves(&self) -> bool {
+        match self {
+            Self::Read { .. } | Self::ReadShared { .. } | Self::Write { .. } | Self::WriteShared { .. } => {
+                true
+            }
+            Self::Flush | Self::Discard { .. } | Self::WriteZeroes { .. } | Self::Prefetch { .. } => false,
+        }
+    }
+
+    /// The memory that it came with.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Write { data, .. } | Self::WriteShared { data, .. } => Some(data),
+            _ => None,
+        }
     }
 }
 
@@ -48,7 +79,7 @@ pub struct Completion {
     pub tag: u64,
     /// How it ended.
     pub result: Result<()>,
-    /// A read's plaintext, or a write's memory (scrambled by now). It goes back through
+    /// A read's plaintext, unless that went to shared bytes, or a write's memory (scrambled by now). It goes back through
     /// [`Queue::free`](crate::Queue::free). After a failed read its contents are not the volume's.
     pub buffer: Option<Buffer>,
 }

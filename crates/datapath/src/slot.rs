@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
-use crate::piece::{Piece, RefusedSector};
+use crate::piece::{CryptoFailure, Piece};
 use crate::post::LowerRequest;
+use crate::shared::SharedView;
 use crate::{Dispatch, Error, WriteOrder};
 
 /// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
@@ -35,6 +36,8 @@ pub(crate) struct Slot {
     pub(crate) spare: [Option<Buffer>; 2],
     /// Memory for tuples, where the volume keeps some: those of its piece are at the front. Whoever has the piece has it.
     pub(crate) tags: Option<Buffer>,
+    /// Where its plaintext comes from or goes to, if not its memory.
+    pub(crate) shared: Option<SharedView>,
     /// Who does its crypto.
     pub(crate) dispatch: Dispatch,
     pub(crate) order: WriteOrder,
@@ -64,7 +67,7 @@ pub(crate) enum SlotStage {
     /// A worker has it.
     Worker,
     /// The accelerator has copies: the next one begins at `next`, and so many are out.
-    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<RefusedSector> },
+    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<CryptoFailure> },
     /// Ciphertext waits for its turn to go down.
     Encrypted(Buffer),
     /// Zeros wait for their turn to be made and go down.
@@ -140,6 +143,7 @@ impl Slot {
             device: 0,
             spare: [None, None],
             tags: None,
+            shared: None,
             dispatch: Dispatch::Inline,
             order: WriteOrder::AsReady,
             lock: LockState::None,
@@ -148,6 +152,30 @@ impl Slot {
             arrived: now,
             since: now,
         }
+    }
+}
+
+impl Slot {
+    /// Copies a piece that was read, and decrypted elsewhere, to its shared bytes, if it has some.
+    pub(crate) fn bring(&self, piece: &Piece) {
+        if let (true, Some(shared), SlotStage::Ready(Some(buffer))) =
+            (self.op.reads(), self.direct(), &self.stage)
+        {
+            shared.bytes.copy_from(shared.offset(piece.at), &buffer[piece.range()]);
+        }
+    }
+
+    /// True if its pieces go through the same memory one after the other, as far as the lower device does them at once.
+    pub(crate) fn is_cached(&self) -> bool {
+        let in_turn = matches!(self.dispatch, Dispatch::Inline | Dispatch::Adaptive)
+            && self.order == WriteOrder::AsReady
+            && !self.op.is_durable();
+        in_turn && self.tags.is_none() && self.direct().is_some()
+    }
+
+    /// Its shared bytes, if its crypto goes there or comes from there: not where a read brings more than was asked for.
+    pub(crate) fn direct(&self) -> Option<&SharedView> {
+        self.shared.as_ref().filter(|_| !matches!(self.op, SlotOperation::Read { view: Some(_) }))
     }
 }
 

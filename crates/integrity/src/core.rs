@@ -176,6 +176,12 @@ impl Core {
             may_wait(lower)?;
         }
         let blocks = self.blocks(offset, data.len());
+        if let Some(journal) = self.journal.as_ref().filter(|_| !lower.may_wait())
+            && !journal.has_room(self.count(&blocks))
+        {
+            // Who makes room does the whole of it: tags would be made twice, and blocks with tags of the caller's put twice.
+            return Err(Stop::Blocked(0));
+        }
         let _claim = self.claim(lower, blocks.clone(), true)?;
         let mut own = Vec::new();
         let tags = match &self.hash {

@@ -90,45 +90,42 @@ impl TagMaker {
 
     /// The tags of the blocks in `data`, of which the first begins at `sector`, one after the other into `tags`.
     pub fn make(&self, sector: u64, data: &[u8], tags: &mut [u8]) {
-        let mut digest = [0; LARGEST];
-        for ((block, sector), tag) in self.blocks(sector, data).zip(tags.chunks_exact_mut(self.size)) {
-            self.digest(sector, block, &mut digest);
-            tag.copy_from_slice(&digest[..self.size]);
-        }
+        self.digest(sector, data, &mut |nth, digest| {
+            if let Some(tag) = tags.get_mut(nth * self.size..(nth + 1) * self.size) {
+                tag.copy_from_slice(&digest[..self.size]);
+            }
+        });
     }
 
     /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was discarded has none.
-    pub fn bad<'d>(
-        &'d self,
+    pub fn bad(
+        &self,
         sector: u64,
-        data: &'d [u8],
-        tags: &'d [u8],
+        data: &[u8],
+        tags: &[u8],
         discards: bool,
-    ) -> impl Iterator<Item = u64> + 'd {
+    ) -> impl Iterator<Item = u64> + use<> {
+        let mut bad = Vec::new();
+        self.digest(sector, data, &mut |nth, digest| {
+            let Some(tag) = tags.get(nth * self.size..(nth + 1) * self.size) else { return };
+            // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
+            let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
+            let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
+            if difference != 0 && !discarded() {
+                bad.push(sector + (nth * (self.block_size / 512)) as u64);
+            }
+        });
+        bad.into_iter()
+    }
+
+    /// Calls `each` with the number of each block in `data` and its digest, filled up with zeros.
+    fn digest(&self, sector: u64, data: &[u8], each: &mut dyn FnMut(usize, &[u8; LARGEST])) {
+        let salt = self.salt.as_ref().map_or(&[][..], |salt| salt);
         let mut digest = [0; LARGEST];
-        self.blocks(sector, data).zip(tags.chunks_exact(self.size)).filter_map(
-            move |((block, sector), tag)| {
-                self.digest(sector, block, &mut digest);
-                // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
-                let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
-                let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
-                (difference != 0 && !discarded()).then_some(sector)
-            },
-        )
-    }
-
-    fn blocks<'d>(&self, sector: u64, data: &'d [u8]) -> impl Iterator<Item = (&'d [u8], u64)> {
-        data.chunks_exact(self.block_size).zip((sector..).step_by(self.block_size / 512))
-    }
-
-    /// The digest, cut to the tag's size or filled up with zeros.
-    fn digest(&self, sector: u64, block: &[u8], digest: &mut [u8; LARGEST]) {
-        let sector = sector.to_le_bytes();
-        let out = &mut digest[..self.hash.size()];
-        match &self.salt {
-            Some(salt) => self.hash.digest(&[salt, &sector, block], out),
-            None => self.hash.digest(&[&sector, block], out),
-        }
+        self.hash.function.digest_blocks(salt, sector, data, self.block_size, &mut |nth, made| {
+            digest[..made.len()].copy_from_slice(made);
+            each(nth, &digest);
+        });
     }
 }
 

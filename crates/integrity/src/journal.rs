@@ -77,6 +77,11 @@ impl JournalFormat {
         self.crypt.as_ref().map_or(Ok(()), |crypt| crypt.encrypt(index, section))
     }
 
+    /// True if [`seal`](Self::seal) leaves the section readable: what it changes then is in no block of it.
+    pub(crate) fn seals_in_place(&self) -> bool {
+        self.crypt.is_none()
+    }
+
     /// True if section `index`, decrypted, has the right MAC, or the journal has none.
     pub fn is_authentic(&self, index: u32, section: &[u8]) -> bool {
         self.mac_of(index, section).is_none_or(|mac| self.geometry.section().has_mac_of(section, &mac))

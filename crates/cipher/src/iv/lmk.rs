@@ -12,7 +12,7 @@ use md5::block_api::compress;
 use zeroize::Zeroize;
 
 use super::{Treatment, sectors};
-use crate::kernel::{AesKey, CbcWithMd5, CryptDirection, Md5Batch, Md5Lanes};
+use crate::kernel::{AesKey, CbcWithMd5, Md5Batch, Md5Lanes};
 use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
@@ -167,7 +167,7 @@ impl<const W: usize> Treatment<W> for Lmk {
             ivs = beside.encrypt(key, &ivs, &hashed, batch);
             batch = next;
         }
-        key.cbc(CryptDirection::Encrypt, &ivs, batch);
+        key.cbc_encrypt(&ivs, batch);
         wipe_stack::<{ CbcWithMd5::SPILLED }>();
         rest
     }

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 
 use super::IN_FLIGHT;
 use super::schedule::RoundKey;
-use super::vector::Vector;
+use super::vector::{Vector, read_once};
 
 super::table::entry_points!(super::Blocks1, "avx,aes,pclmulqdq");
 
@@ -42,6 +42,11 @@ impl Vector for Blocks1 {
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self {
         Self(_mm_loadu_si128(at.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(at: *const u8) -> Self {
+        Self(read_once(at))
     }
 
     #[inline(always)]

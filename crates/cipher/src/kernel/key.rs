@@ -1,8 +1,11 @@
 //! A key made ready for one CPU path: the safe face of the kernels.
 
+use std::marker::PhantomData;
+
 use cipher::inout::InOutBuf;
 
 use super::CryptDirection;
+use super::fastest::{self, AesMode, DirectedFunctions};
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::schedule::{RoundKey, Schedule};
@@ -11,9 +14,9 @@ use super::table::{FunctionTable, Functions, SectorsFn};
 use super::{aesni, avx512, vaes256};
 use super::{beside, md5};
 use crate::iv::{IvGenerator, Plain64};
-use crate::sector::Run;
+use crate::sector::{Run, SectorSize};
 use crate::wipe::wipe_stack;
-use crate::{CpuPath, Locked, Result};
+use crate::{CpuPath, Locked, Result, SharedDestination, SharedSource};
 
 /// The most stack that a kernel uses; a test looks for what may be left.
 const SPILLED: usize = 1536;
@@ -27,7 +30,55 @@ pub(crate) struct AesKey {
     pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
     pub(super) functions: &'static Functions,
+    /// Those that sectors are encrypted and decrypted with.
+    directed: DirectedFunctions,
+    path: CpuPath,
+    bytes: usize,
     beside_md5: Option<CbcWithMd5>,
+}
+
+/// Where whole sectors are read and where they are written: the same bytes, or others. One of the two may be shared with another
+/// process.
+#[derive(Clone, Copy)]
+pub(crate) struct SectorBytes<'a> {
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    bytes: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> From<InOutBuf<'_, 'a, u8>> for SectorBytes<'a> {
+    fn from(data: InOutBuf<'_, 'a, u8>) -> Self {
+        let len = data.len();
+        let (src, dst) = data.into_raw();
+        Self { src, dst, len, bytes: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for SectorBytes<'a> {
+    fn from(data: &'a mut [u8]) -> Self {
+        InOutBuf::from(data).into()
+    }
+}
+
+impl<'a> SectorBytes<'a> {
+    /// Out of shared memory.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub(crate) fn from_shared(source: SharedSource<'a>, data: &'a mut [u8]) -> Self {
+        assert_eq!(source.len(), data.len(), "source and data differ in length");
+        Self { src: source.as_ptr(), dst: data.as_mut_ptr(), len: data.len(), bytes: PhantomData }
+    }
+
+    /// Into shared memory.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub(crate) fn to_shared(data: &'a [u8], destination: SharedDestination<'a>) -> Self {
+        assert_eq!(destination.len(), data.len(), "data and destination differ in length");
+        Self { src: data.as_ptr(), dst: destination.as_mut_ptr(), len: data.len(), bytes: PhantomData }
+    }
 }
 
 /// CBC of 32 sectors of 512 bytes while MD5 hashes others, for keys of one length.
@@ -108,7 +159,15 @@ impl AesKey {
         // SAFETY: `table` says that the processor has AES instructions.
         unsafe { schedule.expand(key) };
         wipe_stack::<SPILLED>();
-        Ok(Some(Self { schedule, functions: &table[nth], beside_md5: beside_md5(path, nth) }))
+        let functions = &table[nth];
+        Ok(Some(Self {
+            schedule,
+            functions,
+            directed: DirectedFunctions::of(path, functions),
+            path,
+            bytes: key.len(),
+            beside_md5: beside_md5(path, nth),
+        }))
     }
 
     /// Encrypts blocks on their own, in place.
@@ -150,36 +209,55 @@ impl AesKey {
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each tweak.
-    pub(crate) fn xts(&self, direction: CryptDirection, tweaks: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        let nth = usize::from(direction == CryptDirection::Decrypt);
-        match self.functions.xts_long {
-            Some((from, both)) if data.len() >= from => {
-                self.sectors(both[nth], direction, tweaks, data);
-                self.tidy::<SPILLED_AHEAD>();
-            }
-            _ => {
-                self.sectors(
-                    [self.functions.xts_encrypt, self.functions.xts_decrypt][nth],
-                    direction,
-                    tweaks,
-                    data,
-                );
-                self.tidy::<SPILLED>();
-            }
+    pub(crate) fn xts(&self, direction: CryptDirection, tweaks: &[[u8; 16]], data: SectorBytes<'_>) {
+        let functions = self.directed.get(direction);
+        let (both, reaches_far) = functions.xts(data.len);
+        self.sectors(both[usize::from(direction == CryptDirection::Decrypt)], direction, tweaks, data);
+        match (functions.spills, reaches_far) {
+            (true, true) => wipe_stack::<SPILLED_AHEAD>(),
+            (true, false) => wipe_stack::<SPILLED>(),
+            (false, _) => {}
         }
     }
 
-    /// Applies CBC to whole sectors.
+    /// Encrypts whole sectors with CBC.
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each IV.
-    pub(crate) fn cbc(&self, direction: CryptDirection, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+    pub(crate) fn cbc_encrypt(&self, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.cbc(CryptDirection::Encrypt, ivs, data.into());
+    }
+
+    /// Decrypts whole sectors with CBC, which may go to memory that another process has, too.
+    ///
+    /// # Panics
+    /// As [`Self::cbc_encrypt`].
+    pub(crate) fn cbc_decrypt(&self, ivs: &[[u8; 16]], data: SectorBytes<'_>) {
+        self.cbc(CryptDirection::Decrypt, ivs, data);
+    }
+
+    fn cbc(&self, direction: CryptDirection, ivs: &[[u8; 16]], data: SectorBytes<'_>) {
+        let functions = self.directed.get(direction);
         let run = match direction {
-            CryptDirection::Encrypt => self.functions.cbc_encrypt,
-            CryptDirection::Decrypt => self.functions.cbc_decrypt,
+            CryptDirection::Encrypt => functions.cbc_encrypt,
+            CryptDirection::Decrypt => functions.cbc_decrypt,
         };
         self.sectors(run, direction, ivs, data);
-        self.tidy::<SPILLED_BY_CBC>();
+        if functions.spills {
+            wipe_stack::<SPILLED_BY_CBC>();
+        }
+    }
+
+    /// The same key, for a mode of it on the paths that are fastest for that here, if its own is the processor's best.
+    pub(crate) fn for_mode(self, mode: AesMode, sector_size: SectorSize) -> Self {
+        let nth = [16, 24, 32].iter().position(|&n| n == self.bytes).unwrap_or(0);
+        let directed = fastest::fastest(mode, self.path, nth, sector_size.bytes(), table);
+        Self { directed: directed.unwrap_or(self.directed), ..self }
+    }
+
+    /// The paths that sectors are encrypted and decrypted on.
+    pub(crate) fn paths(&self) -> [CpuPath; 2] {
+        self.directed.0.map(|(path, _)| path)
     }
 
     /// What runs CBC beside MD5, where the path has it.
@@ -187,24 +265,18 @@ impl AesKey {
         self.beside_md5
     }
 
-    fn sectors(
-        &self,
-        run: SectorsFn,
-        direction: CryptDirection,
-        ivs: &[[u8; 16]],
-        data: InOutBuf<'_, '_, u8>,
-    ) {
+    fn sectors(&self, run: SectorsFn, direction: CryptDirection, ivs: &[[u8; 16]], data: SectorBytes<'_>) {
+        let SectorBytes { src, dst, len, .. } = data;
         if ivs.is_empty() {
             return;
         }
-        let bytes = data.len() / ivs.len();
-        assert!(bytes * ivs.len() == data.len() && bytes.is_multiple_of(512) && bytes > 0);
+        let bytes = len / ivs.len();
+        assert!(bytes * ivs.len() == len && bytes.is_multiple_of(512) && bytes > 0);
         let keys: *const RoundKey = match direction {
             CryptDirection::Encrypt => self.schedule.encrypt.as_ptr(),
             CryptDirection::Decrypt => self.schedule.decrypt.as_ptr(),
         };
-        let (src, dst) = data.into_raw();
-        // SAFETY: the processor has this path; the assertion above gives the shape; `InOutBuf` is one buffer or two
+        // SAFETY: the processor has this path; the assertion above gives the shape; `SectorBytes` are one buffer or two
         // apart, readable and writable.
         unsafe { run(keys, ivs.as_ptr().cast(), ivs.len(), bytes, src, dst) }
     }
@@ -251,8 +323,8 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::Key;
     use crate::wipe::{DEEP, left_on_the_stack};
-    use crate::{Key, SectorSize};
 
     /// All round keys, inverted, so that the list is not found itself.
     fn needles(key: &AesKey) -> Vec<[u8; 16]> {
@@ -279,10 +351,10 @@ mod tests {
         ("xts of a sector, decrypting", |key, ivs, data| {
             key.xts(CryptDirection::Decrypt, &ivs[..1], (&mut data[..4096]).into());
         }),
-        ("cbc, encrypting", |key, ivs, data| key.cbc(CryptDirection::Encrypt, &ivs[..], data.into())),
-        ("cbc, decrypting", |key, ivs, data| key.cbc(CryptDirection::Decrypt, &ivs[..], data.into())),
+        ("cbc, encrypting", |key, ivs, data| key.cbc_encrypt(&ivs[..], data.into())),
+        ("cbc, decrypting", |key, ivs, data| key.cbc_decrypt(&ivs[..], data.into())),
         ("cbc of few sectors", |key, ivs, data| {
-            key.cbc(CryptDirection::Encrypt, &ivs[..3], (&mut data[..3 * 512]).into());
+            key.cbc_encrypt(&ivs[..3], (&mut data[..3 * 512]).into());
         }),
         ("cbc beside md5", |key, _, data| {
             let Some(beside) = key.beside_md5() else { return };

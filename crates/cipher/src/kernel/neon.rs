@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 
 use super::IN_FLIGHT;
 use super::schedule::RoundKey;
-use super::vector::Vector;
+use super::vector::{Vector, read_once};
 
 super::table::entry_points!(super::Blocks1, "neon,aes");
 
@@ -72,6 +72,11 @@ impl Vector for Blocks1 {
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self {
         Self(vld1q_u8(at))
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(at: *const u8) -> Self {
+        Self(read_once(at))
     }
 
     #[inline(always)]

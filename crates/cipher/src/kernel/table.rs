@@ -45,6 +45,16 @@ pub(crate) struct Functions {
     pub(super) hctr2_stream: Hctr2StreamFn,
 }
 
+impl Functions {
+    /// XTS for calls of `len` bytes, encryption first, and whether it reaches further down the stack.
+    pub(super) fn xts(&self, len: usize) -> ([SectorsFn; 2], bool) {
+        match self.xts_long {
+            Some((from, both)) if len >= from => (both, true),
+            _ => ([self.xts_encrypt, self.xts_decrypt], false),
+        }
+    }
+}
+
 /// The functions for 10, 12 and 14 rounds.
 pub(super) type FunctionTable = [Functions; 3];
 

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use super::IN_FLIGHT;
 use super::aesni::Blocks1;
 use super::schedule::RoundKey;
-use super::vector::Vector;
+use super::vector::{Vector, read_once};
 
 super::table::entry_points!(super::Blocks2, "avx,avx2,bmi2,vaes,vpclmulqdq,aes,pclmulqdq");
 
@@ -25,6 +25,11 @@ impl Vector for Blocks2 {
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self {
         Self(_mm256_loadu_si256(at.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(at: *const u8) -> Self {
+        Self(read_once(at))
     }
 
     #[inline(always)]

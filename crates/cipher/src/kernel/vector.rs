@@ -3,6 +3,22 @@
 use super::schedule::RoundKey;
 use super::{Blocks1, IN_FLIGHT};
 
+/// A register's bytes at any alignment.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
+/// Reads a register, with a volatile load: the compiler does not read the bytes again instead of keeping them. No store needs the
+/// like: what a kernel stores it never reads back.
+///
+/// # Safety
+/// The register's bytes at `at` are readable.
+#[inline(always)]
+pub(super) unsafe fn read_once<T: Copy>(at: *const u8) -> T {
+    // SAFETY: the caller's promise; the type needs no alignment.
+    unsafe { at.cast::<Unaligned<T>>().read_volatile().0 }
+}
+
 /// A vector of [`Vector::BLOCKS`] AES blocks in one register.
 ///
 /// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point that they end
@@ -24,6 +40,8 @@ pub(super) trait Vector: Copy {
     const BYTES: usize = Self::BLOCKS * 16;
 
     unsafe fn load(at: *const u8) -> Self;
+    /// As `load`, of memory that another process may change meanwhile: read once, and nothing is taken for granted of it. As fast.
+    unsafe fn load_shared(at: *const u8) -> Self;
     /// Loads a round key.
     unsafe fn key(at: *const RoundKey) -> Self;
     unsafe fn store(self, at: *mut u8);

@@ -29,7 +29,7 @@ pub(super) const fn makes_tweaks_ahead_from<V: Vector, const R: usize>() -> usiz
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys of this direction; `bytes` is a positive
 /// multiple of 512; `tweaks` holds `sectors` blocks; `src` is readable and `dst` writable for all sectors, and they
-/// are the same or apart.
+/// are the same or apart. Another process may change what is at either meanwhile: blocks are read once.
 #[inline(always)]
 pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool, const LONG: bool>(
     keys: *const RoundKey,
@@ -114,7 +114,7 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>
         let mut x = [first; IN_FLIGHT];
         let mut k = 0;
         while k < IN_FLIGHT {
-            x[k] = V::load(src.add(k * V::BYTES)).xor3(t[k], first);
+            x[k] = V::load_shared(src.add(k * V::BYTES)).xor3(t[k], first);
             k += 1;
         }
         let mut whiten = *t;

@@ -7,7 +7,8 @@ use cipher::inout::InOutBuf;
 
 use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{AesKey, CryptDirection};
+use crate::kernel::{AesKey, SectorBytes};
+use crate::{CpuPath, SharedDestination};
 
 /// AES on the vector kernels.
 pub(crate) struct AesCbc {
@@ -16,11 +17,19 @@ pub(crate) struct AesCbc {
 
 impl ChainCipher<16> for AesCbc {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.cbc(CryptDirection::Encrypt, ivs, data);
+        self.data.cbc_encrypt(ivs, data);
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.cbc(CryptDirection::Decrypt, ivs, data);
+        self.data.cbc_decrypt(ivs, data.into());
+    }
+
+    fn decrypt_to(&self, ivs: &mut [[u8; 16]], data: &mut [u8], destination: SharedDestination<'_>) {
+        self.data.cbc_decrypt(ivs, SectorBytes::to_shared(data, destination));
+    }
+
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        Some(self.data.paths())
     }
 
     fn aes_cbc(&self) -> Option<&AesKey> {

@@ -1,12 +1,14 @@
 //! A whole request: runs of sectors, their IVs made together, one call of the mode for each run.
 
+use std::ops::Range;
+
 use cipher::inout::InOutBuf;
 
 use super::many_keys::RotatingModes;
 use super::{AnyMode, ChainCipher};
 use crate::iv::{IvGenerator, Treatment};
-use crate::sector::Run;
-use crate::{SectorCipher, SectorSize};
+use crate::sector::{Run, whole};
+use crate::{BadSector, CpuPath, SectorCipher, SectorSize, SharedDestination, SharedSource};
 
 /// How a request is cut into sectors, and how those are numbered.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,40 @@ impl SectorSplit {
             1 => self.runs::<W, 1>(run, data, apply),
             2..=FEW => self.runs::<W, FEW>(run, data, apply),
             _ => self.runs::<W, MANY>(run, data, apply),
+        }
+    }
+
+    /// Calls `apply` with the ranges of runs of a request of `len` bytes, and room for their IVs.
+    #[inline]
+    fn ranges<const W: usize>(
+        self,
+        first: u64,
+        len: usize,
+        apply: impl FnMut(Run, &mut [[u8; W]], Range<usize>),
+    ) {
+        let run = Run::new(first, self.size, self.large);
+        match len / self.size.bytes() {
+            0 => {}
+            1 => self.each_range::<W, 1>(run, len, apply),
+            2..=FEW => self.each_range::<W, FEW>(run, len, apply),
+            _ => self.each_range::<W, MANY>(run, len, apply),
+        }
+    }
+
+    #[inline]
+    fn each_range<const W: usize, const N: usize>(
+        self,
+        mut run: Run,
+        len: usize,
+        mut apply: impl FnMut(Run, &mut [[u8; W]], Range<usize>),
+    ) {
+        let bytes = self.size.bytes();
+        let mut ivs = [[0; W]; N];
+        for start in (0..len).step_by(N * bytes) {
+            let range = start..len.min(start + N * bytes);
+            let sectors = range.len() / bytes;
+            apply(run, &mut ivs[..sectors], range);
+            run = run.skip(sectors);
         }
     }
 
@@ -88,6 +124,46 @@ impl<M: ChainCipher<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Chai
 
     fn is_local(&self) -> bool {
         self.mode.is_local()
+    }
+
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        self.mode.cpu_paths()
+    }
+
+    fn seal_from(
+        &self,
+        first: u64,
+        source: SharedSource<'_>,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> Result<(), BadSector> {
+        whole(self.layout.size, data.len(), tags)?;
+        let mut rest = source;
+        self.layout.ranges(first, data.len(), |run, ivs, range| {
+            let source;
+            (source, rest) = rest.split_at(range.len());
+            self.iv.fill(run, ivs);
+            self.mode.encrypt_from(ivs, source, &mut data[range]);
+        });
+        Ok(())
+    }
+
+    fn open_to(
+        &self,
+        first: u64,
+        data: &mut [u8],
+        destination: SharedDestination<'_>,
+        tags: &[u8],
+    ) -> Result<(), BadSector> {
+        whole(self.layout.size, data.len(), tags)?;
+        let mut rest = destination;
+        self.layout.ranges(first, data.len(), |run, ivs, range| {
+            let destination;
+            (destination, rest) = rest.split_at(range.len());
+            self.iv.fill(run, ivs);
+            self.mode.decrypt_to(ivs, &mut data[range], destination);
+        });
+        Ok(())
     }
 }
 

@@ -7,7 +7,8 @@ use cipher::inout::InOutBuf;
 
 use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{AesKey, CryptDirection, double};
+use crate::kernel::{AesKey, CryptDirection, SectorBytes, double};
+use crate::{CpuPath, SharedDestination, SharedSource};
 
 /// AES on the vector kernels.
 pub(crate) struct AesXts {
@@ -17,11 +18,23 @@ pub(crate) struct AesXts {
 
 impl ChainCipher<16> for AesXts {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.xts(CryptDirection::Encrypt, ivs, data);
+        self.data.xts(CryptDirection::Encrypt, ivs, data.into());
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        self.data.xts(CryptDirection::Decrypt, ivs, data);
+        self.data.xts(CryptDirection::Decrypt, ivs, data.into());
+    }
+
+    fn encrypt_from(&self, ivs: &mut [[u8; 16]], source: SharedSource<'_>, data: &mut [u8]) {
+        self.data.xts(CryptDirection::Encrypt, ivs, SectorBytes::from_shared(source, data));
+    }
+
+    fn decrypt_to(&self, ivs: &mut [[u8; 16]], data: &mut [u8], destination: SharedDestination<'_>) {
+        self.data.xts(CryptDirection::Decrypt, ivs, SectorBytes::to_shared(data, destination));
+    }
+
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        Some(self.data.paths())
     }
 
     fn is_local(&self) -> bool {
@@ -45,6 +58,20 @@ impl<M: ChainCipher<16>, C: BlockCipher<16>> ChainCipher<16> for EncryptedTweaks
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.by.encrypt(ivs);
         self.mode.decrypt(ivs, data);
+    }
+
+    fn encrypt_from(&self, ivs: &mut [[u8; 16]], source: SharedSource<'_>, data: &mut [u8]) {
+        self.by.encrypt(ivs);
+        self.mode.encrypt_from(ivs, source, data);
+    }
+
+    fn decrypt_to(&self, ivs: &mut [[u8; 16]], data: &mut [u8], destination: SharedDestination<'_>) {
+        self.by.encrypt(ivs);
+        self.mode.decrypt_to(ivs, data, destination);
+    }
+
+    fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
+        self.mode.cpu_paths()
     }
 
     fn is_local(&self) -> bool {

@@ -6,7 +6,8 @@ mod plain;
 
 use proptest::prelude::*;
 use underseal_cipher::{
-    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, build_with,
+    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, SharedDestination,
+    SharedSource, build_with,
 };
 
 /// One request, and how its buffers lie.
@@ -23,7 +24,7 @@ struct Case {
 }
 
 impl Case {
-    fn cipher(&self, spec: &str, path: CpuPath) -> std::sync::Arc<dyn SectorCipher> {
+    fn cipher(&self, spec: &str, path: impl Into<Option<CpuPath>>) -> std::sync::Arc<dyn SectorCipher> {
         let spec: CipherSpec = spec.parse().unwrap();
         let key = Key::new(&self.key).unwrap();
         build_with(&BuildOptions {
@@ -32,7 +33,7 @@ impl Case {
             sector_size: self.size,
             iv_large_sectors: self.large,
             integrity: None,
-            cpu: Some(path),
+            cpu: path.into(),
         })
         .unwrap()
     }
@@ -58,6 +59,32 @@ impl Case {
         assert!(output[..at.start].iter().all(|&b| b == AROUND), "bytes before the output");
         assert!(output[at.end..].iter().all(|&b| b == AROUND), "bytes behind the output");
         output[at].to_vec()
+    }
+
+    /// Sends `data` through `seal_from` or `open_to`, whose shared memory is as this case's input or output, and checks that nothing
+    /// around it is touched.
+    fn shared(&self, data: &[u8], cipher: &dyn SectorCipher, encrypt: bool) -> Vec<u8> {
+        const AROUND: u8 = 0x5a;
+        let mut shared = vec![AROUND; data.len() + 256];
+        let start = shared.as_ptr().align_offset(64) + 64 + self.off.0;
+        let at = start..start + data.len();
+        let mut output = data.to_vec();
+        if encrypt {
+            shared[at.clone()].copy_from_slice(data);
+            output.fill(AROUND);
+            // SAFETY: the vector stays, and nothing else uses it meanwhile.
+            let source = unsafe { SharedSource::new(shared.as_ptr().add(start), data.len()) };
+            cipher.seal_from(self.first, source, &mut output, &mut []).unwrap();
+            assert_eq!(&shared[at.clone()], data, "the source is left as it was");
+        } else {
+            // SAFETY: as above.
+            let destination = unsafe { SharedDestination::new(shared.as_mut_ptr().add(start), data.len()) };
+            cipher.open_to(self.first, &mut output, destination, &[]).unwrap();
+            output.copy_from_slice(&shared[at.clone()]);
+        }
+        assert!(shared[..at.start].iter().all(|&b| b == AROUND), "bytes before the shared ones");
+        assert!(shared[at.end..].iter().all(|&b| b == AROUND), "bytes behind the shared ones");
+        output
     }
 
     /// le64(S), zero-padded, of each sector.
@@ -116,12 +143,33 @@ fn check(
 ) -> Result<(), TestCaseError> {
     let sectors = case.data.chunks(case.size.bytes());
     let want: Vec<u8> = sectors.zip(case.ivs()).flat_map(|(sector, iv)| expected(&iv, sector)).collect();
-    for path in paths() {
+    // The last one has the path of each direction that is fastest here.
+    for path in paths().map(Some).chain([None]) {
         let cipher = case.cipher(spec, path);
         let got = case.through(&case.data, |data| cipher.encrypt(case.first, data));
-        prop_assert!(got == want, "{} does not encrypt like the peer", path.name());
+        prop_assert!(
+            got == want,
+            "{} does not encrypt like the peer",
+            path.map_or("the choice", CpuPath::name)
+        );
         let back = case.through(&want, |data| cipher.decrypt(case.first, data));
-        prop_assert!(back == case.data, "{} does not decrypt like the peer", path.name());
+        prop_assert!(
+            back == case.data,
+            "{} does not decrypt like the peer",
+            path.map_or("the choice", CpuPath::name)
+        );
+        let shared = case.shared(&case.data, &*cipher, true);
+        prop_assert!(
+            shared == want,
+            "{} does not encrypt shared memory like the peer",
+            path.map_or("the choice", CpuPath::name)
+        );
+        let shared = case.shared(&want, &*cipher, false);
+        prop_assert!(
+            shared == case.data,
+            "{} does not decrypt to shared memory like the peer",
+            path.map_or("the choice", CpuPath::name)
+        );
     }
     Ok(())
 }
@@ -199,6 +247,8 @@ proptest! {
             prop_assert!(got == want, "{}", path.name());
             let back = case.through(&want, |data| cipher.decrypt(case.first, data));
             prop_assert!(back == case.data, "{}", path.name());
+            prop_assert!(case.shared(&case.data, &*cipher, true) == want, "{}: shared", path.name());
+            prop_assert!(case.shared(&want, &*cipher, false) == case.data, "{}: shared", path.name());
         }
     }
 

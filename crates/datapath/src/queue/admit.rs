@@ -7,6 +7,7 @@ use underseal_volume::Volume;
 
 use super::{Full, Queue};
 use crate::piece::ZEROS;
+use crate::shared::SharedView;
 use crate::slot::{RequestClass, Slot, SlotOperation};
 use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result};
 
@@ -20,8 +21,7 @@ impl Queue {
             let context = "zeros under a cipher must be encrypted: not faster than a write";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
-        let moves = matches!(request, Request::Read { .. } | Request::Write { .. });
-        if moves { self.check_length(len) } else { Ok(()) }
+        if request.moves() { self.check_length(len) } else { Ok(()) }
     }
 
     pub(super) fn check_length(&self, len: u64) -> Result<()> {
@@ -69,6 +69,23 @@ impl Queue {
         self.arena.alloc(usize::try_from(len.min(ZEROS)).ok()?)
     }
 
+    /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since they go into sectors that are read
+    /// first.
+    ///
+    /// # Errors
+    /// Gives the memory back when the shared bytes are gone.
+    pub(super) fn with_own_bytes(&self, request: Request) -> std::result::Result<Request, Buffer> {
+        match request {
+            Request::WriteShared { offset, from, mut data, durable }
+                if self.widen(offset..offset + data.len() as u64).1 > 0 =>
+            {
+                from.copy_to(0, &mut data);
+                if from.is_lost() { Err(data) } else { Ok(Request::Write { offset, data, durable }) }
+            }
+            request => Ok(request),
+        }
+    }
+
     /// What a request becomes, with all the memory that it will need.
     ///
     /// # Errors
@@ -90,30 +107,39 @@ impl Queue {
             }
         }
         let moves = match &request {
-            Request::Read { .. } | Request::Write { .. } => wide.end - wide.start,
+            _ if request.moves() => wide.end - wide.start,
             // Those of the sectors at its ends beside those of its memory.
             Request::WriteZeroes { .. } => {
                 len.min(ZEROS) + if partial { 2 * u64::from(self.mapping.sector()) } else { 0 }
             }
-            Request::Flush | Request::Discard { .. } | Request::Prefetch { .. } => 0,
+            _ => 0,
         };
         let Ok(tags) = self.tags(moves) else {
             spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
             return Err(request);
         };
+        let mut shared = None;
         let (op, then_flush, buffer, class) = match request {
-            Request::Read { len, .. } => {
+            Request::Read { .. } | Request::ReadShared { .. } => {
                 #[expect(clippy::cast_possible_truncation, reason = "reads are no longer than the memory")]
-                let (head, whole) = ((start - wide.start) as usize, (wide.end - wide.start) as usize);
+                let (head, whole, len) =
+                    ((start - wide.start) as usize, (wide.end - wide.start) as usize, len as usize);
                 range = wide;
                 let Some(buffer) = self.arena.alloc(whole) else {
                     tags.into_iter().for_each(|memory| self.arena.free(memory));
                     return Err(request);
                 };
+                if let Request::ReadShared { into: bytes, .. } = request {
+                    shared = Some(SharedView { bytes, base: start });
+                }
                 let view = (whole != len).then_some((head, len));
                 (SlotOperation::Read { view }, false, Some(buffer), RequestClass::Read)
             }
             Request::Write { data, durable, .. } => {
+                (SlotOperation::Write { durable }, false, Some(data), RequestClass::Write)
+            }
+            Request::WriteShared { from: bytes, data, durable, .. } => {
+                shared = Some(SharedView { bytes, base: start });
                 (SlotOperation::Write { durable }, false, Some(data), RequestClass::Write)
             }
             Request::Flush => (SlotOperation::Flush { device: 0 }, false, None, RequestClass::Flush),
@@ -140,7 +166,7 @@ impl Queue {
                 }
             },
         };
-        Ok(Slot { tag, then_flush, spare, tags, ..Slot::new(op, range, buffer, class, self.now) })
+        Ok(Slot { tag, then_flush, spare, tags, shared, ..Slot::new(op, range, buffer, class, self.now) })
     }
 
     /// Memory to read what a request covers in part: so many pieces of so many bytes.

@@ -9,7 +9,7 @@ mod straight;
 use underseal_device::{Buffer, Finished, Immediate, Io, Started};
 
 use super::{Full, Queue};
-use crate::piece::{Piece, PieceKind, ZEROS};
+use crate::piece::{CryptoFailure, Piece, PieceKind, ZEROS};
 use crate::slot::{RequestClass, Slot, SlotOperation, SlotStage};
 use crate::stats::nanos;
 use crate::{Completion, Error, ErrorKind, Result, WriteOrder};
@@ -93,6 +93,7 @@ impl Queue {
                 if let (true, SlotStage::Ready(Some(buffer))) = (op.reads(), &mut slot.stage) {
                     buffer[piece.range()].fill(0);
                 }
+                slot.bring(&piece);
                 return self.advance(index);
             }
             PieceKind::Error => return StepOutcome::Failed(piece.error()),
@@ -118,7 +119,7 @@ impl Queue {
                 buffer[piece.range()].fill(0);
                 self.zeros_left = self.zeros_left.saturating_sub(piece.len);
                 let tags = slot.tags.as_deref_mut().unwrap_or_default();
-                match piece.encrypt(volume, &mut buffer, tags) {
+                match piece.encrypt(volume, None, &mut buffer, tags) {
                     Ok(()) => self.write(index, buffer),
                     Err(refused) => self.fail(index, buffer, refused.into()),
                 }
@@ -173,7 +174,10 @@ impl Queue {
     }
 
     /// Starts what is left of a piece of which so many bytes have been read or written.
-    fn start_rest(&mut self, index: u32, buffer: Buffer, done: usize) -> StepOutcome {
+    fn start_rest(&mut self, index: u32, mut buffer: Buffer, done: usize) -> StepOutcome {
+        if let Err(failure) = self.take_rest(index, &mut buffer) {
+            return self.fail(index, buffer, failure.into());
+        }
         let slot = self.slots.get(index);
         let piece = slot.piece;
         let durable = slot.op.is_durable();
@@ -194,6 +198,23 @@ impl Queue {
             }
         };
         self.start(index, piece.device, io)
+    }
+
+    /// Makes one piece of what is left of a request in cached pieces, since the lower device does not take this one at once. The rest of a
+    /// write is encrypted.
+    fn take_rest(&mut self, index: u32, buffer: &mut [u8]) -> std::result::Result<(), CryptoFailure> {
+        let slot = self.slots.get(index);
+        if !slot.is_cached() || slot.piece.end() >= slot.end {
+            return Ok(());
+        }
+        let Some(volume) = self.epochs.volume(slot.epoch) else { return Ok(()) };
+        let whole = slot.piece.with_rest(slot, volume);
+        if !slot.op.reads() {
+            let rest = whole.behind(&slot.piece);
+            rest.encrypt(volume, slot.direct(), buffer, &mut [])?;
+        }
+        slot.piece = whole;
+        Ok(())
     }
 
     fn start(&mut self, index: u32, device: usize, io: Io) -> StepOutcome {
@@ -370,7 +391,7 @@ impl Queue {
             return self.part_over(part.parent, result);
         }
         self.unlock(index);
-        let Slot { tag, op, epoch, mut stage, spare, tags, start, end, class, arrived, .. } =
+        let Slot { tag, op, epoch, mut stage, spare, tags, shared, start, end, class, arrived, .. } =
             self.slots.take(index);
         self.epochs.unpin(epoch);
         let mut buffer = stage.take();
@@ -382,10 +403,14 @@ impl Queue {
             (SlotOperation::Read { view: Some((from, len)) }, Some(buffer)) => {
                 buffer.copy_within(from..from + len, 0);
                 buffer.truncate(len);
+                if let (Some(shared), Ok(())) = (&shared, &result) {
+                    shared.bytes.copy_from(0, buffer);
+                }
                 len as u64
             }
             _ => end - start,
         };
+        self.spare_shared.extend(shared.and_then(|shared| shared.bytes.reuse()));
         if class == RequestClass::Other
             && let Some(zeros) = buffer.take()
         {

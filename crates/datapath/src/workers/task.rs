@@ -6,8 +6,9 @@ use std::time::Instant;
 use underseal_device::{Buffer, Channel, Immediate};
 use underseal_volume::Volume;
 
-use crate::piece::{Piece, RefusedSector};
+use crate::piece::{CryptoFailure, Piece};
 use crate::post::{QueueInbox, QueueMessage};
+use crate::shared::SharedView;
 
 /// One call of the cipher, perhaps with the I/O before or after it.
 pub(crate) struct Task {
@@ -21,6 +22,8 @@ pub(crate) struct Task {
     pub(crate) piece: Piece,
     /// The request's memory.
     pub(crate) buffer: Buffer,
+    /// Where its plaintext comes from or goes to, if not its memory.
+    pub(crate) shared: Option<SharedView>,
     /// Its memory for tuples.
     pub(crate) tags: Option<Buffer>,
     /// Whose it is.
@@ -49,7 +52,7 @@ pub(crate) enum TaskOutcome {
     Blocked(usize),
     Failed(underseal_device::Error),
     /// The cipher refused a sector.
-    Broken(RefusedSector),
+    Broken(CryptoFailure),
     /// The worker panicked.
     Died,
 }
@@ -58,7 +61,8 @@ impl Task {
     /// Does it, in the calling thread.
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
         self.started = Instant::now();
-        let Self { work, volume, piece, buffer, tags, .. } = self;
+        let Self { work, volume, piece, buffer, tags, shared, .. } = self;
+        let shared = shared.as_ref();
         let tags = tags.as_deref_mut().unwrap_or_default();
         let channel = channels.get_mut(piece.device);
         // A worker without channels does the crypto only.
@@ -66,14 +70,14 @@ impl Task {
             (CryptoWork::Decrypt, _) => Ok(Immediate::Done),
             (CryptoWork::ReadAndDecrypt, None) => Ok(Immediate::Blocked(0)),
             (CryptoWork::ReadAndDecrypt, Some(channel)) => Ok(piece.read_now(&mut **channel, buffer, tags)),
-            (CryptoWork::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Immediate::Done),
-            (CryptoWork::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, tags).map(|()| {
+            (CryptoWork::Encrypt, _) => piece.encrypt(volume, shared, buffer, tags).map(|()| Immediate::Done),
+            (CryptoWork::EncryptAndWrite, channel) => piece.encrypt(volume, shared, buffer, tags).map(|()| {
                 channel.map_or(Immediate::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
             }),
         };
         let done = match (moved, work) {
             (Ok(Immediate::Done), CryptoWork::Decrypt | CryptoWork::ReadAndDecrypt) => {
-                piece.decrypt(volume, buffer, tags).map(|()| Immediate::Done)
+                piece.decrypt(volume, shared, buffer, tags).map(|()| Immediate::Done)
             }
             (moved, _) => moved,
         };

@@ -10,6 +10,7 @@ mod order;
 mod races;
 mod reencrypt;
 mod resize;
+mod shared;
 mod suspend;
 mod tags;
 #[path = "../toy/mod.rs"]

@@ -154,6 +154,10 @@ impl Controlled {
             mismatches: mapping
                 .may_mismatch()
                 .then_some(Mismatches { count: stats.mismatches, first: stats.mismatched }),
+            cpu_paths: mapping.volume().and_then(|volume| {
+                let mut stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
+                Some(stored.next()?.cipher.cpu_paths()?.map(|path| path.name().to_owned()))
+            }),
         }
     }
 

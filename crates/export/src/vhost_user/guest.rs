@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use underseal_datapath::{SharedBytes, SharedOwner};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
@@ -129,18 +130,38 @@ impl Region {
     }
 }
 
-/// Copies guest memory into `bytes`, which is as long.
+/// One ring's hold on guest memory, for its requests: their count of it is on a cache line of that ring.
+pub(super) struct HeldMemory(pub(super) Arc<Memory>);
+
+impl SharedOwner for HeldMemory {
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+}
+
+/// Adds the first `len` bytes of a request's data to the list of its bytes, which keeps `held`.
 ///
 /// # Errors
-/// `IoError` when it is not, or some of it is not there.
-pub fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
-    let mut rest = bytes;
-    for segment in from {
-        let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
-        ram.read_slice(now, segment.at).map_err(|_| Status::IoError)?;
-        rest = later;
+/// `IoError` when there are fewer, or some are not there.
+pub(super) fn share(
+    held: &HeldMemory,
+    data: &[Segment],
+    len: u32,
+    bytes: &mut SharedBytes,
+) -> Result<(), Status> {
+    let mut left = len;
+    for segment in data {
+        let count = segment.len.min(left);
+        let ram = held.0.ram();
+        let slices = ram.get_slices(segment.at, count as usize, Permissions::ReadWrite);
+        for slice in slices.map_err(|_| Status::IoError)? {
+            let slice = slice.map_err(|_| Status::IoError)?;
+            // SAFETY: the memory is mapped for as long as `held`, which the list keeps, and no reference points to guest memory.
+            unsafe { bytes.push(slice.ptr_guard_mut().as_ptr(), slice.len()) };
+        }
+        left -= count;
     }
-    if rest.is_empty() { Ok(()) } else { Err(Status::IoError) }
+    if left == 0 { Ok(()) } else { Err(Status::IoError) }
 }
 
 /// Copies as many of `bytes` into guest memory as there is room for.

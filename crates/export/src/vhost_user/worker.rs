@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kick --> Ring::take --parse--> Queue (Tickets remember where the answer goes) --> Ring::put, publish --> call
-//!            a write is copied out once, and encrypted there      a read is decrypted here, then copied in
+//!            a write is encrypted from guest memory to ours       a read is decrypted from our memory to the guest's
 //! ```
 //!
 //! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders.
@@ -26,7 +26,7 @@ use vm_memory::{Bytes, GuestAddress};
 use self::rest::Rest;
 use self::take::{Next, Stalled};
 use super::chain::{Malformed, Segment};
-use super::guest::{Memory, scatter};
+use super::guest::{HeldMemory, Memory};
 use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, SERIAL, Status};
 use super::ring::Ring;
@@ -66,6 +66,8 @@ pub(super) struct Worker {
     call: Option<Signal>,
     error: Option<Signal>,
     memory: Arc<Memory>,
+    /// The same, for requests.
+    held: Arc<HeldMemory>,
     ring: Ring,
     tracker: Option<Tracker>,
     /// Heads that were under way when the server before this one was killed; the next is last.
@@ -111,6 +113,7 @@ impl Worker {
             orders,
             call,
             error,
+            held: Arc::new(HeldMemory(memory.clone())),
             memory,
             ring,
             tracker,
@@ -186,6 +189,7 @@ impl Worker {
                 }
                 Order::Error(error) => self.error = error,
                 Order::Memory(memory, seen) => {
+                    self.held = Arc::new(HeldMemory(memory.clone()));
                     self.memory = memory;
                     let _ = seen.send(());
                 }
@@ -296,14 +300,12 @@ impl Door for Worker {
     fn answer(&mut self, completion: Completion) -> Result<(), Trouble> {
         let Completion { tag, result, buffer } = completion;
         let Some(ticket) = self.tickets.redeem(tag) else { return Ok(()) };
-        let mut how = match &result {
+        // What was read is in guest memory already.
+        let how = match &result {
             Ok(()) => Status::Ok,
             Err(failure) => self.status(failure),
         };
         if let Some(buffer) = buffer {
-            if how == Status::Ok && ticket.writable > 0 {
-                how = scatter(self.memory.ram(), &ticket.data, &buffer).err().unwrap_or(how);
-            }
             self.queue.free(buffer);
         }
         self.give_back(ticket, how)

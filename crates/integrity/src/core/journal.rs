@@ -22,7 +22,7 @@ mod copy_back;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use super::lock;
@@ -44,10 +44,10 @@ pub(super) struct Journal {
     state: Mutex<State>,
     /// Nobody fills a section any more that somebody waits for.
     filled: Condvar,
-    /// Held by who writes sections: memory for those that are written together, as they are on the disk.
+    /// Held by who writes sections: memory for those that are written together, where the disk has them encrypted.
     commits: Mutex<Vec<u8>>,
-    /// Held by who copies back: memory for a run, and for its tags.
-    copies: Mutex<(Vec<u8>, Vec<u8>)>,
+    /// Held by who copies back: memory for the tags of a run.
+    copies: Mutex<Vec<u8>>,
 }
 
 struct State {
@@ -86,7 +86,19 @@ struct Section {
     round: JournalRound,
     /// Numbers below are durable before it is written.
     after: u64,
+    /// As on the disk, but for encryption: filled, then sealed where the disk has it like that. Ends of the blocks' sectors are in the
+    /// entries, and may be in their places, too, once it was written.
     image: RwLock<Vec<u8>>,
+}
+
+impl Section {
+    fn image(&self) -> RwLockReadGuard<'_, Vec<u8>> {
+        self.image.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn image_mut(&self) -> RwLockWriteGuard<'_, Vec<u8>> {
+        self.image.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +161,7 @@ impl Journal {
         let Some(taken) = self.take(data.len() / size) else { return 0 };
         let count = taken.entries.len();
         {
-            let mut image = taken.section.image.write().unwrap_or_else(PoisonError::into_inner);
+            let mut image = taken.section.image_mut();
             let blocks = data.chunks_exact(size).zip(tags.chunks_exact(self.geometry.tag_size()));
             for ((entry, block), (data, tag)) in taken.entries.clone().zip(block..).zip(blocks) {
                 let sector = block * self.geometry.block_sectors();
@@ -166,6 +178,14 @@ impl Journal {
             self.filled.notify_all();
         }
         count
+    }
+
+    /// True when so many blocks find room at once, unless others take it first.
+    pub(super) fn has_room(&self, blocks: usize) -> bool {
+        let room = self.geometry.section().entries();
+        let state = self.state();
+        let begun = state.slots.back().filter(|last| !last.closed).map_or(0, |last| room - last.entries);
+        begun + (self.window - state.slots.len()) * room >= blocks
     }
 
     /// Up to `wanted` entries of one section.
@@ -196,7 +216,7 @@ impl Journal {
 
     /// Copies out what was found.
     pub(super) fn get(&self, found: &JournaledBlock, data: &mut [u8], tag: &mut [u8]) {
-        let image = found.section.image.read().unwrap_or_else(PoisonError::into_inner);
+        let image = found.section.image();
         let (shape, entry) = (self.geometry.section(), found.location.entry);
         shape.block(&image, entry, data);
         tag.copy_from_slice(shape.tag(&image, entry, tag.len()));
@@ -265,22 +285,7 @@ impl Journal {
             let together = rest.iter().take((TOGETHER / size).max(1));
             let (group, others) =
                 rest.split_at(together.take_while(|s| s.after <= is_durable).count().max(1));
-            memory.clear();
-            for section in group {
-                let start = memory.len();
-                memory.extend_from_slice(&section.image.read().unwrap_or_else(PoisonError::into_inner));
-                self.sections
-                    .seal(section.index, section.round, &mut memory[start..])
-                    .map_err(as_device_error)?;
-            }
-            let mut places = group.iter().map(|section| self.geometry.section_offset(section.index));
-            if alone {
-                places.try_for_each(|at| lower.write(Side::Meta, at, memory, true))?;
-            } else {
-                let parts: Vec<_> =
-                    places.zip((0..).step_by(size).map(|start| start..start + size)).collect();
-                lower.write_all(Side::Meta, &parts, memory)?;
-            }
+            self.write_sections(lower, group, memory, alone)?;
             next += group.len() as u64;
             self.state().written = next;
             rest = others;
@@ -292,6 +297,39 @@ impl Journal {
             self.state().durable = end;
         }
         Ok(())
+    }
+
+    /// Writes sections: from their images, unless the disk has them encrypted. `durable`: they are on the disk then.
+    fn write_sections(
+        &self,
+        lower: &mut dyn LowerDisks,
+        group: &[Arc<Section>],
+        memory: &mut Vec<u8>,
+        durable: bool,
+    ) -> StepResult {
+        let seal = |section: &Section, image: &mut [u8]| {
+            self.sections.seal(section.index, section.round, image).map_err(as_device_error)
+        };
+        let size = self.geometry.section().bytes();
+        let in_place = self.sections.seals_in_place();
+        memory.clear();
+        for section in group {
+            if in_place {
+                seal(section, &mut section.image_mut())?;
+            } else {
+                let start = memory.len();
+                memory.extend_from_slice(&section.image());
+                seal(section, &mut memory[start..])?;
+            }
+        }
+        let images: Vec<_> = group.iter().filter(|_| in_place).map(|section| section.image()).collect();
+        let images = images.iter().map(|image| &image[..]).chain(memory.chunks_exact(size));
+        let places = group.iter().map(|section| self.geometry.section_offset(section.index));
+        let parts: Vec<_> = places.zip(images).collect();
+        if durable {
+            return parts.into_iter().try_for_each(|(at, image)| lower.write(Side::Meta, at, image, true));
+        }
+        lower.write_all(Side::Meta, &parts)
     }
 
     /// The closed sections that are not written, in which nobody writes any more, and the number of the first.

@@ -1,7 +1,5 @@
 //! A thread's way to what lies below, and how a step of the core ends.
 
-use std::ops::Range;
-
 use underseal_device::Error;
 
 /// Which of the devices: they are one where there is no metadata device.
@@ -42,9 +40,9 @@ pub(crate) trait LowerDisks {
     /// Writes `data`; `durable`: it is on stable storage afterwards.
     fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> StepResult;
 
-    /// Writes parts of `bytes` to where they belong, in any order.
-    fn write_all(&mut self, to: Side, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> StepResult {
-        parts.iter().try_for_each(|(offset, part)| self.write(to, *offset, &bytes[part.clone()], false))
+    /// Writes parts to where they belong, in any order.
+    fn write_all(&mut self, to: Side, parts: &[(u64, &[u8])]) -> StepResult {
+        parts.iter().try_for_each(|(offset, part)| self.write(to, *offset, part, false))
     }
 
     /// What was written to the device is on stable storage.

@@ -123,7 +123,8 @@ impl TagCache {
                 }
                 last = Some(number);
             }
-            let written = lower.write_all(Side::Meta, &runs, &memory);
+            let parts: Vec<_> = runs.iter().map(|(at, run)| (*at, &memory[run.clone()])).collect();
+            let written = lower.write_all(Side::Meta, &parts);
             if written.is_err() {
                 let mut pages = self.pages();
                 marked.into_iter().for_each(|(number, page)| drop(pages.marked.insert(number, page)));

@@ -1,7 +1,6 @@
 //! Ways to the devices below: one that waits, one that does not, and one for opening.
 
 use std::io;
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -122,17 +121,16 @@ impl WaitingDevice {
         }
     }
 
-    fn write_all(&mut self, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> StepResult {
+    fn write_all(&mut self, parts: &[(u64, &[u8])]) -> StepResult {
         let mut failed = Ok(());
         // Those that were not done at once, with what is left of them.
-        let left = parts.iter().filter_map(|(offset, part)| {
-            let bytes = &bytes[part.clone()];
+        let left = parts.iter().filter_map(|&(offset, bytes)| {
             if failed.is_err() {
                 return None;
             }
-            match self.at_once.write_now(*offset, bytes) {
+            match self.at_once.write_now(offset, bytes) {
                 Immediate::Done => None,
-                Immediate::Blocked(_) => Some((*offset, bytes)),
+                Immediate::Blocked(_) => Some((offset, bytes)),
                 Immediate::Failed(e) => {
                     failed = Err(e.into());
                     None
@@ -176,8 +174,8 @@ impl LowerDisks for WaitingLower {
         self.side(to).write(offset, data, durable)
     }
 
-    fn write_all(&mut self, to: Side, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> StepResult {
-        self.side(to).write_all(parts, bytes)
+    fn write_all(&mut self, to: Side, parts: &[(u64, &[u8])]) -> StepResult {
+        self.side(to).write_all(parts)
     }
 
     fn flush(&mut self, of: Side) -> StepResult {

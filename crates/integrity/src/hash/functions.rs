@@ -4,9 +4,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use digest::{Digest, KeyInit, Mac};
+use underseal_cipher::BlockHmac;
 
-use super::bad_key;
-use crate::Result;
+use super::{LARGEST, bad_key};
+use crate::{Error, ErrorKind, Result};
 
 /// A hash or MAC that is ready to be used by any thread.
 pub(super) trait Function: Send + Sync {
@@ -14,6 +15,25 @@ pub(super) trait Function: Send + Sync {
 
     /// `out` is as long as [`Function::size`] says.
     fn digest(&self, parts: &[&[u8]], out: &mut [u8]);
+
+    /// Calls `each` with the number of each block of `size` bytes in `data`, and its result over the salt, le64(its first sector) and the
+    /// block.
+    fn digest_blocks(
+        &self,
+        salt: &[u8],
+        sector: u64,
+        data: &[u8],
+        size: usize,
+        each: &mut dyn FnMut(usize, &[u8]),
+    ) {
+        let mut out = [0; LARGEST];
+        let out = &mut out[..self.size()];
+        let sectors = (sector..).step_by(size / 512);
+        for ((nth, block), sector) in data.chunks_exact(size).enumerate().zip(sectors) {
+            self.digest(&[salt, &sector.to_le_bytes(), block], out);
+            each(nth, out);
+        }
+    }
 }
 
 /// Calls `$with!` with the type of the hash of this name, and with the kind of HMAC that it goes with.
@@ -75,7 +95,39 @@ pub(super) fn hmac(name: &str, key: &[u8]) -> Result<Option<Arc<dyn Function>>> 
             Some(keyed::<Over<$hash>>(name, key))
         }};
     }
-    by_name!(name, hmac).transpose()
+    let library = by_name!(name, hmac).transpose()?;
+    let Some(library) = library.as_ref().filter(|_| name == "sha256").cloned() else { return Ok(library) };
+    let no_memory =
+        |e| Error::new(ErrorKind::Memory, "no memory for the states of HMAC-SHA256").with_source(e);
+    let blocks = BlockHmac::new(key).map_err(no_memory)?;
+    Ok(Some(Arc::new(HmacSha256 { library, blocks })))
+}
+
+/// HMAC-SHA256, of many blocks in one call.
+struct HmacSha256 {
+    library: Arc<dyn Function>,
+    blocks: BlockHmac,
+}
+
+impl Function for HmacSha256 {
+    fn size(&self) -> usize {
+        self.library.size()
+    }
+
+    fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
+        self.library.digest(parts, out);
+    }
+
+    fn digest_blocks(
+        &self,
+        salt: &[u8],
+        sector: u64,
+        data: &[u8],
+        size: usize,
+        each: &mut dyn FnMut(usize, &[u8]),
+    ) {
+        self.blocks.sums(salt, sector, data, size, |nth, sum| each(nth, sum));
+    }
 }
 
 fn keyed<M: Mac + KeyInit + Clone + Send + Sync + 'static>(

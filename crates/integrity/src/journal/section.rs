@@ -1,5 +1,7 @@
 //! What stands where in a section of the journal that is decrypted.
 
+use std::ops::Range;
+
 use crate::SectionShape;
 use crate::geometry::{JOURNAL_SECTOR, MAC_PART, METADATA_SECTORS, SECTOR_BYTES};
 
@@ -50,6 +52,21 @@ impl SectionShape {
             sector[..JOURNAL_SECTOR].copy_from_slice(&section[from..from + JOURNAL_SECTOR]);
             sector[JOURNAL_SECTOR..].copy_from_slice(&section[last..last + 8]);
         }
+    }
+
+    /// Puts the ends of the sectors of entry `n` back, where commit ids were: the block is in one piece then, until the section is
+    /// sealed again.
+    pub(crate) fn restore(&self, section: &mut [u8], n: usize) {
+        let (entry, data) = (self.entry_at(n) + 8, self.data_at(n));
+        for i in 0..self.block_sectors {
+            let (last, to) = (entry + i * 8, data + i * SECTOR_BYTES + JOURNAL_SECTOR);
+            section.copy_within(last..last + 8, to);
+        }
+    }
+
+    /// The blocks of entries, one after the other, which were [restored](Self::restore).
+    pub(crate) fn restored<'s>(&self, section: &'s [u8], entries: Range<usize>) -> &'s [u8] {
+        &section[self.data_at(entries.start)..self.data_at(entries.end)]
     }
 
     /// Makes entry `n` one for `sector`, with its block and tag.

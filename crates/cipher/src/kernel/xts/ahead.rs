@@ -218,7 +218,7 @@ impl Group<'_> {
             let mut x = [first; N];
             let mut k = 0;
             while k < N {
-                x[k] = V::load(src.add(k * V::BYTES)).xor3(V::load(tweaks.add(k * V::BYTES)), first);
+                x[k] = V::load_shared(src.add(k * V::BYTES)).xor3(V::load(tweaks.add(k * V::BYTES)), first);
                 k += 1;
             }
             self.quarter::<V, R, ENCRYPT, N, M, 0>(&mut x, next);

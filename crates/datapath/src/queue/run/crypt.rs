@@ -6,7 +6,7 @@ use underseal_device::Buffer;
 
 use super::super::Queue;
 use super::{StepOutcome, no_key};
-use crate::piece::RefusedSector;
+use crate::piece::CryptoFailure;
 use crate::slot::{SlotOperation, SlotStage};
 use crate::stats::{CryptoSite, nanos};
 use crate::workers::{CryptoWork, Task, TaskOutcome};
@@ -49,7 +49,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
         let tags = slot.tags.as_deref().unwrap_or_default();
-        let decrypted = slot.piece.decrypt(volume, &mut buffer, tags);
+        let decrypted = slot.piece.decrypt(volume, slot.direct(), &mut buffer, tags);
         slot.stage = SlotStage::Ready(Some(buffer));
         self.crypto_over(index, CryptoSite::Inline);
         match decrypted {
@@ -79,7 +79,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
         let tags = slot.tags.as_deref_mut().unwrap_or_default();
-        if let Err(refused) = slot.piece.encrypt(volume, &mut buffer, tags) {
+        if let Err(refused) = slot.piece.encrypt(volume, slot.shared.as_ref(), &mut buffer, tags) {
             return self.fail(index, buffer, refused.into());
         }
         let in_line = slot.order == WriteOrder::Arrival;
@@ -127,6 +127,7 @@ impl Queue {
             volume: volume.clone(),
             piece: slot.piece,
             buffer,
+            shared: slot.direct().cloned(),
             tags: slot.tags.take(),
             home: self.post.clone(),
             given,
@@ -191,9 +192,9 @@ impl Queue {
     }
 
     /// The cipher refuses a sector: one that was read is counted.
-    pub(super) fn broken(&self, was_read: bool, refused: RefusedSector) -> Error {
-        if was_read {
-            self.post.stats.mismatches.add(refused.0);
+    pub(super) fn broken(&self, was_read: bool, refused: CryptoFailure) -> Error {
+        if let (true, CryptoFailure::Refused(at)) = (was_read, refused) {
+            self.post.stats.mismatches.add(at);
         }
         refused.into()
     }

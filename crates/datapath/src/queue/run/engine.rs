@@ -9,13 +9,20 @@ use super::super::Queue;
 use super::super::jobs::{FinishedJob, OfferOutcome, OfferedJob};
 use super::StepOutcome;
 use crate::engine::ReturnedJob;
+use crate::piece::CryptoFailure;
 use crate::slot::SlotStage;
 use crate::stats::{CryptoSite, nanos};
 
 impl Queue {
     /// Hands a piece to the engine.
-    pub(super) fn start_jobs(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
+    pub(super) fn start_jobs(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
+        if let (false, Some(shared)) = (slot.op.reads(), &slot.shared) {
+            shared.bytes.copy_to(shared.offset(slot.piece.at), &mut buffer[slot.piece.range()]);
+            if shared.bytes.is_lost() {
+                return self.fail(index, buffer, CryptoFailure::Lost.into());
+            }
+        }
         slot.since = self.now;
         slot.stage = SlotStage::Engine { buffer, next: slot.piece.range().start, out: 0, failed: None };
         self.jobs.line_up(index);
@@ -143,6 +150,7 @@ impl Queue {
             }
             None if reads => {
                 slot.stage = SlotStage::Ready(Some(buffer));
+                slot.bring(&slot.piece);
                 self.advance(index)
             }
             None => self.encrypted(index, buffer),

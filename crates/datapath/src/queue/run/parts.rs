@@ -59,6 +59,7 @@ impl Queue {
         }
         let slot = self.slots.get(index);
         let (op, dispatch) = (slot.op, slot.dispatch);
+        let shared = slot.direct().cloned();
         let Some(mut rest) = slot.stage.take() else { return self.complete(index, Err(kept())) };
         let mut tags = slot.tags.take();
         // The view is the parent's matter.
@@ -69,6 +70,7 @@ impl Queue {
             let buffer = std::mem::replace(&mut rest, after);
             let tuples = self.tuples(&mut tags, to - from);
             made[n] = self.part(index, op, *from..*to, (Some(buffer), tuples), dispatch);
+            self.slots.get(made[n]).shared.clone_from(&shared);
         }
         self.slots.get(index).tags = tags;
         self.spare_parts -= u32::try_from(used).unwrap_or(0);

@@ -105,8 +105,9 @@ impl Queue {
         let slot = self.slots.get(index);
         let came = matches!(slot.stage, SlotStage::Came(_));
         if !came {
-            let volume = self.epochs.volume(slot.epoch);
-            let Some(piece) = volume.and_then(|volume| Piece::next_of(slot, volume)) else { return false };
+            let Some(volume) = self.epochs.volume(slot.epoch) else { return false };
+            let Some(piece) = Piece::next_of(slot, volume) else { return false };
+            let piece = if slot.is_cached() { piece.with_rest(slot, volume) } else { piece };
             if piece.place != PieceKind::Stored {
                 return false;
             }

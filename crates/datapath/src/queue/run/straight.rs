@@ -57,7 +57,7 @@ impl Queue {
                 PieceKind::Error => return (at, Err(piece.error())),
             }
             let began = self.now;
-            if let Err(refused) = piece.encrypt(volume, data, tags) {
+            if let Err(refused) = piece.encrypt(volume, None, data, tags) {
                 return (at, Err(refused.into()));
             }
             self.now = Instant::now();

@@ -4,7 +4,7 @@ use underseal_datapath::Request as Job;
 
 use super::{Ticket, Trouble, Worker};
 use crate::vhost_user::chain::Malformed;
-use crate::vhost_user::guest::{gather, scatter};
+use crate::vhost_user::guest::{scatter, share};
 use crate::vhost_user::request::{Operation, Request, Status, parse};
 
 /// A request that was taken and has no place in the queue yet.
@@ -63,22 +63,20 @@ impl Worker {
         let Stalled { ticket, operation } = stalled;
         let durable = self.durable;
         let job = match operation {
-            Operation::Read { offset, len } => Job::Read { offset, len: len as usize },
-            Operation::Write { offset, len } => {
-                let Some(mut data) = self.queue.alloc(len as usize) else {
-                    return Ok(Err(Stalled { ticket, operation }));
-                };
-                // From here on the driver cannot change what is written.
-                if let Err(how) = gather(self.memory.ram(), &ticket.data, &mut data) {
-                    self.queue.free(data);
+            Operation::Read { offset, len } | Operation::Write { offset, len } => {
+                let mut bytes = self.queue.shared_bytes(self.held.clone());
+                if let Err(how) = share(&self.held, &ticket.data, len, &mut bytes) {
                     self.give_back(ticket, how)?;
                     return Ok(Ok(()));
                 }
-                if self.is_lost() {
-                    self.queue.free(data);
-                    return Err(Malformed::Lost.into());
+                if let Operation::Read { .. } = operation {
+                    Job::ReadShared { offset, into: bytes }
+                } else {
+                    let Some(data) = self.queue.alloc(len as usize) else {
+                        return Ok(Err(Stalled { ticket, operation }));
+                    };
+                    Job::WriteShared { offset, from: bytes, data, durable }
                 }
-                Job::Write { offset, data, durable }
             }
             Operation::Discard { offset, len } => Job::Discard { offset, len, durable },
             Operation::WriteZeroes { offset, len, punch } => {
@@ -88,7 +86,7 @@ impl Worker {
         };
         let tag = self.tickets.issue(ticket);
         if let Err(back) = self.queue.submit(tag, job) {
-            if let Job::Write { data, .. } = back {
+            if let Some(data) = back.into_buffer() {
                 self.queue.free(data);
             }
             let ticket = self.tickets.redeem(tag).expect("it was issued just now");

@@ -6,13 +6,11 @@ use std::sync::{Arc, PoisonError};
 use super::super::lock;
 use super::super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::super::tag_cache::TagCache;
-use super::{Journal, JournaledBlock};
+use super::{Journal, JournaledBlock, Location, Section};
 use crate::BlockLocation;
 
 /// Blocks whose places are looked up at a time.
 const BATCH: usize = 512;
-/// The most that is written to a place with one request, in bytes.
-const RUN: usize = 1 << 20;
 
 impl Journal {
     /// Sees to it that there is room, by copying back what is there if need be.
@@ -61,7 +59,7 @@ impl Journal {
         &self,
         lower: &mut dyn LowerDisks,
         tags: &TagCache,
-        memory: &mut (Vec<u8>, Vec<u8>),
+        memory: &mut Vec<u8>,
         close: bool,
     ) -> StepResult {
         self.commit(lower, &mut lock(&self.commits), close, true)?;
@@ -105,48 +103,61 @@ impl Journal {
         Ok(())
     }
 
-    /// Blocks that follow each other on the disk.
+    /// Blocks that follow each other on the disk and in their section.
     fn runs<'b>(&self, batch: &'b [JournaledBlock]) -> impl Iterator<Item = &'b [JournaledBlock]> {
-        let (size, spb, geometry) =
-            (self.geometry.block_size(), self.geometry.block_sectors(), self.geometry);
+        let (spb, geometry) = (self.geometry.block_sectors(), self.geometry);
         let mut rest = batch;
         std::iter::from_fn(move || {
-            let first = rest.first()?.block;
-            let most = (geometry.place(first * spb).sectors / spb).min((RUN / size) as u64);
-            let n = rest
-                .iter()
-                .zip(first..first.saturating_add(most))
-                .take_while(|(found, at)| found.block == *at);
-            let (run, others) = rest.split_at(n.count().max(1));
+            let JournaledBlock { block, location: Location { section, entry }, .. } = *rest.first()?;
+            let most = geometry.place(block * spb).sectors / spb;
+            let follows = |(found, nth): &(&JournaledBlock, u64)| {
+                let at = usize::try_from(*nth).unwrap_or(usize::MAX);
+                found.block == block + nth
+                    && found.location == Location { section, entry: entry.saturating_add(at) }
+            };
+            let n = rest.iter().zip(0..most).take_while(follows).count();
+            let (run, others) = rest.split_at(n.max(1));
             rest = others;
             Some(run)
         })
     }
 
-    /// Copies blocks to their places, all runs of them together.
+    /// Writes blocks to their places from where they are in their sections, all of them together.
     fn copy(
         &self,
         lower: &mut dyn LowerDisks,
         tags: &TagCache,
-        (data, made): &mut (Vec<u8>, Vec<u8>),
+        made: &mut Vec<u8>,
         batch: &[JournaledBlock],
     ) -> StepResult {
-        let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
-        data.resize(batch.len() * size, 0);
-        made.resize(batch.len() * tag_size, 0);
-        let blocks = data.chunks_exact_mut(size).zip(made.chunks_exact_mut(tag_size));
-        batch.iter().zip(blocks).for_each(|(found, (data, tag))| self.get(found, data, tag));
-        let (mut places, mut of_tags, mut next) = (Vec::new(), Vec::new(), 0);
+        let (shape, tag_size) = (self.geometry.section(), self.geometry.tag_size());
+        made.clear();
+        for found in batch {
+            shape.restore(&mut found.section.image_mut(), found.location.entry);
+        }
+        let mut sections: Vec<&Arc<Section>> = batch.iter().map(|found| &found.section).collect();
+        sections.sort_unstable_by_key(|section| Arc::as_ptr(section));
+        sections.dedup_by_key(|section| Arc::as_ptr(section));
+        let images: Vec<_> = sections.iter().map(|section| section.image()).collect();
+        let image = |of: &Arc<Section>| {
+            let nth = sections.binary_search_by_key(&Arc::as_ptr(of), |section| Arc::as_ptr(section));
+            nth.ok().and_then(|nth| images.get(nth))
+        };
+        let (mut parts, mut of_tags) = (Vec::new(), Vec::new());
         for run in self.runs(batch) {
-            let Some(first) = run.first() else { continue };
+            let Some((first, image)) = run.first().and_then(|first| Some((first, image(&first.section)?)))
+            else {
+                continue;
+            };
             let BlockLocation { data: at, tag, .. } =
                 self.geometry.place(first.block * self.geometry.block_sectors());
-            let end = next + run.len();
-            places.push((at, next * size..end * size));
-            of_tags.push((tag, next * tag_size..end * tag_size));
-            next = end;
+            let entries = first.location.entry..first.location.entry + run.len();
+            parts.push((at, shape.restored(image, entries.clone())));
+            let start = made.len();
+            entries.for_each(|entry| made.extend_from_slice(shape.tag(image, entry, tag_size)));
+            of_tags.push((tag, start..made.len()));
         }
-        lower.write_all(Side::Data, &places, data)?;
+        lower.write_all(Side::Data, &parts)?;
         of_tags.into_iter().try_for_each(|(at, range)| tags.write(lower, at, &made[range]))
     }
 }

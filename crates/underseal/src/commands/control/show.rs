@@ -70,6 +70,13 @@ pub(super) fn status(of: &Status) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  {what:<11}{}", printable(&value));
     }
+    if let Some([encryption, decryption]) = &of.cpu_paths {
+        let paths = match encryption == decryption {
+            true => encryption.clone(),
+            false => format!("{encryption} encrypting, {decryption} decrypting"),
+        };
+        let _ = writeln!(text, "  {:<11}{}", "CPU path", printable(&paths));
+    }
     if let Some(Waiting { on, for_ns }) = &of.waiting {
         let waiting = format!("{on}, for {}", duration(*for_ns));
         let _ = writeln!(text, "  {:<11}{}", "waits for", printable(&waiting));

@@ -171,6 +171,7 @@ pub(super) mod tests {
             dispatched: Default::default(),
             latency: underseal_export::control::status::Latencies { total, ..Default::default() },
             mismatches: None,
+            cpu_paths: None,
         }
     }
 

@@ -1,0 +1,163 @@
+//! Memory that another process reads and writes meanwhile: a virtual machine's.
+//!
+//! No reference points to it, since Rust takes what a reference points to for unchanged. Two types stand for it, and have no more
+//! than what a cipher needs: bytes are copied once, or a kernel reads or writes each block with one instruction. What the other
+//! process changes meanwhile changes bytes of its own: of each byte one value is read, and it is that value that is encrypted.
+//!
+//! ```text
+//!   seal_from   SharedSource --> data         encryption: plaintext is read where it lies, ciphertext is ours
+//!   open_to     data --> SharedDestination    decryption: ciphertext is ours, plaintext goes where it is wanted
+//! ```
+//!
+//! The other side is a `&mut [u8]`, which no shared memory overlaps by the contract of [`SharedSource::new`].
+//!
+//! | mode | out of shared memory, into it |
+//! | --- | --- |
+//! | XTS, CBC of AES on vector code | each block from where it lies to where it goes: a block is read once, and nothing is read back |
+//! | `cipher_null` | one copy |
+//! | Adiantum, HCTR2 | a copy first or last: a sector is read twice, and a hash of other bytes than those that are encrypted would give away their difference |
+//! | ciphertext stealing, LMK, TCW, Elephant, cascades | a copy: later steps read what earlier ones wrote |
+//! | with tags | a copy: the tag must be of the bytes that are written; a sector that fails its check must not be seen |
+//! | libraries' block ciphers | a copy: they take references |
+
+use std::marker::PhantomData;
+
+/// Bytes to be read, which another process may change at any moment.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedSource<'m> {
+    at: *const u8,
+    len: usize,
+    memory: PhantomData<&'m ()>,
+}
+
+/// Bytes to be written, which another process may read and change at any moment.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedDestination<'m> {
+    at: *mut u8,
+    len: usize,
+    memory: PhantomData<&'m ()>,
+}
+
+// SAFETY: a place in memory that is anyway shared; each access stands for itself.
+unsafe impl Send for SharedSource<'_> {}
+// SAFETY: as above.
+unsafe impl Send for SharedDestination<'_> {}
+
+impl<'m> SharedSource<'m> {
+    /// The `len` bytes at `at`.
+    ///
+    /// # Safety
+    /// The bytes are mapped and readable for `'m`, and no reference of this process points to them in that time.
+    pub unsafe fn new(at: *const u8, len: usize) -> Self {
+        Self { at, len, memory: PhantomData }
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `mid` bytes, and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "{mid} bytes of {}", self.len);
+        // SAFETY: `mid` is within the bytes, or their end.
+        let rest = unsafe { self.at.add(mid) };
+        (Self { len: mid, ..self }, Self { at: rest, len: self.len - mid, ..self })
+    }
+
+    /// Copies the bytes, once.
+    ///
+    /// # Panics
+    /// When `bytes` are not as many.
+    pub fn copy_to(self, bytes: &mut [u8]) {
+        assert_eq!(self.len, bytes.len(), "a copy of another length");
+        // SAFETY: as many bytes are readable there, and no reference points to them, so that these are others.
+        unsafe { self.at.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Where the bytes are.
+    pub(crate) fn as_ptr(self) -> *const u8 {
+        self.at
+    }
+}
+
+impl<'m> SharedDestination<'m> {
+    /// The `len` bytes at `at`.
+    ///
+    /// # Safety
+    /// As [`SharedSource::new`], and the bytes are writable.
+    pub unsafe fn new(at: *mut u8, len: usize) -> Self {
+        Self { at, len, memory: PhantomData }
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `mid` bytes, and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "{mid} bytes of {}", self.len);
+        // SAFETY: `mid` is within the bytes, or their end.
+        let rest = unsafe { self.at.add(mid) };
+        (Self { len: mid, ..self }, Self { at: rest, len: self.len - mid, ..self })
+    }
+
+    /// Overwrites the bytes.
+    ///
+    /// # Panics
+    /// When `bytes` are not as many.
+    pub fn copy_from(self, bytes: &[u8]) {
+        assert_eq!(self.len, bytes.len(), "a copy of another length");
+        // SAFETY: as many bytes are writable there, and no reference points to them, so that these are others.
+        unsafe { self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Where the bytes are.
+    pub(crate) fn as_mut_ptr(self) -> *mut u8 {
+        self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_copied_from_where_they_are_split() {
+        let mut memory = *b"0123456789";
+        let at = memory.as_mut_ptr();
+        // SAFETY: the array stays, and is not used meanwhile.
+        let (from, to) = unsafe { (SharedSource::new(at, 10), SharedDestination::new(at, 10)) };
+        let mut bytes = [0; 4];
+        from.split_at(3).1.split_at(4).0.copy_to(&mut bytes);
+        assert_eq!(&bytes, b"3456");
+        to.split_at(8).1.copy_from(b"xy");
+        assert!(from.split_at(10).1.is_empty());
+        assert_eq!(&memory, b"01234567xy");
+    }
+
+    #[test]
+    #[should_panic(expected = "11 bytes of 10")]
+    fn a_split_beyond_the_end_panics() {
+        let memory = [0; 10];
+        // SAFETY: the array stays, and is not used meanwhile.
+        let _ = unsafe { SharedSource::new(memory.as_ptr(), 10) }.split_at(11);
+    }
+}
