@@ -39,7 +39,11 @@ pub struct Mapping {
     guards: Guards,
     /// The volume's format fixes its size.
     fixed_size: bool,
+    busy_poll: Duration,
 }
+
+/// About what it costs to wake a thread whose processor sleeps.
+const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// What a range of the volume is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +94,7 @@ impl Mapping {
             shape,
             guards: Guards::default(),
             fixed_size: false,
+            busy_poll: BUSY_POLL,
         })
     }
 
@@ -137,6 +142,19 @@ impl Mapping {
     pub fn with_accelerator(mut self, engine: Arc<dyn Accelerator>) -> Self {
         self.engine = Some(engine);
         self
+    }
+
+    /// Lets the threads of its queues look for requests for so long at most before they sleep, where that pays. With
+    /// zero they never do.
+    #[must_use]
+    pub fn with_busy_poll(mut self, limit: Duration) -> Self {
+        self.busy_poll = limit;
+        self
+    }
+
+    /// See [`with_busy_poll`](Mapping::with_busy_poll).
+    pub fn busy_poll(&self) -> Duration {
+        self.busy_poll
     }
 
     /// Its size in bytes, as it is now.

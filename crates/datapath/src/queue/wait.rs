@@ -58,6 +58,22 @@ impl Queue {
         Ok(())
     }
 
+    /// Looks for what has come, as a thread does that would sleep otherwise. True when there is something to do.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn look(&mut self) -> io::Result<bool> {
+        let found = self.has_something_to_do();
+        self.ring.look()?;
+        self.reap();
+        Ok(found || !self.ready.is_empty() || !self.events.is_empty())
+    }
+
+    /// For how long its thread looks before it sleeps, at most.
+    pub fn busy_poll(&self) -> Duration {
+        self.mapping.busy_poll()
+    }
+
     /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue is a part of. Does what
     /// can be done, hands over what was started, and says how long the loop may wait for the queue's descriptor (poll(2)
     /// for reading; every other way to wait for one will do). After that comes [`poll`](Queue::poll), whatever ended the

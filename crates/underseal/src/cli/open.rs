@@ -60,10 +60,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
         help_heading = NBD)]
     pub(crate) max_connections: u16,
-    /// Look for a client's next request for so long before sleeping: a shorter way for lone requests, paid for with
-    /// processor time; a slow client is soon left alone
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=10_000),
-        help_heading = NBD)]
+    /// Look for the next request for so long before sleeping, while clients are quick and processors idle; 0 for never
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(crate) busy_poll: u32,
     /// Do not offer structured replies, nor block status: small reads cost libnbd's clients a third less
     #[arg(long, help_heading = NBD)]
