@@ -145,8 +145,7 @@ pub(crate) struct VhostUserArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = CONTROL)]
 pub(crate) struct ControlArgs {
-    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, engine, kernel, or a mixture (`underseal help
-    /// policy`); by default what the flags of the table or header ask for, else adaptive
+    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, kernel, or a mixture (`underseal help policy`); by default what the flags of the table or header ask for, else adaptive
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
     /// What `underseal list` and the commands beside it call the volume; by default the image's file name
