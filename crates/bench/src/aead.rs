@@ -10,6 +10,7 @@ use underseal_cipher::{
 use crate::Machine;
 use crate::limits::{AES_BYTES, aes_rounds, widths};
 use crate::measure::{Effort, Subject, interleaved};
+use crate::observer::Observer;
 use crate::report::{CipherRow, Report};
 
 /// A shape of work.
@@ -38,23 +39,27 @@ const SPECS: [(&str, usize, usize, usize); 9] = [
     ("capi:authenc(cmac(aes),xts(aes))-plain64", 80, 16, 24),
 ];
 
-/// Measures authenticated ciphers: each CPU path over whole requests, the chosen one a sector a call, AWS-LC a sector a call (a
+/// Measures authenticated ciphers, and tells the observer: each CPU path over whole requests, the chosen one a sector a call, AWS-LC a sector a call (a
 /// feature of the build), and bare AES rounds.
 ///
 /// # Errors
 /// As [`build_with`].
-pub fn aead(effort: Effort) -> Result<Report> {
+pub fn aead(effort: Effort, observer: &mut impl Observer) -> Result<()> {
     let mut buffer = vec![0x5a; 1 << 20];
-    let mut rows = Vec::new();
+    let mut report = Report { machine: Machine::this()?, rows: Vec::new(), scaling: Vec::new() };
     for (spec, key, beside, rounds) in SPECS {
         for (sector, request) in [(4096, 64 << 10), (512, 64 << 10), (4096, 4096), (4096, 1 << 20)] {
             for seal in [true, false] {
                 let group = Group { spec, key, beside, rounds, seal, sector, request };
-                rows.extend(measure(group, effort, &mut buffer)?);
+                if observer.is_stopped() {
+                    return Ok(());
+                }
+                report.rows.extend(measure(group, effort, &mut buffer)?);
+                observer.rows(&report);
             }
         }
     }
-    Ok(Report { machine: Machine::this()?, rows, scaling: Vec::new() })
+    Ok(())
 }
 
 fn key(bytes: usize) -> Result<Key> {

@@ -10,6 +10,7 @@ use underseal_cipher::{
 use crate::Machine;
 use crate::limits::{AES_BYTES, aes_rounds, read_xor_write, widths};
 use crate::measure::{Effort, Subject, interleaved, rate, sample};
+use crate::observer::Observer;
 use crate::peers::{PeerTask, SLACK, all};
 use crate::report::{CipherRow, Report, Scaling};
 
@@ -29,26 +30,29 @@ struct Group {
 }
 
 /// Measures AES-XTS and AES-CBC-ESSIV, and some other ciphers: each CPU path, the peers of this build, and their
-/// limits.
+/// limits. The observer is told.
 ///
 /// # Errors
 /// As [`build_with`].
-pub fn cipher(effort: Effort) -> Result<Report> {
-    let machine = Machine::this()?;
+pub fn cipher(effort: Effort, observer: &mut impl Observer) -> Result<()> {
+    let mut report = Report { machine: Machine::this()?, rows: Vec::new(), scaling: Vec::new() };
     let mut memory = vec![0x5au8; LARGEST + 8192];
     let start = memory.as_ptr().align_offset(4096);
     let buffer = &mut memory[start..start + LARGEST + SLACK];
-    let mut rows = Vec::new();
     for group in groups() {
-        rows.extend(measure(group, effort, buffer)?);
-    }
-    let mut scaling = Vec::new();
-    if machine.processors > 1 {
-        for request in [64 << 10, LARGEST] {
-            scaling.push(two_threads(request, effort)?);
+        if observer.is_stopped() {
+            return Ok(());
         }
+        report.rows.extend(measure(group, effort, buffer)?);
+        observer.rows(&report);
     }
-    Ok(Report { machine, rows, scaling })
+    if report.machine.processors > 1 {
+        for request in [64 << 10, LARGEST] {
+            report.scaling.push(two_threads(request, effort)?);
+        }
+        observer.rows(&report);
+    }
+    Ok(())
 }
 
 fn groups() -> Vec<Group> {

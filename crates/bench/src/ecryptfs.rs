@@ -15,6 +15,7 @@ use std::fmt;
 use serde::Serialize;
 use underseal_ecryptfs::Result;
 
+use crate::observer::Observer;
 use crate::{Effort, Machine};
 
 pub use bare::serve_bare_mount;
@@ -30,12 +31,14 @@ pub struct EcryptfsReport {
     pub crypto: Vec<CryptoRow>,
 }
 
-/// Measures eCryptfs's crypto alone.
+/// Measures eCryptfs's crypto alone, and tells the observer.
 ///
 /// # Errors
 /// When a cipher cannot be keyed.
-pub fn ecryptfs(effort: Effort) -> Result<EcryptfsReport> {
-    Ok(EcryptfsReport { machine: Machine::this()?, crypto: crypto::measure(effort)? })
+pub fn ecryptfs(effort: Effort, observer: &mut impl Observer) -> Result<EcryptfsReport> {
+    let mut report = EcryptfsReport { machine: Machine::this()?, crypto: Vec::new() };
+    crypto::measure(effort, &mut report, observer)?;
+    Ok(report)
 }
 
 impl fmt::Display for EcryptfsReport {

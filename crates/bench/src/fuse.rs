@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use memory::serve_fuse_memory;
@@ -36,20 +37,20 @@ pub struct FuseOptions {
     pub threads: u16,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
-pub fn fuse(options: &FuseOptions, mut progress: impl FnMut(&str)) -> Result<FuseReport, BenchError> {
+pub fn fuse(options: &FuseOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
+    let workloads = options.turns.wanted(fio::WORKLOADS)?;
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    progress("making and filling the images");
+    observer.progress("making and filling the images");
     let (servers, left_out) = servers::start(options)?;
     for server in &servers {
         fio::fill(server, options.size)?;
     }
-    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen =
-        interleaved(options.turns.rounds, &workloads, fio::FuseWorkload::name, &servers, progress, run)?;
-    Ok(report::report(machine, options.threads, &workloads, &servers, &seen, left_out))
+    let report =
+        |seen: &[_]| report::report(&machine, options.threads, &workloads, &servers, seen, &left_out);
+    interleaved(options.turns.rounds, &workloads, &servers, observer, run, report)
 }

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::{IntegrityReport, IntegrityRow};
@@ -30,22 +31,19 @@ pub struct IntegrityBenchOptions {
     pub size: u64,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
-pub fn integrity(
-    options: &IntegrityBenchOptions,
-    mut progress: impl FnMut(&str),
-) -> Result<IntegrityReport, BenchError> {
+pub fn integrity(options: &IntegrityBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
+    let loads = options.turns.wanted(fio::LOADS)?;
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    progress("making and filling the volumes");
+    observer.progress("making and filling the volumes");
     let volumes = volumes::start(options)?;
     for volume in &volumes {
         fio::fill(volume, options.size)?;
     }
-    let loads: Vec<_> = fio::LOADS.into_iter().filter(|load| options.turns.want(&load.name())).collect();
     let run = |volume: &_, load: &_| fio::run(volume, *load, options);
-    let seen = interleaved(options.turns.rounds, &loads, fio::IntegrityLoad::name, &volumes, progress, run)?;
-    Ok(report::report(machine, &loads, &volumes, &seen))
+    let report = |seen: &[_]| report::report(&machine, &loads, &volumes, seen);
+    interleaved(options.turns.rounds, &loads, &volumes, observer, run, report)
 }

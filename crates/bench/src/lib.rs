@@ -1,5 +1,7 @@
 //! What the code costs, beside what the processor could do and what others reach.
 //!
+//! Each tells an [`Observer`] of its rows as they are finished.
+//!
 //! ```text
 //!   cipher()                    rows: our CPU paths and the peers, each group beside its limits
 //!     +-- measure               interleaved medians: every subject in every round
@@ -29,6 +31,7 @@ mod limits;
 mod machine;
 mod measure;
 mod nbd;
+mod observer;
 mod peers;
 mod place;
 mod range;
@@ -52,6 +55,7 @@ pub use integrity::{IntegrityBenchOptions, IntegrityReport, IntegrityRow, integr
 pub use machine::Machine;
 pub use measure::{Effort, Subject, ThroughputSample, TimedCall, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, NbdWorkload, nbd, serve_memory};
+pub use observer::Observer;
 pub use range::Range;
 pub use rbd::{DriveOptions, DriveSubject, RbdOptions, RbdReport, drive_rbd, rbd};
 pub use reencrypt::{ReencryptOptions, ReencryptReport, reencrypt};

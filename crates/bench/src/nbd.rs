@@ -16,6 +16,7 @@ mod servers;
 use std::path::PathBuf;
 
 use crate::Machine;
+use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use fio::NbdWorkload;
@@ -68,20 +69,20 @@ pub struct NbdOptions {
     pub over_nbd: bool,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
-pub fn nbd(options: &NbdOptions, mut progress: impl FnMut(&str)) -> Result<NbdReport, NbdError> {
+pub fn nbd(options: &NbdOptions, observer: &mut impl Observer) -> Result<(), NbdError> {
     fio::check()?;
+    let workloads = options.turns.wanted(fio::WORKLOADS)?;
     let machine = Machine::this().map_err(|e| NbdError::because("this machine cannot be told", e))?;
-    progress("making and filling the images");
+    observer.progress("making and filling the images");
     let servers = servers::start(options)?;
     for server in &servers {
         fio::fill(server, options.size)?;
     }
-    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen = interleaved(options.turns.rounds, &workloads, NbdWorkload::name, &servers, progress, run)?;
-    Ok(report::report(machine, &workloads, &servers, &seen))
+    let report = |seen: &[_]| report::report(&machine, &workloads, &servers, seen);
+    interleaved(options.turns.rounds, &workloads, &servers, observer, run, report)
 }

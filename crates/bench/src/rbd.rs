@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::{InterleavedRounds, interleaved};
+use crate::observer::Observer;
+use crate::rounds::{BenchWorkload, InterleavedRounds, interleaved};
 
 pub use drive::{DriveOptions, DriveSubject, drive_rbd};
 pub use report::RbdReport;
@@ -58,7 +59,7 @@ const fn workload(writes: bool, kib: usize, depth: usize) -> Workload {
 const WORKLOADS: [Workload; 4] =
     [workload(false, 4, 32), workload(true, 4, 32), workload(false, 1024, 8), workload(true, 1024, 8)];
 
-impl Workload {
+impl BenchWorkload for Workload {
     /// `4k randread depth 32`
     fn name(&self) -> String {
         let (size, unit) =
@@ -76,19 +77,19 @@ struct Did {
     cpu_seconds: f64,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When Ceph's tool or the cluster is not there, or a client fails.
-pub fn rbd(options: &RbdOptions, mut progress: impl FnMut(&str)) -> Result<RbdReport, BenchError> {
+pub fn rbd(options: &RbdOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
+    let workloads = options.turns.wanted(WORKLOADS)?;
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    progress("making the images");
+    observer.progress("making the images");
     let images = images::Images::new(options)?;
-    let first = first::measure(options, &images, &mut progress)?;
-    progress("filling the images");
+    let first = first::measure(options, &images, observer)?;
+    observer.progress("filling the images");
     let clients = clients::start(&images)?;
-    let workloads: Vec<_> = WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |client: &clients::RbdClient, workload: &Workload| client.run(*workload, options.turns.runtime);
-    let seen = interleaved(options.turns.rounds, &workloads, Workload::name, &clients, progress, run)?;
-    Ok(report::report(machine, &workloads, &clients, &seen, first))
+    let report = |seen: &[_]| report::report(&machine, &workloads, &clients, seen, &first);
+    interleaved(options.turns.rounds, &workloads, &clients, observer, run, report)
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::place::cannot_make;
 use crate::{Machine, Range};
 
@@ -50,36 +51,42 @@ struct Row {
     times: Range,
 }
 
-/// Measures: the same cipher under a new key each time, by the whole program's time. `progress` hears what is being done.
+/// Measures: the same cipher under a new key each time, by the whole program's time. The
+/// observer is told.
 ///
 /// # Errors
 /// When cryptsetup is missing, or a program fails.
-pub fn reencrypt(options: &ReencryptOptions, progress: impl Fn(&str)) -> Result<ReencryptReport, BenchError> {
+pub fn reencrypt(options: &ReencryptOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
     let place = Place::new(options)?;
-    let mut rows = Vec::new();
+    let mut report = ReencryptReport { machine, size: options.size, rows: Vec::new() };
     for resilience in ["checksum", "journal"] {
         let [mut bare, mut ours, mut theirs] = [const { Vec::new() }; 3];
         for round in 0..options.rounds {
-            progress(&format!("{resilience}: round {} of {}", round + 1, options.rounds));
+            observer.progress(&format!("{resilience}: round {} of {}", round + 1, options.rounds));
             // None always follows the same one.
             for turn in 0..3 {
-                match (turn + round) % 3 {
-                    0 => bare.push(place.bare()?),
-                    1 => ours.push(run(place.ours(resilience))?),
-                    _ => theirs.push(run(place.theirs(resilience))?),
+                let (seen, took) = match (turn + round) % 3 {
+                    0 => (&mut bare, place.bare()),
+                    1 => (&mut ours, run(place.ours(resilience))),
+                    _ => (&mut theirs, run(place.theirs(resilience))),
+                };
+                if observer.is_stopped() {
+                    return Ok(());
                 }
+                seen.push(took?);
             }
         }
-        rows.push(Row {
+        report.rows.push(Row {
             resilience,
             times: Range::of_ratios(&theirs, &ours),
             bare_s: Range::of(bare),
             underseal_s: Range::of(ours),
             cryptsetup_s: Range::of(theirs),
         });
+        observer.rows(&report);
     }
-    Ok(ReencryptReport { machine, size: options.size, rows })
+    Ok(())
 }
 
 /// An image and its passphrase, which are gone when this is dropped.

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::UblkReport;
@@ -28,19 +29,19 @@ pub struct UblkOptions {
     pub devices: Vec<PathBuf>,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When there are too few RAM disks, a tool is missing, or a server or client fails.
-pub fn ublk(options: &UblkOptions, mut progress: impl FnMut(&str)) -> Result<UblkReport, BenchError> {
+pub fn ublk(options: &UblkOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
+    let workloads = options.turns.wanted(fio::WORKLOADS)?;
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    progress("making and filling the disks");
+    observer.progress("making and filling the disks");
     let disks = disks::start(options)?;
     for disk in &disks {
         fio::fill(disk)?;
     }
-    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |disk: &_, workload: &_| fio::run(disk, *workload, options.turns.runtime);
-    let seen = interleaved(options.turns.rounds, &workloads, fio::UblkWorkload::name, &disks, progress, run)?;
-    Ok(report::report(machine, &workloads, &disks, &seen))
+    let report = |seen: &[_]| report::report(&machine, &workloads, &disks, seen);
+    interleaved(options.turns.rounds, &workloads, &disks, observer, run, report)
 }

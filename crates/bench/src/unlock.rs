@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::{Machine, Range};
 
 /// How often a program's memory is looked at. It is told as the most that it had so far, so little is missed.
@@ -62,32 +63,35 @@ struct AnswerRow {
     ms: Range,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When cryptsetup is missing, or a program fails.
-pub fn unlock(options: &UnlockBenchOptions, progress: impl Fn(&str)) -> Result<UnlockReport, BenchError> {
+pub fn unlock(options: &UnlockBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
     let place = Place::new(options)?;
-    let mut unlocks = Vec::new();
+    let (memory_kib, passes) = (options.memory_kib, options.passes);
+    let mut report = UnlockReport { machine, memory_kib, passes, unlocks: Vec::new(), answers: Vec::new() };
     for lanes in [1, 2, 4] {
-        progress(&format!("{lanes} lanes"));
+        observer.progress(&format!("{lanes} lanes"));
         place.format(options, lanes)?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
-            let (our_turn, their_turn) = (place.ours(&["keyslot", "test"]), place.theirs());
-            // None always follows the other.
-            if round % 2 == 0 {
-                ours.push(run(our_turn)?);
-                theirs.push(run(their_turn)?);
-            } else {
-                theirs.push(run(their_turn)?);
-                ours.push(run(our_turn)?);
+            for turn in 0..2 {
+                // None always follows the other.
+                let (seen, ran) = match (turn + round) % 2 {
+                    0 => (&mut ours, run(place.ours(&["keyslot", "test"]))),
+                    _ => (&mut theirs, run(place.theirs())),
+                };
+                if observer.is_stopped() {
+                    return Ok(());
+                }
+                seen.push(ran?);
             }
         }
         let ms = |runs: &[Ran]| runs.iter().map(|ran| ran.took.as_secs_f64() * 1e3).collect::<Vec<_>>();
         let peak = |runs: &[Ran]| runs.iter().map(|ran| ran.peak_kib).max().unwrap_or(0);
-        unlocks.push(UnlockRow {
+        report.unlocks.push(UnlockRow {
             lanes,
             underseal_ms: Range::of(ms(&ours)),
             cryptsetup_ms: Range::of(ms(&theirs)),
@@ -95,9 +99,11 @@ pub fn unlock(options: &UnlockBenchOptions, progress: impl Fn(&str)) -> Result<U
             underseal_peak_kib: peak(&ours),
             cryptsetup_peak_kib: peak(&theirs),
         });
+        observer.rows(&report);
     }
-    let answers = answers(&place, options.rounds)?;
-    Ok(UnlockReport { machine, memory_kib: options.memory_kib, passes: options.passes, unlocks, answers })
+    report.answers = answers(&place, options.rounds)?;
+    observer.rows(&report);
+    Ok(())
 }
 
 fn answers(place: &Place, rounds: usize) -> Result<Vec<AnswerRow>, BenchError> {
@@ -230,8 +236,10 @@ impl fmt::Display for UnlockReport {
                 row.lanes
             )?;
         }
-        writeln!(f)?;
-        for row in &self.answers {
+        for (number, row) in self.answers.iter().enumerate() {
+            if number == 0 {
+                writeln!(f)?;
+            }
             writeln!(f, "{:<26} {:.1} ms (at most {:.1})", row.question, row.ms.median, row.ms.most)?;
         }
         Ok(())

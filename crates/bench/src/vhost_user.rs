@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use crate::Machine;
 use crate::fio::FioResult;
 use crate::nbd::NbdError as BenchError;
+use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::VhostUserReport;
@@ -31,32 +32,22 @@ pub struct VhostUserOptions {
     pub size: u64,
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or the driver fails.
-pub fn vhost_user(
-    options: &VhostUserOptions,
-    mut progress: impl FnMut(&str),
-) -> Result<VhostUserReport, BenchError> {
+pub fn vhost_user(options: &VhostUserOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
+    let workloads = options.turns.wanted(driver::WORKLOADS)?;
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    progress("making and filling the images");
+    observer.progress("making and filling the images");
     let servers = servers::start(options)?;
     let pinned = servers::pin_client();
     for server in &servers {
         driver::fill(server, options.size)?;
     }
-    let workloads: Vec<_> = driver::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| -> Result<FioResult, BenchError> {
         driver::run(server, *workload, options)
     };
-    let seen = interleaved(
-        options.turns.rounds,
-        &workloads,
-        driver::VhostUserWorkload::name,
-        &servers,
-        progress,
-        run,
-    )?;
-    Ok(report::report(machine, pinned, &workloads, &servers, &seen))
+    let report = |seen: &[_]| report::report(&machine, pinned, &workloads, &servers, seen);
+    interleaved(options.turns.rounds, &workloads, &servers, observer, run, report)
 }

@@ -363,6 +363,15 @@ impl Ring {
         self.enter(0, None)
     }
 
+    /// Gives the kernel what was pushed, and takes in what it has for this thread: some completions are made only when
+    /// the thread enters the kernel.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn look(&mut self) -> io::Result<()> {
+        self.enter(0, None)
+    }
+
     /// Gives the kernel what was pushed and waits until there is a completion.
     ///
     /// # Errors

@@ -4,22 +4,34 @@
 //!   turn:  orders --> take, take, take, .. --> poll --> answer, answer, .. --> hand over --> over? --> sleep in the ring
 //!             no more than a turn holds;         only if what follows           what is done, at the latest
 //!             ready answers in between           does not end in a wait         when it is due
+//!   sleep: [look, look, ..] --> in the ring
+//!             while that pays: lookout
 //! ```
 //!
 //! - Orders are looked for every turn, and a turn ends after so many requests, or with the one that brings it to so many
 //!   bytes: a client that never rests keeps its own queue busy, and nothing else.
 //! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for requests that come after.
 //! - What was started is in the kernel's hands before the thread sleeps or goes round again.
-//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked.
+//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked. Where
+//!   requests have come soon, it looks for some time first.
 //! - A door ends when it says that it is over and its client has what it was owed.
 
+mod lookout;
+
+use std::hint::spin_loop;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use underseal_datapath::{Completion, Queue};
 
+use self::lookout::Lookout;
+
 /// What has come is handed to the lower device after so many bytes at the latest.
 const HAND_OVER: usize = 128 << 10;
+
+/// Half a microsecond or so.
+const PAUSE: u32 = 32;
 
 /// Requests of one turn.
 const TURN: usize = 256;
@@ -51,6 +63,9 @@ pub(crate) trait Door {
     /// Why it ends before its time.
     type Error: From<io::Error>;
 
+    /// [`look`](Self::look) sees requests. Otherwise they come through the ring only.
+    const LOOKS: bool = false;
+
     /// Its queue.
     fn queue(&mut self) -> &mut Queue;
 
@@ -78,6 +93,11 @@ pub(crate) trait Door {
         Ok(true)
     }
 
+    /// Whether a request is there to [`take`](Self::take), at the least cost.
+    fn look(&mut self) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
+
     /// Sees to it that the ring wakes this thread. True when there is something to do already.
     fn listen(&mut self, wake: Wake) -> Result<bool, Self::Error>;
 
@@ -102,6 +122,7 @@ enum Pace {
 /// # Errors
 /// The door's own, and what the ring says.
 pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
+    let mut lookouts = Lookouts::new(door.queue().busy_poll());
     loop {
         door.begin_turn()?;
         let pace = take_requests(door)?;
@@ -120,7 +141,7 @@ pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
             Pace::Stalled if shown && door.queue().in_flight() == 0 => {}
             // The client has made room just now: then nothing would wake this thread for the answers that are left.
             _ if shown && !all => {}
-            _ => sleep(door, Wake { requests: pace == Pace::Drained, room: !shown })?,
+            _ => sleep(door, &mut lookouts, Wake { requests: pace == Pace::Drained, room: !shown })?,
         }
     }
 }
@@ -156,17 +177,64 @@ fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
     Ok(true)
 }
 
+/// What a thread has learnt from its waits: for its client alone, and for the lower device as well.
+pub(crate) struct Lookouts([Lookout; 2]);
+
+impl Lookouts {
+    /// Looks for `limit` at most.
+    pub(crate) fn new(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self([Lookout::new(limit, now), Lookout::new(limit, now)])
+    }
+}
+
 /// Sleeps, unless something has changed what there is to do: while the thread was at work, or just now.
 ///
 /// # Errors
 /// The door's own, and what the ring says.
-pub(crate) fn sleep<D: Door>(door: &mut D, wake: Wake) -> Result<(), D::Error> {
-    if door.hear()? || door.listen(wake)? {
-        door.queue().woken();
-        return Ok(door.queue().poll()?);
+pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) -> Result<(), D::Error> {
+    if door.hear()? {
+        return come_back(door);
+    }
+    let below = door.queue().in_flight() > 0;
+    let lookout = &mut lookouts.0[usize::from(below)];
+    let looks = lookout.begins(Instant::now());
+    // Before the client is asked to wake this thread, which costs it something.
+    if looks && D::LOOKS && look(door, lookout, wake, below)? {
+        return come_back(door);
+    }
+    if door.listen(wake)? {
+        return come_back(door);
+    }
+    if looks && !D::LOOKS && look(door, lookout, wake, true)? {
+        return come_back(door);
     }
     door.queue().wait()?;
+    lookout.ends(Instant::now());
     door.hear().map(drop)
+}
+
+/// There is something to do without a wait.
+fn come_back<D: Door>(door: &mut D) -> Result<(), D::Error> {
+    door.queue().woken();
+    door.queue().poll()?;
+    door.hear().map(drop)
+}
+
+/// Looks for requests, and for what the ring has. Whether there was something.
+fn look<D: Door>(door: &mut D, lookout: &mut Lookout, wake: Wake, in_ring: bool) -> Result<bool, D::Error> {
+    let for_requests = D::LOOKS && wake.requests;
+    loop {
+        if for_requests && door.look()? || in_ring && door.queue().look()? {
+            lookout.ends(Instant::now());
+            return Ok(true);
+        }
+        // A moment between two looks, so that the client finds free what both use.
+        (0..PAUSE).for_each(|_| spin_loop());
+        if !lookout.goes_on(Instant::now()) {
+            return Ok(false);
+        }
+    }
 }
 
 /// Puts a descriptor into the ring, unless it is there.

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,8 +25,31 @@ impl Place {
     }
 
     fn run(&self, args: &[&str]) -> Ran {
+        Ran(self.command(args).output().unwrap())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_underseal-lab"));
-        Ran(command.args(args).current_dir(self.0.path()).stdin(Stdio::null()).output().unwrap())
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a measurement, and ends it by a signal once `rows.json` has rows: what it ended with.
+    fn interrupt(&self, args: &[&str]) -> Ran {
+        let mut command = self.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.path("rows.json").exists() {
+            assert!(Instant::now() < deadline, "no rows within a minute");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        Ran(child.wait_with_output().unwrap())
+    }
+
+    fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&self.read(name)).unwrap()
     }
 }
 
@@ -119,6 +144,37 @@ fn results_go_where_they_are_wanted() {
 }
 
 #[test]
+fn a_benchmark_that_is_interrupted_keeps_its_rows() {
+    let place = Place::new();
+    let ended = place.interrupt(&["bench", "cipher", "--quick", "--json=rows.json"]);
+    let text = String::from_utf8(ended.0.stdout.clone()).unwrap();
+    ended.fails(130, "interrupted");
+    let rows = place.json("rows.json");
+    assert_eq!((&rows["json_version"], &rows["complete"]), (&Value::from(1), &Value::from(false)));
+    assert!(rows["machine"]["processors"].as_u64().unwrap() > 0);
+    let rows = rows["rows"].as_array().unwrap();
+    let shown = text.lines().filter(|line| line.starts_with("  underseal ")).count();
+    let ours = rows.iter().filter(|row| row["subject"].as_str().unwrap().starts_with("underseal "));
+    assert_eq!(ours.count(), shown, "the text has the rows of the file: {text}");
+    assert!(shown > 0 && shown < 100, "it was not over: {shown}");
+}
+
+#[test]
+fn a_benchmark_shows_each_row_once() {
+    let place = Place::new();
+    let text = place.run(&["bench", "ecryptfs", "--quick", "--json=rows.json"]).succeeds();
+    let rows = place.json("rows.json");
+    assert_eq!(rows["complete"], true);
+    let crypto = rows["crypto"]["crypto"].as_array().unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains(" GB/s ")).count(), crypto.len());
+    assert_eq!(text.matches("crypto alone").count(), 1, "{text}");
+    assert!(!place.path("rows.json.new").exists());
+    let json = place.run(&["bench", "ecryptfs", "--quick", "--json"]).succeeds();
+    let on_stdout: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(on_stdout["crypto"]["crypto"].as_array().unwrap().len(), crypto.len());
+}
+
+#[test]
 fn what_cannot_be_done_is_told() {
     let place = Place::new();
     place.run(&["run", "alchemy"]).fails(2, "no experiment \"alchemy\"");
@@ -132,6 +188,9 @@ fn what_cannot_be_done_is_told() {
     let (nothing, folder) = (path("nothing"), path(""));
     let args = ["bench", "nbd", "--underseal", &nothing, "--size", "8M", "--directory", &folder];
     place.run(&args).fails(1, "nothing");
+    let args = ["bench", "fuse", "--underseal", &nothing, "--only", "alchemy", "--directory", &folder];
+    place.run(&args).fails(1, "no workload has \"alchemy\" in its name");
+    place.run(&["bench", "cipher", "--quick", "--json=file/rows.json"]).fails(1, "file/rows.json");
 }
 
 #[test]

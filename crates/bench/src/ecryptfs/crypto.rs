@@ -4,7 +4,9 @@ use serde::Serialize;
 use underseal_cipher::CpuPath;
 use underseal_ecryptfs::{Cipher, Contents, EXTENT, FileKey, Result};
 
+use super::EcryptfsReport;
 use crate::measure::{Effort, Subject, ThroughputSample, interleaved};
+use crate::observer::Observer;
 
 /// One subject over one shape of work.
 #[derive(Debug, Clone, Serialize)]
@@ -28,11 +30,14 @@ pub struct CryptoRow {
 /// The largest request.
 const LARGEST: usize = 1 << 20;
 
-pub(super) fn measure(effort: Effort) -> Result<Vec<CryptoRow>> {
+pub(super) fn measure(
+    effort: Effort,
+    report: &mut EcryptfsReport,
+    observer: &mut impl Observer,
+) -> Result<()> {
     let mut memory = vec![0x5au8; LARGEST + EXTENT];
     let start = memory.as_ptr().align_offset(EXTENT);
     let buffer = &mut memory[start..start + LARGEST];
-    let mut rows = Vec::new();
     for (name, key_bytes, requests) in [
         ("aes", 16, &[EXTENT, 16 << 10, 32 << 10, 128 << 10, LARGEST][..]),
         ("aes", 32, &[128 << 10]),
@@ -41,11 +46,16 @@ pub(super) fn measure(effort: Effort) -> Result<Vec<CryptoRow>> {
     ] {
         for &request in requests {
             for encrypt in [true, false] {
-                rows.extend(group(Cipher::new(name, key_bytes)?, request, encrypt, effort, buffer)?);
+                if observer.is_stopped() {
+                    return Ok(());
+                }
+                let rows = group(Cipher::new(name, key_bytes)?, request, encrypt, effort, buffer)?;
+                report.crypto.extend(rows);
+                observer.rows(report);
             }
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn group(

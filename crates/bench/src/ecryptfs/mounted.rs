@@ -14,8 +14,9 @@ use super::work::{MountWork, pack};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::nbd::{NbdError as BenchError, process_time};
+use crate::observer::Observer;
 use crate::place::this_program;
-use crate::rounds::{InterleavedRounds, interleaved};
+use crate::rounds::{BenchWorkload, InterleavedRounds, interleaved};
 
 const OURS: &str = "underseal, aes-128, names";
 const BARE: &str = "underseal, no cipher";
@@ -175,14 +176,11 @@ fn cannot_make(e: std::io::Error) -> BenchError {
     BenchError::because("the folders cannot be made", e)
 }
 
-/// Measures. `progress` hears what is being done.
+/// Measures, and tells the observer.
 ///
 /// # Errors
 /// When a tool is missing, or a mount or a client fails.
-pub fn ecryptfs_mount(
-    options: &MountBenchOptions,
-    progress: impl FnMut(&str),
-) -> Result<MountReport, BenchError> {
+pub fn ecryptfs_mount(options: &MountBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
     let place = Place::new(&options.directory)?;
     let tar = pack(&place.0, options.files)?;
@@ -195,16 +193,21 @@ pub fn ecryptfs_mount(
     };
     let work: Vec<MountWork> = super::work::WORK.into_iter().filter(wanted).collect();
     let run = |on: &MountedFolder, work: &MountWork| work.run(on, options, &tar);
-    let seen = interleaved(options.turns.rounds, &work, MountWork::name, &mounts, progress, run)?;
     let names: Vec<_> = mounts.iter().map(|mounted| mounted.name).collect();
-    let work: Vec<_> = work.iter().map(MountWork::name).collect();
-    let rows = beside::rows(&work, &names, &seen, |server, work| match server {
+    let titles: Vec<_> = work.iter().map(MountWork::name).collect();
+    let goal = |server, work: &str| match server {
         BARE if work.starts_with("1M") => Some(0.7),
         GOCRYPTFS => Some(MountWork::goal(work)),
         _ => None,
-    });
-    drop(mounts);
-    Ok(MountReport { machine, threads: options.threads, files: options.files, rows, left_out })
+    };
+    let report = |seen: &[_]| MountReport {
+        machine: machine.clone(),
+        threads: options.threads,
+        files: options.files,
+        rows: beside::rows(&titles, &names, seen, goal),
+        left_out: left_out.clone(),
+    };
+    interleaved(options.turns.rounds, &work, &mounts, observer, run, report)
 }
 
 impl fmt::Display for MountReport {
@@ -220,8 +223,8 @@ impl fmt::Display for MountReport {
              ratio: underseal over this one",
             self.threads, self.files
         )?;
-        beside::table(f, &self.rows)?;
-        self.left_out.iter().try_for_each(|line| writeln!(f, "\n{line}"))
+        self.left_out.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        beside::table(f, &self.rows)
     }
 }
 

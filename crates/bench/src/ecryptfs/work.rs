@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::mounted::{MountBenchOptions, MountedFolder};
 use crate::fio::{FioResult, block, report, seen};
 use crate::nbd::NbdError as BenchError;
+use crate::rounds::BenchWorkload;
 
 /// One thing to measure.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +40,21 @@ pub(super) const WORK: [MountWork; 12] = [
     MountWork::Tree("rm -r"),
 ];
 
-impl MountWork {
-    pub(super) fn name(&self) -> String {
+impl BenchWorkload for MountWork {
+    fn name(&self) -> String {
         match self {
             Self::Requests { kind, kib, threads } => format!("{} {kind} threads {threads}", block(*kib)),
             Self::Tree(step) => format!("tree: {step}"),
         }
     }
 
+    /// The steps of a tree need each other.
+    fn follows(&self) -> bool {
+        matches!(self, Self::Tree(step) if *step != "untar")
+    }
+}
+
+impl MountWork {
     /// What we mean to reach beside gocryptfs.
     pub(super) fn goal(name: &str) -> f64 {
         match name {

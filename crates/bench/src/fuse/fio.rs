@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::servers::MountedPeer;
 use super::{BenchError, FuseOptions};
 use crate::fio::{FioResult, block, report, seen};
+use crate::rounds::BenchWorkload;
 
 /// The longest request's bytes.
 const BLOCK: u64 = 1 << 20;
@@ -34,9 +35,9 @@ pub(super) const WORKLOADS: [FuseWorkload; 12] = [
     FuseWorkload { kind: "write", kib: 1024, threads: 4 },
 ];
 
-impl FuseWorkload {
+impl BenchWorkload for FuseWorkload {
     /// `4k randread threads 1`
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         let Self { kind, kib, threads } = *self;
         let block = block(kib);
         format!("{block} {kind} threads {threads}")

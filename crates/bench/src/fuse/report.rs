@@ -9,6 +9,7 @@ use super::servers::{self, MountedPeer};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::fio::FioResult;
+use crate::rounds::BenchWorkload;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -24,17 +25,17 @@ pub struct FuseReport {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     threads: u16,
     workloads: &[FuseWorkload],
     servers: &[MountedPeer],
     seen: &[Vec<Vec<FioResult>>],
-    left_out: Vec<String>,
+    left_out: &[String],
 ) -> FuseReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
     let workloads: Vec<_> = workloads.iter().map(FuseWorkload::name).collect();
     let rows = beside::rows(&workloads, &names, seen, |server, _| goal(server));
-    FuseReport { machine, threads, rows, left_out }
+    FuseReport { machine: machine.clone(), threads, rows, left_out: left_out.to_vec() }
 }
 
 fn goal(server: &str) -> Option<f64> {
@@ -59,7 +60,7 @@ impl fmt::Display for FuseReport {
              with 4 KiB sectors over this one",
             self.threads
         )?;
-        beside::table(f, &self.rows)?;
-        self.left_out.iter().try_for_each(|line| writeln!(f, "\n{line}"))
+        self.left_out.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        beside::table(f, &self.rows)
     }
 }

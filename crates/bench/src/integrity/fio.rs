@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::volumes::BenchVolume;
 use super::{BenchError, IntegrityBenchOptions};
 use crate::fio::{FioResult, block, report, seen};
+use crate::rounds::BenchWorkload;
 
 /// Where the client comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +39,9 @@ const FUSE: [IntegrityLoad; 4] = through(Door::Fuse);
 pub(super) const LOADS: [IntegrityLoad; 8] =
     [NBD[0], NBD[1], NBD[2], NBD[3], FUSE[0], FUSE[1], FUSE[2], FUSE[3]];
 
-impl IntegrityLoad {
+impl BenchWorkload for IntegrityLoad {
     /// `NBD 4k randread depth 32`
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         let Self { door, kind, kib, depth } = *self;
         let door = if door == Door::Nbd { "NBD" } else { "FUSE" };
         let block = block(kib);

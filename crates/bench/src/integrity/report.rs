@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::fio::IntegrityLoad;
 use super::volumes::{self, BenchVolume};
 use crate::fio::{FioResult, medians};
+use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
 /// One volume under one load, over all rounds.
@@ -36,7 +37,7 @@ pub struct IntegrityReport {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     loads: &[IntegrityLoad],
     volumes: &[BenchVolume],
     seen: &[Vec<Vec<FioResult>>],
@@ -56,7 +57,7 @@ pub(super) fn report(
             });
         }
     }
-    IntegrityReport { machine, rows }
+    IntegrityReport { machine: machine.clone(), rows }
 }
 
 fn goal(volume: &str, load: &IntegrityLoad) -> Option<f64> {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::servers::NbdServerProcess;
 use super::{NbdError, NbdOptions};
 use crate::fio::{FioResult, block, report, seen};
+use crate::rounds::BenchWorkload;
 
 /// A stream of requests of one kind.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -45,9 +46,9 @@ pub(super) const WORKLOADS: [NbdWorkload; 8] = [
     workload("write", 1024, 4, Some(2.2), None),
 ];
 
-impl NbdWorkload {
+impl BenchWorkload for NbdWorkload {
     /// `4k randread depth 32`
-    pub fn name(&self) -> String {
+    fn name(&self) -> String {
         format!("{} {} depth {}", block(self.block >> 10), self.kind, self.depth)
     }
 }

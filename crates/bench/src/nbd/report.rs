@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::fio::NbdWorkload;
 use super::servers::{self, NbdServerProcess};
 use crate::fio::{FioResult, medians};
+use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
 /// One server under one workload, over all rounds.
@@ -38,7 +39,7 @@ pub struct NbdReport {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     workloads: &[NbdWorkload],
     servers: &[NbdServerProcess],
     seen: &[Vec<Vec<FioResult>>],
@@ -62,7 +63,7 @@ pub(super) fn report(
             });
         }
     }
-    NbdReport { machine, rows }
+    NbdReport { machine: machine.clone(), rows }
 }
 
 fn goal(server: &str, workload: &NbdWorkload) -> Option<f64> {

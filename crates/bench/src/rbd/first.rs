@@ -16,6 +16,7 @@ use super::images::{self, Images};
 use super::{BenchError, RbdOptions, workload};
 use crate::Range;
 use crate::nbd::missing;
+use crate::observer::Observer;
 
 /// How many milliseconds later than librbd alone we mean to be, at most.
 const GOAL: f64 = 60.0;
@@ -35,12 +36,12 @@ pub(super) struct FirstRead {
 pub(super) fn measure(
     options: &RbdOptions,
     images: &Images,
-    mut progress: impl FnMut(&str),
+    observer: &mut impl Observer,
 ) -> Result<FirstRead, BenchError> {
     let [mut ours, mut theirs] = [const { Vec::new() }; 2];
     let rounds = options.turns.rounds.max(3);
     for round in 0..rounds {
-        progress(&format!("round {} of {rounds}: the first read", round + 1));
+        observer.progress(&format!("round {} of {rounds}: the first read", round + 1));
         for turn in 0..2 {
             if (turn + round) % 2 == 0 {
                 ours.push(underseal(options, images)?);

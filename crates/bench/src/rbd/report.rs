@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::clients::{self, RbdClient};
 use super::first::FirstRead;
 use super::{Did, Workload};
+use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
 /// All that was measured.
@@ -69,11 +70,11 @@ impl fmt::Display for Goal {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     workloads: &[Workload],
     clients: &[RbdClient],
     seen: &[Vec<Vec<Did>>],
-    first: FirstRead,
+    first: &FirstRead,
 ) -> RbdReport {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
@@ -97,7 +98,7 @@ pub(super) fn report(
             });
         }
     }
-    RbdReport { machine, rows, first }
+    RbdReport { machine: machine.clone(), rows, first: first.clone() }
 }
 
 fn rate(did: &Did) -> f64 {
@@ -120,6 +121,7 @@ impl fmt::Display for RbdReport {
             "aes-xts-plain64, 512-bit keys; an image each, underseal and cipher_null the same one; librbd's cache off; ratios: \
              underseal with 4 KiB sectors over this one"
         )?;
+        writeln!(f, "{}", self.first)?;
         let mut workload = "";
         for row in &self.rows {
             if workload != row.workload {
@@ -146,7 +148,7 @@ impl fmt::Display for RbdReport {
                 _ => writeln!(f)?,
             }
         }
-        writeln!(f, "\n{}", self.first)
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::BenchError;
 use super::disks::BenchDisk;
 use crate::fio::{FioResult, block, report, seen};
+use crate::rounds::BenchWorkload;
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +29,9 @@ pub(super) const WORKLOADS: [UblkWorkload; 8] = [
     UblkWorkload { kind: "write", kib: 1024, depth: 4 },
 ];
 
-impl UblkWorkload {
+impl BenchWorkload for UblkWorkload {
     /// `4k randread depth 1`
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         let Self { kind, kib, depth } = *self;
         let block = block(kib);
         format!("{block} {kind} depth {depth}")

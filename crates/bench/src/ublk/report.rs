@@ -9,6 +9,7 @@ use super::fio::UblkWorkload;
 use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::fio::FioResult;
+use crate::rounds::BenchWorkload;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -20,7 +21,7 @@ pub struct UblkReport {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     workloads: &[UblkWorkload],
     disks: &[BenchDisk],
     seen: &[Vec<Vec<FioResult>>],
@@ -28,7 +29,7 @@ pub(super) fn report(
     let names: Vec<_> = disks.iter().map(|disk| disk.name).collect();
     let workloads: Vec<_> = workloads.iter().map(UblkWorkload::name).collect();
     let goal = |disk: &str, _: &str| (disk == NULL).then_some(0.9);
-    UblkReport { machine, rows: beside::rows(&workloads, &names, seen, goal) }
+    UblkReport { machine: machine.clone(), rows: beside::rows(&workloads, &names, seen, goal) }
 }
 
 impl fmt::Display for UblkReport {

@@ -14,6 +14,7 @@ use vm_memory::{FileOffset, MmapRegion};
 use super::{BenchError, VhostUserOptions};
 use crate::fio::FioResult;
 use crate::place::SocketServer;
+use crate::rounds::BenchWorkload;
 
 /// Descriptors of the ring: three a request.
 const RING: u16 = 256;
@@ -44,9 +45,9 @@ pub(super) const WORKLOADS: [VhostUserWorkload; 8] = [
     workload(true, 1024, 4),
 ];
 
-impl VhostUserWorkload {
+impl BenchWorkload for VhostUserWorkload {
     /// `4k randread depth 32`
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         let block = if self.block >> 20 > 0 {
             format!("{}M", self.block >> 20)
         } else {

@@ -10,6 +10,7 @@ use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::place::SocketServer;
+use crate::rounds::BenchWorkload;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -23,7 +24,7 @@ pub struct VhostUserReport {
 }
 
 pub(super) fn report(
-    machine: Machine,
+    machine: &Machine,
     pinned: bool,
     workloads: &[VhostUserWorkload],
     servers: &[SocketServer],
@@ -31,7 +32,7 @@ pub(super) fn report(
 ) -> VhostUserReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
     let workloads: Vec<_> = workloads.iter().map(VhostUserWorkload::name).collect();
-    VhostUserReport { machine, pinned, rows: beside::rows(&workloads, &names, seen, goal) }
+    VhostUserReport { machine: machine.clone(), pinned, rows: beside::rows(&workloads, &names, seen, goal) }
 }
 
 fn goal(server: &'static str, workload: &str) -> Option<f64> {

@@ -35,7 +35,7 @@ impl Queue {
         let mut idle = None;
         if self.may_sleep() {
             idle = self.idle_until();
-            let waited = self.ring.wait_until(self.jobs.deadline().into_iter().chain(idle).min());
+            let waited = self.ring.wait_until(idle);
             self.post.awake();
             waited?;
         }
@@ -58,6 +58,22 @@ impl Queue {
         Ok(())
     }
 
+    /// Looks for what has come, as a thread does that would sleep otherwise. True when there is something to do.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn look(&mut self) -> io::Result<bool> {
+        let found = self.has_something_to_do();
+        self.ring.look()?;
+        self.reap();
+        Ok(found || !self.ready.is_empty() || !self.events.is_empty())
+    }
+
+    /// For how long its thread looks before it sleeps, at most.
+    pub fn busy_poll(&self) -> Duration {
+        self.mapping.busy_poll()
+    }
+
     /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue is a part of. Does what
     /// can be done, hands over what was started, and says how long the loop may wait for the queue's descriptor (poll(2)
     /// for reading; every other way to wait for one will do). After that comes [`poll`](Queue::poll), whatever ended the
@@ -72,7 +88,7 @@ impl Queue {
             return Ok(SleepDecision::None);
         }
         self.rests = true;
-        let deadline = [self.jobs.deadline(), self.idle_until(), self.ring.next_deadline()];
+        let deadline = [self.idle_until(), self.ring.next_deadline()];
         Ok(deadline.into_iter().flatten().min().map_or(SleepDecision::Ready, SleepDecision::Until))
     }
 
@@ -141,7 +157,6 @@ impl Queue {
         }
         self.refresh();
         self.read_letters();
-        self.check_jobs();
         self.write_long_zeros();
         self.settle();
     }
@@ -151,7 +166,6 @@ impl Queue {
         while let Some(letter) = self.letters.pop_front() {
             match letter {
                 QueueMessage::Task(task) => self.task_over(task),
-                QueueMessage::Job(returned) => self.job_over(returned),
                 QueueMessage::Look => {
                     self.mapping.control().has_looked(&self.post, self.slots.oldest_below())
                 }

@@ -29,8 +29,6 @@ pub fn text(status: &Status) -> String {
         ("inline", by.inline),
         ("workers", by.workers),
         ("taken_back", by.taken_back),
-        ("engine", by.engine),
-        ("engine_retries", by.engine_retries),
     ];
     let by = by.map(|(by, n)| (format!("by=\"{by}\""), n));
     text.family("dispatched_total", "counter", "Where the crypto of requests or their parts was done.", by);

@@ -9,7 +9,6 @@
 //! The thread waits in one place, the queue's ring, for the lower device and for the socket.
 
 mod answer;
-mod busy_poll;
 mod hold;
 mod inbox;
 mod outbox;
@@ -18,12 +17,10 @@ mod wire;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
 use underseal_device::{POLLIN, POLLOUT};
 
-use self::busy_poll::BusyPoll;
 use self::hold::Rest;
 use self::inbox::Inbox;
 use self::outbox::Outbox;
@@ -56,20 +53,12 @@ const WRITABLE: u32 = 1;
 /// Serves volumes to connections, each with a queue of its own.
 pub struct VolumeHandler {
     mappings: Vec<Arc<Mapping>>,
-    busy_poll: Duration,
 }
 
 impl VolumeHandler {
     /// Serves `mappings`, in the order of the server's exports.
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
-        Self { mappings, busy_poll: Duration::ZERO }
-    }
-
-    /// Lets idle connections look at their sockets for so long before they sleep: latency for processor time.
-    #[must_use]
-    pub fn with_busy_poll(mut self, limit: Duration) -> Self {
-        self.busy_poll = limit;
-        self
+        Self { mappings }
     }
 }
 
@@ -94,8 +83,7 @@ impl ConnectionHandler for VolumeHandler {
             Some(Begun { ahead, owed, passage }) => (Wire::carried(transport, ahead, owed), Some(passage)),
             None => (Wire::new(transport), None),
         };
-        let busy_poll = BusyPoll::new(self.busy_poll);
-        let served = Transmission::new(mapping.clone(), queue, wire, negotiated, peer, stop, busy_poll)?;
+        let served = Transmission::new(mapping.clone(), queue, wire, negotiated, peer, stop)?;
         match passage.is_none_or(Passage::wait) {
             true => served.run(),
             false => Ok(()),
@@ -125,7 +113,6 @@ struct Transmission {
     closing: bool,
     rest: Rest,
     watching: [bool; 2],
-    busy_poll: BusyPoll,
     complaints: Complaints,
 }
 
@@ -137,7 +124,6 @@ impl Transmission {
         negotiated: Negotiated,
         peer: Peer,
         stop: StopSignal,
-        busy_poll: BusyPoll,
     ) -> Result<Self> {
         Ok(Self {
             mapping,
@@ -156,7 +142,6 @@ impl Transmission {
             closing: false,
             rest: Rest::No,
             watching: [false; 2],
-            busy_poll,
             complaints: Complaints::new("this connection"),
         })
     }
@@ -169,19 +154,6 @@ impl Transmission {
         Ok(())
     }
 
-    /// Looks for the next request before sleeping, when that is likely to pay. True when something came.
-    fn look(&mut self) -> Result<bool> {
-        if self.queue.in_flight() > 0 || !self.busy_poll.idle() {
-            return Ok(false);
-        }
-        while self.busy_poll.goes_on() {
-            if self.receive()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Something is to be sent, or to be done before.
     fn has_work(&self) -> bool {
         !self.outbox.is_empty() || self.queue.has_backlog()
@@ -190,6 +162,8 @@ impl Transmission {
 
 impl Door for Transmission {
     type Error = Error;
+
+    const LOOKS: bool = true;
 
     fn queue(&mut self) -> &mut Queue {
         &mut self.queue
@@ -259,15 +233,16 @@ impl Door for Transmission {
         Ok(self.outbox.send(&mut self.wire, &mut self.queue)?)
     }
 
+    fn look(&mut self) -> Result<bool> {
+        Ok(!self.closing && !self.rests() && self.receive()?)
+    }
+
     fn listen(&mut self, wake: Wake) -> Result<bool> {
         if self.lies_down() {
             // Whoever lets all go on may have looked before there was anything to take up.
             return Ok(!self.stop.is_held());
         }
         let requests = wake.requests && !self.closing && !self.rests();
-        if requests && !wake.room && self.look()? {
-            return Ok(true);
-        }
         for (number, wanted, events) in [(READABLE, requests, POLLIN), (WRITABLE, wake.room, POLLOUT)] {
             if wanted {
                 let watching = &mut self.watching[number as usize];

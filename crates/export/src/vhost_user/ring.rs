@@ -138,7 +138,10 @@ impl Ring {
     }
 
     /// Looks whether the driver offers more.
-    fn look(&mut self, ram: &GuestRam) -> Result<bool> {
+    ///
+    /// # Errors
+    /// When the ring makes no sense.
+    pub fn look(&mut self, ram: &GuestRam) -> Result<bool> {
         self.offered = Wrapping(self.load(ram, self.available, 2)?);
         let offered = (self.offered - self.next).0;
         if offered > self.size { Err(Malformed::Index { offered }) } else { Ok(offered > 0) }

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use underseal_datapath::{
     Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue, QueueOptions,
@@ -32,7 +32,7 @@ use super::request::{LONGEST, Operation, SERIAL, Status};
 use super::ring::Ring;
 use super::running::{Bell, Order, Start};
 use crate::complaints::Complaints;
-use crate::door::{self, Door, Took, Wake};
+use crate::door::{self, Door, Lookouts, Took, Wake};
 use crate::event::still;
 use crate::tickets::Tickets;
 
@@ -238,12 +238,15 @@ impl Worker {
     fn finish_in_silence(&mut self) {
         self.broken = true;
         (self.stalled, self.again) = (None, Vec::new());
+        let mut lookouts = Lookouts::new(Duration::ZERO);
         while !self.is_over() {
             while let Some(Completion { tag, buffer, .. }) = self.queue.next_completion() {
                 self.tickets.redeem(tag);
                 buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
             }
-            if let Err(Trouble::System(e)) = door::sleep(self, Wake { requests: false, room: true }) {
+            if let Err(Trouble::System(e)) =
+                door::sleep(self, &mut lookouts, Wake { requests: false, room: true })
+            {
                 return log::error!("{}: {e}", self.name);
             }
         }
@@ -260,6 +263,8 @@ impl Worker {
 
 impl Door for Worker {
     type Error = Trouble;
+
+    const LOOKS: bool = true;
 
     fn queue(&mut self) -> &mut Queue {
         &mut self.queue
@@ -337,6 +342,10 @@ impl Door for Worker {
             self.queue.replied(ready, now);
         }
         Ok(true)
+    }
+
+    fn look(&mut self) -> Result<bool, Trouble> {
+        Ok(!self.stopping && !self.rests() && self.ring.look(self.memory.ram())?)
     }
 
     /// For orders in any case.

@@ -77,7 +77,7 @@ pub(super) fn serve(
     let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } =
         open()?;
     let locks = inside.is_some() || !kept.is_empty();
-    let mapping = Arc::new(for_kernels(args, mapping)?);
+    let mapping = Arc::new(for_clients(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
@@ -193,10 +193,11 @@ fn reencrypter(
     Ok((beside, goes_on))
 }
 
-/// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts. Those who write to a file
-/// know neither.
-fn for_kernels(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
+/// A volume as clients get it. A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets
+/// parts. Those who write to a file know neither.
+fn for_clients(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
     const PAGE: u32 = 4096;
+    let mapping = mapping.with_busy_poll(Duration::from_micros(args.busy_poll.into()));
     let mapping = if args.fuse.is_some() { mapping.with_bytes() } else { mapping };
     let for_kernels = args.fuse.is_some() || args.ublk || args.vhost_user.path.is_some();
     if !for_kernels || mapping.block() <= PAGE {
@@ -219,7 +220,6 @@ fn nbd_server(
     listeners: Vec<Listener>,
     mapping: &Arc<Mapping>,
 ) -> Result<Server> {
-    let busy_poll = Duration::from_micros(args.busy_poll.into());
     have_descriptors(args.max_connections.into());
     let config = ServerConfig {
         tls,
@@ -228,7 +228,7 @@ fn nbd_server(
         max_connections: args.max_connections.into(),
         ..ServerConfig::new(Exports::new(vec![export(args, mapping)])?)
     };
-    let handler = Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll));
+    let handler = Arc::new(VolumeHandler::new(vec![mapping.clone()]));
     Ok(Server::new(config, listeners, handler)?)
 }
 

@@ -48,10 +48,7 @@ impl Transmission {
                     log::info!("{}: left in the middle of a request", self.peer);
                 }
             }
-            Ok(n) => {
-                self.busy_poll.came();
-                self.readable = n == wanted || self.wire.may_hold_more();
-            }
+            Ok(n) => self.readable = n == wanted || self.wire.may_hold_more(),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.readable = false;
                 return Ok(false);

@@ -1,5 +1,7 @@
 //! `underseal-lab bench`.
 
+mod rows;
+
 use std::env;
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -7,19 +9,24 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, IntegrityBenchOptions, InterleavedRounds, MountBenchOptions, NbdOptions, RbdOptions,
-    ReencryptOptions, UblkOptions, UnlockBenchOptions, VhostUserOptions,
+    Effort, FuseOptions, IntegrityBenchOptions, InterleavedRounds, MountBenchOptions, NbdOptions, Observer,
+    RbdOptions, ReencryptOptions, UblkOptions, UnlockBenchOptions, VhostUserOptions,
 };
 use underseal_bench::{
     aead, cipher, ecryptfs, ecryptfs_mount, fuse, integrity, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
 };
 
+use self::rows::RowReader;
 use crate::cli::{Bench, BenchArgs, Interleaved};
 use crate::failure::{ProgramFailure, Result};
-use crate::{print, print_json};
 
 pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn(&str)) -> Result<()> {
-    let shown = args.json;
+    let mut reader = RowReader::new(args.json, progress)?;
+    let measured = measure(args.what, underseal, &mut reader);
+    reader.finish(measured)
+}
+
+fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) -> Result<()> {
     let turns = |effort: Interleaved| -> Result<InterleavedRounds> {
         Ok(InterleavedRounds {
             underseal: underseal.clone().map_or_else(measured, Ok)?,
@@ -28,14 +35,14 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
             only: effort.only,
         })
     };
-    match args.what {
+    match what {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            show(&cipher(effort)?, shown)
+            Ok(cipher(effort, reader)?)
         }
         Bench::Aead(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            show(&aead(effort)?, shown)
+            Ok(aead(effort, reader)?)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
@@ -44,7 +51,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 size: args.size,
                 over_nbd: args.over_nbd,
             };
-            show(&nbd(&options, progress)?, shown)
+            Ok(nbd(&options, reader)?)
         }
         Bench::Fuse(args) => {
             let options = FuseOptions {
@@ -53,7 +60,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 size: args.size,
                 threads: args.threads,
             };
-            show(&fuse(&options, progress)?, shown)
+            Ok(fuse(&options, reader)?)
         }
         Bench::Integrity(args) => {
             let options = IntegrityBenchOptions {
@@ -61,7 +68,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 directory: args.directory,
                 size: args.size,
             };
-            show(&integrity(&options, progress)?, shown)
+            Ok(integrity(&options, reader)?)
         }
         Bench::Ublk(args) => {
             let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();
@@ -69,7 +76,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 turns: turns(args.effort)?,
                 devices: if args.devices.is_empty() { by_default() } else { args.devices },
             };
-            show(&ublk(&options, progress)?, shown)
+            Ok(ublk(&options, reader)?)
         }
         Bench::Unlock(args) => {
             let options = UnlockBenchOptions {
@@ -79,7 +86,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 memory_kib: args.memory,
                 passes: args.passes,
             };
-            show(&unlock(&options, progress)?, shown)
+            Ok(unlock(&options, reader)?)
         }
         Bench::Reencrypt(args) => {
             let options = ReencryptOptions {
@@ -88,7 +95,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 directory: args.directory,
                 size: args.size,
             };
-            show(&reencrypt(&options, progress)?, shown)
+            Ok(reencrypt(&options, reader)?)
         }
         Bench::Rbd(args) => {
             let mut turns = turns(args.effort)?;
@@ -96,18 +103,18 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
             if args.quick {
                 (turns.rounds, turns.runtime, size) = (2, Duration::from_millis(300), 64 << 20);
             }
-            show(&rbd(&RbdOptions { turns, conf: args.conf, pool: args.pool, size }, progress)?, shown)
+            Ok(rbd(&RbdOptions { turns, conf: args.conf, pool: args.pool, size }, reader)?)
         }
         Bench::VhostUser(args) => {
             let options =
                 VhostUserOptions { turns: turns(args.effort)?, directory: args.directory, size: args.size };
-            show(&vhost_user(&options, progress)?, shown)
+            Ok(vhost_user(&options, reader)?)
         }
         Bench::Ecryptfs(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            let crypto = ecryptfs(effort)?;
-            if args.quick {
-                return show(&crypto, shown);
+            let crypto = ecryptfs(effort, &mut Halves { reader, crypto: None::<String> })?;
+            if args.quick || reader.is_stopped() {
+                return Ok(());
             }
             let options = MountBenchOptions {
                 turns: turns(args.effort)?,
@@ -116,21 +123,47 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 files: args.files,
                 threads: args.threads,
             };
-            show(&Ecryptfs { crypto, mount: ecryptfs_mount(&options, progress)? }, shown)
+            Ok(ecryptfs_mount(&options, &mut Halves { reader, crypto: Some(crypto) })?)
         }
     }
 }
 
-/// Both halves of `bench ecryptfs`.
+/// Both halves of `bench ecryptfs`: the crypto alone, and a mount, which is not measured at first.
 #[derive(Serialize)]
-struct Ecryptfs<C, M> {
-    crypto: C,
-    mount: M,
+struct Ecryptfs<'a, C, M> {
+    crypto: &'a C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<&'a M>,
 }
 
-impl<C: Display, M: Display> Display for Ecryptfs<C, M> {
+impl<C: Display, M: Display> Display for Ecryptfs<'_, C, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.crypto, self.mount)
+        write!(f, "{}", self.crypto)?;
+        self.mount.map_or(Ok(()), |mount| write!(f, "\n{mount}"))
+    }
+}
+
+/// Makes one report of both halves.
+struct Halves<'a, O, C> {
+    reader: &'a mut O,
+    /// The first half, once it is measured.
+    crypto: Option<C>,
+}
+
+impl<O: Observer, C: Serialize + Display> Observer for Halves<'_, O, C> {
+    fn progress(&mut self, text: &str) {
+        self.reader.progress(text);
+    }
+
+    fn rows(&mut self, so_far: &(impl Serialize + Display)) {
+        match &self.crypto {
+            Some(crypto) => self.reader.rows(&Ecryptfs { crypto, mount: Some(so_far) }),
+            None => self.reader.rows(&Ecryptfs { crypto: so_far, mount: None::<&String> }),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.reader.is_stopped()
     }
 }
 
@@ -150,8 +183,4 @@ fn measured() -> Result<PathBuf> {
         ProgramFailure::new("there is no program underseal, beside this one or in the PATH")
             .with_remedy("--underseal PROGRAM; `cargo build --release -p underseal` makes it")
     })
-}
-
-fn show(report: &(impl Serialize + Display), as_json: bool) -> Result<()> {
-    if as_json { print_json(report) } else { print(&report.to_string()) }
 }

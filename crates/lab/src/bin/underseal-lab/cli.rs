@@ -49,7 +49,7 @@ Examples:
   underseal-lab run --quick               does every experiment run here? some seconds
   underseal-lab run && underseal-lab report -o lab.html
 
-Exit status: 0 it worked, 1 it failed, 2 an argument was refused.";
+Exit status: 0 it worked, 1 it failed, 2 an argument was refused, 130 it was interrupted.";
 
 /// Bytes as people write them: 4096, 64K, 1G (powers of 1024).
 fn size(text: &str) -> Result<u64, String> {

@@ -12,18 +12,26 @@ use underseal_lab::ErrorKind;
 /// The result of whatever may end the program.
 pub(crate) type Result<T> = std::result::Result<T, ProgramFailure>;
 
+/// The exit status when an argument was refused.
+const USAGE: u8 = 2;
+
 /// Why the program ends early.
 #[derive(Debug)]
 pub(crate) struct ProgramFailure {
     what: String,
     remedy: Option<&'static str>,
-    /// An argument was refused.
-    usage: bool,
+    status: u8,
 }
 
 impl ProgramFailure {
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), remedy: None, usage: false }
+        Self { what: what.into(), remedy: None, status: 1 }
+    }
+
+    /// A signal that ended a measurement. The exit status is a shell's for it.
+    pub(crate) fn interrupted(signal: usize) -> Self {
+        let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
+        Self { status, ..Self::new("interrupted: the rows that were finished are shown") }
     }
 
     /// A system call on a file that failed.
@@ -53,7 +61,7 @@ impl ProgramFailure {
         let remedy = self.remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"));
         // With stderr gone there is nobody to tell.
         let _ = writeln!(io::stderr().lock(), "underseal-lab: {}{remedy}", self.what);
-        ExitCode::from(if self.usage { 2 } else { 1 })
+        ExitCode::from(self.status)
     }
 }
 
@@ -62,7 +70,7 @@ pub(crate) fn of_experiment(error: underseal_lab::Error) -> ProgramFailure {
     let kind = error.kind();
     let this = ProgramFailure::from(error);
     match kind {
-        ErrorKind::Unknown => ProgramFailure { usage: true, ..this.with_remedy("`underseal-lab list`") },
+        ErrorKind::Unknown => ProgramFailure { status: USAGE, ..this.with_remedy("`underseal-lab list`") },
         ErrorKind::BadResult => this.with_remedy("`underseal-lab run` measures it again"),
         _ => this,
     }

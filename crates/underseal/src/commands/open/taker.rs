@@ -27,7 +27,7 @@ use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
 use underseal_volume::ReencryptionLock;
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
-use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
+use super::{control, for_clients, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
 use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -177,7 +177,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let volume = volume.volume(&key)?;
     let Opened { mapping, lower, opened, known, inside, locks: kept, image: file, .. } =
         volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
-    let mapping = Arc::new(for_kernels(&args.serve, mapping)?);
+    let mapping = Arc::new(for_clients(&args.serve, mapping)?);
     let (beside, _) = reencrypter(&mapping, inside, None)?;
     let locks = beside.is_some() || !kept.is_empty();
     let policy: Policy = policy.parse()?;

@@ -7,15 +7,23 @@ use underseal_bench::DriveSubject;
 
 use super::size;
 
-/// Measures what the code costs on this machine, beside its limits and its peers.
+/// Measures what the code costs on this machine, beside its limits and its peers. A workload's rows are shown when its rounds
+/// are done; Ctrl-C ends the measurement with the rows that are finished, a second one ends it at once.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) what: Bench,
-    /// For programs: one JSON object
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
+    /// For programs: one JSON object, on stdout in place of the text, or in a file that has the finished rows at any time
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "-"
+    )]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// How long servers, mounts or disks are set beside each other, taking turns.
@@ -275,7 +283,7 @@ const EXAMPLES: &str = "\
 Examples:
   underseal-lab bench cipher --quick
   underseal-lab bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
-  underseal-lab bench nbd --only 'depth 32' --rounds 3
+  underseal-lab bench nbd --only 'depth 32' --rounds 3 --json=nbd.json
   underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
   underseal-lab bench integrity --only 'NBD 4k'            needs fio and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
