@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let _ = table.warnings();
     // A key in the keyring is not the fuzzer's.
     if !printed.contains(" :") {
-        if let Ok(volume) = table.volume(&vec![1 << 40; table.devices().len()]) {
+        if let Ok(volume) = table.volume(&vec![1 << 40; table.bases().len()]) {
             assert_eq!(volume.size(), table.sectors() * 512);
         }
     }

@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use server::{Behaviour, Server};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, Zones};
-use underseal_device_lab::{
-    Fault, FaultDevice, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
+use underseal_device::{
+    Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, StripeDevice, Zones,
 };
+use underseal_device_lab::{Fault, FaultDevice, ModelDevice, Profile, RecorderDevice, Rule, ZonedDevice};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
 use underseal_volume::{Segment, SegmentKind, Volume};
 

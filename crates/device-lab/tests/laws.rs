@@ -17,10 +17,10 @@ use queue::Queue;
 use server::{Behaviour, Server};
 use underseal_device::{
     Blocking, Channel, Device, ErrorKind, FileDevice, Io, IoKind, NbdDevice, OpenOptions, RamDevice,
-    RbdDevice, Zones,
+    RbdDevice, StripeDevice, Zones,
 };
 use underseal_device_lab::{
-    Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
+    Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, ZonedDevice,
 };
 use underseal_nbd_protocol::TransmissionFlags as Flags;
 use underseal_testing::skip;

@@ -10,6 +10,11 @@
 //!     +-- ram     memory
 //!     +-- nbd/    an export of an NBD server: a connection for each channel, or one for all
 //!     +-- rbd/    an image of a Ceph cluster, through librbd: one connection for all
+//!     |
+//!     |   devices on other devices, whose channels they hold:
+//!     +-- window  a run of another device
+//!     +-- stripe  RAID-0 over several: a request in pieces
+//!     +-- delay   answers later than the devices below it
 //!
 //!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
@@ -28,6 +33,7 @@ mod bell;
 mod blocking;
 mod channel;
 mod clock;
+mod delay;
 mod error;
 mod file;
 mod geometry;
@@ -41,13 +47,16 @@ mod replies;
 mod request;
 mod ring;
 mod signal;
+mod stripe;
 mod sync;
+mod window;
 
 pub use arena::{Arena, Buffer};
 pub use bell::Wakeup;
 pub use blocking::Blocking;
 pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
+pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
@@ -62,6 +71,8 @@ pub use replies::{ReplyReceiver, ReplySender};
 pub use request::IoKind;
 pub use ring::{LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
+pub use stripe::StripeDevice;
+pub use window::WindowDevice;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -7,12 +7,19 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
+use crate::keys;
 use crate::real::{errno, set_errno};
 
 /// The type of device mapper's ioctls, and the bytes of the structure that each has.
 const DM_IOCTL: c_ulong = 0xfd;
 /// The number of the one that waits for an event.
 const DEV_WAIT: u32 = 8;
+/// Those whose text may name keys of the keyring.
+const TABLE_LOAD: u32 = 9;
+const TARGET_MSG: u32 = 14;
+/// Requests that are no ioctls: a key that is added, and one that the next ioctl names.
+const KEEP: u32 = 0x4b01;
+const GRANT: u32 = 0x4b02;
 const HEADER: usize = 312;
 /// The structure without its last bytes: the least that a caller may have.
 const LEAST: usize = 305;
@@ -92,6 +99,17 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
 
 /// Asks the server. The errno that it answers, or that of a connection that fails.
 fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_int> {
+    if matches!(request as u32 & 0xff, TABLE_LOAD | TARGET_MSG) {
+        let mut granted = Ok(());
+        let data = buffer.get(HEADER..).unwrap_or_default();
+        keys::named_in(data, |serial, name, payload| {
+            if granted.is_ok() {
+                let len = (name.len() as u32).to_ne_bytes();
+                granted = tell(socket, GRANT, &[&serial.to_ne_bytes(), &len, name, payload]);
+            }
+        });
+        granted?;
+    }
     let mut head = [0; 8];
     let (request, len) = (request as u32, buffer.len() as u32);
     head[..4].copy_from_slice(&request.to_ne_bytes());
@@ -105,6 +123,25 @@ fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_in
     let answer = buffer.get_mut(..len as usize).ok_or(libc::EIO)?;
     receive(socket, answer, false)?;
     Ok(errno as c_int)
+}
+
+/// Tells the server of a key. What it says of the key is said again when a table is refused.
+fn tell(socket: c_int, request: u32, parts: &[&[u8]]) -> Result<(), c_int> {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut head = [0; 8];
+    head[..4].copy_from_slice(&request.to_ne_bytes());
+    head[4..].copy_from_slice(&(len as u32).to_ne_bytes());
+    send(socket, &head)?;
+    parts.iter().try_for_each(|part| send(socket, part))?;
+    receive(socket, &mut head, false)
+}
+
+/// Has the server keep a key, if there is a server.
+pub(crate) fn keep(serial: i32, payload: &[u8]) {
+    let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return };
+    // Without it a table that names the key is refused.
+    let _ = tell(socket, KEEP, &[&serial.to_ne_bytes(), payload]);
+    close(socket);
 }
 
 fn send(socket: c_int, mut bytes: &[u8]) -> Result<(), c_int> {

@@ -5,6 +5,7 @@
 //!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
+//!   syscall(SYS_add_key, ..)     ->  the kernel; a key that no program can read is told to the server     keys.rs
 //!   all else                     ->  the C library                                            real.rs
 //! ```
 //!
@@ -19,9 +20,10 @@ compile_error!("variadic arguments are known to be passed like others on Linux's
 
 mod devices;
 mod forward;
+mod keys;
 mod real;
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 
 use libc::{FILE, mode_t, size_t, ssize_t};
 
@@ -117,6 +119,24 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             None => real::missing(),
         }
     }
+}
+
+/// Makes a system call; keys that are added are told to the server.
+///
+/// # Safety
+/// As for syscall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is read here is not used.
+    unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
 }
 
 /// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device mapper's.

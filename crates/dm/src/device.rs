@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Host, Messaged, Node, Served, Table};
-use crate::records::{Line, secret};
-use crate::{DeviceNumber, Error, Result, Room};
+use crate::host::{Host, Load, Messaged, Names, Node, Served, Table};
+use crate::records::Line;
+use crate::{DeviceNumber, Error, Keys, Result, Room};
 
 /// A device.
 pub(crate) struct Device {
@@ -82,10 +82,18 @@ impl Device {
     }
 
     /// Loads a table, which becomes the inactive one.
-    pub(crate) fn load(&self, host: &dyn Host, lines: Vec<Line>, read_only: bool) -> Result<()> {
+    pub(crate) fn load(
+        &self,
+        host: &dyn Host,
+        lines: Vec<Line>,
+        read_only: bool,
+        below: &dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
+        keys: &Keys,
+    ) -> Result<()> {
         let _turn = self.turn()?;
         let live = self.state().live.clone();
-        let load = |live: Option<&[Line]>| host.load(self.number(), lines, read_only, live);
+        let number = self.number();
+        let load = |live: Option<&[Line]>| host.load(Load { number, lines, read_only, live, below, keys });
         let loaded = match &live {
             Some(live) => live.lines(|lines| load(Some(lines))),
             None => load(None),
@@ -119,7 +127,8 @@ impl Device {
     }
 
     /// Makes the inactive table, if there is one, the live one, and lets requests go on.
-    pub(crate) fn resume(&self, name: &str) -> Result<()> {
+    pub(crate) fn resume(&self, names: Names<'_>) -> Result<()> {
+        let name = names.name;
         let _turn = self.turn()?;
         let (live, inactive) = {
             let mut state = self.state();
@@ -128,7 +137,7 @@ impl Device {
         match (live, inactive) {
             (live, Some(inactive)) => {
                 let bound = match &live {
-                    None => self.begin(&inactive, name),
+                    None => self.begin(&inactive, names),
                     Some(live) => self.swap(live, &inactive),
                 };
                 if let Err(e) = bound {
@@ -154,10 +163,10 @@ impl Device {
     }
 
     /// Shows a first table.
-    fn begin(&self, table: &Loaded, name: &str) -> Result<()> {
+    fn begin(&self, table: &Loaded, names: Names<'_>) -> Result<()> {
         table.served.show(&self.node.file())?;
         self.node.attach(table.room, table.read_only)?;
-        self.node.name(name, None).or_else(|e| self.node.detach().and(Err(e)))
+        self.node.name(names, None).or_else(|e| self.node.detach().and(Err(e)))
     }
 
     /// Puts a table in the place of another, between two requests.
@@ -182,7 +191,7 @@ impl Device {
     }
 
     /// Gives a message to the target at a sector.
-    pub(crate) fn message(&self, sector: u64, words: &str) -> Result<Option<String>> {
+    pub(crate) fn message(&self, sector: u64, words: &str, keys: &Keys) -> Result<Option<String>> {
         let _turn = self.turn()?;
         let no = |why: &str| Error::new(Errno::INVAL, why);
         let Snapshot { live, suspended, .. } = self.snapshot();
@@ -191,9 +200,7 @@ impl Device {
             let within = |line: &Line| sector.checked_sub(line.start).is_some_and(|at| at < line.len);
             let number = lines.iter().position(within);
             let number = number.ok_or_else(|| no("Target message sector outside device."))?;
-            let Line { start, len, target, params } = &lines[number];
-            let params = secret(params.as_bytes())?;
-            Ok((number, Line { start: *start, len: *len, target: target.clone(), params }))
+            Ok((number, lines[number].copy()?))
         });
         let (number, line) = target?;
         let is_key =
@@ -201,7 +208,7 @@ impl Device {
         if line.target == "crypt" && is_key && !suspended {
             return Err(no("not suspended during key manipulation."));
         }
-        let Messaged { text, params } = live.served.message(&line, words)?;
+        let Messaged { text, params } = live.served.message(&line, words, keys)?;
         if let Some(params) = params {
             live.set_params(number, params);
         }
@@ -209,7 +216,8 @@ impl Device {
     }
 
     /// Takes the device away: nobody has it open. Both tables end.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove(&self, names: Names<'_>) -> Result<()> {
+        let name = names.name;
         let _turn = self.turn()?;
         let live = self.state().live.clone();
         if let Some(live) = &live {
@@ -226,7 +234,7 @@ impl Device {
                 return Err(e.within(name));
             }
         }
-        self.node.unname(name);
+        self.node.unname(names);
         let (live, inactive) = {
             let mut state = self.state();
             state.removed = true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use underseal_cipher::Key;
 
 use crate::records::Line;
-use crate::{DeviceNumber, Result};
+use crate::{DeviceNumber, Keys, Result};
 
 /// How large a table is, and what its users' requests are multiples of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,20 +30,29 @@ pub struct Table {
     pub served: Arc<dyn Served>,
 }
 
+/// A table that is to be loaded.
+pub struct Load<'l> {
+    /// The device that it is for: a table on that device is refused.
+    pub number: DeviceNumber,
+    /// Its lines.
+    pub lines: Vec<Line>,
+    /// Nothing may be written to it.
+    pub read_only: bool,
+    /// The table that it will take the place of.
+    pub live: Option<&'l [Line]>,
+    /// Gives the lines of another device's live table.
+    pub below: &'l dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
+    /// The keys of the caller's keyrings that it names.
+    pub keys: &'l Keys,
+}
+
 /// Makes tables.
 pub trait Host: Send + Sync {
-    /// Parses a table and opens the devices that it lies on. `number` is the device that it is for: a table on that device is
-    /// refused. `live` is the table that it will take the place of.
+    /// Parses a table and opens the devices that it lies on.
     ///
     /// # Errors
     /// `EINVAL` and others, in the kernel's words.
-    fn load(
-        &self,
-        number: DeviceNumber,
-        lines: Vec<Line>,
-        read_only: bool,
-        live: Option<&[Line]>,
-    ) -> Result<Table>;
+    fn load(&self, load: Load<'_>) -> Result<Table>;
 }
 
 /// A mount that one table's server hands to the next one's.
@@ -109,11 +118,11 @@ pub trait Served: Send + Sync {
     /// Takes requests again even where the key was wiped: those that need it fail.
     fn release(&self);
 
-    /// Gives a message to the target of this line.
+    /// Gives a message to the target of this line, with the keys that it names.
     ///
     /// # Errors
     /// `EINVAL`, in the kernel's words, for one that it does not take.
-    fn message(&self, line: &Line, words: &str) -> Result<Messaged>;
+    fn message(&self, line: &Line, words: &str, keys: &Keys) -> Result<Messaged>;
 
     /// The state of each line, in the kernel's form.
     ///
@@ -126,6 +135,15 @@ pub trait Served: Send + Sync {
     /// # Errors
     /// `EIO` when what was written may be lost.
     fn end(&self) -> Result<()>;
+}
+
+/// A device's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names<'n> {
+    /// In /dev/mapper.
+    pub name: &'n str,
+    /// Empty where it has none.
+    pub uuid: &'n str,
 }
 
 /// Makes block devices.
@@ -170,12 +188,12 @@ pub trait Node: Send + Sync {
     /// Writes what the kernel keeps of it down to the file.
     fn sync(&self);
 
-    /// Shows it as `/dev/mapper/NAME`, in place of another name.
+    /// Shows it as `/dev/mapper/NAME`, and by its UUID if it has one, in place of another name and UUID.
     ///
     /// # Errors
     /// The system's.
-    fn name(&self, name: &str, before: Option<&str>) -> Result<()>;
+    fn name(&self, names: Names<'_>, before: Option<Names<'_>>) -> Result<()>;
 
-    /// Takes the name away.
-    fn unname(&self, name: &str);
+    /// Takes its names away.
+    fn unname(&self, names: Names<'_>);
 }

@@ -6,12 +6,13 @@
 //!     v
 //!   Mapper     the commands, by number: create, load, resume, status, remove ..
 //!     |- registry   names, UUIDs and numbers
+//!     |- keys       those of the keyring that tables name
 //!     |- device     one device: live table, inactive table, suspended, events
 //!     |
 //!     +-- Host      makes tables: in the command, a process for each            crates/underseal/src/dm
 //!     |     Served  a table that is ready: shown as a file, taken over from another, suspended, ended
 //!     +-- Nodes     block devices
-//!           loops   loop devices over those files; opens: who has them open
+//!           loops   loop devices over those files; opens: who has them open; links: their names in /dev
 //! ```
 //!
 //! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of drivers/md/dm-ioctl.c, Linux 6.12.
@@ -20,6 +21,8 @@ mod device;
 mod error;
 pub mod header;
 mod host;
+mod keys;
+mod links;
 mod loops;
 mod mapper;
 mod number;
@@ -31,9 +34,10 @@ pub mod server;
 mod targets;
 
 pub use error::{Error, Result};
-pub use host::{Given, Host, Messaged, Node, Nodes, Room, Served, Table};
+pub use host::{Given, Host, Load, Messaged, Names, Node, Nodes, Room, Served, Table};
+pub use keys::{KeptKeys, Keys};
 pub use loops::LoopNodes;
-pub use mapper::{Command, Mapper};
+pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;
 pub use opens::Family;
 pub use registry::{check_name, check_uuid};

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 
-use crate::host::{Node, Nodes};
+use crate::host::{Names, Node, Nodes};
+use crate::links::Links;
 use crate::opens::opens;
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
@@ -40,6 +41,8 @@ const NAME: usize = 64;
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 const FIRST: u32 = 1000;
 const MOST: u32 = 1 << 16;
+/// Where udev shows disks by what they are.
+const BY_ID: &str = "/dev/disk/by-id";
 /// How long a device may take to be unbound after its last user has closed it.
 const UNBINDING: Duration = Duration::from_secs(5);
 /// How long others, like udev, may look at a device that is to be unbound.
@@ -264,7 +267,7 @@ impl Node for LoopNode {
         }
     }
 
-    fn name(&self, name: &str, before: Option<&str>) -> Result<()> {
+    fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
         let path = self.mapper.join(name);
         if !self.leads_here(&path) {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
@@ -272,13 +275,31 @@ impl Node for LoopNode {
             let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
             made.map_err(|e| Error::system(path.display(), &e.into()))?;
         }
-        if let Some(before) = before {
-            self.unname(before);
+        self.links().make(name, uuid);
+        if let Some(Names { name: old, uuid: old_uuid }) = before {
+            self.links()
+                .remove(if old == name { "" } else { old }, if old_uuid == uuid { "" } else { old_uuid });
+            if old != name {
+                self.take_off(old);
+            }
         }
         Ok(())
     }
 
-    fn unname(&self, name: &str) {
+    fn unname(&self, Names { name, uuid }: Names<'_>) {
+        self.links().remove(name, uuid);
+        self.take_off(name);
+    }
+}
+
+impl LoopNode {
+    /// Its names beside those in /dev/mapper.
+    fn links(&self) -> Links<'_> {
+        Links { folder: Path::new(BY_ID), to: format!("../../loop{}", self.number).into() }
+    }
+
+    /// Removes its node of this name.
+    fn take_off(&self, name: &str) {
         let path = self.mapper.join(name);
         if self.leads_here(&path)
             && let Err(e) = fs::remove_file(&path)
@@ -286,9 +307,7 @@ impl Node for LoopNode {
             log::warn!("{}: cannot be removed: {e}", path.display());
         }
     }
-}
 
-impl LoopNode {
     /// Whether this is a node of the device, or a link to one.
     fn leads_here(&self, path: &Path) -> bool {
         let of = fs::metadata(path).ok().filter(|of| of.file_type().is_block_device());

@@ -13,7 +13,7 @@ use crate::header::{Message, flags, text};
 use crate::host::{Host, Nodes};
 use crate::records;
 use crate::registry::{Called, Entry, Registry};
-use crate::{Error, Result, check_name, check_uuid};
+use crate::{Error, KeptKeys, Keys, Result, check_name, check_uuid};
 
 /// The commands, by their numbers (include/uapi/linux/dm-ioctl.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,14 @@ const DEFERRED: Duration = Duration::from_millis(200);
 /// How long one wait for an event lasts before its caller is asked for signs of life.
 const WAIT: Duration = Duration::from_millis(200);
 
+/// Who asks for a command.
+pub struct Caller<'c> {
+    /// Whether a caller that waits for an event is still there.
+    pub is_there: &'c dyn Fn() -> bool,
+    /// The keys that came with the command.
+    pub keys: &'c Keys,
+}
+
 /// Answers commands.
 #[derive(Clone)]
 pub struct Mapper(Arc<Inner>);
@@ -89,13 +97,14 @@ struct Inner {
     registry: Registry,
     host: Box<dyn Host>,
     nodes: Box<dyn Nodes>,
+    kept: KeptKeys,
 }
 
 impl Mapper {
     /// Makes a mapper without devices.
     pub fn new(host: impl Host + 'static, nodes: impl Nodes + 'static) -> Self {
         let (host, nodes) = (Box::new(host), Box::new(nodes));
-        Self(Arc::new(Inner { registry: Registry::default(), host, nodes }))
+        Self(Arc::new(Inner { registry: Registry::default(), host, nodes, kept: KeptKeys::default() }))
     }
 
     /// How many devices there are.
@@ -103,11 +112,16 @@ impl Mapper {
         self.0.registry.all().len()
     }
 
-    /// Does what is asked, and changes the message into its answer. `is_there` says whether who waits for an event is still there.
+    /// The keys that callers have added.
+    pub fn kept(&self) -> &KeptKeys {
+        &self.0.kept
+    }
+
+    /// Does what is asked, and changes the message into its answer.
     ///
     /// # Errors
     /// The errno that the kernel gives.
-    pub fn answer(&self, command: Command, message: &mut Message, is_there: &dyn Fn() -> bool) -> Result<()> {
+    pub fn answer(&self, command: Command, message: &mut Message, caller: &Caller<'_>) -> Result<()> {
         let (name, uuid) = (message.name()?, message.uuid()?);
         if command == Command::DevCreate && name.is_empty() {
             return Err(Error::new(Errno::INVAL, "name not supplied when creating device"));
@@ -126,13 +140,13 @@ impl Mapper {
             Command::DevRename => self.rename(message)?,
             Command::DevSuspend => self.suspend(message)?,
             Command::DevStatus | Command::DevArmPoll => self.status(message)?,
-            Command::DevWait => self.wait(message, is_there)?,
-            Command::TableLoad => self.load(message)?,
+            Command::DevWait => self.wait(message, caller.is_there)?,
+            Command::TableLoad => self.load(message, caller.keys)?,
             Command::TableClear => self.clear(message)?,
             Command::TableDeps => self.deps(message)?,
             Command::TableStatus => self.table_status(message)?,
             Command::ListVersions => Self::versions(message),
-            Command::TargetMsg => self.message(message)?,
+            Command::TargetMsg => self.message(message, caller.keys)?,
             Command::DevSetGeometry => self.geometry(message)?,
             Command::GetTargetVersion => Self::version(message)?,
         }
@@ -180,7 +194,7 @@ impl Mapper {
         if self.opens(entry) > 0 {
             return Err(Error::new(Errno::BUSY, format!("{}: the device is in use", entry.name)));
         }
-        entry.device.remove(&entry.name)?;
+        entry.device.remove(entry.names())?;
         self.0.registry.remove(entry.device.number());
         Ok(())
     }
@@ -236,8 +250,8 @@ impl Mapper {
         if is_uuid { check_uuid(&new) } else { check_name(&new) }?;
         let (old, now) = self.0.registry.rename(called(message)?, &new, is_uuid)?;
         let snapshot = now.device.snapshot();
-        if !is_uuid && snapshot.live.is_some() {
-            now.device.node().name(&new, Some(&old.name))?;
+        if snapshot.live.is_some() {
+            now.device.node().name(now.names(), Some(old.names()))?;
         }
         if snapshot.live.is_some() {
             now.device.happens();
@@ -254,18 +268,23 @@ impl Mapper {
             entry.device.suspend()?;
         } else {
             message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
-            entry.device.resume(&entry.name)?;
+            entry.device.resume(entry.names())?;
         }
         self.fill(message, &entry);
         message.put_nothing();
         Ok(())
     }
 
-    fn load(&self, message: &mut Message) -> Result<()> {
+    fn load(&self, message: &mut Message, keys: &Keys) -> Result<()> {
         let entry = self.find(message)?;
         let lines = records::lines(message.data()?, message.target_count())?;
         let read_only = message.has(flags::READ_ONLY);
-        entry.device.load(&*self.0.host, lines, read_only).map_err(|e| e.within(&entry.name))?;
+        let below = |number| {
+            let live = self.0.registry.at(number)?.device.snapshot().live?;
+            live.lines(|lines| lines.iter().map(|line| line.copy().ok()).collect())
+        };
+        let loaded = entry.device.load(&*self.0.host, lines, read_only, &below, keys);
+        loaded.map_err(|e| e.within(&entry.name))?;
         message.set_flags(message.flags() | flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();
@@ -281,7 +300,7 @@ impl Mapper {
         Ok(())
     }
 
-    fn message(&self, message: &mut Message) -> Result<()> {
+    fn message(&self, message: &mut Message, keys: &Keys) -> Result<()> {
         let entry = self.find(message)?;
         let (sector, words) = records::message(message.data()?)?;
         let first = words.split_ascii_whitespace().next();
@@ -295,7 +314,7 @@ impl Mapper {
                 let why = format!("Unsupported message sent to DM core: {other}");
                 return Err(Error::new(Errno::INVAL, why));
             }
-            Some(_) => entry.device.message(sector, words).map_err(|e| e.within(&entry.name))?,
+            Some(_) => entry.device.message(sector, words, keys).map_err(|e| e.within(&entry.name))?,
         };
         self.fill(message, &entry);
         match answer {

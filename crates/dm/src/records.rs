@@ -44,6 +44,14 @@ impl Line {
         Ok(Self { start, len, target: target.into(), params: secret(params.as_bytes())? })
     }
 
+    /// A copy.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there is no memory for the parameters.
+    pub fn copy(&self) -> Result<Self> {
+        Self::new(self.start, self.len, &self.target, self.params())
+    }
+
     /// The parameters.
     pub fn params(&self) -> &str {
         std::str::from_utf8(self.params.as_bytes()).unwrap_or_default()

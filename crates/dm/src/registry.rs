@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::header::{NAME_LEN, UUID_LEN};
+use crate::host::Names;
 use crate::{DeviceNumber, Error, Result};
 
 /// The most devices that there can be.
@@ -23,6 +24,12 @@ pub(crate) struct Entry {
     /// Empty where it has none.
     pub(crate) uuid: String,
     pub(crate) device: Arc<Device>,
+}
+
+impl Entry {
+    pub(crate) fn names(&self) -> Names<'_> {
+        Names { name: &self.name, uuid: &self.uuid }
+    }
 }
 
 /// The name, uuid or number by which a caller means a device.
@@ -68,6 +75,11 @@ impl Registry {
             _ => None,
         };
         found.cloned().ok_or_else(|| Error::new(Errno::NXIO, "there is no such device"))
+    }
+
+    /// The device of this number.
+    pub(crate) fn at(&self, number: DeviceNumber) -> Option<Entry> {
+        self.lock().get(&number).cloned()
     }
 
     /// Gives a device another name or, where it has none yet, a UUID. The device as it was called before.

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Given, Host, Messaged, Node, Nodes, Served, Table};
+use crate::host::{Given, Host, Load, Messaged, Names, Node, Nodes, Served, Table};
 use crate::records::Line;
-use crate::{DeviceNumber, Error, Mapper, Result, Room};
+use crate::{DeviceNumber, Error, Keys, Mapper, Result, Room};
 
 /// What was done.
 #[derive(Debug, Clone, Default)]
@@ -46,13 +46,7 @@ impl Machine {
 
 impl Host for Machine {
     /// A line of `fails` is refused; devices are words like `7:0`.
-    fn load(
-        &self,
-        number: DeviceNumber,
-        lines: Vec<Line>,
-        _read_only: bool,
-        _live: Option<&[Line]>,
-    ) -> Result<Table> {
+    fn load(&self, Load { number, lines, .. }: Load<'_>) -> Result<Table> {
         if lines.iter().any(|line| line.target == "fails") {
             return Err(Error::new(Errno::INVAL, "unknown target type"));
         }
@@ -119,7 +113,7 @@ impl Served for Fake {
         let _ = self.does("release");
     }
 
-    fn message(&self, line: &Line, words: &str) -> Result<Messaged> {
+    fn message(&self, line: &Line, words: &str, _keys: &Keys) -> Result<Messaged> {
         self.does("message")?;
         match words {
             "ask" => Ok(Messaged { text: Some("answer".into()), params: None }),
@@ -188,13 +182,13 @@ impl Node for NoNode {
         self.log.add("sync");
     }
 
-    fn name(&self, name: &str, before: Option<&str>) -> Result<()> {
-        self.log
-            .add(format!("name {name}{}", before.map_or_else(String::new, |name| format!(", not {name}"))));
+    fn name(&self, Names { name, .. }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
+        let before = before.map_or_else(String::new, |before| format!(", not {}", before.name));
+        self.log.add(format!("name {name}{before}"));
         Ok(())
     }
 
-    fn unname(&self, name: &str) {
+    fn unname(&self, Names { name, .. }: Names<'_>) {
         self.log.add(format!("unname {name}"));
     }
 }

@@ -5,6 +5,9 @@
 //!   answer    errno u32, 0 for none; the buffer's length u32, the buffer            numbers are the machine's own
 //! ```
 //!
+//! Two requests are no ioctls: a key that a caller has added to its keyring is kept, and a key that the next ioctl names comes before
+//! that ioctl (`keys.rs`).
+//!
 //! A connection carries any number of requests, one after the other. Each has a thread: commands may wait for a disk, and `DEV_WAIT`
 //! for an event. Root and the server's own user are let in, by the kernel's word.
 
@@ -22,10 +25,13 @@ use rustix::net::sockopt::socket_peercred;
 use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
-use crate::{Command, Error, Mapper, Result};
+use crate::{Caller, Command, Error, Keys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
 const DM_IOCTL: u32 = 0xfd;
+/// The requests that are no ioctls: keep a key, and grant one to the next ioctl.
+const KEEP: u32 = 0x4b01;
+const GRANT: u32 = 0x4b02;
 /// Connections at a time.
 const MOST_CLIENTS: usize = 1000;
 /// How long a caller may take to send a request that it has begun, and to receive an answer.
@@ -110,6 +116,7 @@ fn is_allowed(socket: &UnixStream) -> bool {
 /// Answers one caller after another's request until it hangs up.
 fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
+    let mut keys = Keys::default();
     loop {
         socket.set_read_timeout(None)?;
         let mut head = [0; 8];
@@ -128,8 +135,18 @@ fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
         }
         let mut buffer = Key::zeroed(len as usize).map_err(io::Error::other)?;
         socket.read_exact(buffer.as_mut_bytes())?;
-        let is_there = || is_connected(socket);
-        match answer(mapper, request, buffer, &is_there) {
+        let done = match request {
+            KEEP => Some(mapper.kept().keep(buffer.as_bytes())),
+            GRANT => Some(keys.grant(buffer.as_bytes(), mapper.kept())),
+            _ => None,
+        };
+        if let Some(done) = done {
+            let errno = done.inspect_err(|e| log::warn!("{e} ({})", e.errno())).err().map(|e| e.errno());
+            send(socket, errno, &[])?;
+            continue;
+        }
+        let caller = Caller { is_there: &|| is_connected(socket), keys: &std::mem::take(&mut keys) };
+        match answer(mapper, request, buffer, &caller) {
             Ok(message) => send(socket, None, message.answer())?,
             Err(e) => {
                 // Whether a device is there is asked all the time.
@@ -148,13 +165,13 @@ fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
 ///
 /// # Errors
 /// The errno that the kernel gives.
-pub fn answer(mapper: &Mapper, request: u32, buffer: Key, is_there: &dyn Fn() -> bool) -> Result<Message> {
+pub fn answer(mapper: &Mapper, request: u32, buffer: Key, caller: &Caller<'_>) -> Result<Message> {
     if (request >> 8) & 0xff != DM_IOCTL {
         return Err(Error::new(Errno::NOTTY, "no ioctl of device mapper's"));
     }
     let mut message = Message::parse(buffer)?;
     let command = Command::from_number(request & 0xff)?;
-    mapper.answer(command, &mut message, is_there)?;
+    mapper.answer(command, &mut message, caller)?;
     Ok(message)
 }
 

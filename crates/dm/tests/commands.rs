@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::header::{HEADER, Message, flags};
 use underseal_dm::script::Machine;
-use underseal_dm::{Command, Mapper, server};
+use underseal_dm::{Caller, Command, Keys, Mapper, server};
 
 use std::sync::atomic::Ordering;
 
@@ -51,7 +51,8 @@ impl Ioctl {
 
     fn ask(&self, mapper: &Mapper, command: Command) -> Result<Message, Errno> {
         let request = 0xc138_fd00 | command as u32;
-        server::answer(mapper, request, self.buffer(), &|| false).map_err(|e| e.errno())
+        let caller = Caller { is_there: &|| false, keys: &Keys::default() };
+        server::answer(mapper, request, self.buffer(), &caller).map_err(|e| e.errno())
     }
 }
 
@@ -205,7 +206,13 @@ fn what_cannot_be_is_refused_with_the_kernels_errno() {
     }
     for number in [18, 0x7f] {
         let buffer = Ioctl::named("d").buffer();
-        let got = server::answer(&mapper, 0xc138_fd00 | number, buffer, &|| true).unwrap_err();
+        let got = server::answer(
+            &mapper,
+            0xc138_fd00 | number,
+            buffer,
+            &Caller { is_there: &|| true, keys: &Keys::default() },
+        )
+        .unwrap_err();
         assert_eq!(got.errno(), Errno::NOTTY);
     }
 }

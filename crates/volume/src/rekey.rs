@@ -130,7 +130,7 @@ pub(crate) mod tests {
 
     pub(crate) fn volume(table: &str) -> Volume {
         let table = Table::parse(table).unwrap();
-        table.volume(&vec![1 << 30; table.devices().len()]).unwrap()
+        table.volume(&vec![1 << 30; table.bases().len()]).unwrap()
     }
 
     pub(crate) fn key(hex: &str) -> Key {

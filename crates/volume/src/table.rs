@@ -3,7 +3,7 @@
 //! ```text
 //!   0 2048 crypt aes-xts-plain64 KEY 0 /dev/sda 0 1 allow_discards
 //!   |  |    |    \_______________________________________________/
-//!   |  |    target: Crypt | Linear | Integrity | Zero | Error
+//!   |  |    target: Crypt | Linear | Integrity | Striped | Delay | Verity | Zero | Error
 //!   start, length in 512-byte sectors
 //!
 //!   below: 0 2000 integrity /dev/sda 0 28 J 0              as `dmsetup table` prints several devices: of those that others are
@@ -15,16 +15,22 @@
 //!
 //! A table holds its keys: whoever read its text wipes the text.
 
+mod base;
 mod crypt;
 mod integrity;
 mod key;
 mod options;
+mod several;
+mod verity;
 mod words;
 
+pub use base::Base;
 pub use crypt::Crypt;
 pub use integrity::IntegrityLine;
 pub use key::TableKey;
 pub use options::{CryptOptions, Integrity};
+pub use several::{DelayLine, Place, Striped};
+pub use verity::{VerityLine, VerityWords};
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,6 +73,12 @@ pub enum Target {
     },
     /// The data of dm-integrity's layout on a device.
     Integrity(Box<IntegrityLine>),
+    /// Runs of several devices in turn.
+    Striped(Box<Striped>),
+    /// A device that answers late.
+    Delay(Box<DelayLine>),
+    /// A device that is compared with a tree of hashes as it is read.
+    Verity(Box<VerityLine>),
     /// Zeros; writes are dropped.
     Zero,
     /// Every request fails.
@@ -106,10 +118,10 @@ impl Table {
                 continue;
             }
             if named.len() == MAX_LINES {
-                return Err(bad(format!("a table has at most {MAX_LINES} lines")).within(Place(number)));
+                return Err(bad(format!("a table has at most {MAX_LINES} lines")).within(LineNumber(number)));
             }
             let (name, line) = name_of(line);
-            named.push((name, number, Line::parse(line).map_err(|e| e.within(Place(number)))?));
+            named.push((name, number, Line::parse(line).map_err(|e| e.within(LineNumber(number)))?));
         }
         let below = below(&mut named)?;
         let mut lines: Vec<Line> = Vec::with_capacity(named.len());
@@ -117,7 +129,7 @@ impl Table {
             let end = lines.last().map_or(0, |last| last.start + last.len);
             if line.start != end {
                 let why = format!("Gap in table: it begins at sector {}, not at {end}", line.start);
-                return Err(bad(why).within(Place(number)));
+                return Err(bad(why).within(LineNumber(number)));
             }
             lines.push(line);
         }
@@ -153,64 +165,15 @@ impl Table {
         warnings
     }
 
-    /// The devices that lines are on, as they name them, each once: their order is their number in [`Table::volume`]. Where a line
-    /// is on one of the table's own, it is that one's.
-    pub fn devices(&self) -> Vec<&str> {
-        let device = |name| match self.below(name) {
-            Some(layer) => layer.device.as_str(),
-            None => name,
-        };
-        self.names().into_iter().map(device).collect()
-    }
-
-    /// The layer that lies on the device of this number, below the volume; its size is then what [`Table::volume`] wants.
-    pub fn layer(&self, number: usize) -> Option<&IntegrityLine> {
-        let name = *self.names().get(number)?;
-        let own = |line: &Line| match &line.target {
-            Target::Integrity(layer) if layer.device == name => Some(()),
-            _ => None,
-        };
-        let top = self.lines.iter().find(|line| own(line).is_some()).map(|line| &line.target);
-        match top {
-            Some(Target::Integrity(layer)) => Some(layer),
-            _ => self.below(name),
-        }
-    }
-
-    fn below(&self, name: &str) -> Option<&IntegrityLine> {
-        let (_, line) = self.below.iter().find(|(of, _)| is_named(name, of))?;
-        match &line.target {
-            Target::Integrity(layer) => Some(layer),
-            _ => None,
-        }
-    }
-
-    /// A device's one name: of those that are the table's own there are two.
-    fn own_name<'t>(&'t self, name: &'t str) -> &'t str {
-        self.below.iter().find(|(of, _)| is_named(name, of)).map_or(name, |(of, _)| of)
-    }
-
-    /// What lines name, each once.
-    fn names(&self) -> Vec<&str> {
-        let mut names = Vec::new();
-        for name in self.lines.iter().filter_map(|line| line.target.device()) {
-            let name = self.own_name(name);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    }
-
     /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices are.
     ///
     /// # Errors
     /// As [`Table::volume`], but for what concerns the devices.
     pub fn check(&self) -> Result<()> {
-        self.volume(&vec![u64::MAX; self.devices().len()]).map(drop)
+        self.volume(&vec![u64::MAX; self.slots().len()]).map(drop)
     }
 
-    /// The volume that the table describes on its [`devices`](Table::devices) of `sizes` bytes; keys are fetched from the
+    /// The volume that the table describes on its [`bases`](Table::bases) of `sizes` bytes; keys are fetched from the
     /// kernel's keyring where the table says so. A linear line is a segment under the null cipher.
     ///
     /// # Errors
@@ -225,16 +188,16 @@ impl Table {
     /// # Errors
     /// As [`Table::volume`].
     pub fn volume_on(&self, rooms: &[Room]) -> Result<Volume> {
-        let devices = self.names();
+        let slots = self.slots();
         let mut segments = Vec::with_capacity(self.lines.len());
         let (mut discards, mut dispatch) = (true, DispatchFlags::default());
-        for line in &self.lines {
+        for (number, line) in self.lines.iter().enumerate() {
             if let Target::Crypt(crypt) = &line.target {
                 discards &= crypt.options.allow_discards;
                 dispatch = dispatch.or(crypt.options.dispatch);
             }
-            let name = line.target.device().map(|name| self.own_name(name));
-            let device = name.and_then(|name| devices.iter().position(|other| *other == name));
+            let slot = self.slot(number);
+            let device = slot.and_then(|slot| slots.iter().position(|other| *other == slot));
             let room = device.and_then(|device| rooms.get(device)).copied();
             segments.push(line.segment(device.unwrap_or(0), room.unwrap_or(Room::ANY))?);
         }
@@ -294,6 +257,9 @@ impl Line {
                 Target::Linear { device: device.to_string(), offset }
             }
             "integrity" => Target::Integrity(Box::new(IntegrityLine::parse(words)?)),
+            "striped" => Target::Striped(Box::new(Striped::parse(words, len)?)),
+            "delay" => Target::Delay(Box::new(DelayLine::parse(words)?)),
+            "verity" => Target::Verity(Box::new(VerityLine::parse(words)?)),
             "zero" => {
                 words.end().map_err(|_| bad("No arguments required: zero takes none"))?;
                 Target::Zero
@@ -321,13 +287,16 @@ impl Line {
             Target::Linear { offset, .. } => {
                 (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))
             }
-            Target::Integrity(_) => (0, stored(0, 0, recipe::null(SectorSize::S512)?, None)),
+            Target::Integrity(_) | Target::Striped(_) | Target::Delay(_) | Target::Verity(_) => {
+                (0, stored(0, 0, recipe::null(SectorSize::S512)?, None))
+            }
             Target::Zero => (0, SegmentKind::Zero),
             Target::Error => (0, SegmentKind::Error),
         };
         let end = offset.checked_add(self.len).filter(|end| *end <= MAX_SECTORS && *end <= size >> 9);
         if end.is_none() {
-            let name = crate::text::printable(self.target.device().unwrap_or_default());
+            let device = self.target.devices().first().copied().unwrap_or_default();
+            let name = crate::text::printable(device);
             let len = self.len;
             let why = format!("start={offset}, len={len}, dev_size={} sectors of 512 bytes", size >> 9);
             return Err(Error::new(ErrorKind::TooSmall, format!("{name} too small for target: {why}")));
@@ -342,19 +311,34 @@ impl Line {
             Target::Crypt(crypt) => format!("{head} {}", crypt.print(keys)),
             Target::Linear { device, offset } => format!("{head} {} {offset}", words::escape(device)),
             Target::Integrity(layer) => format!("{head} {}", layer.print(keys)),
+            Target::Striped(striped) => format!("{head} {}", striped.print()),
+            Target::Delay(delay) => format!("{head} {}", delay.print()),
+            Target::Verity(verity) => format!("{head} {}", verity.print()),
             Target::Zero | Target::Error => head,
         }
     }
 }
 
 impl Target {
-    /// The device that it is on, as the line names it.
+    /// The one device that it is on, as the line names it.
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Crypt(crypt) => Some(&crypt.device),
             Self::Linear { device, .. } => Some(device),
             Self::Integrity(layer) => Some(&layer.device),
-            Self::Zero | Self::Error => None,
+            Self::Striped(_) | Self::Delay(_) | Self::Verity(_) | Self::Zero | Self::Error => None,
+        }
+    }
+
+    /// All devices that it is on, as the line names them.
+    pub fn devices(&self) -> Vec<&str> {
+        match self {
+            Self::Crypt(_) | Self::Linear { .. } => self.device().into_iter().collect(),
+            Self::Integrity(layer) => Base::Integrity(layer).devices(),
+            Self::Striped(striped) => Base::Striped(striped, 0).devices(),
+            Self::Delay(delay) => Base::Delay(delay, 0).devices(),
+            Self::Verity(verity) => Base::Verity(verity).devices(),
+            Self::Zero | Self::Error => Vec::new(),
         }
     }
 
@@ -364,6 +348,9 @@ impl Target {
             Self::Crypt(_) => "crypt",
             Self::Linear { .. } => "linear",
             Self::Integrity(_) => "integrity",
+            Self::Striped(_) => "striped",
+            Self::Delay(_) => "delay",
+            Self::Verity(_) => "verity",
             Self::Zero => "zero",
             Self::Error => "error",
         }
@@ -378,9 +365,9 @@ impl fmt::Display for Table {
 }
 
 /// Which line of the text, in messages.
-struct Place(usize);
+struct LineNumber(usize);
 
-impl fmt::Display for Place {
+impl fmt::Display for LineNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table line {}", self.0 + 1)
     }
@@ -410,7 +397,7 @@ fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
     let all = || below.iter().map(|(_, line)| line).chain(lines);
     for layer in all().filter(is_layer) {
         let device = layer.target.device().unwrap_or_default();
-        let on_it = |line: &&Line| line.target.device() == Some(device);
+        let on_it = |line: &&Line| line.target.devices().contains(&device);
         let why = match () {
             () if below.iter().any(|(name, _)| is_named(device, name)) => {
                 "an integrity line on an integrity line"
@@ -448,7 +435,7 @@ fn below(named: &mut Vec<(&str, usize, Line)>) -> Result<Vec<(String, Line)>> {
         let is_whole = line.start == 0 && below.iter().all(|(other, _)| other != name);
         if !is_whole || !matches!(line.target, Target::Integrity(_)) {
             let why = "what a device lies on can be another device, or one integrity line from sector 0 on";
-            return Err(bad(why).within(Place(number)));
+            return Err(bad(why).within(LineNumber(number)));
         }
         below.push((name.into(), line));
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use underseal_device::{Device, FileDevice, NbdDevice, OpenOptions, RamDevice, Zones};
-use underseal_device_lab::{ModelDevice, Profile, StripeDevice, ZonedDevice};
+use underseal_device::{Device, FileDevice, NbdDevice, OpenOptions, RamDevice, StripeDevice, Zones};
+use underseal_device_lab::{ModelDevice, Profile, ZonedDevice};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 use super::dice::Dice;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Device, IoKind, RamDevice};
-use underseal_device_lab::{Fault, FaultDevice, Rule, StripeDevice};
+use underseal_device::{Device, IoKind, RamDevice, StripeDevice};
+use underseal_device_lab::{Fault, FaultDevice, Rule};
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use underseal_cipher::SectorCipher;
 use underseal_datapath::{Mapping, Policy};
-use underseal_device::Device;
-use underseal_device_lab::{ModelDevice, Profile, StripeDevice};
+use underseal_device::{Device, StripeDevice};
+use underseal_device_lab::{ModelDevice, Profile};
 use underseal_volume::{DispatchFlags, Segment, Volume};
 
 use super::{Experiment, Measured};

@@ -1,16 +1,17 @@
 //! `underseal table`.
 
+mod active;
 mod foreign;
+
+pub(crate) use active::{Active, over};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_integrity::IntegrityDevice;
-use underseal_volume::table::{Room, Table};
+use underseal_volume::table::{Base, Table};
 use underseal_volume::{ErrorKind, ReadAt, plain};
 use zeroize::Zeroizing;
 
@@ -23,7 +24,7 @@ use crate::cli::{
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::integrity::{self, Below};
+use crate::integrity;
 use crate::lower::{Lower, is_remote, open_header};
 use crate::output::print;
 use crate::passphrase::{Secret, secret_file};
@@ -45,7 +46,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let options = args.lower.options(args.read_only);
                 let table = parse(&args.file)?;
                 let lower = files(&table);
-                let Active { mapping, layers } = activate(&table, options)?;
+                let Active { mapping, layers, .. } = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let discards = mapping.discards();
                 let opened = Described {
@@ -68,12 +69,13 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
 fn check(args: &TableCheckArgs) -> Result<()> {
     let table = parse(&args.file)?;
     let mut sizes = Vec::new();
-    for (number, device) in devices(&table).into_iter().enumerate() {
-        if table.layer(number).is_some() {
-            // What its superblock provides is known when it is opened.
+    for base in table.bases() {
+        let Base::Device(name) = base else {
+            // What it provides is known when it is opened.
             sizes.push(u64::MAX);
             continue;
-        }
+        };
+        let device = path(name);
         let size = std::fs::File::open(&device).and_then(|file| ReadAt::size(&file));
         sizes.push(size.unwrap_or_else(|e| {
             log::warn!("{}: its size is not checked: Device lookup failed: {e}", device.display());
@@ -138,7 +140,7 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
     let files = files(&table);
     let input = Input::open(args.input.as_deref(), files.iter().map(PathBuf::as_path))?;
-    let Active { mapping, layers } = activate(&table, args.lower.options(false))?;
+    let Active { mapping, layers, .. } = activate(&table, args.lower.options(false))?;
     input.give(&Arc::new(mapping), name(&args.file), 0, quiet)?;
     integrity::close(&layers)
 }
@@ -184,29 +186,18 @@ fn path(name: &str) -> PathBuf {
     if is_number && !Path::new(name).exists() && link.exists() { link } else { name.into() }
 }
 
-/// The metadata device of each device that has an integrity line with one, with that device's number.
-fn meta_devices(table: &Table) -> Vec<(usize, PathBuf)> {
-    let meta = |number| Some((number, path(table.layer(number)?.meta_device()?)));
-    (0..table.devices().len()).filter_map(meta).collect()
-}
-
 /// All files that a table reads and writes.
 fn files(table: &Table) -> Vec<PathBuf> {
-    devices(table).into_iter().chain(meta_devices(table).into_iter().map(|(_, path)| path)).collect()
-}
-
-/// A table over its devices, and the integrity layers between: to be closed at the end.
-pub(crate) struct Active {
-    pub(crate) mapping: Mapping,
-    pub(crate) layers: Vec<Arc<IntegrityDevice>>,
+    devices(table)
 }
 
 /// Opens the devices and puts the table over them.
 fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
-    let (paths, metas) = (devices(table), meta_devices(table));
-    files(table).iter().try_for_each(|path| marker::refuse(path))?;
+    let names = table.devices();
+    let paths: Vec<_> = names.iter().copied().map(path).collect();
+    paths.iter().try_for_each(|path| marker::refuse(path))?;
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         match is_remote(path) {
             true => Ok(Lower::open(path, options)?.into_device()),
@@ -222,58 +213,43 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
         };
         opened.push(device);
     }
-    one_layer_each(table, &paths)?;
-    one_use_of_each(&paths, &metas)?;
-    let metas = metas.iter().map(|(number, path)| Ok((*number, open(path)?)));
-    over(table, opened, metas.collect::<Result<_>>()?, options.read_only)
-}
-
-/// Puts a table over its devices, which are open: those that its lines name, in their order, and the metadata devices of integrity lines
-/// with the numbers of the devices that these are for.
-pub(crate) fn over(
-    table: &Table,
-    mut opened: Vec<Arc<dyn Device>>,
-    mut metas: Vec<(usize, Arc<dyn Device>)>,
-    read_only: bool,
-) -> Result<Active> {
-    let mut layers = Vec::new();
-    for (number, device) in opened.iter_mut().enumerate() {
-        if let Some(line) = table.layer(number) {
-            let meta = metas.iter().position(|(of, _)| *of == number).map(|at| metas.swap_remove(at).1);
-            let below = Below { data: device.clone(), meta, read_only };
-            let layer = integrity::open_line(below, line)?;
-            layers.push(layer.clone());
-            *device = layer;
-        }
-    }
-    let room = |device: &Arc<dyn Device>| {
-        let geometry = device.geometry();
-        Room { size: geometry.size, tuple: geometry.tag_size as usize }
+    one_use_of_each(table)?;
+    let device = |name: &str| {
+        let found = names.iter().position(|known| *known == name);
+        found
+            .map(|at| opened[at].clone())
+            .ok_or_else(|| Error::usage(format!("Device lookup failed: {name}")))
     };
-    let volume = table.volume_on(&opened.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
-    let mapping = Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))?;
-    Ok(Active { mapping, layers })
+    over(table, &device, options.read_only)
 }
 
-/// Whoever else is on a layer's file would write to its journal, as a second layer would. Under one name the table was refused already.
-fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
-    for (number, path) in paths.iter().enumerate().filter(|(number, _)| table.layer(*number).is_some()) {
-        let mut others = paths.iter().enumerate().filter(|(other, _)| *other != number);
-        if others.any(|(_, other)| other == path || same_file(other, path)) {
-            let what = format!("{}: another line is on the device of an integrity line", path.display());
+/// Refuses what else is on the devices of an integrity line: it would write to the line's journal. Under one name the table was
+/// refused already.
+fn one_use_of_each(table: &Table) -> Result<()> {
+    let mut layers = Vec::new();
+    let mut uses = Vec::new();
+    for base in table.bases() {
+        if let Base::Integrity(layer) = base {
+            layers.push((uses.len(), layer.meta_device().is_some()));
+        }
+        uses.extend(base.devices().into_iter().map(path));
+    }
+    let is_same = |one: usize, other: usize| {
+        one != other && (uses[one] == uses[other] || same_file(&uses[one], &uses[other]))
+    };
+    let metas: Vec<_> = layers.iter().filter(|(_, has_meta)| *has_meta).map(|(at, _)| at + 1).collect();
+    for (at, _) in &layers {
+        if (0..uses.len()).any(|other| is_same(*at, other) && !metas.contains(&other)) {
+            let what = format!("{}: another line is on the device of an integrity line", uses[*at].display());
             return Err(Error::usage(what).with_remedy("that line on the integrity line's device"));
         }
     }
-    Ok(())
-}
-
-/// A metadata device is of one layer alone: two would write over each other's journal.
-fn one_use_of_each(paths: &[PathBuf], metas: &[(usize, PathBuf)]) -> Result<()> {
-    for (i, (_, meta)) in metas.iter().enumerate() {
-        let mut others = paths.iter().chain(metas[..i].iter().map(|(_, other)| other));
-        if others.any(|other| other == meta || same_file(other, meta)) {
-            let what =
-                format!("{}: the metadata device of an integrity line is in the table twice", meta.display());
+    for meta in metas {
+        if (0..uses.len()).any(|other| is_same(meta, other)) {
+            let what = format!(
+                "{}: the metadata device of an integrity line is in the table twice",
+                uses[meta].display()
+            );
             return Err(Error::usage(what).with_remedy("a metadata device for each integrity line alone"));
         }
     }

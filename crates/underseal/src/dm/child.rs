@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::records::Line as TableLine;
-use underseal_dm::{Error, Family, Given, Messaged, Result, Served};
+use underseal_dm::{Error, Family, Given, Keys, Messaged, Result, Served};
 use underseal_export::control::Line;
 use underseal_export::net::Socket;
+use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
 use super::lowers::Claim;
@@ -172,22 +173,24 @@ impl Served for Child {
         }
     }
 
-    fn message(&self, line: &TableLine, words: &str) -> Result<Messaged> {
+    fn message(&self, line: &TableLine, words: &str, keys: &Keys) -> Result<Messaged> {
         let no = |why: &str| Error::new(Errno::INVAL, why);
         if line.target != "crypt" {
             return Err(no("Target type does not support messages"));
         }
-        let mut parts = words.split_ascii_whitespace();
+        // The name of a key may have spaces in it.
+        let mut parts = words.trim().splitn(3, ' ');
         let mut word = || parts.next().unwrap_or_default();
         let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
-        let key = match (word(), word(), word(), word()) {
-            (key, wipe, "", "") if is(key, "key") && is(wipe, "wipe") => {
+        let key = match (word(), word(), word()) {
+            (key, wipe, "") if is(key, "key") && is(wipe, "wipe") => {
                 self.ask(&Order::WipeKey, SOON)?;
                 None
             }
-            (key, set, digits, "") if is(key, "key") && is(set, "set") && !digits.is_empty() => {
+            (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
+                let digits = digits(word, keys)?;
                 match self.ask_with(&Order::SetKey, &[], digits.as_bytes(), SOON)? {
-                    (Answer::Done, _) => Some(digits),
+                    (Answer::Done, _) => Some(word),
                     _ => return Err(nonsense()),
                 }
             }
@@ -212,12 +215,48 @@ impl Served for Child {
 
 /// A crypt line's parameters with another key: the second word. Of a wiped one there are zeros.
 fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
-    let mut words = params.splitn(3, ' ');
-    let (cipher, old, rest) = (words.next(), words.next(), words.next());
-    let (Some(cipher), Some(old), Some(rest)) = (cipher, old, rest) else { return Err(nonsense()) };
-    let zeros = "0".repeat(old.len());
-    let text = Zeroizing::new(format!("{cipher} {} {rest}", key.unwrap_or(&zeros)));
+    let (cipher, rest) = params.split_once(' ').ok_or_else(nonsense)?;
+    // A key's name may have spaces, each behind a backslash.
+    let mut escaped = false;
+    let ends = |c: char| {
+        let ends = c == ' ' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    let (old, rest) = rest.split_at(rest.find(ends).ok_or_else(nonsense)?);
+    let digits = match TableKey::parse(old) {
+        Ok(key @ TableKey::Keyring { .. }) => key.len().saturating_mul(2),
+        _ => old.len(),
+    };
+    let zeros = "0".repeat(digits);
+    let text = Zeroizing::new(format!("{cipher} {}{rest}", key.unwrap_or(&zeros)));
     Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
+}
+
+/// The word of a key message in digits: of a key of the keyring those of its bytes.
+fn digits(word: &str, keys: &Keys) -> Result<Zeroizing<String>> {
+    let mut name = String::with_capacity(word.len());
+    let mut characters = word.chars();
+    while let Some(c) = characters.next() {
+        name.extend(if c == '\\' { characters.next() } else { Some(c) });
+    }
+    let invalid = |e: underseal_volume::Error| Error::new(Errno::INVAL, e.to_string());
+    let TableKey::Keyring { size, kind, description } = TableKey::parse(&name).map_err(invalid)? else {
+        return Ok(Zeroizing::new(word.to_owned()));
+    };
+    let missing = || Error::new(Errno::NOKEY, format!("the caller has no key {kind}:{description}"));
+    let key = keys.find(&kind, &description).ok_or_else(missing)?;
+    if key.len() != size {
+        let why = format!("key {kind}:{description} has {} bytes and not {size}", key.len());
+        return Err(Error::new(Errno::INVAL, why));
+    }
+    let mut digits = Zeroizing::new(String::with_capacity(2 * key.len()));
+    for byte in key.as_bytes() {
+        for half in [byte >> 4, byte & 0xf] {
+            digits.extend(char::from_digit(half.into(), 16));
+        }
+    }
+    Ok(digits)
 }
 
 fn nonsense() -> Error {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_dm::records::Line;
-use underseal_dm::{DeviceNumber, Error, Family, Host, Result, Room, Table as Loaded};
+use underseal_dm::{DeviceNumber, Error, Family, Host, Load, Result, Room, Table as Loaded};
 use underseal_volume::ErrorKind;
-use underseal_volume::table::{Table, Target};
+use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
 use super::child::Child;
@@ -29,17 +29,27 @@ impl Tables {
 }
 
 impl Host for Tables {
-    fn load(
-        &self,
-        number: DeviceNumber,
-        lines: Vec<Line>,
-        read_only: bool,
-        live: Option<&[Line]>,
-    ) -> Result<Loaded> {
+    fn load(&self, load: Load<'_>) -> Result<Loaded> {
+        let Load { number, lines, read_only, live, keys, .. } = load;
         let text = text(&lines);
         drop(lines);
-        let table = Table::parse(&text).map_err(|e| refused(&e))?;
-        table.check().map_err(|e| refused(&e))?;
+        let mut table = Table::parse(&text).map_err(|e| refused(&e))?;
+        let canonical = canonical(&table)?;
+        table.resolve_keys(|kind, name| Ok(keys.find(kind, name))).map_err(|e| {
+            let why = underseal_error::with_causes(&e).to_string();
+            Error::new(Errno::INVAL, why)
+        })?;
+        let is_named = |line: &TableLine| matches!(&line.target, Target::Crypt(crypt) if matches!(crypt.key, TableKey::Keyring { .. }));
+        let lacks_key = table.lines().iter().any(is_named);
+        table.check().map_err(|e| {
+            let error = refused(&e);
+            if lacks_key { Error::new(Errno::NOKEY, error.to_string()) } else { error }
+        })?;
+        // From here on the keys are in it.
+        let text = Zeroizing::new(table.print(true));
+        if !read_only && table.lines().iter().any(|line| matches!(line.target, Target::Verity(_))) {
+            return Err(Error::new(Errno::INVAL, "Device must be readonly"));
+        }
         for warning in table.warnings() {
             log::warn!("{number}: {warning}");
         }
@@ -49,7 +59,6 @@ impl Host for Tables {
         }
         let claims: Vec<_> =
             deps.iter().map(|dep| self.lowers.claim(*dep, read_only)).collect::<Result<_>>()?;
-        let canonical = canonical(&table)?;
         let late = has_layer(&canonical) && live.is_some_and(has_layer);
         let child = Child::start(&self.program, claims.clone(), self.family.clone())?;
         let files: Vec<_> = names
@@ -82,10 +91,8 @@ type Named = (String, DeviceNumber);
 
 /// All devices that a table names, with their numbers; and the numbers, each once.
 fn devices(table: &Table) -> Result<(Vec<Named>, Vec<DeviceNumber>)> {
-    let metas = (0..table.devices().len()).filter_map(|number| table.layer(number)?.meta_device());
-    let names: Vec<&str> = table.devices().into_iter().chain(metas).collect();
     let (mut all, mut deps) = (Vec::new(), Vec::new());
-    for name in names {
+    for name in table.devices() {
         let number = number_of(Path::new(name)).ok_or_else(|| {
             Error::new(Errno::NODEV, format!("Device lookup failed: {name} is no block device"))
         })?;
@@ -99,16 +106,12 @@ fn devices(table: &Table) -> Result<(Vec<Named>, Vec<DeviceNumber>)> {
 
 /// The lines as the kernel prints them: devices by their numbers.
 fn canonical(table: &Table) -> Result<Vec<Line>> {
-    let line = |line: &underseal_volume::table::Line| {
+    let line = |line: &TableLine| {
         let text = Zeroizing::new(line.print(true));
         let mut words = text.splitn(4, ' ');
         let params = words.nth(3).unwrap_or_default();
         let mut params = Zeroizing::new(params.to_owned());
-        let meta = match &line.target {
-            Target::Integrity(layer) => layer.meta_device(),
-            _ => None,
-        };
-        for name in line.target.device().into_iter().chain(meta) {
+        for name in line.target.devices() {
             if let Some(number) = number_of(Path::new(name)) {
                 params = Zeroizing::new(renamed(&params, name, &number.to_string()));
             }

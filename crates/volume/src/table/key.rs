@@ -7,7 +7,7 @@ use underseal_cipher::Key;
 use zeroize::Zeroizing;
 
 use super::words::number;
-use super::{bad, of_cipher};
+use super::{Table, Target, bad, of_cipher};
 use crate::text::printable;
 use crate::{Error, ErrorKind, Result};
 
@@ -114,6 +114,32 @@ impl TableKey {
     }
 }
 
+impl Table {
+    /// Puts the bytes of keys into the lines that name them in a keyring: `find` gives those that it has, by type and name.
+    ///
+    /// # Errors
+    /// `WrongKey` for a key of another length than the line says; `find`'s own.
+    pub fn resolve_keys(&mut self, find: impl Fn(&str, &str) -> Result<Option<Key>>) -> Result<()> {
+        for line in &mut self.lines {
+            let Target::Crypt(crypt) = &mut line.target else { continue };
+            let TableKey::Keyring { size, kind, description } = &crypt.key else { continue };
+            let Some(key) = find(kind, description)? else { continue };
+            is_as_long(description, key.len(), *size)?;
+            crypt.key = TableKey::Bytes(key);
+        }
+        Ok(())
+    }
+}
+
+fn is_as_long(description: &str, len: usize, size: usize) -> Result<()> {
+    if len == size {
+        return Ok(());
+    }
+    let name = printable(description);
+    let why = format!("Error decoding and setting key: key {name} has {len} bytes and not {size}");
+    Err(Error::new(ErrorKind::WrongKey, why))
+}
+
 fn from_keyring(size: usize, kind: &str, description: &str) -> Result<Key> {
     let name = printable(description);
     if kind != "user" {
@@ -143,10 +169,7 @@ fn from_keyring(size: usize, kind: &str, description: &str) -> Result<Key> {
     // One byte more, to see a longer key.
     let mut key = Key::zeroed(size + 1).map_err(of_cipher)?;
     let len = found.map_err(io)?.read(&mut key.as_mut_bytes()).map_err(io)?;
-    if len != size {
-        let why = format!("Error decoding and setting key: key {name} has {len} bytes and not {size}");
-        return Err(Error::new(ErrorKind::WrongKey, why));
-    }
+    is_as_long(description, len, size)?;
     key.truncate(size);
     Ok(key)
 }

@@ -248,6 +248,9 @@ fn form(path: &Path) -> Result<Form> {
         Target::Linear { .. } => None,
         Target::Integrity(_) => return Err(bad("what keeps tags is not rewritten in place")),
         Target::Zero | Target::Error => return Err(bad("nothing is stored there")),
+        Target::Striped(_) | Target::Delay(_) | Target::Verity(_) => {
+            return Err(bad("a crypt line or a linear one can be rewritten"));
+        }
     };
     // The devices are opened once, by whoever uses this.
     let volume = table.volume(&[u64::MAX]).map_err(table::refused)?;

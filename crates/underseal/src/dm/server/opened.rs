@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_datapath::Mapping;
 use underseal_device::{Device, FileDevice, OpenOptions, open_again};
+use underseal_dm::DeviceNumber;
 use underseal_integrity::IntegrityDevice;
-use underseal_volume::table::{Line, Table, Target};
+use underseal_verity::VerityDevice;
+use underseal_volume::table::{Base, Line, Table, Target};
 
 use super::{Obeyed, integrity, refused};
 use crate::commands::{Active, over};
@@ -24,7 +27,14 @@ pub(super) struct Opened {
     /// Devices by the names that the table has for them. The descriptors are those of the back end's claims.
     devices: Vec<(String, File)>,
     read_only: bool,
-    active: Option<(Arc<Mapping>, Vec<Arc<IntegrityDevice>>)>,
+    active: Option<Running>,
+}
+
+/// A table that is open.
+struct Running {
+    mapping: Arc<Mapping>,
+    layers: Vec<Arc<IntegrityDevice>>,
+    verities: Vec<Arc<VerityDevice>>,
 }
 
 impl Opened {
@@ -36,36 +46,36 @@ impl Opened {
 
     /// Opens the devices.
     pub(super) fn activate(mut self) -> Obeyed<Self> {
-        let (mapping, layers) = self.open().map_err(refused(Errno::INVAL))?;
-        self.active = Some((Arc::new(mapping), layers));
+        let Active { mapping, layers, verities } = self.open().map_err(refused(Errno::INVAL))?;
+        self.active = Some(Running { mapping: Arc::new(mapping), layers, verities });
         Ok(self)
     }
 
-    fn open(&self) -> Result<(Mapping, Vec<Arc<IntegrityDevice>>)> {
-        let names = self.table.devices();
-        let layers = (0..names.len()).filter_map(|number| Some((number, self.table.layer(number)?)));
-        let mut metas = Vec::new();
-        for (number, line) in layers {
+    fn open(&self) -> Result<Active> {
+        for base in self.table.bases() {
+            let Base::Integrity(line) = base else { continue };
             let meta = line.meta_device().map(|name| self.file(name)).transpose()?;
             if !self.read_only {
-                integrity::format_where_new(line, self.file(names[number])?, meta)?;
-            }
-            if let Some(name) = line.meta_device() {
-                metas.push((number, self.device(name)?));
+                integrity::format_where_new(line, self.file(&line.device)?, meta)?;
             }
         }
-        let opened = names.iter().map(|name| self.device(name)).collect::<Result<_>>()?;
-        let Active { mapping, layers } = over(&self.table, opened, metas, self.read_only)?;
-        let mapping = mapping.with_bytes();
+        let active = over(&self.table, &|name| self.device(name), self.read_only)?;
+        let mapping = active.mapping.with_bytes();
         let mapping = if mapping.block() > PAGE { mapping.with_block(PAGE)? } else { mapping };
         mapping.set_policy(policy::start(None, &mapping))?;
-        Ok((mapping, layers))
+        Ok(Active { mapping, ..active })
     }
 
     fn file(&self, name: &str) -> Result<&File> {
         let found = self.devices.iter().find(|(known, _)| known == name);
         let missing = || Error::usage(format!("Device lookup failed: {name}"));
         found.map(|(_, file)| file).ok_or_else(missing)
+    }
+
+    /// The number of a device.
+    fn number(&self, name: &str) -> String {
+        let of = self.file(name).ok().and_then(|file| file.metadata().ok());
+        of.map_or_else(|| name.into(), |of| DeviceNumber::of_node(of.rdev()).to_string())
     }
 
     /// A device through an open file of its own, beside the claim: write-back errors are told of once for each.
@@ -77,7 +87,7 @@ impl Opened {
 
     pub(super) fn mapping(&self) -> Obeyed<&Arc<Mapping>> {
         let late = || (Errno::INVAL, "the table is not open yet".to_owned());
-        self.active.as_ref().map(|(mapping, _)| mapping).ok_or_else(late)
+        self.active.as_ref().map(|active| &active.mapping).ok_or_else(late)
     }
 
     /// The logical block size that it is shown with.
@@ -87,18 +97,30 @@ impl Opened {
             _ => None,
         };
         match &self.active {
-            Some((mapping, _)) => mapping.block(),
+            Some(active) => active.mapping.block(),
             None => self.table.lines().iter().filter_map(of_layer).max().unwrap_or(512),
         }
     }
 
     /// The lines' states, in the kernel's form.
     pub(super) fn status(&self) -> Vec<String> {
-        let layers = self.active.as_ref().map_or(&[][..], |(_, layers)| layers);
-        // Each integrity line has a layer, in their order.
-        let mut layers = layers.iter();
+        let active = self.active.as_ref();
+        // Each line of these targets has its own, in their order.
+        let mut layers = active.map_or(&[][..], |active| &active.layers).iter();
+        let mut verities = active.map_or(&[][..], |active| &active.verities).iter();
         let state = |line: &Line| match &line.target {
             Target::Integrity(_) => layers.next().map_or_else(String::new, |layer| integrity::status(layer)),
+            Target::Verity(_) => {
+                let is_corrupted = verities.next().is_some_and(|verity| verity.is_corrupted());
+                if is_corrupted { "C".into() } else { "V".into() }
+            }
+            Target::Striped(striped) => {
+                let numbers: String =
+                    striped.stripes.iter().map(|place| self.number(&place.device) + " ").collect();
+                format!("{} {numbers}1 {}", striped.stripes.len(), "A".repeat(striped.stripes.len()))
+            }
+            // Requests that wait: none is counted.
+            Target::Delay(_) => "0 0 0".into(),
             _ => String::new(),
         };
         self.table.lines().iter().map(state).collect()
@@ -106,7 +128,7 @@ impl Opened {
 
     /// Leaves the layers clean.
     pub(super) fn close(&self) -> Result<()> {
-        let layers = self.active.as_ref().map_or(&[][..], |(_, layers)| layers);
+        let layers = self.active.as_ref().map_or(&[][..], |active| &active.layers);
         crate::integrity::close(layers)
     }
 

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use underseal_device::{
+use crate::{
     Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, IoKind, LowerToken,
     Result, Ring, RingToken, Started,
 };
@@ -376,7 +376,7 @@ impl Channel for StripeChannel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use underseal_device::{Blocking, RamDevice};
+    use crate::{Blocking, RamDevice};
 
     fn ram(size: u64) -> Arc<dyn Device> {
         Arc::new(RamDevice::new(size))

@@ -1,0 +1,85 @@
+//! The links that udev makes to a device of device mapper's, by its name and its UUID.
+//!
+//! libcryptsetup looks there for a volume that is open, of which it knows nothing but the UUID.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Names that lead to a node, in one folder.
+pub(crate) struct Links<'l> {
+    pub(crate) folder: &'l Path,
+    /// The node, as a link from that folder leads to it.
+    pub(crate) to: PathBuf,
+}
+
+impl Links<'_> {
+    /// Makes the links of a device. Without them it can be used all the same.
+    pub(crate) fn make(&self, name: &str, uuid: &str) {
+        for link in names(name, uuid) {
+            let path = self.folder.join(link);
+            let made = fs::create_dir_all(self.folder).and_then(|()| {
+                let _ = fs::remove_file(&path);
+                symlink(&self.to, &path)
+            });
+            if let Err(e) = made {
+                log::warn!("{}: cannot be made: {e}", path.display());
+            }
+        }
+    }
+
+    /// Removes those of the links of a device that lead to this node.
+    pub(crate) fn remove(&self, name: &str, uuid: &str) {
+        for link in names(name, uuid) {
+            let path = self.folder.join(link);
+            if fs::read_link(&path).is_ok_and(|to| to == self.to)
+                && let Err(e) = fs::remove_file(&path)
+                && e.kind() != io::ErrorKind::NotFound
+            {
+                log::warn!("{}: cannot be removed: {e}", path.display());
+            }
+        }
+    }
+}
+
+fn names(name: &str, uuid: &str) -> impl Iterator<Item = String> {
+    let of = |kind: &str, text: &str| (!text.is_empty()).then(|| format!("dm-{kind}-{}", encoded(text)));
+    [of("name", name), of("uuid", uuid)].into_iter().flatten()
+}
+
+/// The text as udev has it in names: what is not known to be harmless as `\xNN`.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
+        match char::from(byte) {
+            c if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) => encoded.push(c),
+            _ => encoded += &format!("\\x{byte:02x}"),
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_to_their_node_and_go_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |node: &str| Links { folder: folder.path(), to: format!("../../{node}").into() };
+        of("loop1").make("a", "../b c");
+        let all = || {
+            let entries = fs::read_dir(folder.path()).unwrap();
+            let mut all: Vec<_> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(all(), ["dm-name-a", "dm-uuid-..\\x2fb\\x20c"]);
+        // Another device has the name by now.
+        of("loop2").make("a", "");
+        of("loop1").remove("a", "../b c");
+        assert_eq!(all(), ["dm-name-a"]);
+        assert_eq!(fs::read_link(folder.path().join("dm-name-a")).unwrap(), Path::new("../../loop2"));
+    }
+}

@@ -1,0 +1,105 @@
+//! A table over its devices.
+
+use std::sync::Arc;
+
+use underseal_datapath::Mapping;
+use underseal_device::{DelayDevice, Delayed, Device, StripeDevice, WindowDevice};
+use underseal_integrity::IntegrityDevice;
+use underseal_verity::{Tree, TreeSettings, VerityDevice, VerityOptions};
+use underseal_volume::table::{Base, DelayLine, Place, Room, Striped, Table, VerityLine};
+
+use super::refused;
+use crate::error::{Error, Result};
+use crate::integrity::{self, Below};
+
+/// A table over its devices, with what lies between: the integrity layers are to be closed at the end.
+pub(crate) struct Active {
+    pub(crate) mapping: Mapping,
+    pub(crate) layers: Vec<Arc<IntegrityDevice>>,
+    pub(crate) verities: Vec<Arc<VerityDevice>>,
+}
+
+/// Gives the device that a line names.
+type Devices<'d> = &'d dyn Fn(&str) -> Result<Arc<dyn Device>>;
+
+/// Puts a table over its devices, which `device` gives by the names that lines have for them.
+pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Result<Active> {
+    let (mut layers, mut verities) = (Vec::new(), Vec::new());
+    let mut bases: Vec<Arc<dyn Device>> = Vec::new();
+    for base in table.bases() {
+        bases.push(match base {
+            Base::Device(name) => device(name)?,
+            Base::Integrity(line) => {
+                let meta = line.meta_device().map(device).transpose()?;
+                let below = Below { data: device(&line.device)?, meta, read_only };
+                let layer = integrity::open_line(below, line)?;
+                layers.push(layer.clone());
+                layer
+            }
+            Base::Striped(line, sectors) => striped(line, sectors, device)?,
+            Base::Delay(line, sectors) => delay(line, sectors, device)?,
+            Base::Verity(line) => {
+                let verity = verity(line, device)?;
+                verities.push(verity.clone());
+                verity
+            }
+        });
+    }
+    let room = |device: &Arc<dyn Device>| {
+        let geometry = device.geometry();
+        Room { size: geometry.size, tuple: geometry.tag_size as usize }
+    };
+    let volume = table.volume_on(&bases.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
+    let mapping = Mapping::over(volume, bases).map_err(|e| Error::usage(e.to_string()))?;
+    Ok(Active { mapping, layers, verities })
+}
+
+/// A run of a device.
+fn window(place: &Place, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
+    let inner = device(&place.device)?;
+    let bytes = |sectors: u64| sectors.checked_mul(512).unwrap_or(u64::MAX);
+    Ok(Arc::new(WindowDevice::new(inner, bytes(place.offset), bytes(sectors))?))
+}
+
+fn striped(line: &Striped, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
+    let each = sectors / line.stripes.len().max(1) as u64;
+    let members = line.stripes.iter().map(|place| window(place, each, device));
+    let stripe = StripeDevice::new(members.collect::<Result<_>>()?, line.chunk.saturating_mul(512))?;
+    Ok(Arc::new(stripe))
+}
+
+fn delay(line: &DelayLine, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
+    let [reads, writes, flushes] = line
+        .classes()
+        .map(|(place, delay)| Ok(Delayed { device: window(place, sectors, device)?, delay: *delay }));
+    let (reads, writes, flushes): (Result<_>, Result<_>, Result<_>) = (reads, writes, flushes);
+    Ok(Arc::new(DelayDevice::new(reads?, writes?, flushes?)?))
+}
+
+fn verity(line: &VerityLine, device: Devices<'_>) -> Result<Arc<VerityDevice>> {
+    let settings = TreeSettings {
+        version: line.version,
+        data_block: line.data_block,
+        hash_block: line.hash_block,
+        data_blocks: line.blocks,
+        hash_start: line.hash_start,
+        algorithm: line.algorithm.clone(),
+        root: line.root.clone(),
+        salt: line.salt.clone(),
+    };
+    if let Some(word @ ("restart_on_corruption" | "panic_on_corruption")) = line.options.on_corruption {
+        log::warn!("{word}: a block that differs is not read, and the machine goes on");
+    }
+    let options = VerityOptions {
+        ignore_corruption: line.options.on_corruption == Some("ignore_corruption"),
+        ignore_zero_blocks: line.options.ignore_zero_blocks,
+    };
+    let opened = Tree::new(settings).and_then(|tree| {
+        let [data, hashes] = [&line.device, &line.hash_device].map(|name| device(name));
+        Ok((tree, data, hashes))
+    });
+    let (tree, data, hashes) =
+        opened.map_err(|e| Error::usage(underseal_error::with_causes(&e).to_string()))?;
+    let verity = VerityDevice::open(data?, hashes?, tree, options);
+    Ok(Arc::new(verity.map_err(|e| Error::usage(underseal_error::with_causes(&e).to_string()))?))
+}

@@ -1,0 +1,64 @@
+//! Requests that wait for a worker.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use underseal_device::{Finished, Io, ReplySender};
+
+/// A request, and where its answer goes.
+pub(crate) struct Job {
+    pub(crate) slot: u32,
+    pub(crate) io: Io,
+    pub(crate) to: Arc<ReplySender<Finished>>,
+}
+
+/// The requests that no worker has taken: at most as many as the channels have slots.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    waiting: Mutex<Waiting>,
+    come: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    ended: bool,
+}
+
+impl Jobs {
+    /// Adds a request. It comes back when no worker would take it any more.
+    pub(crate) fn push(&self, job: Job) -> Option<Job> {
+        let mut waiting = self.waiting();
+        if waiting.ended {
+            return Some(job);
+        }
+        waiting.jobs.push_back(job);
+        drop(waiting);
+        self.come.notify_one();
+        None
+    }
+
+    /// Waits for the next request. None: there will be no more.
+    pub(crate) fn next(&self) -> Option<Job> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(job) = waiting.jobs.pop_front() {
+                return Some(job);
+            }
+            if waiting.ended {
+                return None;
+            }
+            waiting = self.come.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn end(&self) {
+        self.waiting().ended = true;
+        self.come.notify_all();
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

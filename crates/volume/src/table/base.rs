@@ -1,0 +1,112 @@
+//! What a table's volume lies on: devices as they are, and what single lines make of one device or several.
+
+use super::{DelayLine, IntegrityLine, Line, Striped, Table, Target, VerityLine, is_named};
+
+/// What a volume's segments lie on.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'t> {
+    /// A device as it is, as lines name it.
+    Device(&'t str),
+    /// The data of dm-integrity's layout.
+    Integrity(&'t IntegrityLine),
+    /// Runs of several devices in turn, together of this many 512-byte sectors.
+    Striped(&'t Striped, u64),
+    /// A run of this many 512-byte sectors that answers late.
+    Delay(&'t DelayLine, u64),
+    /// The data under a tree of hashes.
+    Verity(&'t VerityLine),
+}
+
+impl<'t> Base<'t> {
+    /// The devices that it is made of, as the line names them; some twice.
+    pub fn devices(&self) -> Vec<&'t str> {
+        match *self {
+            Self::Device(name) => vec![name],
+            Self::Integrity(layer) => {
+                [Some(layer.device.as_str()), layer.meta_device()].into_iter().flatten().collect()
+            }
+            Self::Striped(striped, _) => striped.stripes.iter().map(|place| place.device.as_str()).collect(),
+            Self::Delay(delay, _) => delay.classes().map(|(place, _)| place.device.as_str()).into(),
+            Self::Verity(verity) => vec![&verity.device, &verity.hash_device],
+        }
+    }
+}
+
+/// What a line lies on: what it names, which other lines may name too, or what only it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slot<'t> {
+    Named(&'t str),
+    Line(usize),
+}
+
+impl Table {
+    /// What the volume lies on, each once: their order is their number in [`Table::volume`]. Where a line is on one of the table's
+    /// own devices, the base is what that one is made of.
+    pub fn bases(&self) -> Vec<Base<'_>> {
+        self.slots().into_iter().map(|slot| self.base(slot)).collect()
+    }
+
+    /// All devices that are read or written, as lines name them, each once.
+    pub fn devices(&self) -> Vec<&str> {
+        let mut devices = Vec::new();
+        for device in self.bases().iter().flat_map(Base::devices) {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        devices
+    }
+
+    fn base<'t>(&'t self, slot: Slot<'t>) -> Base<'t> {
+        let of_line = |line: &'t Line| match &line.target {
+            Target::Integrity(layer) => Some(Base::Integrity(layer)),
+            Target::Striped(striped) => Some(Base::Striped(striped, line.len)),
+            Target::Delay(delay) => Some(Base::Delay(delay, line.len)),
+            Target::Verity(verity) => Some(Base::Verity(verity)),
+            _ => None,
+        };
+        match slot {
+            Slot::Line(number) => of_line(&self.lines[number]).unwrap_or(Base::Device("")),
+            Slot::Named(name) => {
+                let own =
+                    |line: &&Line| matches!(&line.target, Target::Integrity(layer) if layer.device == name);
+                let top = self.lines.iter().find(own).and_then(of_line);
+                let below = || self.below.iter().find(|(of, _)| is_named(name, of));
+                top.or_else(|| of_line(&below()?.1)).unwrap_or(Base::Device(name))
+            }
+        }
+    }
+
+    /// A device's one name: of those that are the table's own there are two.
+    fn own_name<'t>(&'t self, name: &'t str) -> &'t str {
+        self.below.iter().find(|(of, _)| is_named(name, of)).map_or(name, |(of, _)| of)
+    }
+
+    /// What a line lies on.
+    pub(super) fn slot(&self, number: usize) -> Option<Slot<'_>> {
+        let target = &self.lines.get(number)?.target;
+        match target.device() {
+            Some(name) => Some(Slot::Named(self.own_name(name))),
+            None => (!target.devices().is_empty()).then_some(Slot::Line(number)),
+        }
+    }
+
+    /// What lines lie on, each once.
+    pub(super) fn slots(&self) -> Vec<Slot<'_>> {
+        let mut slots = Vec::new();
+        for slot in (0..self.lines.len()).filter_map(|number| self.slot(number)) {
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    /// The layer of dm-integrity's that is the base of this number.
+    pub fn layer(&self, number: usize) -> Option<&IntegrityLine> {
+        match self.bases().get(number)? {
+            Base::Integrity(layer) => Some(layer),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Lines on several devices: `striped`, which takes them in turn, and `delay`, which answers late.
+
+use std::time::Duration;
+
+use super::bad;
+use super::words::{Words, escape, number};
+use crate::Result;
+
+/// A run of a device from this sector on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// A file or block device, as the line names it.
+    pub device: String,
+    /// Where the run begins on it, in 512-byte sectors.
+    pub offset: u64,
+}
+
+/// `striped <#stripes> <chunk sectors> [<device> <offset>]+`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Striped {
+    /// Sectors that lie on one device before the next one's turn.
+    pub chunk: u64,
+    /// The devices, in their order.
+    pub stripes: Vec<Place>,
+}
+
+/// More devices than a line has.
+const MOST: u64 = 128;
+
+impl Striped {
+    /// What follows `striped` in a line of `len` sectors.
+    pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
+        if words.len() < 2 {
+            return Err(bad("Not enough arguments: want stripes, chunk size, devices and sectors"));
+        }
+        let count = words.number("Invalid stripe count", "the number of stripes")?;
+        if !(1..=MOST).contains(&count) {
+            return Err(bad(format!("Invalid stripe count: {count} is not from 1 to {MOST}")));
+        }
+        let chunk = words.number("Invalid chunk_size", "the chunk size")?;
+        if chunk == 0 || chunk > u64::from(u32::MAX) {
+            return Err(bad(format!("Invalid chunk_size: {chunk} sectors")));
+        }
+        if !len.is_multiple_of(count) {
+            return Err(bad("Target length not divisible by number of stripes"));
+        }
+        if !(len / count).is_multiple_of(chunk) {
+            return Err(bad("Target length not divisible by chunk size"));
+        }
+        if words.len() as u64 != 2 * count {
+            return Err(bad("Not enough destinations specified"));
+        }
+        let place = |_| place(&mut words, "Couldn't parse stripe destination");
+        let stripes = (0..count).map(place).collect::<Result<_>>()?;
+        Ok(Self { chunk, stripes })
+    }
+
+    pub(super) fn print(&self) -> String {
+        let places = self.stripes.iter().map(|place| format!(" {}", place.print()));
+        format!("{} {}{}", self.stripes.len(), self.chunk, places.collect::<String>())
+    }
+}
+
+/// `delay <device> <offset> <ms> [<device> <offset> <ms> [<device> <offset> <ms>]]`: for reads, for writes, for flushes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DelayLine {
+    /// As many as the line has: what is missing is as the last one.
+    classes: Vec<(Place, Duration)>,
+}
+
+impl DelayLine {
+    /// What follows `delay` in a line.
+    pub(super) fn parse(mut words: Words) -> Result<Self> {
+        if !matches!(words.len(), 3 | 6 | 9) {
+            return Err(bad("Requires exactly 3, 6 or 9 arguments"));
+        }
+        let mut classes = Vec::new();
+        while words.len() > 0 {
+            let place = place(&mut words, "Invalid device sector")?;
+            let word = words.next().unwrap_or_default();
+            let delay = number(&word).and_then(|ms| u32::try_from(ms).ok());
+            let delay = delay.ok_or_else(|| bad("Invalid delay"))?;
+            classes.push((place, Duration::from_millis(delay.into())));
+        }
+        Ok(Self { classes })
+    }
+
+    /// Reads, writes and flushes: where each goes, and how late.
+    pub fn classes(&self) -> [&(Place, Duration); 3] {
+        let last = self.classes.len().saturating_sub(1);
+        [0, 1, 2].map(|class| &self.classes[class.min(last)])
+    }
+
+    pub(super) fn print(&self) -> String {
+        let class = |(place, delay): &(Place, Duration)| format!("{} {}", place.print(), delay.as_millis());
+        self.classes.iter().map(class).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Place {
+    fn print(&self) -> String {
+        format!("{} {}", escape(&self.device), self.offset)
+    }
+}
+
+/// A device and a sector; `kernel` are the kernel's words where the sector is none.
+fn place(words: &mut Words, kernel: &str) -> Result<Place> {
+    let device = words.next().unwrap_or_default().to_string();
+    Ok(Place { device, offset: words.number(kernel, "the first sector")? })
+}
