@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use underseal_cipher::SectorSize;
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, SharedBytes, SharedOwner};
 use underseal_device::RamDevice;
 use underseal_volume::SegmentKind;
@@ -103,9 +102,8 @@ const CASES: [(u64, usize, &[usize]); 8] = [
 
 fn everything_is_what_was_written(volume: impl Fn() -> Volume) {
     for text in POLICIES {
-        let pool = Arc::new(SoftwarePool::new(2, 4).unwrap());
         let mapping = Mapping::new(volume(), Arc::new(RamDevice::new(SIZE))).unwrap();
-        let mapping = Arc::new(mapping.with_accelerator(pool).with_block(512).unwrap());
+        let mapping = Arc::new(mapping.with_block(512).unwrap());
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
         for (nth, (offset, len, spans)) in (1..).zip(CASES) {
@@ -160,10 +158,9 @@ fn zeros_of_a_segment_reach_shared_bytes() {
 fn nothing_is_written_of_memory_that_is_gone() {
     for text in POLICIES {
         for (offset, len, spans) in CASES {
-            let pool = Arc::new(SoftwarePool::new(2, 4).unwrap());
-            let mapping =
+                let mapping =
                 Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap();
-            let mapping = Arc::new(mapping.with_accelerator(pool).with_block(512).unwrap());
+            let mapping = Arc::new(mapping.with_block(512).unwrap());
             mapping.set_policy(policy(text)).unwrap();
             let mut queue = open(&mapping);
             let before = read(&mut queue, offset, len);
