@@ -134,8 +134,8 @@ impl Mapping {
         self
     }
 
-    /// Lets the threads of its queues look for requests for so long at most before they sleep, where that pays. With
-    /// zero they never do.
+    /// Lets the threads of its queues look for requests before they sleep, where that pays: for
+    /// `limit` at most; with zero never.
     #[must_use]
     pub fn with_busy_poll(mut self, limit: Duration) -> Self {
         self.busy_poll = limit;

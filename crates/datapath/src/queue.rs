@@ -11,8 +11,8 @@
 //!             share     what of the backlog others do
 //! ```
 //!
-//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down), `epochs`
-//! (under which volume).
+//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down),
+//! `epochs` (under which volume).
 
 mod adaptive;
 mod admit;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
-use crate::piece::{CryptoFailure, Piece};
+use crate::piece::Piece;
 use crate::post::LowerRequest;
 use crate::shared::SharedView;
 use crate::{Dispatch, Error, WriteOrder};

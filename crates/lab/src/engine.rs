@@ -1,14 +1,16 @@
-//! A model of a crypto engine, and the load that it is measured under: no volume has one (docs/decisions.md).
+//! A model of a crypto engine, and the load that it is measured under. No volume has such an engine
+//! (docs/decisions.md).
 //!
 //! ```text
-//!   requests in flight --> jobs of so many sectors --> the engine's queue --> one after the other
+//!   requests in flight --> jobs of a few sectors --> the engine's queue --> one after the other
 //!         ^                      ^     |  full: the next one costs a restart           |
 //!         |                      +-----+                                               v
 //!         +------------------------------------ done <---------------------------------+
 //! ```
 //!
-//! A job gets the right bytes, and takes `fixed + bytes / bandwidth`. One that found the queue full takes `restart` more,
-//! which is what it costs a driver to put its submitter to sleep and to wake it.
+//! A job gets the right bytes, and takes `fixed + bytes / bandwidth`. A job that found the queue
+//! full takes `restart` more, which is what it costs a driver to put its submitter to sleep and to
+//! wake it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -22,13 +24,13 @@ use crate::{Error, ErrorKind, Result};
 /// How fast an engine is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct EngineSpec {
-    /// What a job costs, however short.
+    /// The time of a job, however short.
     pub(crate) fixed: Duration,
     /// Bytes a second; infinite: as fast as this processor.
     pub(crate) bandwidth: f64,
     /// Jobs that it holds.
     pub(crate) depth: usize,
-    /// What a job costs in addition that was refused before because the engine was full.
+    /// The additional time of a job that was refused before because the engine was full.
     pub(crate) restart: Duration,
 }
 
@@ -55,7 +57,7 @@ struct Job {
 
 #[derive(Default)]
 struct State {
-    /// What waits, what it costs, and when it came.
+    /// Jobs that wait, with their time and when they came.
     jobs: VecDeque<(Job, Duration, Instant)>,
     /// Jobs in the engine, the running one included.
     held: usize,
@@ -96,7 +98,8 @@ impl Engine {
 
     /// The engine's thread.
     fn run(&self, cipher: &dyn SectorCipher, done: &mpsc::Sender<Job>) {
-        // When the device is free: it works through its jobs whether or not this thread wakes up in time.
+        // When the device is free: it works through its jobs whether or not this thread wakes up in
+        // time.
         let mut free_at = Instant::now();
         let mut state = self.state();
         loop {
@@ -109,12 +112,16 @@ impl Engine {
             };
             drop(state);
             let data = (&mut job.data[..]).into();
-            if job.encrypts { cipher.encrypt(job.first, data) } else { cipher.decrypt(job.first, data) }
+            if job.encrypts {
+                cipher.encrypt(job.first, data)
+            } else {
+                cipher.decrypt(job.first, data)
+            }
             free_at = free_at.max(came) + cost;
             sleep_until(free_at);
             state = self.state();
             state.held -= 1;
-            // Whoever has stopped listening does not need it.
+            // The other side may have ended.
             let _ = done.send(job);
         }
     }
@@ -129,12 +136,13 @@ impl Engine {
 pub(crate) fn run(spec: EngineSpec, cipher: &Arc<dyn SectorCipher>, load: EngineLoad) -> Result<f64> {
     let engine = Engine { spec, state: Mutex::default(), work: Condvar::new() };
     let (done, finished) = mpsc::channel();
+    let engine = &engine;
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("engine".into());
         worker
-            .spawn_scoped(scope, || engine.run(&**cipher, &done))
+            .spawn_scoped(scope, move || engine.run(&**cipher, &done))
             .map_err(Error::system("no thread for the engine"))?;
-        let moved = submit(&engine, &finished, cipher.sector_size(), load);
+        let moved = submit(engine, &finished, cipher.sector_size(), load);
         engine.close();
         moved.ok_or_else(|| Error::new(ErrorKind::System, "the engine ended early"))
     })
@@ -169,7 +177,9 @@ fn submit(
             data.clear();
             data.extend_from_slice(&memory[at..request.min(at + most)]);
             let first = (nth * request as u64 + at as u64) / 512;
-            if let Err(Job { data, .. }) = engine.submit(Job { data, first, request: request_number, encrypts }) {
+            if let Err(Job { data, .. }) =
+                engine.submit(Job { data, first, request: request_number, encrypts })
+            {
                 spare.push(data);
                 break;
             }
@@ -184,7 +194,8 @@ fn submit(
     Some((total * request as u64) as f64 / 1e6 / started.elapsed().as_secs_f64())
 }
 
-/// Sleeps for the most part, and watches the clock for the rest: a sleep alone ends some 60 us late.
+/// Sleeps for the most part, and watches the clock for the rest: a sleep by itself ends some 60 us
+/// late.
 fn sleep_until(when: Instant) {
     const EARLY: Duration = Duration::from_micros(80);
     loop {

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 /// What `--policy` takes, for help texts and errors.
 const NAMES: &str = "inline, workers, same-cpu, adaptive, kernel";
 
-/// What version 0.2 took, though no volume had one.
+/// The policy that version 0.2 knew, though no volume could have it.
 const REMOVED: &str = "engine";
 
 /// The least that a request may be split into: the smallest sector.
@@ -168,8 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_parses_to_the_same_policy() {
-        let dispatches =
-            ["inline", "workers", "same-cpu", "adaptive"].map(|d| dispatch(d).unwrap());
+        let dispatches = ["inline", "workers", "same-cpu", "adaptive"].map(|d| dispatch(d).unwrap());
         for read in dispatches {
             for write in dispatches {
                 for write_order in [WriteOrder::AsReady, WriteOrder::Sorted, WriteOrder::Arrival] {

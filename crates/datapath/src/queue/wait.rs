@@ -58,10 +58,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Looks for what has come, as a thread does that would sleep otherwise. True when there is something to do.
+    /// Looks for completions and messages, as a thread does that would sleep otherwise. True when
+    /// there is something to do.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses the ring's system call.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = self.has_something_to_do();
         self.ring.look()?;

@@ -69,8 +69,7 @@ fn a_sector_that_the_cipher_refuses_fails_its_request_and_is_named() {
     for text in POLICIES {
         let cipher = refuses(BAD);
         let mapping = Mapping::new(volume(cipher.clone()), Arc::new(RamDevice::new(SIZE))).unwrap();
-        let mapping =
-            mapping.with_block(512).unwrap();
+        let mapping = mapping.with_block(512).unwrap();
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);

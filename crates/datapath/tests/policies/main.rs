@@ -40,7 +40,7 @@ const POLICIES: [&str; 12] = [
     "adaptive",
     "adaptive,order=sorted",
     "adaptive,order=arrival",
-    "adaptive,read=workers,write=workers,order=arrival,max-read-size=4K,max-write-size=4K",
+    "workers,read=adaptive,order=arrival,max-read-size=4K,max-write-size=4K",
 ];
 
 fn policy(text: &str) -> Policy {

@@ -290,8 +290,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
 
 #[test]
 fn a_mover_ends_its_range_while_somebody_suspends() {
-    let mapping =
-        Arc::new(mapping(Arc::new(RamDevice::new(SIZE))));
+    let mapping = Arc::new(mapping(Arc::new(RamDevice::new(SIZE))));
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let (mut queue, mut over) = (open(&mapping), Vec::new());
     let now = present(&mapping);

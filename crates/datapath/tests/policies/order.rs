@@ -14,7 +14,7 @@ use underseal_volume::{Segment, SegmentKind, Volume};
 
 use super::*;
 
-/// A cipher that encrypts one sector only when so many others were encrypted since.
+/// A cipher that encrypts one sector only after `others` other sectors.
 struct LastOfAll {
     inner: Arc<dyn SectorCipher>,
     sector: u64,
@@ -23,7 +23,7 @@ struct LastOfAll {
 }
 
 impl LastOfAll {
-    /// None: there is one worker, which would wait for itself.
+    /// Returns `None` where there is one worker, which would wait for itself.
     fn new(offset: u64, others: usize) -> Option<Arc<Self>> {
         if thread::available_parallelism().map_or(1, usize::from) < 2 {
             skip("workers that encrypt out of order", "one processor, so one worker");
@@ -58,7 +58,8 @@ impl SectorCipher for LastOfAll {
     }
 }
 
-/// Where writes went, in their order, when they were submitted to these sectors and the first was encrypted last.
+/// Submits writes to these sectors, of which the first is encrypted last. Returns the order in
+/// which the device gets them.
 fn order(policy_text: &str, sectors: &[u64]) -> Option<Vec<u64>> {
     let recorder = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 1000));
     let cipher = LastOfAll::new(sectors[0] * SECTOR, sectors.len() - 1)?;
@@ -175,7 +176,8 @@ fn the_writes_of_a_zone_arrive_in_order_under_every_policy_that_is_permitted() {
 
 #[test]
 fn without_knowing_of_zones_writes_that_others_encrypt_break_their_order() {
-    // The first write of a zone is encrypted after two others, one of which belongs to the same zone.
+    // The first write of a zone is encrypted after two others, one of which belongs to the same
+    // zone.
     let Some(cipher) = LastOfAll::new(2 << 20, 2) else { return };
     let (device, mapping) = zoned(false, cipher);
     mapping.set_policy(policy("workers")).unwrap();

@@ -6,7 +6,6 @@ use std::time::Duration;
 use underseal_bench::{Effort, Subject, rates};
 use underseal_cipher::{InOutBuf, SectorCipher, SectorSize};
 use underseal_datapath::Policy;
-use underseal_device::Device;
 
 use super::{Experiment, Measured};
 use crate::engine::{self, EngineLoad, EngineSpec};
@@ -123,12 +122,8 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 fn through_an_engine(lab: &Lab<'_>, rounds: usize) -> Result<Range> {
     let cipher = volumes::cipher(XTS, 512)?;
     // As fast as this processor, on a thread of its own.
-    let spec = EngineSpec {
-        fixed: Duration::ZERO,
-        bandwidth: f64::INFINITY,
-        depth: 256,
-        restart: Duration::ZERO,
-    };
+    let spec =
+        EngineSpec { fixed: Duration::ZERO, bandwidth: f64::INFINITY, depth: 256, restart: Duration::ZERO };
     let bytes = lab.bytes(64 << 20);
     let seen = interleaved(lab, rounds, "whole-request: through an engine", 2, |nth| {
         let max_sectors = (nth == 0).then_some(1);

@@ -14,7 +14,7 @@ use super::{Part, sectors};
 use crate::engine::{self, EngineLoad, EngineSpec};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
-use crate::{AnswerFigure, Cell, Error, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
 /// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was published.
 struct Column {
@@ -26,34 +26,10 @@ struct Column {
 }
 
 const TABLE: [Column; 4] = [
-    Column {
-        name: "sequential read",
-        encrypts: false,
-        small: 13.3,
-        large: 581.0,
-        gain: 43.0,
-    },
-    Column {
-        name: "random read",
-        encrypts: false,
-        small: 22.8,
-        large: 582.0,
-        gain: 25.0,
-    },
-    Column {
-        name: "sequential write",
-        encrypts: true,
-        small: 27.2,
-        large: 586.0,
-        gain: 21.0,
-    },
-    Column {
-        name: "random write",
-        encrypts: true,
-        small: 24.0,
-        large: 588.0,
-        gain: 24.0,
-    },
+    Column { name: "sequential read", encrypts: false, small: 13.3, large: 581.0, gain: 43.0 },
+    Column { name: "random read", encrypts: false, small: 22.8, large: 582.0, gain: 25.0 },
+    Column { name: "sequential write", encrypts: true, small: 27.2, large: 586.0, gain: 21.0 },
+    Column { name: "random write", encrypts: true, small: 24.0, large: 588.0, gain: 24.0 },
 ];
 
 const SECTORS: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
