@@ -343,11 +343,11 @@ impl Ring {
         self.enter(0, None)
     }
 
-    /// Gives the kernel what was pushed, and takes in what it has for this thread: some completions are made only when
-    /// the thread enters the kernel.
+    /// Gives the kernel what was pushed, without waiting, and lets it make the completions that it
+    /// makes only when this thread enters it.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses the system call.
     pub fn look(&mut self) -> io::Result<()> {
         self.enter(0, None)
     }

@@ -12,8 +12,8 @@
 //!   bytes: a client that never rests keeps its own queue busy, and nothing else.
 //! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for requests that come after.
 //! - What was started is in the kernel's hands before the thread sleeps or goes round again.
-//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked. Where
-//!   requests have come soon, it looks for some time first.
+//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked.
+//! - Where requests have come soon, the thread looks for some time before it sleeps.
 //! - A door ends when it says that it is over and its client has what it was owed.
 
 mod lookout;
@@ -177,14 +177,25 @@ fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
     Ok(true)
 }
 
-/// What a thread has learnt from its waits: for its client alone, and for the lower device as well.
-pub(crate) struct Lookouts([Lookout; 2]);
+/// A thread's experience with its waits: for requests alone; for the lower device as well; and of
+/// all other kinds, in which the thread never looks.
+pub(crate) struct Lookouts([Lookout; 3]);
 
 impl Lookouts {
     /// Looks for `limit` at most.
     pub(crate) fn new(limit: Duration) -> Self {
         let now = Instant::now();
-        Self([Lookout::new(limit, now), Lookout::new(limit, now)])
+        Self([limit, limit, Duration::ZERO].map(|limit| Lookout::new(limit, now)))
+    }
+
+    /// The experience with waits of this kind. A client that takes no answers is not looked for.
+    fn of(&mut self, wake: Wake, below: bool) -> &mut Lookout {
+        let kind = match below {
+            true => 1,
+            false if wake.requests && !wake.room => 0,
+            false => 2,
+        };
+        &mut self.0[kind]
     }
 }
 
@@ -197,7 +208,7 @@ pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) 
         return come_back(door);
     }
     let below = door.queue().in_flight() > 0;
-    let lookout = &mut lookouts.0[usize::from(below)];
+    let lookout = lookouts.of(wake, below);
     let looks = lookout.begins(Instant::now());
     // Before the client is asked to wake this thread, which costs it something.
     if looks && D::LOOKS && look(door, lookout, wake, below)? {
@@ -214,7 +225,7 @@ pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) 
     door.hear().map(drop)
 }
 
-/// There is something to do without a wait.
+/// Ends a wait early, since there is something to do.
 fn come_back<D: Door>(door: &mut D) -> Result<(), D::Error> {
     door.queue().woken();
     door.queue().poll()?;

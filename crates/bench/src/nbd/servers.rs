@@ -24,8 +24,8 @@ const OURS: &str = "underseal, 4 KiB sectors";
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
 /// Ours without structured replies, which cost libnbd two more calls a read.
 const OURS_SIMPLE: &str = "underseal, simple replies";
-/// Ours, looking for the next request for 50 us before it sleeps.
-const OURS_POLL: &str = "underseal, busy poll 50 us";
+/// Ours, which sleeps at once when there is nothing to do.
+const OURS_SLEEPS: &str = "underseal, --busy-poll 0";
 /// nbdkit without them.
 const NBDKIT_SIMPLE: &str = "nbdkit luks --no-sr";
 /// Ours without a cipher, over the same kind of file.
@@ -70,7 +70,7 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
         ours(&place, OURS, "4096", &[])?,
         ours(&place, OURS_512, "512", &[])?,
         ours(&place, OURS_SIMPLE, "4096", &["--simple-replies"])?,
-        ours(&place, OURS_POLL, "4096", &["--busy-poll=50"])?,
+        ours(&place, OURS_SLEEPS, "4096", &["--busy-poll=0"])?,
         null(&place)?,
         memory(&place)?,
         qemu(&place)?,

@@ -1,7 +1,7 @@
 //! Whether a thread that has nothing to do looks for a while before it sleeps.
 //!
-//! Waking a sleeping processor often costs more than the request that wakes it. A look costs processor time: it is
-//! bounded, and goes on only while looks pay.
+//! Waking a sleeping processor often costs more than the request that wakes it. A look costs
+//! processor time: it is bounded, and goes on only while looks pay.
 //!
 //! ```text
 //!                    a look found something: score + 1, at most BEST
@@ -9,18 +9,18 @@
 //!                   v     |         the last look of the score was in vain
 //!   +----------->  looks  +--------------------------------------------> rests --+
 //!   |               |     ^                                               |      |
-//!   | so many       |     | in vain: score - 1                            +------+
+//!   | enough        |     | in vain: score - 1                            +------+
 //!   | short waits   |     |                                        a short wait: one less;
 //!   | are over      +-----+                                        a long one does not count
 //!   +---------------------------------------------------------------------+
 //!       for one trial; each trial in vain doubles the rest
 //!
-//!   looks or rests --> a look lost the processor --> neither, for a time that doubles while this happens again
+//!   a look lost the processor --> no looks for a time, which doubles when it happens again
 //! ```
 //!
 //! - A client that comes rarely has long waits only, so no look is made for it.
-//! - A thread loses its processor in the middle of a look only if others want processors, or if the machine below a
-//!   virtual machine does. Looking would then take time from the client itself.
+//! - A thread loses its processor in the middle of a look only if other threads want processors, or
+//!   if the host of a virtual machine does. Looking would then take time from the client itself.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,8 @@ const BEST: u32 = 8;
 const FIRST_REST: u32 = 4;
 const LONGEST_REST: u32 = 4096;
 
-/// A wait is short up to this many times the limit: the client and this thread both had to be woken in it.
+/// A wait is short up to this many times the limit: the client and this thread both had to be
+/// woken.
 const SHORT: u32 = 4;
 
 /// A step of a look takes a microsecond; one that takes this long was interrupted.
@@ -41,7 +42,7 @@ const LOST: Duration = Duration::from_micros(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the waits of one kind have shown.
+/// The experience with waits of one kind.
 pub(super) struct Lookout {
     limit: Duration,
     /// Looks are made while this is above 0.
@@ -100,7 +101,7 @@ impl Lookout {
     pub(super) fn ends(&mut self, now: Instant) {
         let waited = now.saturating_duration_since(self.since);
         match self.looked {
-            // How soon it would have come nobody knows.
+            // The look was cut short, so nothing is known of its worth.
             true if self.lost => {}
             true if waited < self.limit => {
                 self.score = (self.score + 1).min(BEST);
@@ -123,7 +124,8 @@ impl Lookout {
         }
     }
 
-    /// The processor was lost. The pauses are short again once looks were undisturbed for as long as the last one took.
+    /// Notes that the processor was lost. Pauses are short again once looks were undisturbed for as
+    /// long as the last pause was.
     fn pauses(&mut self, now: Instant) {
         let again = now.saturating_duration_since(self.paused_until) < self.pause;
         self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
@@ -151,7 +153,8 @@ mod tests {
             Self { lookout: Lookout::new(limit, now), now, looked_for: Duration::ZERO }
         }
 
-        /// Waits until something comes after `gap`; each step of a look takes `step`. Whether it was found by a look.
+        /// Waits for a request that comes after `gap`; each step of a look takes `step`. True when
+        /// a look found the request.
         fn waits(&mut self, gap: Duration, step: Duration) -> bool {
             let comes = self.now + gap;
             let begun = self.now;
@@ -174,7 +177,7 @@ mod tests {
             found
         }
 
-        /// So many waits of one kind: how many were ended by a look.
+        /// Waits several times alike: how many waits were ended by a look.
         fn found(&mut self, waits: usize, gap: Duration) -> usize {
             (0..waits).filter(|_| self.waits(gap, STEP)).count()
         }
@@ -199,7 +202,7 @@ mod tests {
     #[test]
     fn a_client_that_has_to_be_woken_itself_is_met_awake() {
         let mut thread = Thread::new(LIMIT);
-        // Its wake-up and this thread's: the sleep is longer than a look, until the first trial.
+        // Both have to be woken: the sleep is longer than a look, until the first trial.
         assert_eq!(thread.found(FIRST_REST as usize, us(120)), 0);
         assert_eq!(thread.found(100, us(40)), 100);
     }
@@ -209,7 +212,7 @@ mod tests {
         let mut thread = Thread::new(LIMIT);
         assert_eq!(thread.found(10_000, Duration::from_millis(1)), 0);
         assert_eq!(thread.looked_for, Duration::ZERO);
-        // It was quick, and becomes slow: the looks that are left are the score's.
+        // A quick client becomes slow: the looks that are left are the score's.
         thread.found(100, us(20));
         thread.looked_for = Duration::ZERO;
         assert_eq!(thread.found(1_000_000, Duration::from_millis(1)), 0);
@@ -257,7 +260,7 @@ mod tests {
         // The others are gone: the next trial, and those after it.
         thread.now += LONGEST_PAUSE;
         assert_eq!(thread.found(100, us(20)), 100);
-        // One interruption is nothing to remember.
+        // A single interruption is nothing to remember.
         thread.now += LONGEST_PAUSE;
         assert!(!thread.waits(us(20), Duration::from_millis(3)));
         thread.now += FIRST_PAUSE;

@@ -140,7 +140,7 @@ impl Ring {
     /// Looks whether the driver offers more.
     ///
     /// # Errors
-    /// When the ring makes no sense.
+    /// `Malformed` when the ring makes no sense.
     pub fn look(&mut self, ram: &GuestRam) -> Result<bool> {
         self.offered = Wrapping(self.load(ram, self.available, 2)?);
         let offered = (self.offered - self.next).0;

@@ -193,8 +193,8 @@ fn reencrypter(
     Ok((beside, goes_on))
 }
 
-/// A volume as clients get it. A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets
-/// parts. Those who write to a file know neither.
+/// A volume as clients get it. A kernel reads and writes in pages, and knows no larger sectors: of
+/// larger ones it gets parts. Programs that write to a file know neither.
 fn for_clients(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
     const PAGE: u32 = 4096;
     let mapping = mapping.with_busy_poll(Duration::from_micros(args.busy_poll.into()));
