@@ -39,8 +39,9 @@ const SPECS: [(&str, usize, usize, usize); 9] = [
     ("capi:authenc(cmac(aes),xts(aes))-plain64", 80, 16, 24),
 ];
 
-/// Measures authenticated ciphers, and tells the observer: each CPU path over whole requests, the chosen one a sector a call, AWS-LC a sector a call (a
-/// feature of the build), and bare AES rounds.
+/// Measures authenticated ciphers, and tells the observer: each CPU path over whole requests, the
+/// chosen one a sector a call, AWS-LC a sector a call (a feature of the build), and bare AES
+/// rounds.
 ///
 /// # Errors
 /// As [`build_with`].

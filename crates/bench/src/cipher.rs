@@ -30,7 +30,7 @@ struct Group {
 }
 
 /// Measures AES-XTS and AES-CBC-ESSIV, and some other ciphers: each CPU path, the peers of this build, and their
-/// limits. The observer is told.
+/// limits. The observer gets the rows.
 ///
 /// # Errors
 /// As [`build_with`].

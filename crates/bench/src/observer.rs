@@ -1,4 +1,4 @@
-//! What a measurement tells while it runs.
+//! The reader of a measurement that is still running.
 
 use std::fmt::Display;
 
@@ -9,8 +9,8 @@ pub trait Observer {
     /// Hears what is being done.
     fn progress(&mut self, text: &str);
 
-    /// Gets the report each time that rows are finished, the last time with all of them. A report's text begins with
-    /// the text of the report before it.
+    /// Gets the report each time that rows are finished, the last time with all of them. A report's
+    /// text begins with the text of the report before it.
     fn rows(&mut self, so_far: &(impl Serialize + Display));
 
     /// Whether the measurement ends with the rows that it has.

@@ -52,7 +52,7 @@ struct Row {
 }
 
 /// Measures: the same cipher under a new key each time, by the whole program's time. The
-/// observer is told.
+/// observer gets the rows.
 ///
 /// # Errors
 /// When cryptsetup is missing, or a program fails.

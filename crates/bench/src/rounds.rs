@@ -31,7 +31,7 @@ impl InterleavedRounds {
     /// The workloads that were asked for.
     ///
     /// # Errors
-    /// When none has such a name.
+    /// When no workload has the name that was asked for.
     pub(crate) fn wanted<W: BenchWorkload>(
         &self,
         all: impl IntoIterator<Item = W>,
@@ -44,7 +44,7 @@ impl InterleavedRounds {
     }
 }
 
-/// One kind of requests, which every server gets.
+/// A kind of requests, which every server gets.
 pub(crate) trait BenchWorkload {
     /// As rows have it: `4k randread depth 32`.
     fn name(&self) -> String;
@@ -55,8 +55,9 @@ pub(crate) trait BenchWorkload {
     }
 }
 
-/// Measures workload after workload. `report` makes a report of what was seen of the finished workloads: by workload,
-/// by server, round by round; the observer gets it each time that one is finished.
+/// Measures workload after workload. `report` makes a report of what was seen of the finished
+/// workloads: by workload, by server, round by round; the observer gets it each time that one is
+/// finished.
 ///
 /// # Errors
 /// The first that `run` ends with, unless the observer has ended the measurement.
@@ -113,7 +114,7 @@ mod tests {
     const STEPS: [Step; 4] =
         [Step("read", false), Step("make", false), Step("find", true), Step("write", false)];
 
-    /// Ends the measurement after so many reports.
+    /// Ends the measurement after `last` reports.
     struct Reader {
         heard: Vec<String>,
         reports: Vec<String>,

@@ -78,7 +78,7 @@ pub fn unlock(options: &UnlockBenchOptions, observer: &mut impl Observer) -> Res
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
             for turn in 0..2 {
-                // None always follows the other.
+                // Neither program always follows the other.
                 let (seen, ran) = match (turn + round) % 2 {
                     0 => (&mut ours, run(place.ours(&["keyslot", "test"]))),
                     _ => (&mut theirs, run(place.theirs())),

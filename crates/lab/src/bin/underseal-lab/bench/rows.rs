@@ -1,4 +1,4 @@
-//! What a reader gets of a measurement while it runs: text row by row, or a file of JSON that is whole at any time.
+//! The reader of a measurement: gets text row by row, or a file of JSON that is whole at any time.
 
 use std::fmt::Display;
 use std::fs;
@@ -15,7 +15,8 @@ use underseal_bench::Observer;
 use crate::failure::{ProgramFailure, Result};
 use crate::{print, versioned};
 
-/// Shows the rows of a measurement as they are finished. Signals end the measurement, not the program.
+/// Shows the rows of a measurement as they are finished. Signals end the measurement, not the
+/// program.
 pub(super) struct RowReader<P> {
     progress: P,
     json: Option<PathBuf>,
@@ -23,7 +24,7 @@ pub(super) struct RowReader<P> {
     printed: String,
     /// The last report, for stdout or for the end of the file.
     report: Option<Value>,
-    /// Rows could not be shown: nobody would see the rest.
+    /// Rows could not be shown, and the rest could not either.
     failure: Option<ProgramFailure>,
     signal: Arc<AtomicUsize>,
 }
@@ -37,12 +38,13 @@ struct Rows<'a> {
 }
 
 impl<P: Fn(&str)> RowReader<P> {
-    /// Takes SIGINT, SIGTERM and SIGHUP over: the first is noted, and the next has its default effect.
+    /// Takes SIGINT, SIGTERM and SIGHUP over: the first is noted, and the next has its default
+    /// effect.
     pub(super) fn new(json: Option<PathBuf>, progress: P) -> Result<Self> {
         let (signal, is_second) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         for number in [SIGINT, SIGTERM, SIGHUP] {
             let value = number.unsigned_abs() as usize;
-            // They run in this order.
+            // The actions run in this order.
             flag::register_conditional_default(number, is_second.clone())
                 .and_then(|_| flag::register(number, is_second.clone()))
                 .and_then(|_| flag::register_usize(number, signal.clone(), value))

@@ -7,14 +7,16 @@ use underseal_bench::DriveSubject;
 
 use super::size;
 
-/// Measures what the code costs on this machine, beside its limits and its peers. A workload's rows are shown when its rounds
-/// are done; Ctrl-C ends the measurement with the rows that are finished, a second one ends it at once.
+/// Measures what the code costs on this machine, beside its limits and its peers. A workload's rows
+/// are shown when its rounds are done; Ctrl-C ends the measurement with the rows that are finished,
+/// a second one ends it at once.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) what: Bench,
-    /// For programs: one JSON object, on stdout in place of the text, or in a file that has the finished rows at any time
+    /// For programs: one JSON object, on stdout in place of the text, or in a file that has the
+    /// finished rows at any time
     #[arg(
         long,
         global = true,
