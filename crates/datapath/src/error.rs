@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Busy,
     /// A sector is not as it was written, by the tag beside it.
     Integrity,
-    /// A thread or an engine that had the request failed.
+    /// A thread that had the request failed.
     Worker,
 }
 

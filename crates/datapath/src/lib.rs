@@ -7,7 +7,7 @@
 //!   Queue    admit -> parts -> encrypt ----> lower --> decrypt -> ready
 //!   (one thread, one Ring, one Channel,|       |          |
 //!    one Arena, one table of slots)    |       +-- at once, or when the Ring says so
-//!                                      +-- by the Policy: here, by Workers, by an Accelerator
+//!                                      +-- by the Policy: here, by Workers
 //!
 //!   Mapping  a Volume over its Devices, its Policy and Stats: shared by all queues
 //! ```
@@ -17,7 +17,6 @@
 
 mod claims;
 mod control;
-pub mod engine;
 mod error;
 mod injector;
 mod intervals;

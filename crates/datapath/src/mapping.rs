@@ -17,12 +17,11 @@ use guards::Guards;
 use shape::RequestLimits;
 
 use crate::control::{VolumeControl, VolumeSettings, no_key};
-use crate::engine::Accelerator;
 use crate::layout::{self, Layout};
 use crate::locks::RangeLock;
 use crate::mover::LockWaiter;
 use crate::workers::Workers;
-use crate::{Dispatch, Error, ErrorKind, LowerWait, Policy, Result, Stats};
+use crate::{Error, ErrorKind, LowerWait, Policy, Result, Stats};
 
 /// How long queues may take to come and look what they wait for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -33,7 +32,6 @@ pub struct Mapping {
     control: VolumeControl,
     devices: Vec<Arc<dyn Device>>,
     workers: Workers,
-    engine: Option<Arc<dyn Accelerator>>,
     locks: RangeLock<LockWaiter>,
     shape: RequestLimits,
     guards: Guards,
@@ -89,7 +87,6 @@ impl Mapping {
             control: VolumeControl::new(volume, layout, Policy::INLINE),
             workers: Workers::new(devices.clone()),
             devices,
-            engine: None,
             locks: RangeLock::new(shape.sector),
             shape,
             guards: Guards::default(),
@@ -137,15 +134,8 @@ impl Mapping {
         self
     }
 
-    /// Gives the volume an accelerator, for policies that name the engine.
-    #[must_use]
-    pub fn with_accelerator(mut self, engine: Arc<dyn Accelerator>) -> Self {
-        self.engine = Some(engine);
-        self
-    }
-
-    /// Lets the threads of its queues look for requests for so long at most before they sleep, where that pays. With
-    /// zero they never do.
+    /// Lets the threads of its queues look for requests before they sleep, where that pays: for
+    /// `limit` at most; with zero never.
     #[must_use]
     pub fn with_busy_poll(mut self, limit: Duration) -> Self {
         self.busy_poll = limit;
@@ -206,14 +196,10 @@ impl Mapping {
     /// Dispatches the requests that come from now on in another way. Those in flight go on as they began.
     ///
     /// # Errors
-    /// `Policy` when it would reorder the writes of a zoned device, or names an engine that the volume does not have.
+    /// `Policy` when it would reorder the writes of a zoned device.
     pub fn set_policy(&self, policy: Policy) -> Result<()> {
         if self.shape.zoned {
             policy.fits_zones()?;
-        }
-        if self.engine.is_none() && [policy.read, policy.write].contains(&Dispatch::Engine) {
-            let context = format!("{policy}: the volume has no accelerator");
-            return Err(Error::new(ErrorKind::Policy, context));
         }
         self.workers.set_high_priority(policy.high_priority);
         self.control.set_policy(policy);
@@ -364,7 +350,7 @@ impl Mapping {
 
     /// Forgets the key. The volume stays suspended until it has one again.
     ///
-    /// No queue has it afterwards. A job that an engine has never given back still does.
+    /// No queue has it afterwards.
     ///
     /// # Errors
     /// `NotSuspended`; `Busy` while there is a [mover](crate::RangeMover), or when the thread of a queue does not come to see it.
@@ -421,10 +407,6 @@ impl Mapping {
 
     pub(crate) fn workers(&self) -> &Workers {
         &self.workers
-    }
-
-    pub(crate) fn engine(&self) -> Option<&Arc<dyn Accelerator>> {
-        self.engine.as_ref()
     }
 
     /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or

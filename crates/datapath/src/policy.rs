@@ -36,8 +36,6 @@ pub enum Dispatch {
     },
     /// The thread that brought it, as long as it keeps up; what is more goes to idle workers.
     Adaptive,
-    /// The volume's accelerator.
-    Engine,
 }
 
 /// Which worker a request goes to.
@@ -74,8 +72,6 @@ impl Policy {
     /// Workers on the processor that a request came on, writes as they are ready.
     pub const SAME_CPU: Self =
         Self::both(Dispatch::Workers { affinity: Affinity::SameCpu }, WriteOrder::AsReady).split();
-    /// The volume's accelerator.
-    pub const ENGINE: Self = Self::both(Dispatch::Engine, WriteOrder::AsReady);
 
     const fn both(dispatch: Dispatch, write_order: WriteOrder) -> Self {
         Self {

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use underseal_device::{Mailbox, Wakeup};
 
-use crate::engine::ReturnedJob;
 use crate::stats::QueueStats;
 use crate::workers::Task;
 
@@ -16,8 +15,6 @@ use crate::workers::Task;
 pub(crate) enum QueueMessage {
     /// A worker is done with a piece.
     Task(Task),
-    /// The accelerator is done with a job, or failed it.
-    Job(ReturnedJob),
     /// The slot's write may touch its sectors now.
     Granted(u32),
     /// Somebody wants to know what the queue waits for.

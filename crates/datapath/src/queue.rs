@@ -7,17 +7,16 @@
 //!               |
 //!              run    a slot moves on piece by piece, until it is over; nothing else moves slots
 //!             parts     too long, or sectors covered in part: each part is a slot of its own
-//!             crypt     this thread, a worker, the accelerator
+//!             crypt     this thread, a worker
 //!             share     what of the backlog others do
 //! ```
 //!
-//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down), `jobs` (what the
-//! accelerator has), `epochs` (under which volume).
+//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down),
+//! `epochs` (under which volume).
 
 mod adaptive;
 mod admit;
 mod epochs;
-mod jobs;
 mod lock;
 mod order;
 mod run;
@@ -35,7 +34,6 @@ use underseal_device::{Arena, Buffer, Channel, Finished, POLLIN, Ring};
 
 use self::adaptive::Adaptive;
 use self::epochs::Epochs;
-use self::jobs::Jobs;
 use self::order::WriteQueue;
 use crate::claims::WriteOrdering;
 use crate::control::VolumeSettings;
@@ -103,7 +101,6 @@ pub struct Queue {
     starved: VecDeque<u32>,
     order: WriteQueue,
     adaptive: Adaptive,
-    jobs: Jobs,
     ready: VecDeque<Completion>,
     /// Each with what the ring answered.
     events: VecDeque<(u32, i32)>,
@@ -138,9 +135,7 @@ impl Queue {
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
         let longest = options.max_request.max(ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let tags = mapping.tags_for(longest as u64);
-        let arena = || Arena::new(longest.saturating_add(tags).saturating_mul(2)).map_err(lower);
-        let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
-        let arena = arena()?;
+        let arena = Arena::new(longest.saturating_add(tags).saturating_mul(2)).map_err(lower)?;
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
         let post = Arc::new(QueueInbox::new(count as usize).map_err(no_bell)?);
@@ -167,7 +162,6 @@ impl Queue {
             starved: VecDeque::new(),
             order: WriteQueue::new(count as usize),
             adaptive: Adaptive::new(count as usize),
-            jobs: Jobs::new(for_jobs),
             ready: VecDeque::with_capacity(depth * 2),
             events: VecDeque::with_capacity(depth + 8),
             max_request: options.max_request,

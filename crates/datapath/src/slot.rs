@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
-use crate::piece::{Piece, RefusedSector};
+use crate::piece::Piece;
 use crate::post::LowerRequest;
 use crate::{Dispatch, Error, WriteOrder};
 
@@ -63,8 +63,6 @@ pub(crate) enum SlotStage {
     Came(Buffer),
     /// A worker has it.
     Worker,
-    /// The accelerator has copies: the next one begins at `next`, and so many are out.
-    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<RefusedSector> },
     /// Ciphertext waits for its turn to go down.
     Encrypted(Buffer),
     /// Zeros wait for their turn to be made and go down.
@@ -83,7 +81,7 @@ impl SlotStage {
     pub(crate) fn take(&mut self) -> Option<Buffer> {
         match std::mem::replace(self, Self::Ready(None)) {
             Self::Held(buffer) | Self::Ready(buffer) | Self::Turn(buffer) | Self::Flushes(buffer) => buffer,
-            Self::Came(buffer) | Self::Encrypted(buffer) | Self::Engine { buffer, .. } => Some(buffer),
+            Self::Came(buffer) | Self::Encrypted(buffer) => Some(buffer),
             Self::Below | Self::Worker | Self::Parts(_) => None,
         }
     }

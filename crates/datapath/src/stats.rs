@@ -102,10 +102,6 @@ pub struct DispatchStats {
     pub workers: u64,
     /// Given to a worker and taken back before one came to it.
     pub taken_back: u64,
-    /// The accelerator.
-    pub engine: u64,
-    /// Given to the accelerator, which failed or stalled; done here instead.
-    pub engine_retries: u64,
 }
 
 /// One queue's counters. Its thread alone writes.
@@ -128,8 +124,6 @@ pub(crate) struct QueueStats {
     inline: AtomicU64,
     workers: AtomicU64,
     taken_back: AtomicU64,
-    engine: AtomicU64,
-    engine_retries: AtomicU64,
 }
 
 /// Where a piece's crypto was done.
@@ -138,8 +132,6 @@ pub(crate) enum CryptoSite {
     Inline,
     Worker,
     TakenBack,
-    Engine,
-    EngineRetry,
 }
 
 #[derive(Default)]
@@ -214,8 +206,6 @@ impl QueueStats {
             inline: zero(),
             workers: zero(),
             taken_back: zero(),
-            engine: zero(),
-            engine_retries: zero(),
         }
     }
 
@@ -229,8 +219,6 @@ impl QueueStats {
             CryptoSite::Inline => &self.inline,
             CryptoSite::Worker => &self.workers,
             CryptoSite::TakenBack => &self.taken_back,
-            CryptoSite::Engine => &self.engine,
-            CryptoSite::EngineRetry => &self.engine_retries,
         };
         add(counter, 1);
     }
@@ -252,8 +240,6 @@ impl QueueStats {
         to.inline += self.inline.load(Relaxed);
         to.workers += self.workers.load(Relaxed);
         to.taken_back += self.taken_back.load(Relaxed);
-        to.engine += self.engine.load(Relaxed);
-        to.engine_retries += self.engine_retries.load(Relaxed);
     }
 
     /// Adds what is so now.

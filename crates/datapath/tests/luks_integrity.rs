@@ -9,14 +9,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use underseal_cipher::Key;
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, FileDevice, OpenOptions};
 use underseal_integrity::{IntegrityDevice, OpenSettings, RunSettings, WriteMode};
 use underseal_volume::{ActivateOptions, Header, UnlockOptions};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../volume/tests/vectors/luks");
-const POLICIES: [&str; 5] = ["inline", "workers", "adaptive", "engine", "workers,order=arrival"];
+const POLICIES: [&str; 4] = ["inline", "workers", "adaptive", "workers,order=arrival"];
 
 fn manifest(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(Path::new(FOLDER).join(name)).unwrap()).unwrap()
@@ -63,7 +62,7 @@ fn open_as(
     let how = ActivateOptions { over_integrity: true, ..ActivateOptions::default() };
     let volume = header.activate(&key, over.geometry().size, &how).unwrap();
     let mapping = Mapping::new(volume, over.clone()).unwrap();
-    (Arc::new(mapping.with_accelerator(Arc::new(SoftwarePool::new(1, 2).unwrap()))), over)
+    (Arc::new(mapping), over)
 }
 
 fn queue(mapping: &Arc<Mapping>) -> Queue {

@@ -1,4 +1,4 @@
-//! Devices and engines for tests and experiments. Nothing that a volume is served with is here.
+//! Devices for tests and experiments. Nothing that a volume is served with is here.
 //!
 //! ```text
 //!   devices on other devices, whose channels they hold:
@@ -8,14 +8,10 @@
 //!     fault/     fails as rules say; forgets what was not flushed when its power is cut
 //!     recorder   writes down requests and their order
 //!     tagged     keeps a tuple beside each block
-//!
-//!   an accelerator of the data path:
-//!     dma        takes the time of a DMA engine; fails, stalls and loses jobs as it is told to
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod dma;
 mod fault;
 mod model;
 mod recorder;
@@ -23,7 +19,6 @@ mod stripe;
 mod tagged;
 mod zoned;
 
-pub use dma::{DmaFaults, DmaModel, DmaSpec};
 pub use fault::{Fault, FaultControl, FaultDevice, Rule};
 pub use model::{DiskCounters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use recorder::{Record, RecorderDevice};

@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod engine;
 mod error;
 mod experiments;
 mod hogs;

@@ -49,7 +49,7 @@ pub(crate) fn over(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> R
     Ok(Arc::new(bare_mapping(cipher, device)?))
 }
 
-/// The same, to be given an engine or smaller blocks before it is shared.
+/// The same, to be given smaller blocks before it is shared.
 pub(crate) fn bare_mapping(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> Result<Mapping> {
     let sector = cipher.sector_size().bytes() as u64;
     let size = device.geometry().size / sector * sector;

@@ -9,7 +9,10 @@ use super::{Affinity, Dispatch, Policy, WriteOrder};
 use crate::{Error, ErrorKind, Result};
 
 /// What `--policy` takes, for help texts and errors.
-const NAMES: &str = "inline, workers, same-cpu, adaptive, engine, kernel";
+const NAMES: &str = "inline, workers, same-cpu, adaptive, kernel";
+
+/// The policy that version 0.2 knew, though no volume could have it.
+const REMOVED: &str = "engine";
 
 /// The least that a request may be split into: the smallest sector.
 const LEAST: u32 = 512;
@@ -21,6 +24,10 @@ impl FromStr for Policy {
     /// `inline` alone.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |what: String| Error::new(ErrorKind::Policy, what);
+        if text.split([',', '=']).any(|word| word == REMOVED) {
+            let what = "there are no accelerators any more: use \"adaptive\"";
+            return Err(bad(format!("policy \"{text}\": {what}")));
+        }
         let mut words = text.split(',');
         let first = words.next().unwrap_or_default();
         let mut policy = match named(first) {
@@ -41,7 +48,6 @@ fn named(name: &str) -> Option<Policy> {
         "workers" => Policy::WORKERS,
         "same-cpu" => Policy::SAME_CPU,
         "adaptive" => Policy::ADAPTIVE,
-        "engine" => Policy::ENGINE,
         "kernel" => Policy::from_flags(DispatchFlags::default()),
         _ => return None,
     })
@@ -53,7 +59,6 @@ fn dispatch(name: &str) -> Option<Dispatch> {
         "workers" => Dispatch::Workers { affinity: Affinity::Any },
         "same-cpu" => Dispatch::Workers { affinity: Affinity::SameCpu },
         "adaptive" => Dispatch::Adaptive,
-        "engine" => Dispatch::Engine,
         _ => return None,
     })
 }
@@ -104,7 +109,7 @@ fn size(text: &str) -> Option<Option<u32>> {
 impl fmt::Display for Policy {
     /// The shortest text that parses to the same policy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = ["inline", "adaptive", "workers", "same-cpu", "engine", "kernel"];
+        let whole = ["inline", "adaptive", "workers", "same-cpu", "kernel"];
         if let Some(name) = whole.into_iter().find(|name| named(name) == Some(*self)) {
             return f.write_str(name);
         }
@@ -143,7 +148,6 @@ impl Dispatch {
             Self::Workers { affinity: Affinity::Any } => "workers",
             Self::Workers { affinity: Affinity::SameCpu } => "same-cpu",
             Self::Adaptive => "adaptive",
-            Self::Engine => "engine",
         }
     }
 }
@@ -164,8 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_parses_to_the_same_policy() {
-        let dispatches =
-            ["inline", "workers", "same-cpu", "adaptive", "engine"].map(|d| dispatch(d).unwrap());
+        let dispatches = ["inline", "workers", "same-cpu", "adaptive"].map(|d| dispatch(d).unwrap());
         for read in dispatches {
             for write in dispatches {
                 for write_order in [WriteOrder::AsReady, WriteOrder::Sorted, WriteOrder::Arrival] {

@@ -1,7 +1,6 @@
 //! A slot moves on: piece by piece through the lower device, until it is over.
 
 mod crypt;
-mod engine;
 mod parts;
 mod share;
 mod straight;

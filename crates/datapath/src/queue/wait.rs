@@ -35,7 +35,7 @@ impl Queue {
         let mut idle = None;
         if self.may_sleep() {
             idle = self.idle_until();
-            let waited = self.ring.wait_until(self.jobs.deadline().into_iter().chain(idle).min());
+            let waited = self.ring.wait_until(idle);
             self.post.awake();
             waited?;
         }
@@ -58,10 +58,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Looks for what has come, as a thread does that would sleep otherwise. True when there is something to do.
+    /// Looks for completions and messages, as a thread does that would sleep otherwise. True when
+    /// there is something to do.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses the ring's system call.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = self.has_something_to_do();
         self.ring.look()?;
@@ -88,7 +89,7 @@ impl Queue {
             return Ok(SleepDecision::None);
         }
         self.rests = true;
-        let deadline = [self.jobs.deadline(), self.idle_until(), self.ring.next_deadline()];
+        let deadline = [self.idle_until(), self.ring.next_deadline()];
         Ok(deadline.into_iter().flatten().min().map_or(SleepDecision::Ready, SleepDecision::Until))
     }
 
@@ -154,7 +155,6 @@ impl Queue {
         }
         self.refresh();
         self.read_letters();
-        self.check_jobs();
         self.settle();
     }
 
@@ -163,7 +163,6 @@ impl Queue {
         while let Some(letter) = self.letters.pop_front() {
             match letter {
                 QueueMessage::Task(task) => self.task_over(task),
-                QueueMessage::Job(returned) => self.job_over(returned),
                 QueueMessage::Look => {
                     self.mapping.control().has_looked(&self.post, self.slots.oldest_below())
                 }

@@ -100,7 +100,6 @@ pub(crate) fn policy(dice: &mut Dice) -> Policy {
         Dispatch::Workers { affinity: Affinity::Any },
         Dispatch::Workers { affinity: Affinity::SameCpu },
         Dispatch::Adaptive,
-        Dispatch::Engine,
     ];
     let sizes = [None, None, Some(512), Some(4096), Some(128 << 10)];
     Policy {

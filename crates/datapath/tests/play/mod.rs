@@ -1,7 +1,7 @@
 //! Threads that use a volume as hard as they can, each with its own model of what must be on the disk.
 //!
 //! ```text
-//!   round:   a volume, devices, an accelerator, as a seed decides
+//!   round:   a volume and its devices, as a seed decides
 //!     +-- players   a thread and a queue each; all kinds of requests, blocks that only this player writes
 //!     |     disk      what each of its blocks may hold now, and after a power cut
 //!     |     hot       blocks that all of them write, none of which may be half of one write and half of another

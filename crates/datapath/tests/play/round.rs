@@ -9,10 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::{Key, SectorSize, build};
-use underseal_datapath::engine::{Accelerator, SoftwarePool};
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, RamDevice};
-use underseal_device_lab::{DmaFaults, DmaModel, DmaSpec};
 use underseal_device_lab::{FaultControl, FaultDevice, TaggedDevice};
 use underseal_volume::{Segment, Volume};
 
@@ -45,7 +43,6 @@ pub(crate) const CIPHERS: [(&str, u8); 4] = [
 pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) device: Lower,
-    pub(crate) engine: Engine,
     pub(crate) sector: u32,
     /// What requests are multiples of: the sector, or less.
     pub(crate) block: u32,
@@ -74,14 +71,6 @@ pub(crate) struct Setup {
     pub(crate) rewrites: bool,
     /// How far that is, a LUKS2 header says.
     pub(crate) luks: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Pool,
-    Dma,
-    FaultyDma,
-    LosingDma,
 }
 
 /// The lower devices of a round, and what makes them fail.
@@ -235,13 +224,6 @@ impl Setup {
         Self {
             seed,
             device,
-            engine: dice.pick(&[
-                Engine::Pool,
-                Engine::Dma,
-                Engine::FaultyDma,
-                Engine::FaultyDma,
-                Engine::LosingDma,
-            ]),
             sector,
             block,
             threads,
@@ -352,26 +334,9 @@ impl Setup {
     pub(crate) fn open(&self, volume: Volume, devices: &Devices) -> Arc<Mapping> {
         let mapping = Mapping::over(volume, devices.of_volume()).unwrap();
         let mapping = mapping.with_sectors(SectorSize::new(self.sector).unwrap());
-        let mapping = mapping.with_block(self.block).unwrap().with_accelerator(self.engine());
+        let mapping = mapping.with_block(self.block).unwrap();
         assert_eq!(mapping.block(), self.block, "{self}");
         Arc::new(mapping)
-    }
-
-    fn engine(&self) -> Arc<dyn Accelerator> {
-        let faults = match self.engine {
-            Engine::Pool => return Arc::new(SoftwarePool::new(2, 4).unwrap()),
-            Engine::Dma => DmaFaults::default(),
-            Engine::FaultyDma => DmaFaults { fails: 7, stalls: 50, loses: 0 },
-            Engine::LosingDma => DmaFaults { fails: 7, stalls: 50, loses: 90 },
-        };
-        let spec = DmaSpec {
-            depth: 6,
-            max_sectors: Some(8),
-            patience: Duration::from_millis(20),
-            faults,
-            ..DmaSpec::default()
-        };
-        Arc::new(DmaModel::new(spec).unwrap())
     }
 
     /// Plays for so long.

@@ -4,23 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::{Key, SectorSize, build};
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultDevice, Rule, StripeDevice};
 
 use super::*;
 
-fn pool() -> Arc<SoftwarePool> {
-    Arc::new(SoftwarePool::new(2, 4).unwrap())
-}
-
 #[test]
 fn a_request_that_fails_fails_alone() {
     for text in POLICIES {
         let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
         let control = device.control();
-        let mapping = Arc::new(mapping(Arc::new(device), pool()));
+        let mapping = Arc::new(mapping(Arc::new(device)));
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
         for round in 0..8 {
@@ -53,7 +48,7 @@ fn a_queue_that_goes_with_work_at_others_waits_for_it() {
     for text in POLICIES {
         let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
         device.control().add(Rule::new(Fault::Delay(Duration::from_millis(2))).on(IoKind::Write).chance(0.3));
-        let mapping = Arc::new(mapping(Arc::new(device), pool()));
+        let mapping = Arc::new(mapping(Arc::new(device)));
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
         for tag in 0..40 {
@@ -70,7 +65,7 @@ fn a_queue_that_goes_with_work_at_others_waits_for_it() {
 fn writes_that_overlap_keep_their_order_across_policies() {
     let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
     device.control().add(Rule::new(Fault::Delay(Duration::from_micros(300))).chance(0.2));
-    let mapping = Arc::new(mapping(Arc::new(device), pool()));
+    let mapping = Arc::new(mapping(Arc::new(device)));
     let mut queue = open(&mapping);
     for round in 0..20u8 {
         for tag in 0..50u8 {
@@ -156,7 +151,7 @@ fn a_sector_is_not_read_while_a_part_of_it_is_written() {
     let control = slow.control();
     let stripe = StripeDevice::new(vec![ram(), Arc::new(slow)], 4096).unwrap();
     let mapping = Mapping::new(volume(cipher), Arc::new(stripe)).unwrap();
-    let mapping = Arc::new(mapping.with_block(512).unwrap().with_accelerator(pool()));
+    let mapping = Arc::new(mapping.with_block(512).unwrap());
     let mut queue = open(&mapping);
     submit_write(&mut queue, 0, 0, 65536, 1);
     succeed(&mut queue);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher, SectorSize};
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Request};
 use underseal_device::RamDevice;
 
@@ -70,8 +69,7 @@ fn a_sector_that_the_cipher_refuses_fails_its_request_and_is_named() {
     for text in POLICIES {
         let cipher = refuses(BAD);
         let mapping = Mapping::new(volume(cipher.clone()), Arc::new(RamDevice::new(SIZE))).unwrap();
-        let mapping =
-            mapping.with_block(512).unwrap().with_accelerator(Arc::new(SoftwarePool::new(2, 4).unwrap()));
+        let mapping = mapping.with_block(512).unwrap();
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);

@@ -1,13 +1,12 @@
 //! A queue in an event loop that is not its own: its thread waits in poll(2) only.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use underseal_cipher::SectorSize;
-use underseal_datapath::engine::{Accelerator, Job};
 use underseal_datapath::{Completion, Mapping, Queue, RangeMover, Request, SleepDecision};
 use underseal_device::{FileDevice, IoKind, OpenOptions, RamDevice};
 
@@ -49,46 +48,14 @@ fn turn_over(queue: &mut Queue) -> Vec<Completion> {
     std::iter::from_fn(|| queue.next_completion()).collect()
 }
 
-/// Of its jobs one in five is dropped, one in seven never comes back, and of the rest every other one later.
-#[derive(Default)]
-struct Moody(AtomicU64, Mutex<Vec<Job>>);
-
-impl Accelerator for Moody {
-    fn name(&self) -> &'static str {
-        "moody"
-    }
-
-    fn submit(&self, mut job: Job) -> Result<(), Job> {
-        let number = self.0.fetch_add(1, SeqCst);
-        match number {
-            _ if number % 5 == 4 => drop(job),
-            _ if number % 7 == 6 => self.1.lock().unwrap().push(job),
-            _ => {
-                job.run();
-                let complete = move || job.complete(Ok(()));
-                if number.is_multiple_of(2) {
-                    complete();
-                } else {
-                    thread::spawn(complete);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn patience(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-}
-
 #[test]
 fn whatever_a_request_waits_for_comes_through_the_descriptor_or_in_time() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("image");
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-    // The ring's completions, those of workers, and an engine's that loses jobs.
+    // The ring's completions, and those of workers.
     let device = FileDevice::open(&path, OpenOptions { direct: true, ..Default::default() }).unwrap();
-    let mapping = Arc::new(mapping(Arc::new(device), Arc::new(Moody::default())));
+    let mapping = Arc::new(mapping(Arc::new(device)));
     let mut queue = open(&mapping);
     for (n, text) in (0u8..).zip(POLICIES) {
         mapping.set_policy(policy(text)).unwrap();

@@ -2,11 +2,11 @@
 
 mod alone;
 mod broken;
-mod engines;
 mod foreign;
 mod halves;
 mod mover;
 mod order;
+mod panics;
 mod races;
 mod reencrypt;
 mod resize;
@@ -18,7 +18,6 @@ mod toy;
 use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorCipher, SectorSize, build};
-use underseal_datapath::engine::Accelerator;
 use underseal_datapath::{Completion, Mapping, Policy, Queue, QueueOptions, Request};
 use underseal_device::Device;
 use underseal_volume::{Segment, Volume};
@@ -27,7 +26,7 @@ const SIZE: u64 = 16 << 20;
 const SECTOR: u64 = 4096;
 
 /// Every way to dispatch, with every order.
-const POLICIES: [&str; 14] = [
+const POLICIES: [&str; 12] = [
     "inline",
     "inline,order=arrival",
     "workers",
@@ -39,9 +38,7 @@ const POLICIES: [&str; 14] = [
     "adaptive",
     "adaptive,order=sorted",
     "adaptive,order=arrival",
-    "engine",
-    "engine,order=sorted",
-    "workers,read=engine,write=engine,order=arrival,max-read-size=4K,max-write-size=4K",
+    "workers,read=adaptive,order=arrival,max-read-size=4K,max-write-size=4K",
 ];
 
 fn policy(text: &str) -> Policy {
@@ -57,8 +54,8 @@ fn volume(cipher: Arc<dyn SectorCipher>) -> Volume {
     Volume::new(vec![Segment::stored(0, SIZE, 0, 0, cipher)]).unwrap()
 }
 
-fn mapping(device: Arc<dyn Device>, engine: Arc<dyn Accelerator>) -> Mapping {
-    Mapping::new(volume(xts(SectorSize::S4096)), device).unwrap().with_accelerator(engine)
+fn mapping(device: Arc<dyn Device>) -> Mapping {
+    Mapping::new(volume(xts(SectorSize::S4096)), device).unwrap()
 }
 
 fn open(mapping: &Arc<Mapping>) -> Queue {

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, RangeMover, Request};
 use underseal_device::{Device, Immediate, IoKind, RamDevice};
 use underseal_volume::{Segment, Volume};
@@ -70,7 +69,7 @@ fn tags(over: &mut Vec<Completion>) -> Vec<u64> {
 fn requests_keep_out_of_a_movers_range_and_only_of_that() {
     for text in POLICIES {
         let (device, gate) = Halves::new(SIZE);
-        let mapping = mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = mapping(device);
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
@@ -146,7 +145,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
 fn a_request_ends_under_the_volume_that_it_began_under() {
     for text in POLICIES {
         let (device, gate) = Halves::new(2 * SIZE);
-        let mapping = mapping(device.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = mapping(device.clone());
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         // Before there is a queue that it would wait for.
@@ -184,7 +183,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
 
 #[test]
 fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
-    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)));
     let mapping = Arc::new(mapping);
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let now = present(&mapping);
@@ -206,7 +205,7 @@ fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
 
 #[test]
 fn nobody_changes_size_or_key_under_a_mover() {
-    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)));
     let mapping = Arc::new(mapping);
     let before = present(&mapping);
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
@@ -245,7 +244,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
 fn who_suspends_comes_before_a_mover_that_waits() {
     for text in POLICIES {
         let (device, gate) = Halves::new(SIZE);
-        let mapping = Arc::new(mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap())));
+        let mapping = Arc::new(mapping(device));
         mapping.set_policy(policy(text)).unwrap();
         let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
@@ -291,8 +290,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
 
 #[test]
 fn a_mover_ends_its_range_while_somebody_suspends() {
-    let mapping =
-        Arc::new(mapping(Arc::new(RamDevice::new(SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap())));
+    let mapping = Arc::new(mapping(Arc::new(RamDevice::new(SIZE))));
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let (mut queue, mut over) = (open(&mapping), Vec::new());
     let now = present(&mapping);
@@ -356,7 +354,7 @@ fn load(mapping: &Arc<Mapping>, number: u64, stop: &AtomicBool, done: &AtomicU64
 fn a_volume_is_encrypted_anew_under_load() {
     for (spec, key) in [("aes-xts-plain64", 64), ("aes-hctr2-plain64", 32)] {
         let device = Arc::new(RamDevice::new(SIZE));
-        let mapping = mapping(device.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = mapping(device.clone());
         let mapping = Arc::new(mapping);
         let (old, new) = (present(&mapping), cipher(spec, key, 0x77));
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));

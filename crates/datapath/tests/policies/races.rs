@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::{Key, SectorCipher, SectorSize, build};
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, Request};
 use underseal_device::IoKind;
 
@@ -41,8 +40,7 @@ fn cipher(spec: &str, key: u8) -> Arc<dyn SectorCipher> {
 
 fn over(cipher: Arc<dyn SectorCipher>) -> (Mapping, Arc<Gate>) {
     let (device, gate) = Halves::new(SIZE);
-    let engine = Arc::new(SoftwarePool::new(1, 2).unwrap());
-    (Mapping::new(volume(cipher), device).unwrap().with_accelerator(engine), gate)
+    (Mapping::new(volume(cipher), device).unwrap(), gate)
 }
 
 /// Lets a queue do what it can. What is over.

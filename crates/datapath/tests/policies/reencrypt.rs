@@ -241,7 +241,7 @@ const CHECKSUM: Protection = Protection::Checksum { hash: Hash::Sha256, block: 4
 fn every_acknowledged_byte_is_there_under_every_policy() {
     let keys =
         || (cipher("aes-xts-plain64", 1, SectorSize::S4096), cipher("aes-xts-plain64", 2, SectorSize::S4096));
-    for (number, text) in POLICIES.into_iter().filter(|text| !text.contains("engine")).enumerate() {
+    for (number, text) in POLICIES.into_iter().enumerate() {
         let (old, new) = keys();
         let case = Case::new(old, new);
         let direction = if number % 2 == 0 { Direction::Forward } else { Direction::Backward };

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, Request};
 use underseal_device::{FileDevice, IoKind, OpenOptions, RamDevice};
 use underseal_volume::{Segment, SegmentKind, Volume};
@@ -57,7 +56,7 @@ fn a_volume_grows_under_load_on_a_file_that_grew() {
     file.set_len(1 << 20).unwrap();
     let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
     let mapping = Mapping::new(sized(1 << 20), Arc::new(device)).unwrap();
-    let mapping = Arc::new(mapping.with_accelerator(Arc::new(SoftwarePool::new(1, 2).unwrap())));
+    let mapping = Arc::new(mapping);
     let (stop, furthest) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for number in 0..3 {
@@ -101,7 +100,7 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
     for text in POLICIES {
         let (device, gate) = Halves::new(SIZE);
         let mapping = Mapping::new(sized(SIZE), device).unwrap();
-        let mapping = Arc::new(mapping.with_accelerator(Arc::new(SoftwarePool::new(1, 2).unwrap())));
+        let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
         gate.hold(IoKind::Write);

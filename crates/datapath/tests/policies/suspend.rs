@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
-use underseal_datapath::engine::SoftwarePool;
 use underseal_device::{Channel, Device, Geometry, RamDevice, SnapshotPause};
 use underseal_device_lab::RecorderDevice;
 
@@ -18,7 +17,7 @@ const LONG: Duration = Duration::from_secs(120);
 #[test]
 fn nothing_reaches_the_device_while_the_volume_is_suspended_and_all_goes_on_afterwards() {
     let recorder = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 1 << 20));
-    let mapping = mapping(recorder.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = mapping(recorder.clone());
     let mapping = Arc::new(mapping);
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -93,8 +92,6 @@ fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
     let other = mapping.replace_volume(volume(xts(SectorSize::S512))).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::Layout);
     mapping.replace_volume(same()).unwrap();
-    let engine = mapping.set_policy(policy("engine")).unwrap_err();
-    assert_eq!(engine.kind(), ErrorKind::Policy, "there is none");
 }
 
 /// Memory of which snapshots are made.

@@ -5,7 +5,6 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::{SectorCipher, SectorSize};
-use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, RangeMover, Request};
 use underseal_device::{Blocking, Device, IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultDevice, RecorderDevice, Rule, TaggedDevice};
@@ -27,8 +26,7 @@ fn tagged(inner: Arc<dyn Device>) -> Arc<TaggedDevice> {
 
 /// A volume over such a device, which promises blocks of 512 bytes.
 fn mapping(device: Arc<dyn Device>) -> Arc<Mapping> {
-    let pool = Arc::new(SoftwarePool::new(2, 4).unwrap());
-    let mapping = Mapping::new(volume(toy(1, TAG)), device).unwrap().with_accelerator(pool);
+    let mapping = Mapping::new(volume(toy(1, TAG)), device).unwrap();
     Arc::new(mapping.with_block(512).unwrap())
 }
 

@@ -253,10 +253,6 @@ pub struct Dispatched {
     pub workers: u64,
     /// Given to a worker and taken back before one came to it.
     pub taken_back: u64,
-    /// The accelerator.
-    pub engine: u64,
-    /// The accelerator failed; done here instead.
-    pub engine_retries: u64,
 }
 
 /// Latency by stage.
@@ -409,8 +405,8 @@ impl From<datapath::LowerWait> for Waiting {
 
 impl From<datapath::DispatchStats> for Dispatched {
     fn from(of: datapath::DispatchStats) -> Self {
-        let datapath::DispatchStats { inline, workers, taken_back, engine, engine_retries } = of;
-        Self { inline, workers, taken_back, engine, engine_retries }
+        let datapath::DispatchStats { inline, workers, taken_back } = of;
+        Self { inline, workers, taken_back }
     }
 }
 

@@ -25,13 +25,7 @@ pub fn text(status: &Status) -> String {
     text.family("errors_total", "counter", "Requests that failed.", kinds(|c| c.errors));
 
     let by = &status.dispatched;
-    let by = [
-        ("inline", by.inline),
-        ("workers", by.workers),
-        ("taken_back", by.taken_back),
-        ("engine", by.engine),
-        ("engine_retries", by.engine_retries),
-    ];
+    let by = [("inline", by.inline), ("workers", by.workers), ("taken_back", by.taken_back)];
     let by = by.map(|(by, n)| (format!("by=\"{by}\""), n));
     text.family("dispatched_total", "counter", "Where the crypto of requests or their parts was done.", by);
 

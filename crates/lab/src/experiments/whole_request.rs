@@ -1,16 +1,16 @@
 //! `whole-request`: one call of the cipher for each 512-byte sector, against one for the whole request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use underseal_bench::{Effort, Subject, rates};
 use underseal_cipher::{InOutBuf, SectorCipher, SectorSize};
 use underseal_datapath::Policy;
-use underseal_datapath::engine::{Accelerator, Job, SoftwarePool};
-use underseal_device::Device;
 
 use super::{Experiment, Measured};
+use crate::engine::{self, EngineLoad, EngineSpec};
 use crate::load::{Load, LoadEnd, LoadTarget, Pattern};
-use crate::rounds::Contenders;
+use crate::rounds::{Contenders, interleaved};
 use crate::volumes::{self, XTS};
 use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
@@ -82,7 +82,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         cipher_panel = cipher_panel.row(name, alone.map(Cell::from));
         path_panel = path_panel.row(name, path.map(Cell::from));
     }
-    let engine = through_an_engine(lab, rounds, &device)?;
+    let engine = through_an_engine(lab, rounds)?;
     let [decrypt, encrypt] = alone[0];
     let essiv = path[1];
     let published = |what: &str, range: Range, percent: f64| {
@@ -119,39 +119,18 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 }
 
 /// Crypto that is handed over: what a job for each sector costs there.
-fn through_an_engine(lab: &Lab<'_>, rounds: usize, device: &Arc<dyn Device>) -> Result<Range> {
-    let volume = |most| {
-        let mapping = volumes::bare_mapping(volumes::cipher(XTS, 512)?, device)?;
-        let engine = Pool { pool: SoftwarePool::new(1, 256)?, most };
-        Ok::<_, crate::Error>(LoadTarget::Volume(
-            Arc::new(mapping.with_accelerator(Arc::new(engine))),
-            Policy::ENGINE,
-        ))
-    };
-    let ways = Contenders(vec![(EACH, volume(Some(1))?), (WHOLE, volume(None)?)]);
-    let load = Load::new(REQUEST, 100, LoadEnd::Time(lab.slice(60)));
-    let grid = ways.measure(lab, rounds, "whole-request: through an engine", &[("engine".into(), load)])?;
-    Ok(grid.ratio(WHOLE, EACH, 0, |seen| seen.mb_per_s()))
-}
-
-/// An engine in software whose jobs have no more than so many sectors.
-struct Pool {
-    pool: SoftwarePool,
-    most: Option<usize>,
-}
-
-impl Accelerator for Pool {
-    fn name(&self) -> &str {
-        self.pool.name()
-    }
-
-    fn submit(&self, job: Job) -> std::result::Result<(), Job> {
-        self.pool.submit(job)
-    }
-
-    fn max_sectors(&self) -> Option<usize> {
-        self.most
-    }
+fn through_an_engine(lab: &Lab<'_>, rounds: usize) -> Result<Range> {
+    let cipher = volumes::cipher(XTS, 512)?;
+    // As fast as this processor, on a thread of its own.
+    let spec =
+        EngineSpec { fixed: Duration::ZERO, bandwidth: f64::INFINITY, depth: 256, restart: Duration::ZERO };
+    let bytes = lab.bytes(64 << 20);
+    let seen = interleaved(lab, rounds, "whole-request: through an engine", 2, |nth| {
+        let max_sectors = (nth == 0).then_some(1);
+        let load = EngineLoad { request: REQUEST, depth: 1, encrypts: false, max_sectors, bytes };
+        engine::run(spec, &cipher, load)
+    })?;
+    Ok(Range::of_ratios(&seen[1], &seen[0]))
 }
 
 /// One call's throughput over many calls', round by round, in the processor's cache.

@@ -244,9 +244,8 @@ Policies:
   workers     a pool of threads does
   same-cpu    of the pool, the thread on the processor that the request came on
   adaptive    inline while that keeps up; what is more goes to idle workers
-  engine      an accelerator; no volume that is opened from the command line has one
   kernel      as dm-crypt without flags: workers, and writes sorted by one submitter
-After commas: read=, write= (one of the first five); order=ready|sorted|arrival (of writes); high-priority;
+After commas: read=, write= (one of the first four); order=ready|sorted|arrival (of writes); high-priority;
 max-read-size=, max-write-size= (longer requests are split)
 
 Examples:

@@ -60,7 +60,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
         help_heading = NBD)]
     pub(crate) max_connections: u16,
-    /// Look for the next request for so long before sleeping, while clients are quick and processors idle; 0 for never
+    /// Look for the next request for up to this time before sleeping, while clients are quick and
+    /// processors idle; 0 for never
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(crate) busy_poll: u32,
     /// Do not offer structured replies, nor block status: small reads cost libnbd's clients a third less
@@ -145,8 +146,9 @@ pub(crate) struct VhostUserArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = CONTROL)]
 pub(crate) struct ControlArgs {
-    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, engine, kernel, or a mixture (`underseal help
-    /// policy`); by default what the flags of the table or header ask for, else adaptive
+    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, kernel, or a mixture
+    /// (`underseal help policy`); by default what the flags of the table or header ask for, else
+    /// adaptive
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
     /// What `underseal list` and the commands beside it call the volume; by default the image's file name

@@ -39,9 +39,6 @@ impl Queue {
                 StepOutcome::Pending
             }
             Dispatch::Workers { affinity } => self.give(index, buffer, CryptoWork::Decrypt, affinity, false),
-            // Engines know no tuples.
-            Dispatch::Engine if slot.piece.tags > 0 => self.decrypt_here(index, buffer),
-            Dispatch::Engine => self.start_jobs(index, buffer),
         }
     }
 
@@ -70,8 +67,6 @@ impl Queue {
                 let work = if alone { CryptoWork::EncryptAndWrite } else { CryptoWork::Encrypt };
                 self.give(index, buffer, work, affinity, false)
             }
-            Dispatch::Engine if slot.piece.tags > 0 => self.encrypt_here(index, buffer),
-            Dispatch::Engine => self.start_jobs(index, buffer),
         }
     }
 

@@ -21,7 +21,7 @@ impl Queue {
         let inline = match policy.write {
             Dispatch::Inline => true,
             Dispatch::Adaptive => self.adaptive.is_empty(),
-            Dispatch::Workers { .. } | Dispatch::Engine => false,
+            Dispatch::Workers { .. } => false,
         };
         let whole = policy.max_write_size.is_none_or(|most| range.end - range.start <= u64::from(most));
         inline

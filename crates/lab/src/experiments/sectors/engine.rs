@@ -8,62 +8,28 @@
 //! Fitted: the bandwidth, to the 64 KiB sectors of each column; the restart, to the 4 KiB sectors of each column. Assumed:
 //! the fixed cost of a job, and a queue of 64. Not fitted: everything between, and whole requests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_datapath::Policy;
-use underseal_device::Device;
-use underseal_device_lab::{DmaModel, DmaSpec};
-
 use super::{Part, sectors};
-use crate::load::{self, Load, LoadEnd, LoadTarget, Pattern};
+use crate::engine::{self, EngineLoad, EngineSpec};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
-use crate::{AnswerFigure, Cell, Error, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
 /// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was published.
 struct Column {
     name: &'static str,
-    reads: u8,
-    pattern: Pattern,
+    encrypts: bool,
     small: f64,
     large: f64,
     gain: f64,
 }
 
 const TABLE: [Column; 4] = [
-    Column {
-        name: "sequential read",
-        reads: 100,
-        pattern: Pattern::Sequential,
-        small: 13.3,
-        large: 581.0,
-        gain: 43.0,
-    },
-    Column {
-        name: "random read",
-        reads: 100,
-        pattern: Pattern::Random,
-        small: 22.8,
-        large: 582.0,
-        gain: 25.0,
-    },
-    Column {
-        name: "sequential write",
-        reads: 0,
-        pattern: Pattern::Sequential,
-        small: 27.2,
-        large: 586.0,
-        gain: 21.0,
-    },
-    Column {
-        name: "random write",
-        reads: 0,
-        pattern: Pattern::Random,
-        small: 24.0,
-        large: 588.0,
-        gain: 24.0,
-    },
+    Column { name: "sequential read", encrypts: false, small: 13.3, large: 581.0, gain: 43.0 },
+    Column { name: "random read", encrypts: false, small: 22.8, large: 582.0, gain: 25.0 },
+    Column { name: "sequential write", encrypts: true, small: 27.2, large: 586.0, gain: 21.0 },
+    Column { name: "random write", encrypts: true, small: 24.0, large: 588.0, gain: 24.0 },
 ];
 
 const SECTORS: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -76,48 +42,33 @@ const QUEUE: usize = 64;
 
 impl Column {
     /// The engine that gives the column's two figures.
-    fn fitted(&self) -> DmaSpec {
+    fn fitted(&self) -> EngineSpec {
         let seconds = |bytes: u32, rate: f64| f64::from(bytes) / (rate * 1e6);
         let fixed = FIXED.as_secs_f64();
         let bandwidth = f64::from(SECTORS[4]) / (seconds(SECTORS[4], self.large) - fixed);
         let restart = seconds(SECTORS[0], self.small) - fixed - f64::from(SECTORS[0]) / bandwidth;
-        DmaSpec {
-            fixed: FIXED,
-            bandwidth,
-            depth: QUEUE,
-            restart: Duration::from_secs_f64(restart),
-            max_sectors: Some(1),
-            // A thousand jobs wait for each other: the last of them is not stalled.
-            patience: Duration::from_secs(60),
-            ..DmaSpec::default()
-        }
+        EngineSpec { fixed: FIXED, bandwidth, depth: QUEUE, restart: Duration::from_secs_f64(restart) }
     }
 }
 
 pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
-    let ram = volumes::ram(lab.bytes(256 << 20))?;
     let whole = "4 KiB, a job for the whole request";
     let mut subjects = Vec::new();
     for column in &TABLE {
-        let engine = column.fitted();
         for sector in SECTORS {
-            subjects.push((column, sector, target(&ram, sector, engine)?));
+            subjects.push((column, sector, Some(1)));
         }
-        subjects.push((
-            column,
-            SECTORS[0],
-            target(&ram, SECTORS[0], DmaSpec { max_sectors: None, ..engine })?,
-        ));
+        subjects.push((column, SECTORS[0], None));
     }
     let each = SECTORS.len() + 1;
     let seen = interleaved(lab, rounds, "sectors: the engine", subjects.len(), |nth| {
-        let (column, sector, volume) = &subjects[nth];
+        let (column, sector, max_sectors) = subjects[nth];
         // About as long for each: what is slow moves less.
-        let bytes = if nth % each == each - 1 { 192 << 20 } else { (u64::from(*sector) * 3) << 10 };
+        let bytes = if nth % each == each - 1 { 192 << 20 } else { (u64::from(sector) * 3) << 10 };
         let bytes = if lab.quick { (bytes / 8).max(4 << 20) } else { bytes };
         let load =
-            Load { pattern: column.pattern, ..Load::new(REQUEST, column.reads, LoadEnd::Bytes(bytes)) };
-        Ok(load::run(volume, &load.depth(DEPTH))?.mb_per_s())
+            EngineLoad { request: REQUEST, depth: DEPTH, encrypts: column.encrypts, max_sectors, bytes };
+        engine::run(column.fitted(), &volumes::cipher(XTS, sector)?, load)
     })?;
     let range = |column: usize, nth: usize| Range::of(seen[column * each + nth].iter().copied());
     let ratio = |column: usize, over: usize, under: usize| {
@@ -184,14 +135,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     })
 }
 
-fn target(device: &Arc<dyn Device>, sector: u32, engine: DmaSpec) -> Result<LoadTarget> {
-    let mapping = volumes::bare_mapping(volumes::cipher(XTS, sector)?, device)?;
-    let engine = DmaModel::new(engine).map_err(Error::system("no thread for the engine"))?;
-    let mapping = mapping.with_accelerator(Arc::new(engine));
-    Ok(LoadTarget::Volume(Arc::new(mapping), Policy::ENGINE))
-}
-
-fn of_each(text: impl Fn(&DmaSpec) -> String, unit: &str) -> String {
+fn of_each(text: impl Fn(&EngineSpec) -> String, unit: &str) -> String {
     let each: Vec<String> = TABLE.iter().map(|column| text(&column.fitted())).collect();
     format!("{} {unit}", each.join(", "))
 }
