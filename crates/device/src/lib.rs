@@ -45,7 +45,7 @@ mod sync;
 
 pub use arena::{Arena, Buffer};
 pub use bell::Wakeup;
-pub use blocking::Blocking;
+pub use blocking::{Blocking, flush, keep_ring_for_flushes};
 pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
