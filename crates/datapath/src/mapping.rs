@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Blocking, Device, Extent, Geometry, LossHandler};
+use underseal_device::{Device, Extent, Geometry, LossHandler};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use guards::Guards;
@@ -217,11 +217,19 @@ impl Mapping {
         if self.read_only() {
             return Ok(());
         }
-        let flushed = self.devices.iter().try_for_each(|device| flush(&**device));
+        let flushed = self.flush();
         if flushed.is_err() && was_running {
             self.control.resume()?;
         }
         flushed
+    }
+
+    /// Flushes past all queues what was written before, also where no queue can be opened any more.
+    ///
+    /// # Errors
+    /// Those of the lower devices.
+    pub fn flush(&self) -> Result<()> {
+        self.devices.iter().try_for_each(|device| flush(&**device))
     }
 
     /// Wakes every thread that sleeps in a queue, so that its door looks for orders. One that was about to sleep may do so.
@@ -469,5 +477,5 @@ fn end_on(last: &Segment, device: &dyn Device) -> u64 {
 
 /// Flushes a device past all queues.
 fn flush(device: &dyn Device) -> Result<()> {
-    Blocking::new(device).and_then(|mut way| way.flush()).map_err(|e| Error::lower(device.name(), e))
+    underseal_device::flush(device).map_err(|e| Error::lower(device.name(), e))
 }

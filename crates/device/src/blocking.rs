@@ -1,11 +1,44 @@
 //! A device for those who have nothing else to do: a request is waited for, or several writes together.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::{Arena, Channel, Device, Error, ErrorKind, Finished, Io, Result, Ring, RingCompletion, Started};
 
 /// The most that one request moves.
 const MOST: usize = 1 << 20;
 /// At least so much of what is written together goes with one request.
 const PART: usize = 128 << 10;
+
+/// A ring for [`flush`], where no other can be made any more.
+static SPARE: Mutex<Option<Ring>> = Mutex::new(None);
+
+/// Keeps a ring for [`flush`], before this process loses the means to make rings itself.
+///
+/// # Errors
+/// As [`Ring::new`].
+pub fn keep_ring_for_flushes() -> Result<()> {
+    let ring = Ring::passed_on(8)?;
+    *SPARE.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
+    Ok(())
+}
+
+/// Flushes a device on a channel of its own, past all others.
+///
+/// # Errors
+/// The device's; `Ring` when there is no ring for it.
+pub fn flush(device: &dyn Device) -> Result<()> {
+    let unmade = match Ring::new(8) {
+        Ok(ring) => return Blocking::with(device, ring, 1)?.flush(),
+        Err(e) => e,
+    };
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut way = Blocking::with(device, spare.take().ok_or(unmade)?, 1)?;
+    let flushed = way.flush();
+    if !way.astray {
+        *spare = Some(way.ring);
+    }
+    flushed
+}
 
 /// A channel and a ring of its own, for preparing a device and for looking at what is on it. Not for a request's way.
 ///

@@ -53,7 +53,7 @@ mod window;
 
 pub use arena::{Arena, Buffer};
 pub use bell::Wakeup;
-pub use blocking::Blocking;
+pub use blocking::{Blocking, flush, keep_ring_for_flushes};
 pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};

@@ -180,7 +180,8 @@ pub struct Ring {
     marks: Marks,
     /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
-    /// Completions that channels made themselves, or that were taken from the kernel to make room there.
+    /// Completions that channels made themselves, or that were taken from the kernel to make room
+    /// there.
     taken: VecDeque<RingCompletion>,
 }
 
@@ -193,7 +194,8 @@ impl Ring {
         Self::with_completions(entries, 0)
     }
 
-    /// As [`Ring::new`], with room for as many completions that were not taken yet; at least twice `entries`.
+    /// As [`Ring::new`], with room for as many completions that were not taken yet; at least twice
+    /// `entries`.
     ///
     /// Before Linux 5.19 a ring whose completions have no room takes no operations.
     ///

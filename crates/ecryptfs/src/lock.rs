@@ -15,7 +15,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, major, minor, openat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, major, minor, openat};
 use rustix::io::Errno;
 
 use crate::{Error, ErrorKind, Result};
@@ -36,23 +36,10 @@ pub(crate) struct RootLock {
 }
 
 impl RootLock {
-    /// Takes a folder. Anything else has the lock of a file.
-    ///
-    /// # Errors
-    /// `Busy`, with who has it; `Io`.
-    pub(crate) fn of(root: &Path, access: LockMode) -> Result<Option<Self>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = match openat(CWD, root, flags, Mode::empty()) {
-            Err(Errno::NOTDIR) => return Ok(None),
-            folder => folder.map_err(|e| Error::io(root, "cannot be opened", e))?,
-        };
-        Self::on(folder, root, access).map(Some)
-    }
-
     /// Takes the folder behind a descriptor; the path is for messages.
     ///
     /// # Errors
-    /// As [`RootLock::of`].
+    /// `Busy`, with who has it; `Io`.
     pub(crate) fn on(folder: impl AsFd, path: &Path, access: LockMode) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, ".", flags, Mode::empty());
@@ -135,12 +122,15 @@ fn holder(fd: impl AsFd) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn claim(root: &Path, access: LockMode) -> Result<RootLock> {
+        RootLock::on(fs::File::open(root).unwrap(), root, access)
+    }
+
     #[test]
     fn a_root_has_one_writer_or_many_readers_and_says_who() {
         let folder = tempfile::tempdir().unwrap();
-        let claim = |access| RootLock::of(folder.path(), access);
+        let claim = |access| claim(folder.path(), access);
         let readers = [claim(LockMode::Shared).unwrap(), claim(LockMode::Shared).unwrap()];
-        assert!(readers.iter().all(Option::is_some));
         let refused = claim(LockMode::Alone).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
@@ -152,13 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_one_whatever_leads_to_it_and_a_file_is_none() {
+    fn a_root_is_one_whatever_leads_to_it() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        fs::write(&file, b"x").unwrap();
+        let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();
-        assert!(RootLock::of(&file, LockMode::Alone).unwrap().is_none());
-        let _claim = RootLock::of(&link, LockMode::Alone).unwrap();
-        assert_eq!(RootLock::of(folder.path(), LockMode::Alone).unwrap_err().kind(), ErrorKind::Busy);
+        let _claim = claim(&link, LockMode::Alone).unwrap();
+        assert_eq!(claim(folder.path(), LockMode::Alone).unwrap_err().kind(), ErrorKind::Busy);
     }
 }

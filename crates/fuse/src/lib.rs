@@ -30,7 +30,7 @@ pub mod wire;
 pub use channel::{FuseChannel, ReceivedRequest};
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
-pub use point::Point;
+pub use point::{Point, Unmounter};
 pub use session::FuseSession;
 pub use table::MountEntry;
 pub use unmount::{is_in_use, unmount};

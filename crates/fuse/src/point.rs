@@ -5,13 +5,37 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
 use underseal_sandbox::{Asked, Helper, IDENTITY};
 
 use crate::unmount::unmount_here;
+
+/// Takes a mount away, from any thread: in the process's helper, where there is one, else by its
+/// mount point.
+#[derive(Debug, Clone)]
+pub struct Unmounter(Option<Arc<Point>>);
+
+impl Unmounter {
+    /// Of what is mounted there. Where there is a helper, this keeps no descriptor.
+    pub fn of(point: &Arc<Point>) -> Self {
+        Self(Helper::get().is_none().then(|| point.clone()))
+    }
+
+    /// Unmounts: at once, or `lazily`, out of sight while those who use it go on.
+    ///
+    /// # Errors
+    /// As [`Point::unmount`]; that the helper is gone.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        match (&self.0, Helper::get()) {
+            (Some(point), _) => point.unmount(lazily),
+            (None, Some(helper)) => helper.unmount(lazily),
+            (None, None) => Err(Errno::INVAL.into()),
+        }
+    }
+}
 
 /// A file or folder, and the folder that it is in.
 #[derive(Debug)]

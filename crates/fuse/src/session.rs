@@ -11,7 +11,7 @@ use underseal_sandbox::Helper;
 use crate::channel::FuseChannel;
 use crate::init::Init;
 use crate::mount::{MountFailure, MountSettings, mount};
-use crate::point::Point;
+use crate::point::{Point, Unmounter};
 
 /// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct FuseSession {
     /// The descriptor that the mount was made with; the threads' are made from it.
     first: FuseChannel,
     /// Nothing when somebody else sees to the end.
-    at: Option<Arc<Point>>,
+    at: Option<Unmounter>,
 }
 
 impl FuseSession {
@@ -34,7 +34,7 @@ impl FuseSession {
         if let Some(helper) = Helper::get() {
             helper.mounted(&identity)?;
         }
-        let session = Self { first: FuseChannel::over(device), at: Some(point.clone()) };
+        let session = Self { first: FuseChannel::over(device), at: Some(Unmounter::of(point)) };
         init.shake_hands(&session.first)?;
         Ok(session)
     }
@@ -77,7 +77,7 @@ impl Drop for FuseSession {
             && !self.is_gone()
         {
             // There is nobody left to tell; the mount is dead when the descriptor is closed.
-            let _ = at.end(true);
+            let _ = at.unmount(true);
         }
     }
 }

@@ -46,12 +46,16 @@ pub fn enter(needs: &Needs) -> State {
     let (filters, silent) = filters.unwrap_or_default();
     let has_filters = !filters.is_empty();
     let landlock = rules.as_ref().map(|rules| rules.fd.as_raw_fd());
-    let (failed, everywhere) = threads::take(Steps { kept: kept.bits(), landlock, filters, silent });
+    let (failed, everywhere) = {
+        let root = needs.root.as_ref().map(|root| root.as_raw_fd());
+        threads::take(Steps { root, kept: kept.bits(), landlock, filters, silent })
+    };
     if let Err(e) = everywhere {
         missing.push(format!("all of it, in threads that have started before ({e})"));
     }
     for (step, what) in [
         (Failed::CAPABILITIES, "capabilities (the kernel refuses to take them)"),
+        (Failed::ROOT, "a root folder of its own (the kernel refuses it)"),
         (Failed::NO_NEW_PRIVILEGES, "no_new_privs (the kernel does not know it)"),
         (Failed::LANDLOCK, "Landlock (the kernel refuses it)"),
         (Failed::SECCOMP, "seccomp (the kernel refuses it)"),

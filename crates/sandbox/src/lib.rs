@@ -12,6 +12,7 @@
 //!
 //!   helper.rs        a process forked before all that, which unmounts, removes, reopens, connects and makes rings when it is
 //!                    asked to
+//!   tree.rs          a folder as a mount of its own, and a root folder without anything
 //!   mark.rs          how other processes tell that this one is in its sandbox
 //!   state.rs         what is in force, for `status`
 //! ```
@@ -33,6 +34,8 @@ mod seccomp;
 mod state;
 #[expect(unsafe_code, reason = "a signal handler, and system calls of its own")]
 mod threads;
+#[expect(unsafe_code, reason = "mount_setattr(2), and a thread's own mounts")]
+mod tree;
 
 pub use enter::enter;
 pub use helper::files::{
@@ -43,3 +46,4 @@ pub use helper::{Asked, Helper, IDENTITY, OfMount};
 pub use mark::is_inside;
 pub use needs::{Needs, Rings};
 pub use state::State;
+pub use tree::OwnTree;

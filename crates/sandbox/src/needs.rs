@@ -1,6 +1,8 @@
 //! What a server needs once all is open.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What a server needs once all is open. The default is the least: a file or block device over sockets that are there.
 ///
@@ -29,6 +31,8 @@ pub struct Needs {
     pub tree: Option<PathBuf>,
     /// Device nodes are made in that folder, and opened there.
     pub devices: bool,
+    /// All paths begin in this folder from then on; the paths above are those of before.
+    pub root: Option<Arc<OwnedFd>>,
     /// io_uring: which rings are made later.
     pub rings: Rings,
 }

@@ -31,6 +31,7 @@ impl Failed {
     pub(crate) const CAPABILITIES: Self = Self(1 << 2);
     pub(crate) const LANDLOCK: Self = Self(1 << 3);
     pub(crate) const SECCOMP: Self = Self(1 << 4);
+    pub(crate) const ROOT: Self = Self(1 << 5);
 
     pub(crate) fn has(self, step: Self) -> bool {
         self.0 & step.0 != 0
@@ -52,6 +53,8 @@ impl std::ops::BitOr for Failed {
 /// What each thread does.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
+    /// The folder in which paths begin, open until all have taken the steps.
+    pub(crate) root: Option<RawFd>,
     /// The capabilities that stay.
     pub(crate) kept: u64,
     /// Landlock's rules, open until all have taken the steps.
@@ -90,6 +93,8 @@ impl Steps {
         if !self.filters.is_empty() && has_filters() {
             return Failed::NONE;
         }
+        // While the capability is there.
+        let rooted = self.root.is_none_or(change_root);
         let prctl = |option: c_int, argument: c_ulong| {
             // SAFETY: these options take numbers, and access no memory.
             unsafe { libc::prctl(option, argument, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) == 0 }
@@ -114,7 +119,8 @@ impl Steps {
             };
             bounded &= is_in != 1 || prctl(libc::PR_CAPBSET_DROP, number);
         }
-        Failed::NO_NEW_PRIVILEGES.unless(no_new_privileges)
+        Failed::ROOT.unless(rooted)
+            | Failed::NO_NEW_PRIVILEGES.unless(no_new_privileges)
             | Failed::BOUNDING.unless(bounded)
             | Failed::LANDLOCK.unless(self.landlock.is_none_or(restrict_files))
             | Failed::CAPABILITIES.unless(self.keep_capabilities())
@@ -150,6 +156,12 @@ pub(crate) fn has_filters() -> bool {
     let answer = unsafe { libc::prctl(PROBE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
     // SAFETY: the thread's own; the handler puts it back.
     answer == -1 && unsafe { *libc::__errno_location() } == libc::EPERM
+}
+
+/// Of this thread, and of those that it shares its folders with.
+fn change_root(root: RawFd) -> bool {
+    // SAFETY: they take a descriptor, and a string that is there for good.
+    unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
 fn restrict_files(rules: RawFd) -> bool {

@@ -54,7 +54,8 @@ impl Queue {
         }
     }
 
-    /// Begins a turn: each turn makes and writes about a piece of zeros, whatever number of requests wants some.
+    /// Begins a turn: each turn makes and writes about a piece of zeros, whatever number of
+    /// requests wants some.
     pub(super) fn write_long_zeros(&mut self) {
         self.zeros_left = ZEROS;
         for _ in 0..self.long_zeros.len() {

@@ -1,4 +1,5 @@
-//! Long requests for zeros, over a device that never blocks: nothing but the queue itself ends their turn.
+//! Long requests for zeros, over a device that never blocks: nothing but the queue itself ends
+//! their turn.
 
 use underseal_device::RamDevice;
 

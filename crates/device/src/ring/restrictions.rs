@@ -58,7 +58,8 @@ pub fn in_force() -> Option<bool> {
 }
 
 /// Makes a ring for queues and channels, which is restricted where the kernel can do that, after `prepare` has registered what it
-/// needs. `entries`: operations, and completions that were not taken yet. `single_issuer`: for this thread only.
+/// needs. `entries`: operations, and completions that were not taken yet. `single_issuer`: for this
+/// thread only.
 ///
 /// # Errors
 /// When the kernel makes none of this kind; in the sandbox also when the helper is gone.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -9,7 +10,9 @@ use std::thread::{self, JoinHandle};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
+pub use underseal_fuse::Unmounter;
 use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, capability};
+use underseal_sandbox::OwnTree;
 
 use super::dispatch::FsWorker;
 use super::slow::{self, Later, Slow};
@@ -39,6 +42,9 @@ pub struct MountConfig {
     pub allow: Option<Allow>,
     /// Options of every mount: `nosuid`, `noexec`, ..
     pub others: Vec<String>,
+    /// Files are reached through a mount of the folder of this process's own, for a sandbox that
+    /// leaves it no other folder ([`Mount::root`]).
+    pub own_tree: bool,
 }
 
 /// Who is let in beside the user who mounts.
@@ -52,24 +58,19 @@ pub enum Allow {
 
 impl Default for MountConfig {
     fn default() -> Self {
-        Self { threads: 2, read_only: false, allow: None, others: Vec::new() }
+        Self { threads: 2, read_only: false, allow: None, others: Vec::new(), own_tree: false }
     }
 }
 
 /// A mounted folder that is being served.
 pub struct Mount {
     session: FuseSession,
-    point: Arc<Point>,
+    unmounter: Unmounter,
+    root: Option<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     later: Later,
     /// The lower folder is this mount's as long as it is served.
-    _claim: Option<RootLock>,
-}
-
-/// Takes the mount away, from any thread. The process's helper does it, where there is one.
-#[derive(Debug, Clone)]
-pub struct Unmounter {
-    point: Arc<Point>,
+    _claim: RootLock,
 }
 
 impl Mount {
@@ -85,10 +86,10 @@ impl Mount {
         let point = Arc::new(Point::open(at).map_err(|e| failed("mount on", at, e))?);
         let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
-        let claim = RootLock::of(&lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = open(&lower, flags, Mode::empty()).map_err(|e| failed("open", &lower, e.into()))?;
-        let fs = Fs::new(root, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
+        let (tree, root) = tree(&lower, config).map_err(|e| failed("open", &lower, e))?;
+        // On that descriptor, so that none leads to another folder.
+        let claim = RootLock::on(&tree, &lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
+        let fs = Fs::new(tree, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
@@ -124,12 +125,18 @@ impl Mount {
         let later = slow.later();
         drop(slow);
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, point, threads, later, _claim: claim })
+        Ok(Self { session, unmounter: Unmounter::of(&point), root, threads, later, _claim: claim })
     }
 
     /// What takes it away again.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { point: self.point.clone() }
+        self.unmounter.clone()
+    }
+
+    /// The folder in which this process's paths may begin once requests are served, where files are
+    /// reached through a mount of their own.
+    pub fn root(&self) -> Option<Arc<OwnedFd>> {
+        self.root.clone()
     }
 
     /// Waits until it is unmounted, and nobody has anything in it open.
@@ -152,14 +159,17 @@ impl Mount {
     }
 }
 
-impl Unmounter {
-    /// Unmounts: at once, or `lazily`, out of sight while those who use it go on.
-    ///
-    /// # Errors
-    /// `EBUSY` when it is in use; what the system says otherwise.
-    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        self.point.end(lazily)
+/// The lower folder, and the root that goes with it.
+fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<OwnedFd>>)> {
+    if config.own_tree && identity::is_root() {
+        let devices = config.others.iter().any(|option| option == "dev");
+        match OwnTree::of(lower, devices) {
+            Ok(OwnTree { tree, root }) => return Ok((tree, Some(Arc::new(root)))),
+            Err(e) => log::warn!("the server keeps its way to other folders and to device nodes: {e}"),
+        }
     }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((open(lower, flags, Mode::empty())?, None))
 }
 
 /// Takes a FUSE mount that may be of this kind away, as its user: fusermount3 -u.

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use underseal_cipher::Key;
 use underseal_datapath::{Mapping, Policy};
-use underseal_device::{Blocking, FileDevice};
+use underseal_device::FileDevice;
 use underseal_volume::Volume;
 
 use super::keys::Keys;
@@ -349,8 +349,7 @@ impl Giver {
     fn flush_ahead(&self) -> Answer {
         for _ in 0..4 {
             let begun = Instant::now();
-            let flushed = Blocking::new(&*self.image).and_then(|mut way| way.flush());
-            flushed.map_err(|e| failed(&e))?;
+            underseal_device::flush(&*self.image).map_err(|e| failed(&e))?;
             if begun.elapsed() < Duration::from_secs(1) {
                 return Ok(());
             }

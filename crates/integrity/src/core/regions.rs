@@ -95,8 +95,8 @@ impl Regions {
         self.clear(lower, idle)
     }
 
-    /// The chunks of the bitmap with bits that may go, and which of these are of regions where nobody writes. From now on a write
-    /// touches its regions.
+    /// The chunks of the bitmap with bits that may go, and which of these are of regions where
+    /// nobody writes. From now on a write touches its regions.
     fn idle(&self) -> Vec<(Range<usize>, Vec<u8>)> {
         let chunks = self.state().bits.chunks();
         chunks.filter_map(|chunk| self.state().idle(&chunk).map(|idle| (chunk, idle))).collect()
@@ -170,7 +170,8 @@ impl State {
         true
     }
 
-    /// The bits of a chunk that are of regions where nobody writes. None: none is set for no other reason than a write.
+    /// The bits of a chunk that are of regions where nobody writes. None: none is set for no other
+    /// reason than a write.
     fn idle(&mut self, chunk: &Range<usize>) -> Option<Vec<u8>> {
         self.touched.chunk_mut(chunk).fill(0);
         let mut idle = self.may_go(chunk);
@@ -186,7 +187,8 @@ impl State {
         Some(idle)
     }
 
-    /// Takes away the bits that are idle and were not touched: the chunk, and where it lies, if that changes it.
+    /// Takes away the bits that are idle and were not touched: the chunk, and where it lies, if
+    /// that changes it.
     fn clear(&mut self, chunk: &Range<usize>, idle: &[u8]) -> Option<(u64, Vec<u8>)> {
         let mut is_changed = false;
         for ((bits, touched), idle) in

@@ -156,7 +156,9 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
     if needs.cluster {
         // Only the cluster knows the addresses of its machines.
         calls.push(Any(SYS_connect));
-        calls.extend([AF_INET, AF_INET6].map(|family| When(SYS_socket, 0, Test::Is(family as u64))));
+        calls.extend([AF_INET, AF_INET6].map(|family| {
+            Both(SYS_socket, (0, Test::Is(family as u64)), (1, Test::Bits(0xf, SOCK_STREAM as u64)))
+        }));
     } else if needs.hand_over {
         // For a socket that was taken over, so that its clients learn whose it is now. A new one that listens has no way to get an
         // address: one of the internet families would get a port of the kernel's choice.

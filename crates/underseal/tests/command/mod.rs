@@ -3,7 +3,7 @@
 mod activation;
 mod authenticated;
 mod background;
-mod common;
+pub(crate) mod common;
 mod errors;
 mod format;
 mod header;
@@ -15,5 +15,5 @@ mod secrecy;
 mod serve;
 mod stop;
 mod terminal;
-mod tls;
+pub(crate) mod tls;
 mod transfer;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::command::common::{Place, Server};
 
 /// What qemu and nbdkit would find in such a directory.
-fn certificates(place: &Place) {
+pub(crate) fn certificates(place: &Place) {
     std::fs::create_dir(place.path("pki")).unwrap();
     std::fs::write(place.path("ca.info"), "cn = test authority\nca\ncert_signing_key\n").unwrap();
     std::fs::write(place.path("server.info"), "cn = localhost\ndns_name = localhost\ntls_www_server\n")

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::control::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
@@ -101,6 +103,42 @@ fn clients_that_come_and_go_at_once_all_get_rings() {
     });
     let log = server.stop();
     assert!(!log.contains("io_uring"), "{log}");
+}
+
+#[test]
+fn a_server_whose_helper_was_killed_goes_on_and_flushes_at_the_end() {
+    for options in [&[][..], &["--integrity", "hmac-sha256"]] {
+        let operator = Operator::new();
+        let volume = Volume::at(&operator.scratch, "image").format("64M", options);
+        let server = operator.serve(&volume, &["--name", "image"]);
+        let mut client = Client::connect(&server.socket()).unwrap();
+        client.write(0, &[9; 4096]).unwrap();
+        let helper = children(server.id());
+        let [helper] = helper[..] else { panic!("{helper:?}") };
+        kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
+        client.write(4096, &[8; 4096]).unwrap();
+        client.flush().unwrap();
+        client.write(8192, &[7; 4096]).unwrap();
+        for _ in 0..2 {
+            operator.does("suspend image");
+            operator.does("resume image");
+        }
+        let late = Client::connect(&server.socket()).ok().and_then(|mut late| late.read(0, 4096).ok());
+        assert!(late.is_none(), "a client came");
+        assert_eq!(client.read(8192, 4096).unwrap(), [7; 4096]);
+        let log = server.stop_leaving_its_socket();
+        assert!(!log.contains("last flush"), "{log}");
+        let server = operator.serve(&volume, &["--name", "again"]);
+        assert_eq!(Client::connect(&server.socket()).unwrap().read(8192, 4096).unwrap(), [7; 4096]);
+        server.stop();
+    }
+}
+
+/// The processes that a process has forked.
+fn children(of: u32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).unwrap();
+    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_user_mounts_what_others_do_not_see() {
     let mut own = with_fuse_mode(&scratch, "666");
     own.arg(std::env::current_exe().unwrap()).args([
         "--exact",
-        "users::child_whose_user_mounts",
+        "ecryptfs_mount::users::child_whose_user_mounts",
         "--ignored",
     ]);
     run(&mut own);

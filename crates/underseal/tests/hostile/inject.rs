@@ -55,14 +55,18 @@ fn registers(thread: pid_t) -> Registers {
 }
 
 impl Inside {
-    /// Gets into a process.
+    /// Gets into a process: into a thread whose name begins so.
     #[track_caller]
-    pub(crate) fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32, name: &str) -> Self {
         let pid = pid_t::try_from(pid).unwrap();
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
         let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let threads = threads.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap());
         for thread in threads {
+            let comm = fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
+            if !comm.starts_with(name) {
+                continue;
+            }
             assert!(trace(libc::PTRACE_SEIZE, thread, ptr::null_mut()), "{thread}: not traced");
             assert!(trace(libc::PTRACE_INTERRUPT, thread, ptr::null_mut()));
             stopped(thread);

@@ -44,16 +44,20 @@ fn said(inside: &mut Inside, socket: u64, message: &[u8]) -> Result<Vec<u8>, Err
     }
 }
 
+/// `IORING_OP_URING_CMD`.
+const COMMAND: u8 = 46;
+
 /// A server without rings gets none. One with rings gets restricted ones.
-pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool) {
+pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool, has_commands: bool) {
     let none = inside.put(&[0; 128]);
     let setup = |inside: &mut Inside| inside.call(libc::SYS_io_uring_setup, &[4, none]);
     assert_eq!(setup(inside), Err(Errno::PERM), "a ring of its own making");
-    let mut request = [0; 7];
+    let mut request = [0; 11];
     request[0] = b'r';
     request[1..5].copy_from_slice(&4_u32.to_ne_bytes());
+    request[5..9].copy_from_slice(&8_u32.to_ne_bytes());
     // It asks for drivers' commands too.
-    request[6] = 1;
+    request[10] = 1;
     let mut made = Vec::new();
     for socket in sockets(inside) {
         for message in [&b"c"[..], b"!", b"sunix", b"lx", b"r"] {
@@ -105,7 +109,7 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool) {
         // No descriptor.
         entry[4..8].copy_from_slice(&(-1_i32).to_ne_bytes());
         let result = does(entry);
-        match OF_QUEUES.contains(&operation) {
+        match OF_QUEUES.contains(&operation) || has_commands && operation == COMMAND {
             true => assert_ne!(result, -libc::EACCES, "operation {operation} is a queue's"),
             // Those that the kernel does not know it refuses before it looks.
             false => assert!([-libc::EACCES, -libc::EINVAL].contains(&result), "{operation}: {result}"),
@@ -118,7 +122,7 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool) {
         }
     }
     // SOCKET, CONNECT, SENDMSG, SETXATTR, OPENAT, URING_CMD: what matters is known to this kernel, and refused as not allowed.
-    for operation in [45, 16, 9, 42, 18, 46] {
+    for operation in [45, 16, 9, 42, 18, COMMAND].into_iter().filter(|one| !has_commands || *one != COMMAND) {
         let mut entry = [0; ENTRY];
         (entry[0], entry[4]) = (operation, 2);
         assert_eq!(does(entry), -libc::EACCES, "operation {operation}");

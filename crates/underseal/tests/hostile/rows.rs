@@ -20,20 +20,30 @@ pub(crate) enum Door {
     VhostUser,
     /// `ecryptfs mount`.
     Tree,
+    /// NBD with certificates.
+    Tls,
+    /// NBD, over another NBD server.
+    Lower,
+    /// NBD, over a Ceph cluster.
+    Cluster,
+    Ublk,
 }
 
-use Door::{Fuse, Nbd, Tree, VhostUser};
+use Door::{Cluster, Fuse, Lower, Nbd, Tls, Tree, Ublk, VhostUser};
 
-const NOBODY: &[Door] = &[];
-const ALL: &[Door] = &[Nbd, Fuse, VhostUser, Tree];
+pub(super) const NOBODY: &[Door] = &[];
+const ALL: &[Door] = &[Nbd, Fuse, VhostUser, Tree, Tls, Lower, Cluster, Ublk];
 
 /// What is around a server, and none of its business.
 pub(crate) struct Around {
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
+    pub(super) door: Door,
+    /// Where certificates are read again.
+    pub(super) certificates: Option<PathBuf>,
     /// The image, or a file in the encrypted folder.
     pub(crate) own: PathBuf,
     /// The log file, which it has open.
-    log: PathBuf,
+    pub(super) log: PathBuf,
     pub(crate) victim: Child,
     socket: UnixListener,
     tcp: TcpListener,
@@ -41,7 +51,7 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    pub(crate) fn new(own: PathBuf, log: PathBuf) -> Self {
+    pub(crate) fn new(door: Door, own: PathBuf, log: PathBuf, certificates: Option<PathBuf>) -> Self {
         let scratch = Scratch::new();
         scratch.file("secret", b"secret");
         let victim = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
@@ -51,14 +61,14 @@ impl Around {
         tcp.set_nonblocking(true).unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.set_nonblocking(true).unwrap();
-        Self { scratch, own, log, victim, socket, tcp, udp }
+        Self { scratch, door, certificates, own, log, victim, socket, tcp, udp }
     }
 
     pub(crate) fn secret(&self) -> PathBuf {
         self.scratch.path("secret")
     }
 
-    fn victim(&self) -> u64 {
+    pub(super) fn victim(&self) -> u64 {
         self.victim.id().into()
     }
 
@@ -92,22 +102,11 @@ pub(crate) struct Row {
     pub(crate) try_it: fn(&mut Inside, &Around) -> Answer,
 }
 
-const CWD: u64 = l::AT_FDCWD as i64 as u64;
+pub(super) const CWD: u64 = l::AT_FDCWD as i64 as u64;
 const NONE: u64 = u64::MAX;
 
-fn opens(inside: &mut Inside, path: &std::path::Path, flags: i32) -> Answer {
-    let path = inside.text(path);
-    let fd = inside.call(l::SYS_openat, &[CWD, path, flags as u64, 0o600])?;
-    inside.call(l::SYS_close, &[fd])
-}
-
-/// Not every machine has the file.
-fn opens_if_there(inside: &mut Inside, path: &str, flags: i32) -> Answer {
-    if std::path::Path::new(path).exists() { opens(inside, path.as_ref(), flags) } else { Err(Errno::ACCESS) }
-}
-
 /// A descriptor that is closed again.
-fn makes(inside: &mut Inside, number: c_long, arguments: &[u64]) -> Answer {
+pub(super) fn makes(inside: &mut Inside, number: c_long, arguments: &[u64]) -> Answer {
     let fd = inside.call(number, arguments)?;
     inside.call(l::SYS_close, &[fd])
 }
@@ -123,6 +122,15 @@ fn with_pair(inside: &mut Inside, does: impl FnOnce(&mut Inside, u64) -> Answer)
         inside.call(l::SYS_close, &[fd])?;
     }
     answer
+}
+
+/// Connects a socket that is connected already: without the call no new one of that kind can be
+/// had.
+fn connects(inside: &mut Inside, fd: u64, address: u64, len: u64) -> Answer {
+    match inside.call(l::SYS_connect, &[fd, address, len]) {
+        Err(Errno::ISCONN | Errno::INVAL) => Err(Errno::ACCESS),
+        answer => answer,
+    }
 }
 
 /// An address of `AF_UNIX`.
@@ -144,6 +152,7 @@ macro_rules! row {
         Row { what: $what, works: $works, at_most: false, try_it: $try_it }
     };
 }
+pub(super) use row;
 
 /// A call with these numbers for arguments, which nobody may make.
 macro_rules! refused {
@@ -166,135 +175,17 @@ pub(crate) const CAPABILITIES: &[Row] = refused![
     SYS_unshare [l::CLONE_NEWUSER as u64], SYS_unshare [l::CLONE_NEWNS as u64], SYS_userfaultfd [0],
 ];
 
-/// Row "files".
-pub(crate) const FILES: &[Row] = &[
-    row!("its own file, to read and write", ALL, |inside, around| opens(inside, &around.own, l::O_RDWR)),
-    row!("a secret, to read", NOBODY, |inside, around| opens(inside, &around.secret(), l::O_RDONLY)),
-    row!("a secret, to write", NOBODY, |inside, around| opens(inside, &around.secret(), l::O_WRONLY)),
-    row!("a secret, to cut", NOBODY, |inside, around| {
-        opens(inside, &around.secret(), l::O_WRONLY | l::O_TRUNC)
-    }),
-    row!("a secret, by the root that a process has", NOBODY, |inside, around| {
-        let path = format!("/proc/self/root{}", around.secret().display());
-        opens(inside, path.as_ref(), l::O_RDONLY)
-    }),
-    row!("a folder, to list", NOBODY, |inside, _| opens(inside, "/".as_ref(), l::O_RDONLY | l::O_DIRECTORY)),
-    row!("a file beside the image, to make", &[Tree], |inside, around| {
-        let path = around.own.with_file_name("new");
-        opens(inside, &path, l::O_WRONLY | l::O_CREAT)?;
-        let path = inside.text(path);
-        inside.call(l::SYS_unlinkat, &[CWD, path, 0])
-    }),
-    row!("a file elsewhere, to make", NOBODY, |inside, around| {
-        opens(inside, &around.scratch.path("new"), l::O_WRONLY | l::O_CREAT)
-    }),
-    row!("a file without a name", NOBODY, |inside, around| {
-        opens(inside, around.scratch.folder(), l::O_WRONLY | l::O_TMPFILE)
-    }),
-    row!("the log", NOBODY, |inside, around| { opens(inside, &around.log, l::O_WRONLY | l::O_APPEND) }),
-    row!("home", NOBODY, |inside, _| opens(inside, "/root".as_ref(), l::O_RDONLY)),
-    row!("/etc/passwd", NOBODY, |inside, _| opens(inside, "/etc/passwd".as_ref(), l::O_RDONLY)),
-    row!("/dev/mem", NOBODY, |inside, _| opens_if_there(inside, "/dev/mem", l::O_RDONLY)),
-    row!("/dev/kmsg", NOBODY, |inside, _| opens_if_there(inside, "/dev/kmsg", l::O_WRONLY)),
-    row!("a loop device", NOBODY, |inside, _| opens_if_there(inside, "/dev/loop0", l::O_RDWR)),
-    row!("the memory of process 1, to read", NOBODY, |inside, _| {
-        opens(inside, "/proc/1/mem".as_ref(), l::O_RDONLY)
-    }),
-    row!("the memory of process 1, to write", NOBODY, |inside, _| {
-        opens(inside, "/proc/1/mem".as_ref(), l::O_RDWR)
-    }),
-    row!("its own memory, past what may be written", NOBODY, |inside, _| {
-        opens(inside, "/proc/self/mem".as_ref(), l::O_RDWR)
-    }),
-    row!("another process's memory", NOBODY, |inside, around| {
-        opens(inside, format!("/proc/{}/mem", around.victim()).as_ref(), l::O_RDONLY)
-    }),
-    // Newer kernels show it to CAP_SYS_ADMIN: said in the table.
-    Row {
-        what: "another process's environment",
-        works: &[Tree],
-        at_most: true,
-        try_it: |inside, around| {
-            opens(inside, format!("/proc/{}/environ", around.victim()).as_ref(), l::O_RDONLY)
-        },
-    },
-    row!("another process's files", NOBODY, |inside, around| {
-        opens(inside, format!("/proc/{}/root/etc/passwd", around.victim()).as_ref(), l::O_RDONLY)
-    }),
-    row!("whether a process is being killed", &[Tree], |inside, around| {
-        opens(inside, format!("/proc/{}/status", around.victim()).as_ref(), l::O_RDONLY)
-    }),
-    row!("what the kernel is set to", NOBODY, |inside, _| {
-        opens_if_there(inside, "/proc/sys/kernel/core_pattern", l::O_WRONLY)
-    }),
-    row!("sysrq", NOBODY, |inside, _| opens_if_there(inside, "/proc/sysrq-trigger", l::O_WRONLY)),
-    row!("unlink", NOBODY, |inside, around| {
-        let path = inside.text(around.secret());
-        inside.call(l::SYS_unlinkat, &[CWD, path, 0])
-    }),
-    row!("unlink its own", &[Tree], |inside, around| {
-        let path = inside.text(&around.own);
-        inside.call(l::SYS_unlinkat, &[CWD, path, 0])
-    }),
-    row!("rename", NOBODY, |inside, around| {
-        let (from, to) = (inside.text(around.secret()), inside.text(around.scratch.path("gone")));
-        inside.call(l::SYS_renameat2, &[CWD, from, CWD, to, 0])
-    }),
-    row!("take a file in", NOBODY, |inside, around| {
-        let (from, to) = (inside.text(around.secret()), inside.text(around.own.with_file_name("taken")));
-        match inside.call(l::SYS_linkat, &[CWD, from, CWD, to, 0]) {
-            // Landlock says so of what would get more rights by it.
-            Err(Errno::XDEV) => Err(Errno::ACCESS),
-            answer => answer,
-        }
-    }),
-    row!("a folder", NOBODY, |inside, around| {
-        let path = inside.text(around.scratch.path("new"));
-        inside.call(l::SYS_mkdirat, &[CWD, path, 0o777])
-    }),
-    row!("a link", NOBODY, |inside, around| {
-        let (to, path) = (inside.text("/etc"), inside.text(around.scratch.path("new")));
-        inside.call(l::SYS_symlinkat, &[to, CWD, path])
-    }),
-    row!("a device node of a disk", NOBODY, |inside, around| {
-        let path = inside.text(around.own.with_file_name("disk"));
-        inside.call(l::SYS_mknodat, &[CWD, path, u64::from(l::S_IFBLK | 0o600), l::makedev(7, 0)])
-    }),
-    row!("a device node of memory", NOBODY, |inside, around| {
-        let path = inside.text(around.own.with_file_name("memory"));
-        inside.call(l::SYS_mknodat, &[CWD, path, u64::from(l::S_IFCHR | 0o600), l::makedev(1, 1)])
-    }),
-    row!("cut by its path", NOBODY, |inside, around| {
-        let path = inside.text(around.secret());
-        inside.call(l::SYS_truncate, &[path, 0])
-    }),
-    // Landlock knows neither: said in the table.
-    row!("the mode of any file", &[Tree], |inside, around| {
-        let path = inside.text(around.secret());
-        inside.call(l::SYS_fchmodat, &[CWD, path, 0o644])
-    }),
-    row!("the owner of any file", &[Tree], |inside, around| {
-        let path = inside.text(around.secret());
-        inside.call(l::SYS_fchownat, &[CWD, path, 0, 0, 0])
-    }),
-    row!("an extended attribute of any file", &[Tree], |inside, around| {
-        let (path, name) = (inside.text(around.secret()), inside.text("user.x"));
-        match inside.call(l::SYS_setxattr, &[path, name, name, 1, 0]) {
-            // A file system without any.
-            Err(Errno::OPNOTSUPP) => Ok(0),
-            answer => answer,
-        }
-    }),
-    row!("inotify", NOBODY, |inside, _| makes(inside, l::SYS_inotify_init1, &[0])),
-];
-
 /// Rows "TCP" and all other ways to somebody else.
 pub(crate) const NETWORK: &[Row] = &[
-    row!("a socket of any family", NOBODY, |inside, _| {
+    row!("a socket of any family", NOBODY, |inside, around| {
         for family in 0..48 {
             for kind in [l::SOCK_STREAM, l::SOCK_DGRAM, l::SOCK_RAW, l::SOCK_SEQPACKET] {
                 for protocol in [0, l::IPPROTO_UDP, l::IPPROTO_MPTCP] {
                     let what = [family, kind as u64, protocol as u64];
+                    let is_tcp = kind == l::SOCK_STREAM && [2, 10].contains(&family);
+                    if is_tcp && around.door == Cluster {
+                        continue;
+                    }
                     match inside.call(l::SYS_socket, &what) {
                         Err(Errno::PERM) => {}
                         answer => panic!("socket {what:?}: {answer:?}"),
@@ -311,11 +202,11 @@ pub(crate) const NETWORK: &[Row] = &[
     row!("a pair of sockets", ALL, |inside, _| with_pair(inside, |_, _| Ok(0))),
     row!("connect to a socket file", NOBODY, |inside, around| {
         let (address, len) = unix(inside, around);
-        with_pair(inside, |inside, fd| inside.call(l::SYS_connect, &[fd, address, len]))
+        with_pair(inside, |inside, fd| connects(inside, fd, address, len))
     }),
     row!("connect over TCP", NOBODY, |inside, around| {
         let address = internet(inside, around.tcp.local_addr().unwrap().port());
-        with_pair(inside, |inside, fd| inside.call(l::SYS_connect, &[fd, address, 16]))
+        with_pair(inside, |inside, fd| connects(inside, fd, address, 16))
     }),
     row!("send to an address", NOBODY, |inside, around| {
         let address = internet(inside, around.udp.local_addr().unwrap().port());

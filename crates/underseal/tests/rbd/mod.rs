@@ -11,7 +11,7 @@
 //!   refusals.rs    what is refused, and how that is said; most of it without any cluster
 //! ```
 
-mod cluster;
+pub(crate) mod cluster;
 mod doors;
 mod faults;
 mod own;

@@ -100,7 +100,8 @@ fn the_cache_that_an_image_turns_on_is_refused() {
     }
 }
 
-/// librbd marks an image whose writes lie in the persistent cache of a machine; without that cache they are missing.
+/// librbd marks an image whose writes lie in the persistent cache of a machine; without that cache
+/// they are missing.
 #[test]
 fn an_image_whose_writes_are_in_a_cache_elsewhere_is_refused() {
     const FEATURES: usize = 8;

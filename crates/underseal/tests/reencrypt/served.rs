@@ -1,11 +1,15 @@
 //! An open volume, and programs that would reencrypt it as if it were closed: the lock of reencryptions keeps them off.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::reencrypt::beside::wait_for;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -166,4 +170,36 @@ fn a_server_that_takes_a_volume_over_keeps_it_from_being_reencrypted_from_the_fi
         });
         assert_same(&volume.read(0, plain.len()), &plain, "at the end");
     }
+}
+
+/// flock(1), as scripts that copy images have it, takes the lock that headers are changed under.
+#[test]
+fn clients_wait_for_no_program_that_holds_the_header_s_lock() {
+    const HELD: Duration = Duration::from_secs(4);
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "clients_wait_for_no_program", &[]);
+    let server = operator.serve(&volume, &[]);
+    let pass = text(&volume.passphrase);
+    operator.does(&format!("reencrypt image --passphrase-file {pass} --rate 4M --no-wait"));
+    let image = File::open(&volume.image).unwrap();
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let mut longest = Duration::ZERO;
+    for _ in 0..3 {
+        flock(&image, FlockOperation::LockExclusive).unwrap();
+        let since = Instant::now();
+        while since.elapsed() < HELD {
+            for offset in (0..plain.len()).step_by(1 << 20) {
+                let asked = Instant::now();
+                client.write(offset as u64, &plain[offset..offset + 4096]).unwrap();
+                longest = longest.max(asked.elapsed());
+            }
+        }
+        flock(&image, FlockOperation::Unlock).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert!(longest < HELD / 2, "a client waited for {longest:?}");
+    operator.does("reencrypt image --resume --rate full");
+    wait_for(&operator, "image", "done");
+    server.stop();
+    assert_same(&volume.read(0, plain.len()), &plain, "at the end");
 }

@@ -35,7 +35,7 @@ impl Server {
         Self::start_command_in(Scratch::new(), command, options)
     }
 
-    fn start_command_in(scratch: Scratch, mut command: Command, options: &[&str]) -> Self {
+    pub(crate) fn start_command_in(scratch: Scratch, mut command: Command, options: &[&str]) -> Self {
         let log = File::create(scratch.path("log")).unwrap();
         command.args(["-v", "--nbd", &format!("unix:{}", text(&scratch.path("s")))]).args(options);
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -83,6 +83,15 @@ impl Server {
         assert!(status.success(), "{status}\n{log}");
         assert!(!self.socket().exists(), "the socket was left behind");
         assert!(!log.contains("panicked"), "{log}");
+        log
+    }
+
+    /// As [`Server::stop`], of a server that can remove nothing.
+    pub(crate) fn stop_leaving_its_socket(mut self) -> String {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        let log = self.log();
+        assert!(status.success() && !log.contains("panicked"), "{status}\n{log}");
         log
     }
 

@@ -19,6 +19,6 @@ mod disk;
 mod machine;
 mod older;
 mod recovery;
-mod tasks;
+pub(crate) mod tasks;
 mod upgrade;
 mod zoned;

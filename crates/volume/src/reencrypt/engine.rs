@@ -15,8 +15,9 @@
 //! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption in some
 //! ledgers, so its range is held until no reader does that step again.
 //!
-//! From row 3 to row 6 the ledger's lock is kept. Where another program holds it, the users of the range get it back until the lock is free, and
-//! the step begins again at row 1: so they never wait for another program.
+//! From row 3 to row 6 the ledger's lock is kept. Where another program holds it, the users of the
+//! range get it back until the lock is free, and the step begins again at row 1: so they never wait
+//! for another program.
 //!
 //! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
 //! disk may have the one before it, which relies on the area as it is.

@@ -29,7 +29,7 @@ pub trait Foreground {
     /// Asked before each step: may wait, to be slower, and may end it. `done` and `left` are bytes.
     fn pace(&self, done: u64, left: u64) -> Pace;
 
-    /// Another program holds the lock of the progress, and it is waited for. No range is claimed, unless a record of recovery waits.
+    /// Another program holds the lock of the progress, and it is waited for.
     fn waits_for_lock(&self) {}
 
     /// Whether the reencryption was told to stop.

@@ -49,8 +49,9 @@ pub trait Ledger {
     /// `Io`; `TooSmall` beyond the area.
     fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()>;
 
-    /// Takes the lock that [`Ledger::record`] needs, and keeps it until [`Ledger::unlock`]: from before a step's first record, while
-    /// nothing is written, to behind its last, so that the users of its range wait for no other program. Waits for a moment only.
+    /// Takes the lock that [`Ledger::record`] needs, and keeps it until [`Ledger::unlock`]: from
+    /// before a step's first record, while nothing is written, to behind its last, so that the
+    /// users of its range wait for no other program. Waits for a moment only.
     ///
     /// # Errors
     /// `Locked` when another program holds the lock.

@@ -8,8 +8,9 @@ use super::{ReadAt, Target};
 use crate::Result;
 use crate::lock::{HeaderLock, LockTo};
 
-/// What a header is on. While the lock is kept, operations on the header go without taking it: flock would lose it with the first of them
-/// that ends, and the lock file of a block device would be held against them.
+/// What a header is on. While the lock is kept, operations on the header go without taking it:
+/// flock would lose it with the first of them that ends, and the lock file of a block device would
+/// be held against them.
 pub(crate) struct KeptLock<'d> {
     on: &'d (dyn Target + Sync),
     kept: Mutex<LockState<'d>>,

@@ -1,9 +1,11 @@
 //! `underseal ecryptfs mount` and `umount`.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, Mount, MountConfig, Sealing, Unmounter};
@@ -126,7 +128,13 @@ pub(super) fn serve(
         // While there are neither threads nor keys.
         let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
         let answer = point.answers();
-        Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }), None)
+        // The server has a mount of the folder of its own, so the helper keeps what is below from
+        // being unmounted.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let below = open(lower, flags, Mode::empty())
+            .map_err(|e| Error::io(lower, "cannot be mounted", std::io::Error::from(e)))?;
+        let [folder] = point.descriptors();
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[folder, below.as_fd()] }), None)
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
         if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
             will_open_log(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
@@ -140,6 +148,7 @@ pub(super) fn serve(
         read_only: options.ecryptfs.read_only,
         allow: options.allow,
         others: options.ecryptfs.others.clone(),
+        own_tree: !args.no_sandbox,
     };
     let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
     let unmounter = mount.unmounter();
@@ -147,7 +156,7 @@ pub(super) fn serve(
     let pid_file = Arc::new(Mutex::new(pid_file));
     if !args.no_sandbox {
         let devices = config.others.iter().any(|option| option == "dev");
-        underseal_sandbox::enter(&needs(lower, devices)?);
+        underseal_sandbox::enter(&Needs { root: mount.root(), ..needs(lower, devices)? });
     }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;

@@ -63,6 +63,9 @@ pub(super) fn enter(
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(LOCKS);
     }
     let locks = locks.then(|| LOCKS.into());
+    if let Err(e) = underseal_device::keep_ring_for_flushes() {
+        log::warn!("the volume cannot be flushed once the sandbox's helper is gone: {e}");
+    }
     let state = underseal_sandbox::enter(&Needs { ublk: disk, locks, ..needs(args, lower, mapping)? });
     Ok(Some(shown(state)))
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
-use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
+use underseal_datapath::Mapping;
 use underseal_export::TellSize;
 use underseal_export::control::Giver;
 use underseal_export::fuse::FuseServer;
@@ -328,13 +328,5 @@ fn flush(mapping: &Arc<Mapping>) -> Result<()> {
     let failed = |e: Error| {
         e.within("the last flush").into_lost().with_remedy("check the image's disk before using it again")
     };
-    let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 4096 })?;
-    // A new queue has room for one request.
-    let _ = queue.submit(0, Request::Flush);
-    loop {
-        if let Some(completion) = queue.next_completion() {
-            return completion.result.map_err(|e| failed(e.into()));
-        }
-        queue.wait().map_err(|e| failed(Error::new(Exit::Failed, "waiting").because(&e)))?;
-    }
+    mapping.flush().map_err(|e| failed(e.into()))
 }

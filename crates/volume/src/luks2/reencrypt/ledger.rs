@@ -23,8 +23,8 @@ use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Step, Which};
 use crate::storage::kept_lock::KeptLock;
 use crate::{Error, ErrorKind, ReadAt as _, Result, Target, VolumeKey, storage};
 
-/// How long users of a step's range wait for the header's lock. An update of a header takes less, and a step that meets a longer one
-/// begins again later.
+/// How long users of a step's range wait for the header's lock. An update of a header takes less,
+/// and a step that meets a longer one begins again later.
 const MOMENT: Duration = Duration::from_millis(200);
 
 /// How a reencryption goes on.
