@@ -41,10 +41,14 @@ impl Child {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn start(program: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
+    pub(super) fn start(program: &Path, log: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
         let failed = |e: io::Error| Error::system("a table's server cannot be started", &e);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program);
+        // What it has to say belongs beside what the back end says.
+        if let Ok(log) = File::options().append(true).open(log) {
+            command.stderr(log);
+        }
         // Who ends all processes at a shutdown leaves those alone whose name begins so (systemd's ROOT_STORAGE_DAEMONS).
         command
             .arg0("@underseal")

@@ -19,13 +19,15 @@ use super::orders::Order;
 pub(super) struct Tables {
     lowers: Lowers,
     program: PathBuf,
+    /// Where table servers write what they have to say.
+    log: PathBuf,
     family: Family,
 }
 
 impl Tables {
-    /// `program` is this command.
-    pub(super) fn new(program: PathBuf, family: Family) -> Self {
-        Self { lowers: Lowers::default(), program, family }
+    /// `program` is this command, `log` the back end's log.
+    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family) -> Self {
+        Self { lowers: Lowers::default(), program, log, family }
     }
 }
 
@@ -77,7 +79,7 @@ impl Host for Tables {
         }
         let has_layer = |lines: &[Line]| has_layer(lines) || layers::are_under(lines, below);
         let late = has_layer(&canonical) && live.is_some_and(has_layer);
-        let child = Child::start(&self.program, claims.clone(), self.family.clone())?;
+        let child = Child::start(&self.program, &self.log, claims.clone(), self.family.clone())?;
         let files: Vec<_> = names
             .iter()
             .filter_map(|(_, number)| claimed.iter().position(|dep| dep == number))
