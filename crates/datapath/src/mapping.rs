@@ -232,6 +232,14 @@ impl Mapping {
         self.devices.iter().try_for_each(|device| flush(&**device))
     }
 
+    /// Holds new requests back and waits for those in flight, without a flush.
+    ///
+    /// # Errors
+    /// `Busy` when they do not end within `limit`.
+    pub fn hold(&self, limit: Duration) -> Result<()> {
+        self.control.suspend(limit).map(drop)
+    }
+
     /// Wakes every thread that sleeps in a queue, so that its door looks for orders. One that was about to sleep may do so.
     pub fn rouse(&self) {
         self.control.rouse();

@@ -208,11 +208,11 @@ impl Device {
         if line.target == "crypt" && is_key && !suspended {
             return Err(no("not suspended during key manipulation."));
         }
-        let Messaged { text, params } = live.served.message(&line, words, keys)?;
+        let Messaged { text, params, failed } = live.served.message(&line, words, keys)?;
         if let Some(params) = params {
             live.set_params(number, params);
         }
-        Ok(text)
+        failed.map_or(Ok(text), Err)
     }
 
     /// Takes the device away: nobody has it open. Both tables end.

@@ -71,6 +71,8 @@ pub struct Messaged {
     pub text: Option<String>,
     /// The line's parameters from now on.
     pub params: Option<Key>,
+    /// Why the message fails, though it changed the parameters.
+    pub failed: Option<crate::Error>,
 }
 
 /// A table that can be read and written.

@@ -237,9 +237,18 @@ impl Node for LoopNode {
     }
 
     fn attach(&self, room: Room, read_only: bool) -> Result<()> {
+        let open = |writes: bool| {
+            let file = File::options().read(true).write(writes).open(self.file())?;
+            Ok((file, !writes))
+        };
+        let opened = match open(!read_only) {
+            // The table serves no writes, whatever it was loaded for: dm-integrity's recovery.
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::ROFS) => open(false),
+            opened => opened,
+        };
+        let (file, read_only) = opened.map_err(self.failed("its file cannot be opened"))?;
+        // Between these two others may take the device: whatever takes time is done before.
         self.unbind().map_err(self.failed("cannot be made free"))?;
-        let file = File::options().read(true).write(!read_only).open(self.file());
-        let file = file.map_err(self.failed("its file cannot be opened"))?;
         let flags = DIRECT_IO | if read_only { READ_ONLY } else { 0 };
         self.bind(&file, room.block.clamp(512, 4096), flags).map_err(self.failed("cannot be bound"))
     }

@@ -116,10 +116,10 @@ impl Served for Fake {
     fn message(&self, line: &Line, words: &str, _keys: &Keys) -> Result<Messaged> {
         self.does("message")?;
         match words {
-            "ask" => Ok(Messaged { text: Some("answer".into()), params: None }),
+            "ask" => Ok(Messaged { text: Some("answer".into()), ..Messaged::default() }),
             "key wipe" => {
                 let zeros = Key::new(b"0000").map_err(|_| Error::new(Errno::NOMEM, "no memory"))?;
-                Ok(Messaged { text: None, params: Some(zeros) })
+                Ok(Messaged { params: Some(zeros), ..Messaged::default() })
             }
             _ => Err(Error::new(Errno::INVAL, format!("{}: unrecognised message received.", line.target))),
         }

@@ -5,6 +5,7 @@
 //!     |  socket
 //!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
 //!     |- host      a load: its devices claimed, and a table server started
+//!     |- layers    tags that a crypt line keeps on another device of device mapper's
 //!     |- lowers    one claim for each lower device, shared by all tables on it
 //!     |- child     a table server, as the back end sees it
 //!     |     |  orders: JSON, descriptors and tables over a socket
@@ -17,6 +18,7 @@
 pub(crate) mod backend;
 mod child;
 mod host;
+mod layers;
 mod lowers;
 mod orders;
 pub(crate) mod server;

@@ -101,8 +101,9 @@ back end                                      {}
 const LIMITS: &str = "\
 Programs see it that are dynamically linked with glibc, and what they start. Not: static programs and those
 written in Go, which make system calls themselves; set-user-ID programs, which drop LD_PRELOAD.
-Targets: crypt, integrity, linear, zero, error. Not: snapshot, thin, cache, raid, multipath, verity; OPAL.
-Keys reach crypt as digits: keys that only the kernel's keyring has (logon) cannot be read by any process.
+Targets: crypt, integrity, verity (without error correction), linear, striped, zero, error, delay. Not: snapshot,
+thin, cache, raid, multipath; OPAL.
+Keys of the kernel's keyring: logon and user, if a program in `dm run` added them. Not: encrypted, trusted.
 Nothing is in sysfs of kind dm: udisks does not take the devices for cleartext ones, lsblk shows loop devices.
 Open counts are what /proc and exclusive opens tell; a device that is in use is never taken away.
 ";

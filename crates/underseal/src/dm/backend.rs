@@ -107,7 +107,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let family = Family::of_this_process();
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
-    let tables = Tables::new(program, family.clone());
+    let tables = Tables::new(program, log_file(folder), family.clone());
     let mapper = Mapper::new(tables, LoopNodes::new(folder, MAPPER, family));
     let callers = Callers::default();
     {

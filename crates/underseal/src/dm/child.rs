@@ -41,10 +41,14 @@ impl Child {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn start(program: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
+    pub(super) fn start(program: &Path, log: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
         let failed = |e: io::Error| Error::system("a table's server cannot be started", &e);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program);
+        // What it has to say belongs beside what the back end says.
+        if let Ok(log) = File::options().append(true).open(log) {
+            command.stderr(log);
+        }
         // Who ends all processes at a shutdown leaves those alone whose name begins so (systemd's ROOT_STORAGE_DAEMONS).
         command
             .arg0("@underseal")
@@ -188,6 +192,20 @@ impl Served for Child {
                 None
             }
             (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
+                let is_digit = |c: char| c.is_ascii_hexdigit();
+                if word.len() == key_digits(line.params())?
+                    && !word.chars().all(is_digit)
+                    && !word.starts_with(':')
+                {
+                    // As in the kernel, which has begun to put the key in when it finds that out.
+                    self.ask(&Order::WipeKey, SOON)?;
+                    let params = Some(with_key(line.params(), None)?);
+                    return Ok(Messaged {
+                        params,
+                        failed: Some(no("the key is no hex")),
+                        ..Messaged::default()
+                    });
+                }
                 let digits = digits(word, keys)?;
                 match self.ask_with(&Order::SetKey, &[], digits.as_bytes(), SOON)? {
                     (Answer::Done, _) => Some(word),
@@ -196,7 +214,7 @@ impl Served for Child {
             }
             _ => return Err(no("unrecognised message received.")),
         };
-        Ok(Messaged { text: None, params: Some(with_key(line.params(), key)?) })
+        Ok(Messaged { params: Some(with_key(line.params(), key)?), ..Messaged::default() })
     }
 
     fn status(&self) -> Result<Vec<String>> {
@@ -215,6 +233,26 @@ impl Served for Child {
 
 /// A crypt line's parameters with another key: the second word. Of a wiped one there are zeros.
 fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
+    let (cipher, old, rest) = split_at_key(params)?;
+    let zeros = "0".repeat(digits_of(old));
+    let text = Zeroizing::new(format!("{cipher} {}{rest}", key.unwrap_or(&zeros)));
+    Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
+}
+
+/// How many hex digits a crypt line's key has, or would have.
+fn key_digits(params: &str) -> Result<usize> {
+    Ok(digits_of(split_at_key(params)?.1))
+}
+
+fn digits_of(word: &str) -> usize {
+    match TableKey::parse(word) {
+        Ok(key @ TableKey::Keyring { .. }) => key.len().saturating_mul(2),
+        _ => word.len(),
+    }
+}
+
+/// A crypt line's cipher, its key, and what follows.
+fn split_at_key(params: &str) -> Result<(&str, &str, &str)> {
     let (cipher, rest) = params.split_once(' ').ok_or_else(nonsense)?;
     // A key's name may have spaces, each behind a backslash.
     let mut escaped = false;
@@ -224,13 +262,7 @@ fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
         ends
     };
     let (old, rest) = rest.split_at(rest.find(ends).ok_or_else(nonsense)?);
-    let digits = match TableKey::parse(old) {
-        Ok(key @ TableKey::Keyring { .. }) => key.len().saturating_mul(2),
-        _ => old.len(),
-    };
-    let zeros = "0".repeat(digits);
-    let text = Zeroizing::new(format!("{cipher} {}{rest}", key.unwrap_or(&zeros)));
-    Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
+    Ok((cipher, old, rest))
 }
 
 /// The word of a key message in digits: of a key of the keyring those of its bytes.

@@ -11,6 +11,7 @@ use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
 use super::child::Child;
+use super::layers;
 use super::lowers::{Lowers, number_of};
 use super::orders::Order;
 
@@ -18,19 +19,21 @@ use super::orders::Order;
 pub(super) struct Tables {
     lowers: Lowers,
     program: PathBuf,
+    /// Where table servers write what they have to say.
+    log: PathBuf,
     family: Family,
 }
 
 impl Tables {
-    /// `program` is this command.
-    pub(super) fn new(program: PathBuf, family: Family) -> Self {
-        Self { lowers: Lowers::default(), program, family }
+    /// `program` is this command, `log` the back end's log.
+    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family) -> Self {
+        Self { lowers: Lowers::default(), program, log, family }
     }
 }
 
 impl Host for Tables {
     fn load(&self, load: Load<'_>) -> Result<Loaded> {
-        let Load { number, lines, read_only, live, keys, .. } = load;
+        let Load { number, lines, read_only, live, below, keys } = load;
         let text = text(&lines);
         drop(lines);
         let mut table = Table::parse(&text).map_err(|e| refused(&e))?;
@@ -45,25 +48,41 @@ impl Host for Tables {
             let error = refused(&e);
             if lacks_key { Error::new(Errno::NOKEY, error.to_string()) } else { error }
         })?;
+        let stack = layers::stack(&table, below)?;
+        let stacked = stack.is_some();
         // From here on the keys are in it.
-        let text = Zeroizing::new(table.print(true));
+        let text = match stack {
+            Some(stack) => stack,
+            None => Zeroizing::new(table.print(true)),
+        };
         if !read_only && table.lines().iter().any(|line| matches!(line.target, Target::Verity(_))) {
             return Err(Error::new(Errno::INVAL, "Device must be readonly"));
         }
         for warning in table.warnings() {
             log::warn!("{number}: {warning}");
         }
-        let (names, deps) = devices(&table)?;
+        let (mut names, deps) = devices(&table)?;
         if deps.contains(&number) {
             return Err(Error::new(Errno::INVAL, format!("{number}: a table cannot lie on its own device")));
         }
         let claims: Vec<_> =
             deps.iter().map(|dep| self.lowers.claim(*dep, read_only)).collect::<Result<_>>()?;
+        let mut claimed = deps.clone();
+        let mut claims = claims;
+        if stacked {
+            let stack = Table::parse(&text).map_err(|e| refused(&e))?;
+            (names, claimed) = devices(&stack)?;
+            claims.extend(
+                claimed.iter().map(|dep| self.lowers.claim(*dep, read_only)).collect::<Result<Vec<_>>>()?,
+            );
+            claimed = [deps.as_slice(), &claimed].concat();
+        }
+        let has_layer = |lines: &[Line]| has_layer(lines) || layers::are_under(lines, below);
         let late = has_layer(&canonical) && live.is_some_and(has_layer);
-        let child = Child::start(&self.program, claims.clone(), self.family.clone())?;
+        let child = Child::start(&self.program, &self.log, claims.clone(), self.family.clone())?;
         let files: Vec<_> = names
             .iter()
-            .filter_map(|(_, number)| deps.iter().position(|dep| dep == number))
+            .filter_map(|(_, number)| claimed.iter().position(|dep| dep == number))
             .map(|at| &claims[at].file)
             .collect();
         let devices = names.into_iter().map(|(name, _)| name).collect();
@@ -74,7 +93,7 @@ impl Host for Tables {
 }
 
 /// A table's text. It may hold keys.
-fn text(lines: &[Line]) -> Zeroizing<String> {
+pub(super) fn text(lines: &[Line]) -> Zeroizing<String> {
     let len = lines.iter().map(|line| line.params().len() + line.target.len() + 48).sum();
     let mut text = Zeroizing::new(String::with_capacity(len));
     for line in lines {
@@ -122,7 +141,7 @@ fn canonical(table: &Table) -> Result<Vec<Line>> {
 }
 
 /// Words with another name for a device: the word itself, or what follows `meta_device:`.
-fn renamed(params: &str, name: &str, number: &str) -> String {
+pub(super) fn renamed(params: &str, name: &str, number: &str) -> String {
     let escaped: String = name.chars().fold(String::new(), |escaped, c| {
         let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
         escaped + mark + c.encode_utf8(&mut [0; 4])

@@ -206,7 +206,16 @@ impl Server {
                 refused(Errno::BUSY)(e.into())
             })?;
         }
-        mapping.suspend(DRAIN).map_err(|e| {
+        let suspended = mapping.suspend(DRAIN).or_else(|e| {
+            if e.kind() == underseal_datapath::ErrorKind::Busy {
+                return Err(e);
+            }
+            // As in the kernel, a device that cannot be flushed can be suspended, and get another table. The lower device tells of the
+            // failure again in the next table's flush, since that has it open already.
+            log::error!("suspended all the same: {}", underseal_error::with_causes(&e));
+            mapping.hold(DRAIN)
+        });
+        suspended.map_err(|e| {
             self.shown.iter().for_each(|shown| shown.holder.go_on());
             refused(Errno::IO)(e.into())
         })

@@ -23,7 +23,7 @@ dmsetup ls",
     );
     let n = mapper.name("");
     let expected = [
-        "5",
+        "8",
         &format!("{n}a:U-{}:L--w:0:1:0", &n[..n.len() - 1]),
         "0 2048 zero ",
         "2048",

@@ -38,10 +38,10 @@ fn a_table_over_itself_and_a_lower_device_that_is_not_there_are_refused() {
     mapper.script(
         "
 dmsetup create $N-a --table '0 8 zero'
-! dmsetup reload $N-a --table \"0 8 linear /dev/mapper/$N-a 0\" 2> /dev/null
-! dmsetup create $N-b --table '0 8 linear /nowhere 0' 2> /dev/null
-! dmsetup create $N-b --table '0 8 linear 7:65000 0' 2> /dev/null
-! dmsetup create $N-b --table '0 8 snapshot 7:0 7:1 P 8' 2> /dev/null
+fails dmsetup reload $N-a --table \"0 8 linear /dev/mapper/$N-a 0\" 2> /dev/null
+fails dmsetup create $N-b --table '0 8 linear /nowhere 0' 2> /dev/null
+fails dmsetup create $N-b --table '0 8 linear 7:65000 0' 2> /dev/null
+fails dmsetup create $N-b --table '0 8 snapshot 7:0 7:1 P 8' 2> /dev/null
 dmsetup remove $N-a
 test \"$(dmsetup ls)\" = 'No devices found'",
     );

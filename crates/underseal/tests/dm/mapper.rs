@@ -12,6 +12,9 @@ use rustix::process::{Signal, kill_process};
 use crate::support::mounts::{cannot_mount, skip};
 use crate::support::{Scratch, output, tool};
 
+/// For what is to fail: the shell goes on after `! COMMAND` either way.
+pub(crate) const FAILS: &str = "fails() { if \"$@\"; then echo \"$*: it did not fail\"; exit 9; fi; }\n";
+
 /// A device mapper, whose names begin with its own letters: /dev/mapper is everybody's.
 pub(crate) struct Mapper {
     pub(crate) scratch: Scratch,
@@ -61,7 +64,7 @@ impl Mapper {
     }
 
     pub(crate) fn try_script(&self, script: &str) -> Output {
-        let mut command = self.command(&["sh", "-euc", script]);
+        let mut command = self.command(&["sh", "-euc", &format!("{FAILS}{script}")]);
         output(command.env("N", &self.prefix).current_dir(self.scratch.folder()))
     }
 

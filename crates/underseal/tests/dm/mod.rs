@@ -2,12 +2,18 @@
 //!
 //! ```text
 //!   mapper.rs      a device mapper of a test's own: `underseal dm run` with a folder of its own
+//!   authenticated.rs  volumes with tags
+//!   keys.rs        keys of the kernel's keyring in tables
+//!   targets.rs     stripes, delays, hash trees
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
 //!   dmsetup.rs     what dmsetup prints, and tables that take the place of others
 //!   faults.rs      hostile callers, processes that are killed
 //! ```
 
+mod authenticated;
 mod cryptsetup;
 mod dmsetup;
 mod faults;
+mod keys;
 mod mapper;
+mod targets;

@@ -39,6 +39,13 @@ pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&
     Ok(())
 }
 
+/// How many sectors a layer has that keeps the tags which others make, by its superblock.
+pub(super) fn provided(line: &IntegrityLine, data: &File, meta: Option<&File>) -> Result<u64> {
+    let disks = Disks { data, meta: meta.map(|meta| meta as &dyn Disk) };
+    let (options, _) = line_options(line)?;
+    Ok(underseal_integrity::look(&disks, &options)?.geometry.provided())
+}
+
 /// `mismatches sectors recalculated`, as the kernel says it: `-` where nothing is recalculated.
 pub(super) fn status(layer: &IntegrityDevice) -> String {
     let status = layer.status();

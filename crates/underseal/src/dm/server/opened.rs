@@ -15,6 +15,7 @@ use underseal_volume::table::{Base, Line, Table, Target};
 
 use super::{Obeyed, integrity, refused};
 use crate::commands::{Active, over};
+use crate::dm::layers::makes_no_tags;
 use crate::error::{Error, Result};
 use crate::policy;
 
@@ -35,6 +36,8 @@ struct Running {
     mapping: Arc<Mapping>,
     layers: Vec<Arc<IntegrityDevice>>,
     verities: Vec<Arc<VerityDevice>>,
+    /// The sectors of each line that keeps tags which others make.
+    kept: Vec<u64>,
 }
 
 impl Opened {
@@ -46,12 +49,16 @@ impl Opened {
 
     /// Opens the devices.
     pub(super) fn activate(mut self) -> Obeyed<Self> {
-        let Active { mapping, layers, verities } = self.open().map_err(refused(Errno::INVAL))?;
-        self.active = Some(Running { mapping: Arc::new(mapping), layers, verities });
+        let kept = self.prepare().map_err(refused(Errno::INVAL))?;
+        let is_kept = !kept.is_empty();
+        let Active { mapping, layers, verities } = self.open(is_kept).map_err(refused(Errno::INVAL))?;
+        self.active = Some(Running { mapping: Arc::new(mapping), layers, verities, kept });
         Ok(self)
     }
 
-    fn open(&self) -> Result<Active> {
+    /// Formats what is new. The sectors of each line that keeps tags which others make.
+    fn prepare(&self) -> Result<Vec<u64>> {
+        let mut kept = Vec::new();
         for base in self.table.bases() {
             let Base::Integrity(line) = base else { continue };
             let meta = line.meta_device().map(|name| self.file(name)).transpose()?;
@@ -59,7 +66,22 @@ impl Opened {
                 integrity::format_where_new(line, self.file(&line.device)?, meta)?;
             }
         }
-        let active = over(&self.table, &|name| self.device(name), self.read_only)?;
+        for line in self.table.lines() {
+            let Target::Integrity(line) = &line.target else { continue };
+            if makes_no_tags(line) {
+                let meta = line.meta_device().map(|name| self.file(name)).transpose()?;
+                kept.push(integrity::provided(line, self.file(&line.device)?, meta)?);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// `is_kept`: who makes the tags opens the layer, and no request is served here.
+    fn open(&self, is_kept: bool) -> Result<Active> {
+        let nothing = format!("0 {} error", self.table.sectors());
+        let nothing = if is_kept { Some(Table::parse(&nothing)?) } else { None };
+        let table = nothing.as_ref().unwrap_or(&self.table);
+        let active = over(table, &|name| self.device(name), self.read_only)?;
         let mapping = active.mapping.with_bytes();
         let mapping = if mapping.block() > PAGE { mapping.with_block(PAGE)? } else { mapping };
         mapping.set_policy(policy::start(None, &mapping))?;
@@ -94,6 +116,7 @@ impl Opened {
     pub(super) fn block(&self) -> u32 {
         let of_layer = |line: &Line| match &line.target {
             Target::Integrity(layer) => layer.option("block_size").and_then(|size| size.parse().ok()),
+            Target::Crypt(crypt) => u32::try_from(crypt.options.sector_size.bytes()).ok(),
             _ => None,
         };
         match &self.active {
@@ -107,8 +130,12 @@ impl Opened {
         let active = self.active.as_ref();
         // Each line of these targets has its own, in their order.
         let mut layers = active.map_or(&[][..], |active| &active.layers).iter();
+        let mut kept = active.map_or(&[][..], |active| &active.kept).iter();
         let mut verities = active.map_or(&[][..], |active| &active.verities).iter();
         let state = |line: &Line| match &line.target {
+            Target::Integrity(layer) if makes_no_tags(layer) => {
+                kept.next().map_or_else(String::new, |sectors| format!("0 {sectors} -"))
+            }
             Target::Integrity(_) => layers.next().map_or_else(String::new, |layer| integrity::status(layer)),
             Target::Verity(_) => {
                 let is_corrupted = verities.next().is_some_and(|verity| verity.is_corrupted());

@@ -1,0 +1,113 @@
+//! Targets over several devices: stripes, delays, hash trees.
+
+use crate::dm::mapper::Mapper;
+use crate::support::mounts::skip;
+use crate::support::{output, tool};
+
+/// Makes two block devices of 4 MiB, and detaches them in the end.
+const LOWERS: &str = "
+truncate --size 4M one.img two.img
+one=$(losetup --find --show one.img)
+trap 'losetup --detach $one' EXIT
+two=$(losetup --find --show two.img)
+trap 'losetup --detach $one $two' EXIT
+";
+
+#[test]
+fn a_stripe_puts_its_chunks_on_its_devices_in_turn() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+dmsetup create $N-s --table \"0 8192 striped 2 8 $one 16 $two 0\"
+dmsetup table $N-s | sed 's/ [0-9]*:[0-9]* / DEV /g'
+dmsetup status $N-s | sed 's/ [0-9]*:[0-9]* / DEV /; s/ [0-9]*:[0-9]* / DEV /'
+python3 -c '
+import os, sys
+with open(sys.argv[1], \"r+b\") as disk:
+    for chunk in range(1024):
+        disk.write(bytes([chunk % 251]) * 4096)' /dev/mapper/$N-s
+fails dmsetup create $N-t --table \"0 8193 striped 2 8 $one 0 $two 0\" 2> /dev/null
+fails dmsetup create $N-t --table \"0 8192 striped 2 8 $one 0\" 2> /dev/null
+fails dmsetup create $N-t --table \"0 16384 striped 2 8 $one 16 $two 0\" 2> /dev/null
+dmsetup remove $N-s
+python3 -c '
+one, two = (open(name, \"rb\").read() for name in (\"one.img\", \"two.img\"))
+for chunk in range(1024):
+    disk, at = (one, 8192) if chunk % 2 == 0 else (two, 0)
+    at += chunk // 2 * 4096
+    assert disk[at:at + 4096] == bytes([chunk % 251]) * 4096, chunk
+print(\"right\")'";
+    let out = mapper.script(&format!("{LOWERS}{script}"));
+    assert_eq!(
+        out,
+        "0 8192 striped 2 8 DEV 16 DEV 0\n0 8192 striped 2 DEV DEV 1 AA\nright\n",
+        "{}",
+        mapper.log()
+    );
+}
+
+#[test]
+fn a_delay_has_devices_for_reads_and_writes_of_their_own() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+dmsetup create $N-bad --table '0 8192 error'
+dmsetup create $N-d --table \"0 8192 delay /dev/mapper/$N-bad 0 0 $one 0 200\"
+fails dd if=/dev/mapper/$N-d of=/dev/null iflag=direct bs=4096 count=1 status=none 2> /dev/null
+python3 -c '
+import mmap, os, sys, time
+disk = os.open(sys.argv[1], os.O_WRONLY | os.O_DIRECT)
+page = mmap.mmap(-1, 4096)
+page[:5] = b\"later\"
+begin = time.monotonic()
+os.pwrite(disk, page, 0)
+assert time.monotonic() - begin >= 0.2' /dev/mapper/$N-d
+dmsetup table $N-d | sed 's/ [0-9]*:[0-9]* / DEV /g'
+dmsetup status $N-d
+dmsetup remove $N-d; dmsetup remove $N-bad
+head -c 5 one.img";
+    let out = mapper.script(&format!("{LOWERS}{script}"));
+    assert_eq!(out, "0 8192 delay DEV 0 0 DEV 0 200\n0 8192 delay 0 0 0\nlater", "{}", mapper.log());
+}
+
+#[test]
+fn veritysetups_trees_are_checked_as_they_are_read() {
+    let Some(mapper) = Mapper::new() else { return };
+    if !output(tool("sh").args(["-c", "command -v veritysetup"])).status.success() {
+        return skip("a hash tree that veritysetup made", "there is no veritysetup");
+    }
+    let script = "
+dd if=/dev/urandom of=one.img bs=1M count=4 conv=notrunc status=none
+sum=$(sha256sum < one.img)
+check() {
+    root=$(veritysetup format --data-block-size 4096 \"$@\" $one $two | sed -n 's/^Root hash: *//p')
+    veritysetup open $one $N-v $two $root
+    test \"$(dd if=/dev/mapper/$N-v iflag=direct bs=64k status=none | sha256sum)\" = \"$sum\"
+    test $(blockdev --getro /dev/mapper/$N-v) = 1
+    dmsetup status $N-v
+    veritysetup close $N-v
+}
+check
+check --format 0 --hash sha1 --hash-block-size 1024
+check --hash sha512 --salt -
+# One byte of the data is another.
+printf X | dd of=one.img bs=1 seek=1234567 conv=notrunc status=none
+blockdev --flushbufs $one
+veritysetup open $one $N-v $two $root
+dd if=/dev/mapper/$N-v iflag=direct bs=4096 count=301 of=/dev/null status=none
+fails dd if=/dev/mapper/$N-v iflag=direct bs=4096 skip=301 count=1 of=/dev/null status=none 2> /dev/null
+dd if=/dev/mapper/$N-v iflag=direct bs=4096 skip=302 of=/dev/null status=none
+dmsetup status $N-v
+veritysetup close $N-v
+# Another root is found by the first read.
+veritysetup open $one $N-v $two $(echo $root | tr 0-9 1-90) 2> /dev/null || true
+fails dd if=/dev/mapper/$N-v iflag=direct bs=4096 count=1 of=/dev/null status=none 2> /dev/null
+veritysetup close $N-v
+fails dmsetup create $N-v --table \"0 8192 verity 1 $one $two 4096 4096 1024 1 sha512 $root -\" 2> /dev/null";
+    let out = mapper.script(&format!("{LOWERS}{script}"));
+    assert_eq!(
+        out,
+        "0 8192 verity V\n0 8192 verity V\n0 8192 verity V\n0 8192 verity C\n",
+        "{}",
+        mapper.log()
+    );
+    assert!(mapper.log().contains("data block 301 is corrupted"), "{}", mapper.log());
+}
