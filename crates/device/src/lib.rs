@@ -60,7 +60,7 @@ pub use ram::RamDevice;
 pub use rbd::RbdDevice;
 pub use replies::{ReplyReceiver, ReplySender};
 pub use request::IoKind;
-pub use ring::{LowerToken, Ring, RingCompletion, RingToken, restrictions};
+pub use ring::{LongCommand, LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
 
 /// The result of this crate's operations.

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use io_uring::register::Restriction;
+use io_uring::squeue::EntryMarker;
 use io_uring::{Builder, IoUring, Parameters, cqueue, opcode, squeue};
 use underseal_sandbox::{RingMade, RingRequest, ring, will_give_commands};
 
@@ -69,19 +70,37 @@ pub(crate) fn build(
 ) -> io::Result<IoUring> {
     let commands = COMMANDS.load(Ordering::Relaxed);
     let request = RingRequest { entries, single_issuer, commands };
-    let itself = || {
-        if WANTED.load(Ordering::Relaxed) {
-            match disabled(request) {
-                Ok(made) => return Ok((made, true)),
-                // A kernel that does not know this flag, or another one.
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok((builder(request).build(entries)?, false))
-    };
-    let (made, restricted) = ring(request, itself, |made| Ok((over(made)?, true)))?;
+    let (made, restricted) = ring(request, || by_itself(request), |made| Ok((over(made)?, true)))?;
     prepare(&made)?;
+    enabled(made, restricted)
+}
+
+/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It is for use before the sandbox:
+/// afterwards it fails.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_long(entries: u32) -> io::Result<IoUring<squeue::Entry128>> {
+    let request = RingRequest { entries, single_issuer: true, commands: true };
+    let none = |_| Err(io::ErrorKind::PermissionDenied.into());
+    let (made, restricted) = ring(request, || by_itself(request), none)?;
+    enabled(made, restricted)
+}
+
+/// A ring of this process's own making, and whether it is restricted, and so not enabled yet.
+fn by_itself<S: EntryMarker>(request: RingRequest) -> io::Result<(IoUring<S>, bool)> {
+    if WANTED.load(Ordering::Relaxed) {
+        match disabled(request) {
+            Ok(made) => return Ok((made, true)),
+            // A kernel that does not know this flag, or another one.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((builder(request).build(request.entries)?, false))
+}
+
+fn enabled<S: EntryMarker>(made: IoUring<S>, restricted: bool) -> io::Result<IoUring<S>> {
     if restricted {
         // Enabling it makes this thread its one submitter.
         made.submitter().register_enable_rings()?;
@@ -113,14 +132,14 @@ pub fn commands_only(entries: u32) -> io::Result<IoUring<squeue::Entry128, cqueu
 /// # Errors
 /// When the kernel makes none of this kind.
 pub fn for_server(request: RingRequest) -> io::Result<RingMade> {
-    let ring = disabled(request)?;
+    let ring: IoUring = disabled(request)?;
     // SAFETY: the ring has it open for as long as it is borrowed.
     let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) }.try_clone_to_owned()?;
     Ok(RingMade { fd, parameters: bytes(ring.params()) })
 }
 
-fn builder(request: RingRequest) -> Builder {
-    let mut builder = IoUring::builder();
+fn builder<S: EntryMarker>(request: RingRequest) -> Builder<S> {
+    let mut builder = IoUring::<S>::builder();
     builder.setup_clamp();
     if request.single_issuer {
         // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
@@ -130,7 +149,7 @@ fn builder(request: RingRequest) -> Builder {
 }
 
 /// A ring with its restrictions that is not enabled yet.
-fn disabled(request: RingRequest) -> io::Result<IoUring> {
+fn disabled<S: EntryMarker>(request: RingRequest) -> io::Result<IoUring<S>> {
     let ring = builder(request).setup_r_disabled().build(request.entries)?;
     let commands = request.commands.then_some(opcode::UringCmd16::CODE);
     let mut allowed: Vec<_> = OF_QUEUES.into_iter().chain(commands).map(Restriction::sqe_op).collect();
