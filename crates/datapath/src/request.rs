@@ -10,6 +10,8 @@ use crate::Result;
 pub enum Request {
     /// Read `len` bytes; the completion brings them.
     Read { offset: u64, len: usize },
+    /// Fill the buffer, which the completion brings back, with [whole sectors](crate::Mapping::sector).
+    ReadInto { offset: u64, data: Buffer },
     /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it completes.
     Write { offset: u64, data: Buffer, durable: bool },
     /// Everything acknowledged before is on stable storage when this completes.
@@ -28,7 +30,9 @@ impl Request {
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         match self {
             Self::Read { offset, len } => Some((*offset, *len as u64)),
-            Self::Write { offset, data, .. } => Some((*offset, data.len() as u64)),
+            Self::ReadInto { offset, data } | Self::Write { offset, data, .. } => {
+                Some((*offset, data.len() as u64))
+            }
             Self::Flush => None,
             Self::Discard { offset, len, .. }
             | Self::WriteZeroes { offset, len, .. }

@@ -20,7 +20,12 @@ impl Queue {
             let context = "zeros under a cipher must be encrypted: not faster than a write";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
-        let moves = matches!(request, Request::Read { .. } | Request::Write { .. });
+        if matches!(request, Request::ReadInto { .. }) && self.widen(offset..offset + len).1 > 0 {
+            let context = format!("bytes {offset} + {len}: not whole sectors");
+            return Err(Error::new(ErrorKind::Misaligned, context));
+        }
+        let moves =
+            matches!(request, Request::Read { .. } | Request::ReadInto { .. } | Request::Write { .. });
         if moves { self.check_length(len) } else { Ok(()) }
     }
 
@@ -90,7 +95,7 @@ impl Queue {
             }
         }
         let moves = match &request {
-            Request::Read { .. } | Request::Write { .. } => wide.end - wide.start,
+            Request::Read { .. } | Request::ReadInto { .. } | Request::Write { .. } => wide.end - wide.start,
             // Those of the sectors at its ends beside those of its memory.
             Request::WriteZeroes { .. } => {
                 len.min(ZEROS) + if partial { 2 * u64::from(self.mapping.sector()) } else { 0 }
@@ -112,6 +117,9 @@ impl Queue {
                 };
                 let view = (whole != len).then_some((head, len));
                 (SlotOperation::Read { view }, false, Some(buffer), RequestClass::Read)
+            }
+            Request::ReadInto { data, .. } => {
+                (SlotOperation::Read { view: None }, false, Some(data), RequestClass::Read)
             }
             Request::Write { data, durable, .. } => {
                 (SlotOperation::Write { durable }, false, Some(data), RequestClass::Write)
