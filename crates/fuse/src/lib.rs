@@ -33,7 +33,7 @@ pub use channel::{FuseChannel, ReceivedRequest};
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::Point;
-pub use ring::{EntryEvent, RequestParts, RingEntries, RingShare, queues};
+pub use ring::{EntryEvent, RequestParts, RingEntries, RingShare, decline, not_offered, queues};
 pub use session::FuseSession;
 pub use table::MountEntry;
 pub use unmount::{is_in_use, unmount};

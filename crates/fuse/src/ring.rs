@@ -13,10 +13,13 @@
 
 use std::fs;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::io::Errno;
-use underseal_device::{Arena, Buffer, LongCommand};
+use underseal_device::{Arena, Buffer, LongCommand, Ring};
 
+use crate::channel::FuseChannel;
 use crate::wire::{HEADER, WRITE_DATA, reply_header};
 
 /// The commands (`FUSE_IO_URING_CMD_..`).
@@ -39,13 +42,43 @@ const ROOM: usize = 1 << 30;
 const MOST: usize = 32;
 const LEAST: usize = 4;
 
-/// How many queues the kernel has: one for each processor that there may ever be.
+/// The module's setting.
+const SETTING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// How many queues the kernel has, one for each processor that there may ever be, where this process can serve them.
 ///
 /// # Errors
-/// When the system does not tell.
-pub fn queues() -> io::Result<u16> {
-    let text = fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    count(text.trim()).filter(|count| *count > 0).ok_or(io::ErrorKind::InvalidData.into())
+/// Why it cannot, for the operator.
+pub fn queues() -> Result<u16, String> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible");
+    let text = text.map_err(|e| format!("the system does not tell its processors: {e}"))?;
+    let queues = count(text.trim()).filter(|count| *count > 0);
+    let queues = queues.ok_or_else(|| format!("the system has processors {}", text.trim()))?;
+    // As the mount's threads will need, before the kernel waits for them.
+    Ring::with_long_commands(1)
+        .map_err(|e| format!("the kernel gives this process no such io_uring: {e}"))?;
+    Ok(queues)
+}
+
+/// Makes a kernel that waits for entries go on without. It takes the first that is wrong as the word for that.
+///
+/// # Errors
+/// When this process has no ring for it.
+#[expect(unsafe_code, reason = "a command for a driver")]
+pub fn decline(channel: &FuseChannel) -> io::Result<()> {
+    let mut ring = Ring::with_long_commands(1).map_err(io::Error::other)?;
+    let wrong = LongCommand { operation: REGISTER, payload: command(u16::MAX, 0), buffers: &[] };
+    // SAFETY: the command refers to no memory.
+    unsafe { ring.long_command(channel.as_fd(), &wrong, 0) }?;
+    ring.wait()
+}
+
+/// Why the kernel does not offer it, for the operator.
+pub fn not_offered() -> String {
+    match Path::new(SETTING).exists() {
+        true => "the kernel's setting fuse.enable_uring is off".into(),
+        false => "this kernel has no FUSE over io_uring (Linux 6.14 has)".into(),
+    }
 }
 
 /// The numbers in a list as the kernel prints it: `0-3,8`.
@@ -218,14 +251,26 @@ impl RingEntries {
 
     /// Takes the first `len` bytes of an entry's payload out, until they come back with [`put_back`](Self::put_back).
     pub fn take_payload(&mut self, number: u32, len: usize) -> Option<(Buffer, Buffer)> {
-        let mut whole = self.entry(number)?.payload.take()?;
+        let mut whole = self.take_whole(number)?;
         let rest = whole.split_off(len.min(whole.len()));
         Some((whole, rest))
+    }
+
+    /// Takes all of an entry's payload out, until it comes back with [`put_back_whole`](Self::put_back_whole).
+    pub fn take_whole(&mut self, number: u32) -> Option<Buffer> {
+        self.entry(number)?.payload.take()
     }
 
     /// Gives back what was taken.
     pub fn put_back(&mut self, number: u32, (mut whole, rest): (Buffer, Buffer)) {
         whole.join(rest);
+        if let Some(entry) = self.entry(number) {
+            entry.payload = Some(whole);
+        }
+    }
+
+    /// Gives back a payload that was taken as a whole.
+    pub fn put_back_whole(&mut self, number: u32, whole: Buffer) {
         if let Some(entry) = self.entry(number) {
             entry.payload = Some(whole);
         }

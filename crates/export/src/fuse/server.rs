@@ -15,7 +15,7 @@ use super::INBOX;
 use super::files::Files;
 use super::hold::{CarriedMount, Hold, namespace};
 use super::mount::{MountPoint, mount};
-use super::transport::{self, FuseTransport};
+use super::transport::FuseTransport;
 use super::turns::Turns;
 use super::worker::Worker;
 use crate::{Error, ErrorKind, Result, TellSize};
@@ -132,10 +132,11 @@ impl FuseServer {
     /// descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
         fits(&mapping)?;
-        let queues = transport::queues(config.io_uring);
+        let off = || Err("io_uring is off for this mount".into());
+        let queues = if config.io_uring { underseal_fuse::queues() } else { off() };
         let session = mount(point, mapping.read_only(), config.allow_root, queues.is_ok())?;
         let queues = queues.and_then(|queues| {
-            session.is_over_io_uring().then_some(queues).ok_or_else(transport::not_offered)
+            session.is_over_io_uring().then_some(queues).ok_or_else(underseal_fuse::not_offered)
         });
         Self::serve(mapping, point, session, config, None, queues)
     }

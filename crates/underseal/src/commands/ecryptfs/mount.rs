@@ -10,7 +10,7 @@ use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, Mount, MountConf
 use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
-use underseal_sandbox::{Helper, Needs, OfMount, will_open_log};
+use underseal_sandbox::{Helper, Needs, OfMount, Rings, will_open_log};
 
 use super::keys;
 use crate::cli::{MountArgs, ServeMountArgs, UmountArgs};
@@ -140,6 +140,7 @@ pub(super) fn serve(
         read_only: options.ecryptfs.read_only,
         allow: options.allow,
         others: options.ecryptfs.others.clone(),
+        io_uring: !args.no_io_uring,
     };
     let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
     let unmounter = mount.unmounter();
@@ -147,7 +148,10 @@ pub(super) fn serve(
     let pid_file = Arc::new(Mutex::new(pid_file));
     if !args.no_sandbox {
         let devices = config.others.iter().any(|option| option == "dev");
-        underseal_sandbox::enter(&needs(lower, devices)?);
+        let needs = needs(lower, devices)?;
+        // The mount's rings are there by now, and are restricted.
+        let rings = if mount.is_over_io_uring() { Rings::There } else { Rings::None };
+        underseal_sandbox::enter(&Needs { rings, ..needs });
     }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
