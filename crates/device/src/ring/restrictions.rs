@@ -218,4 +218,22 @@ mod tests {
         assert_eq!(registered.unwrap_err().raw_os_error(), Some(libc::EACCES));
         assert_eq!(in_force(), Some(true));
     }
+
+    #[test]
+    fn a_ring_for_long_commands_does_what_queues_do_and_gives_commands() {
+        let mut ring = build_long(4).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let fd = types::Fd(file.as_raw_fd());
+        let mut result_of = |entry: &squeue::Entry128| {
+            // SAFETY: the operations refer to no memory.
+            unsafe { ring.submission().push(entry).unwrap() };
+            ring.submit_and_wait(1).unwrap();
+            ring.completion().next().unwrap().result()
+        };
+        assert_eq!(result_of(&opcode::Fsync::new(fd).build().into()), 0);
+        // A file has no commands.
+        assert_eq!(result_of(&opcode::UringCmd80::new(fd, 0).build()), -libc::EOPNOTSUPP);
+        let refused = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        assert_eq!(result_of(&refused.into()), -libc::EACCES);
+    }
 }
