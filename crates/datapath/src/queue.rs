@@ -30,7 +30,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use underseal_device::{Arena, Buffer, Channel, Finished, POLLIN, Ring};
+use underseal_device::{Arena, Buffer, Channel, Finished, LongCommand, POLLIN, Ring};
 
 use self::adaptive::Adaptive;
 use self::epochs::Epochs;
@@ -127,13 +127,33 @@ impl Queue {
     /// # Errors
     /// `Lower` when the system has no ring, descriptor or memory for it.
     pub fn open(mapping: Arc<Mapping>, options: QueueOptions) -> Result<Self> {
+        Self::with_ring(mapping, options, |completions| {
+            Ring::with_completions(options.depth + 8, completions)
+        })
+    }
+
+    /// As [`open`](Queue::open), for up to so many [long commands](Queue::long_command) at a time. It is for use before the sandbox.
+    ///
+    /// # Errors
+    /// As there; `Lower` also when the kernel has no such rings.
+    pub fn with_long_commands(mapping: Arc<Mapping>, options: QueueOptions, commands: u32) -> Result<Self> {
+        Self::with_ring(mapping, options, |completions| {
+            Ring::with_long_commands(options.depth + 8 + commands, completions + commands)
+        })
+    }
+
+    fn with_ring(
+        mapping: Arc<Mapping>,
+        options: QueueOptions,
+        ring: impl FnOnce(u32) -> underseal_device::Result<Ring>,
+    ) -> Result<Self> {
         let lower = |e| {
             let names: Vec<_> = mapping.devices().iter().map(|device| device.name()).collect();
             Error::lower(&names.join(", "), e)
         };
         let count = options.depth * SLOTS_EACH + SHARED_PARTS;
         // Completions of the lower device, and a few descriptors of the export's.
-        let mut ring = Ring::with_completions(options.depth + 8, count + 8).map_err(lower)?;
+        let mut ring = ring(count + 8).map_err(lower)?;
         let channels = mapping.devices().iter().map(|device| device.channel(count));
         let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
         // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
@@ -352,6 +372,23 @@ impl Queue {
     ) -> std::io::Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.ring.command(fd, operation, payload, number) }
+    }
+
+    /// As [`command`](Queue::command), for a driver whose commands have 80 bytes.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the queue was not opened [for such commands](Queue::with_long_commands).
+    ///
+    /// # Safety
+    /// As [`Ring::command`].
+    pub unsafe fn long_command(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        command: &LongCommand<'_>,
+        number: u32,
+    ) -> std::io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.ring.long_command(fd, command, number) }
     }
 
     /// A watched descriptor that has become ready, or a command that was answered.

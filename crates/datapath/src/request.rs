@@ -10,6 +10,8 @@ use crate::{Result, SharedBytes};
 pub enum Request {
     /// Read `len` bytes; the completion brings them.
     Read { offset: u64, len: usize },
+    /// Fill the buffer, which the completion brings back, with [whole sectors](crate::Mapping::sector).
+    ReadInto { offset: u64, data: Buffer },
     /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it completes.
     Write { offset: u64, data: Buffer, durable: bool },
     /// Read as many bytes as `into` has, to there.
@@ -33,9 +35,9 @@ impl Request {
         match self {
             Self::Read { offset, len } => Some((*offset, *len as u64)),
             Self::ReadShared { offset, into } => Some((*offset, into.len() as u64)),
-            Self::Write { offset, data, .. } | Self::WriteShared { offset, data, .. } => {
-                Some((*offset, data.len() as u64))
-            }
+            Self::ReadInto { offset, data }
+            | Self::Write { offset, data, .. }
+            | Self::WriteShared { offset, data, .. } => Some((*offset, data.len() as u64)),
             Self::Flush => None,
             Self::Discard { offset, len, .. }
             | Self::WriteZeroes { offset, len, .. }
@@ -56,9 +58,11 @@ impl Request {
     /// It moves bytes of the client's.
     pub(crate) fn moves(&self) -> bool {
         match self {
-            Self::Read { .. } | Self::ReadShared { .. } | Self::Write { .. } | Self::WriteShared { .. } => {
-                true
-            }
+            Self::Read { .. }
+            | Self::ReadInto { .. }
+            | Self::ReadShared { .. }
+            | Self::Write { .. }
+            | Self::WriteShared { .. } => true,
             Self::Flush | Self::Discard { .. } | Self::WriteZeroes { .. } | Self::Prefetch { .. } => false,
         }
     }
@@ -66,7 +70,9 @@ impl Request {
     /// The memory that it came with.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::Write { data, .. } | Self::WriteShared { data, .. } => Some(data),
+            Self::ReadInto { data, .. } | Self::Write { data, .. } | Self::WriteShared { data, .. } => {
+                Some(data)
+            }
             _ => None,
         }
     }

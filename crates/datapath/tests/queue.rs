@@ -13,7 +13,7 @@ use server::{Behaviour, Server};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{
-    Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, StripeDevice, Zones,
+    Arena, Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, StripeDevice, Zones,
 };
 use underseal_device_lab::{Fault, FaultDevice, ModelDevice, Profile, RecorderDevice, Rule, ZonedDevice};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
@@ -384,6 +384,35 @@ fn fast_zeroes_are_refused_under_a_cipher_and_punched_without_one() {
     assert_eq!(read(&mut plain, 0, 65536), vec![0; 65536]);
     let status = mapping.status(0, SIZE).unwrap();
     assert!(status.zero && status.hole, "{status:?}");
+}
+
+#[test]
+fn a_read_fills_memory_of_the_exports_own_and_gives_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut arena = Arena::new(64 << 10).unwrap();
+    for (name, device) in devices(folder.path()) {
+        let mut queue = queue(two_segments(), device);
+        let data = bytes(32 << 10, 77);
+        // Across both segments, and so in two pieces.
+        let at = SIZE / 2 - (16 << 10);
+        write(&mut queue, at, &data, false).result.unwrap();
+        let mut own = arena.alloc(64 << 10).unwrap();
+        own.fill(9);
+        let rest = own.split_off(32 << 10);
+        let completion = run(&mut queue, Request::ReadInto { offset: at, data: own });
+        completion.result.unwrap();
+        let mut own = completion.buffer.unwrap();
+        assert!(own[..] == data[..], "{name}");
+        own.join(rest);
+        assert!(own.len() == 64 << 10 && own[32 << 10..].iter().all(|b| *b == 9), "{name}");
+        // A request that is refused brings its memory back, too.
+        let rest = own.split_off(512);
+        let refused = run(&mut queue, Request::ReadInto { offset: 0, data: own });
+        assert_eq!(refused.result.unwrap_err().kind(), ErrorKind::Misaligned, "{name}");
+        let mut own = refused.buffer.unwrap();
+        own.join(rest);
+        arena.free(own);
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub use ram::RamDevice;
 pub use rbd::RbdDevice;
 pub use replies::{ReplyReceiver, ReplySender};
 pub use request::IoKind;
-pub use ring::{LowerToken, Ring, RingCompletion, RingToken, restrictions};
+pub use ring::{LongCommand, LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
 pub use stripe::StripeDevice;
 pub use window::WindowDevice;

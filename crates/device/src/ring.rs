@@ -1,163 +1,21 @@
 //! One io_uring a queue: the one place where its thread waits.
 
+mod kernel;
 pub mod restrictions;
+mod token;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::kernel::KernelRing;
+use self::token::Marks;
+pub use self::token::{LowerToken, RingToken};
 use crate::{Error, ErrorKind, Result, monotonic};
-
-/// Tells whose completion it is.
-///
-/// A device that stands on others may have several operations in flight for one request. Its lower channels see slots
-/// of their own, `slot << bits | part`, inside [`Ring::nested`]; the token then tells each of them its own number. What a
-/// channel waits for by itself belongs to no request: its token leads to the channel, as a number at each fork of the way down.
-///
-/// ```text
-///   63 62     54          37     32                 0
-///   1  0      the number of an event
-///   0  0      depth       bits   slot of the lowest channel = slot of the queue << bits | parts on the way down
-///   0  1      depth  |  forks of the way (28 bits)  |  the queue's channel (20)  |  what it waits for (6)
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingToken(u64);
-
-impl RingToken {
-    const EVENT: u64 = 1 << 63;
-    const CHANNEL: u64 = 1 << 62;
-    const DEPTH: u32 = 54;
-    const BITS: u32 = 32;
-    /// Of a channel's token: where the way down begins, the queue's channel, and what that waits for.
-    const FORKS: u32 = 26;
-    const OWNER: u32 = 6;
-    const WHAT: u64 = 0x3f;
-
-    /// A request to the lower device, by its slot.
-    pub fn lower(slot: u32) -> Self {
-        Self(u64::from(slot))
-    }
-
-    /// Something that a channel waits for by itself, by the channel's own number for it (0 to 63).
-    pub fn channel(what: u8) -> Self {
-        Self(Self::CHANNEL | u64::from(what) & Self::WHAT)
-    }
-
-    /// An event on a descriptor that the ring watches, by the watcher's own number.
-    pub fn event(number: u32) -> Self {
-        Self(u64::from(number) | Self::EVENT)
-    }
-
-    /// The event's number, if it is one.
-    pub fn as_event(self) -> Option<u32> {
-        (self.0 & Self::EVENT != 0).then_some(self.low())
-    }
-
-    /// The slot, if it is a request to the lower device.
-    pub fn as_lower(self) -> Option<u32> {
-        let is_lower = self.0 & (Self::EVENT | Self::CHANNEL) == 0;
-        is_lower.then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
-    }
-
-    /// Which of the queue's channels is woken by it, as [`Ring::channel`] was told, if it is something that one waits for by itself.
-    pub fn as_channel(self) -> Option<usize> {
-        let channel = self.0 >> Self::OWNER & 0xf_ffff;
-        (self.0 & Self::CHANNEL != 0).then_some(usize::try_from(channel).unwrap_or(usize::MAX))
-    }
-
-    /// What a channel has waited for.
-    pub fn what(self) -> u8 {
-        (self.0 & Self::WHAT) as u8
-    }
-
-    /// The token as a lower channel knows it that was started in [`Ring::nested`] with as many `bits`; `None` when the
-    /// operation is the channel's own.
-    pub fn below(self, bits: u32) -> Option<Self> {
-        (self.depth() != 0).then(|| Self(self.0 - Self::nesting(bits)))
-    }
-
-    /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is the channel itself.
-    pub fn fork(self, of: usize) -> Option<(usize, Self)> {
-        let bits = LowerToken::fork_bits(of);
-        let forks = (self.0 & ((1 << Self::DEPTH) - 1)) >> Self::FORKS & ((1 << 28) - 1);
-        let low = self.0 & ((1 << Self::FORKS) - 1);
-        let head = (self.0 >> Self::DEPTH).checked_sub(1).filter(|_| self.depth() != 0)?;
-        let number = usize::try_from(forks & ((1 << bits) - 1)).ok()?;
-        Some((number, Self(head << Self::DEPTH | forks >> bits << Self::FORKS | low)))
-    }
-
-    fn depth(self) -> u64 {
-        self.0 >> Self::DEPTH & 0xff
-    }
-
-    fn nesting(bits: u32) -> u64 {
-        1 << Self::DEPTH | u64::from(bits) << Self::BITS
-    }
-
-    pub(crate) fn bits(self) -> u64 {
-        self.0
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the number")]
-    fn low(self) -> u32 {
-        self.0 as u32
-    }
-}
-
-/// One of a channel's lower channels, as a token finds it again.
-#[derive(Debug, Clone, Copy)]
-pub struct LowerToken {
-    bits: u32,
-    number: usize,
-    of: usize,
-}
-
-impl LowerToken {
-    /// The only one, whose slots are those of the channel above.
-    pub const ONLY: Self = Self { bits: 0, number: 0, of: 1 };
-
-    /// The `number`th of so many, whose slots are `slot << bits | part`. The numbers on the way down to a channel that waits for
-    /// something by itself have 28 bits together.
-    pub fn new(bits: u32, number: usize, of: usize) -> Self {
-        Self { bits, number, of }
-    }
-
-    fn fork_bits(of: usize) -> u32 {
-        usize::BITS - of.saturating_sub(1).leading_zeros()
-    }
-}
-
-/// What the tokens of the channel that is running are marked with.
-#[derive(Debug, Clone, Copy, Default)]
-struct Marks {
-    /// A request's.
-    slots: u64,
-    /// The channel's own, and how many bits of forks are in it.
-    own: u64,
-    forks: u32,
-}
-
-impl Marks {
-    fn below(self, below: LowerToken) -> Self {
-        let forks = self.forks + LowerToken::fork_bits(below.of);
-        debug_assert!(RingToken::FORKS + forks <= RingToken::DEPTH, "the way down is too long for a token");
-        let fork = (below.number as u64) << (RingToken::FORKS + self.forks);
-        Self {
-            slots: self.slots + RingToken::nesting(below.bits),
-            own: self.own + (1 << RingToken::DEPTH) + fork,
-            forks,
-        }
-    }
-
-    fn mark(self, token: RingToken) -> RingToken {
-        let mark = if token.0 & RingToken::CHANNEL == 0 { self.slots } else { self.own };
-        RingToken(token.0 | mark)
-    }
-}
 
 /// Something that the ring was waiting for.
 #[derive(Debug, Clone, Copy)]
@@ -174,9 +32,20 @@ impl From<cqueue::Entry> for RingCompletion {
     }
 }
 
+/// A command for a driver whose commands have 80 bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LongCommand<'a> {
+    /// The driver's number for it.
+    pub operation: u32,
+    /// The driver's structure.
+    pub payload: [u8; 80],
+    /// Memory of the caller's, whose addresses the driver is told.
+    pub buffers: &'a [IoSlice<'a>],
+}
+
 /// A queue's io_uring.
 pub struct Ring {
-    ring: IoUring,
+    ring: KernelRing,
     marks: Marks,
     /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -220,7 +89,19 @@ impl Ring {
         Self::made(restrictions::build((entries, 0), false, |_| Ok(())))
     }
 
+    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use before the sandbox.
+    ///
+    /// # Errors
+    /// As there; `Ring` also when the kernel, before 6.0, has no such rings.
+    pub fn with_long_commands(entries: u32, completions: u32) -> Result<Self> {
+        Self::of(restrictions::build_long(entries, completions).map(KernelRing::Long))
+    }
+
     fn made(ring: io::Result<IoUring>) -> Result<Self> {
+        Self::of(ring.map(KernelRing::Short))
+    }
+
+    fn of(ring: io::Result<KernelRing>) -> Result<Self> {
         let ring = ring.map_err(|e| {
             Error::new(
                 ErrorKind::Ring,
@@ -241,7 +122,7 @@ impl Ring {
     /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token that tells the number
     /// ([`RingToken::as_channel`]). Who has one channel only need not say so.
     pub fn channel<T>(&mut self, number: usize, run: impl FnOnce(&mut Self) -> T) -> T {
-        self.marked(Marks { own: (number as u64) << RingToken::OWNER, ..Marks::default() }, run)
+        self.marked(Marks::of_channel(number), run)
     }
 
     fn marked<T>(&mut self, marks: Marks, run: impl FnOnce(&mut Self) -> T) -> T {
@@ -305,6 +186,39 @@ impl Ring {
         unsafe { self.push(&command) }
     }
 
+    /// As [`command`](Ring::command), for a driver whose commands have 80 bytes.
+    ///
+    /// # Errors
+    /// When the ring cannot take an operation, or was not made [for such commands](Ring::with_long_commands).
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn long_command(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        command: &LongCommand<'_>,
+        number: u32,
+    ) -> io::Result<()> {
+        let LongCommand { operation, payload, buffers } = *command;
+        let built = opcode::UringCmd80::new(types::Fd(fd.as_raw_fd()), operation).cmd(payload);
+        let built = built.addr(Some(buffers.as_ptr().addr() as u64)).build();
+        let mut entry = built.user_data(RingToken::event(number).0);
+        // `len` of `struct io_uring_sqe`, which the library does not set for commands.
+        const LEN: usize = 24;
+        // SAFETY: an entry is the kernel's structure of 128 bytes, and nothing else.
+        unsafe { (&raw mut entry).cast::<u8>().add(LEN).cast::<u32>().write(buffers.len() as u32) };
+        // SAFETY: the caller's promise.
+        if !unsafe { self.ring.push_long(&entry) } {
+            self.submit()?;
+            // SAFETY: as above.
+            if !unsafe { self.ring.push_long(&entry) } {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+        }
+        // The list of buffers is the caller's, and is read when the command is submitted.
+        if buffers.is_empty() { Ok(()) } else { self.submit() }
+    }
+
     /// Gives a completion with result 0 at once.
     pub fn post(&mut self, token: RingToken) {
         self.taken.push_back(RingCompletion { token: self.marks.mark(token), result: 0 });
@@ -337,12 +251,13 @@ impl Ring {
             &nested
         };
         // SAFETY: the caller's promise.
-        if unsafe { self.ring.submission().push(entry) }.is_ok() {
+        if unsafe { self.ring.push(entry) } {
             return Ok(());
         }
         self.submit()?;
         // SAFETY: as above.
-        unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+        let pushed = unsafe { self.ring.push(entry) };
+        if pushed { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
     }
 
     /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not wait here.
@@ -359,7 +274,7 @@ impl Ring {
     /// # Errors
     /// When the kernel refuses.
     pub fn submit(&mut self) -> io::Result<()> {
-        if self.ring.submission().is_empty() {
+        if self.ring.has_submitted_all() {
             return Ok(());
         }
         self.enter(0, None)

@@ -8,6 +8,7 @@
 //!     |- inbox.rs       the memory that requests arrive in
 //!     |- dispatch.rs    which request is which call
 //!     |- slow.rs        requests that may take long, on threads of their own
+//!     |- rings.rs       a thread whose requests come through io_uring
 //!     v
 //!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
@@ -45,6 +46,7 @@ mod long_names;
 mod mount;
 mod nodes;
 mod pages;
+mod rings;
 pub mod script;
 mod sizes;
 mod slow;

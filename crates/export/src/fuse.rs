@@ -27,12 +27,14 @@ mod mount;
 mod protocol;
 pub mod script;
 mod server;
+mod transport;
 mod turns;
 mod worker;
 
 pub use hold::{CarriedMount, FuseHolder, MountPlace};
 pub use mount::MountPoint;
 pub use server::{FuseConfig, FuseServer, FuseStopper};
+pub use transport::FuseTransport;
 
 /// The longest read or write: the most pages that the kernel puts into one request.
 const INBOX: u32 = 1 << 20;

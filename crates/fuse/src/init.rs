@@ -27,6 +27,7 @@ pub mod capability {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 use capability::{ASYNC_READ, BIG_WRITES, INIT_EXT, MAX_PAGES};
 
@@ -56,15 +57,15 @@ const ROOM: usize = 16 << 10;
 const PAGE: u32 = 4096;
 
 impl Init {
-    /// Answers the first request.
-    pub(crate) fn shake_hands(&self, channel: &FuseChannel) -> io::Result<()> {
+    /// Answers the first request. Returns what was agreed on.
+    pub(crate) fn shake_hands(&self, channel: &FuseChannel) -> io::Result<u64> {
         let mut request = vec![0; ROOM];
         let ReceivedRequest::Request(len) = channel.receive(&mut [IoSliceMut::new(&mut request)])? else {
             return Err(io::Error::other("the mount was gone before it began"));
         };
         let (header, mut args) = InHeader::read(&request[..len])?;
         match self.answer(&header, &mut args) {
-            Ok(reply) => channel.reply(header.unique, Ok(&reply)),
+            Ok((reply, agreed)) => channel.reply(header.unique, Ok(&reply)).map(|()| agreed),
             Err(e) => {
                 // The reason is what counts.
                 let _ = channel.reply(header.unique, Err(Errno::PROTO));
@@ -73,7 +74,7 @@ impl Init {
         }
     }
 
-    fn answer(&self, header: &InHeader, args: &mut RequestArgs<'_>) -> io::Result<Vec<u8>> {
+    fn answer(&self, header: &InHeader, args: &mut RequestArgs<'_>) -> io::Result<(Vec<u8>, u64)> {
         if header.opcode != op::INIT {
             return Err(io::Error::other("the kernel does not begin with a handshake"));
         }
@@ -93,7 +94,7 @@ impl Init {
         body.u16(self.max_background).u16(congested).u32(self.max_write);
         // Times are exact to a nanosecond.
         body.u32(1).u16(u16::try_from(pages).unwrap_or(u16::MAX)).u16(0).u32(halves(flags)[1]).zeros(28);
-        Ok(reply)
+        Ok((reply, flags))
     }
 }
 
@@ -119,7 +120,7 @@ mod tests {
         let mut request: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
         request.resize(104, 0);
         let (header, mut args) = InHeader::read(&request).unwrap();
-        INIT.answer(&header, &mut args)
+        INIT.answer(&header, &mut args).map(|(reply, _)| reply)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   Session        a mount, its handshake done          mount.rs  mount(2) or fusermount3
 //!     |            unmount, Mounted::at                 init.rs   what is asked for when it begins
 //!   Channel        one thread's descriptor: a request in, its reply out
+//!     |  ring.rs      the same through the thread's io_uring
 //!     |
 //!   wire           requests and replies as bytes
 //! ```
@@ -21,6 +22,7 @@ mod channel;
 mod init;
 mod mount;
 mod point;
+mod ring;
 pub mod script;
 mod session;
 mod table;
@@ -31,6 +33,7 @@ pub use channel::{FuseChannel, ReceivedRequest};
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};
+pub use ring::{EntryEvent, RequestParts, RingEntries, RingShare, decline, not_offered, queues};
 pub use session::FuseSession;
 pub use table::MountEntry;
 pub use unmount::{is_in_use, unmount};

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use underseal_sandbox::Helper;
 
 use crate::channel::FuseChannel;
-use crate::init::Init;
+use crate::init::{Init, capability};
 use crate::mount::{MountFailure, MountSettings, mount};
 use crate::point::{Point, Unmounter};
 
@@ -20,6 +20,8 @@ pub struct FuseSession {
     first: FuseChannel,
     /// Nothing when somebody else sees to the end.
     at: Option<Unmounter>,
+    /// What the handshake agreed on.
+    agreed: u64,
 }
 
 impl FuseSession {
@@ -34,14 +36,20 @@ impl FuseSession {
         if let Some(helper) = Helper::get() {
             helper.mounted(&identity)?;
         }
-        let session = Self { first: FuseChannel::over(device), at: Some(Unmounter::of(point)) };
-        init.shake_hands(&session.first)?;
+        let mut session =
+            Self { first: FuseChannel::over(device), at: Some(Unmounter::of(point)), agreed: 0 };
+        session.agreed = init.shake_hands(&session.first)?;
         Ok(session)
     }
 
     /// A mount that another process has made, by its descriptor. That process sees to its end until this one says that it does.
     pub fn over(device: OwnedFd) -> Self {
-        Self { first: FuseChannel::over(device), at: None }
+        Self { first: FuseChannel::over(device), at: None, agreed: 0 }
+    }
+
+    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its [queues](crate::queues), and sends requests there then.
+    pub fn is_over_io_uring(&self) -> bool {
+        self.agreed & capability::OVER_IO_URING != 0
     }
 
     /// A descriptor for one more thread. `waits`: it sleeps until there is a request.

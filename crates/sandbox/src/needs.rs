@@ -43,6 +43,8 @@ pub enum Rings {
     /// None: the system calls for rings fail.
     #[default]
     None,
+    /// None, and those that are there are used.
+    There,
     /// Those that the [helper](crate::Helper) makes, with restrictions.
     OfHelper,
     /// Any: the kernel, before 5.10, restricts none.

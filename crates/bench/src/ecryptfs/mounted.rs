@@ -19,6 +19,7 @@ use crate::place::this_program;
 use crate::rounds::{BenchWorkload, InterleavedRounds, interleaved};
 
 const OURS: &str = "underseal, aes-128, names";
+const DEVICE: &str = "underseal, /dev/fuse";
 const BARE: &str = "underseal, no cipher";
 const GOCRYPTFS: &str = "gocryptfs";
 
@@ -126,12 +127,16 @@ impl Place {
 
     fn start(&self, options: &MountBenchOptions) -> Result<(Vec<MountedFolder>, Vec<String>), BenchError> {
         let threads = options.threads.to_string();
-        let mut ours = Command::new(&options.turns.underseal);
-        let (lower, plain) = (self.folder("ours.lower")?, self.folder("ours")?);
-        ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
-        ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
-            .arg(self.0.join("passphrase"));
-        let mut mounts = vec![MountedFolder::start(OURS, ours, plain)?];
+        let ours = |name, folder: &str, more: &[&str]| {
+            let mut ours = Command::new(&options.turns.underseal);
+            let (lower, plain) = (self.folder(&format!("{folder}.lower"))?, self.folder(folder)?);
+            ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
+            ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
+                .arg(self.0.join("passphrase"))
+                .args(more);
+            MountedFolder::start(name, ours, plain)
+        };
+        let mut mounts = vec![ours(OURS, "ours", &[])?, ours(DEVICE, "device", &["--no-io-uring"])?];
 
         let mut bare = this_program()?;
         let (lower, plain) = (self.folder("bare.lower")?, self.folder("bare")?);

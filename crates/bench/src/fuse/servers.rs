@@ -22,8 +22,11 @@ pub(super) const OURS: &str = "underseal, 4 KiB sectors";
 pub(super) const MEMORY: &str = "fuser, memory, no cipher";
 pub(super) const NBDFUSE: &str = "nbdfuse, qemu-nbd luks";
 pub(super) const DAEMON: &str = "qemu-storage-daemon luks";
+/// Ours without io_uring.
+pub(super) const OURS_DEVICE: &str = "underseal, /dev/fuse";
 const OURS_NULL: &str = "underseal, cipher_null";
 const OURS_MEMORY: &str = "underseal, memory, no cipher";
+const OURS_MEMORY_DEVICE: &str = "underseal, memory, /dev/fuse";
 
 /// A mounted file until this is dropped.
 pub(super) struct MountedPeer {
@@ -62,9 +65,10 @@ pub(super) fn start(options: &FuseOptions) -> Result<(Vec<MountedPeer>, Vec<Stri
         options,
         place: BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?,
     };
-    let mut servers = vec![place.ours()?, place.null()?];
-    servers.push(place.memory(OURS_MEMORY, "serve-fuse-null")?);
-    servers.push(place.memory(MEMORY, "serve-fuse-memory")?);
+    let mut servers = vec![place.ours()?, place.device()?, place.null()?];
+    servers.push(place.memory(OURS_MEMORY, "serve-fuse-null", &[])?);
+    servers.push(place.memory(OURS_MEMORY_DEVICE, "serve-fuse-null", &["--no-io-uring"])?);
+    servers.push(place.memory(MEMORY, "serve-fuse-memory", &[])?);
     let mut left_out = Vec::new();
     for (name, peer) in [(NBDFUSE, place.nbdfuse()), (DAEMON, place.daemon())] {
         match peer {
@@ -92,16 +96,23 @@ impl Mounts<'_> {
         self.serve(OURS, vec![open], file.clone(), file, vec![image])
     }
 
+    fn device(&self) -> Result<MountedPeer, BenchError> {
+        let (image, file) = (self.place.luks2("device", "4096")?, self.file("device")?);
+        let mut open = self.mounted(self.place.open(&image), &file);
+        open.arg("--fuse-no-io-uring");
+        self.serve(OURS_DEVICE, vec![open], file.clone(), file, vec![image])
+    }
+
     fn null(&self) -> Result<MountedPeer, BenchError> {
         let (image, file) = (self.place.image("null.img")?, self.file("null")?);
         let open = self.mounted(self.place.open_null(&image), &file);
         self.serve(OURS_NULL, vec![open], file.clone(), file, vec![image])
     }
 
-    fn memory(&self, name: &'static str, verb: &str) -> Result<MountedPeer, BenchError> {
-        let file = self.file(verb)?;
+    fn memory(&self, name: &'static str, verb: &str, options: &[&str]) -> Result<MountedPeer, BenchError> {
+        let file = self.file(&[&[verb], options].concat().join(""))?;
         let mut serve = this_program()?;
-        serve.args([verb, "--size", &self.options.size.to_string(), "--fuse"]).arg(&file);
+        serve.args([verb, "--size", &self.options.size.to_string()]).args(options).arg("--fuse").arg(&file);
         serve.args(["--threads", &self.options.threads.to_string()]);
         self.serve(name, vec![serve], file.clone(), file, Vec::new())
     }
@@ -185,13 +196,13 @@ fn wait_until(server: &mut MountedPeer, ready: impl Fn(&MountedPeer) -> bool) ->
 ///
 /// # Errors
 /// When it cannot be mounted.
-pub fn serve_null_memory(size: u64, path: &Path, threads: u16) -> Result<(), BenchError> {
+pub fn serve_null_memory(size: u64, path: &Path, threads: u16, io_uring: bool) -> Result<(), BenchError> {
     let failed = |e: Box<dyn std::error::Error + Send + Sync>| BenchError::because("cannot serve memory", e);
     let work = || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let cipher = build(&"cipher_null-ecb".parse()?, &Key::new(&[])?, SectorSize::S4096)?;
         let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)])?;
         let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(size)))?.with_bytes());
-        let config = FuseConfig { threads, ..FuseConfig::default() };
+        let config = FuseConfig { threads, io_uring, ..FuseConfig::default() };
         Ok(FuseServer::mount(mapping, &MountPoint::new(path)?, &config)?.run()?)
     };
     work().map_err(failed)

@@ -21,6 +21,10 @@ impl Queue {
             let context = "zeros under a cipher must be encrypted: not faster than a write";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
+        if matches!(request, Request::ReadInto { .. }) && self.widen(offset..offset + len).1 > 0 {
+            let context = format!("bytes {offset} + {len}: not whole sectors");
+            return Err(Error::new(ErrorKind::Misaligned, context));
+        }
         if request.moves() { self.check_length(len) } else { Ok(()) }
     }
 
@@ -134,6 +138,9 @@ impl Queue {
                 }
                 let view = (whole != len).then_some((head, len));
                 (SlotOperation::Read { view }, false, Some(buffer), RequestClass::Read)
+            }
+            Request::ReadInto { data, .. } => {
+                (SlotOperation::Read { view: None }, false, Some(data), RequestClass::Read)
             }
             Request::Write { data, durable, .. } => {
                 (SlotOperation::Write { durable }, false, Some(data), RequestClass::Write)

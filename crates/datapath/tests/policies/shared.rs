@@ -158,7 +158,7 @@ fn zeros_of_a_segment_reach_shared_bytes() {
 fn nothing_is_written_of_memory_that_is_gone() {
     for text in POLICIES {
         for (offset, len, spans) in CASES {
-                let mapping =
+            let mapping =
                 Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap();
             let mapping = Arc::new(mapping.with_block(512).unwrap());
             mapping.set_policy(policy(text)).unwrap();

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use io_uring::register::Restriction;
+use io_uring::squeue::EntryMarker;
 use io_uring::{Builder, IoUring, Parameters, cqueue, opcode, squeue};
 use underseal_sandbox::{RingMade, RingRequest, ring, will_give_commands};
 
@@ -69,22 +70,45 @@ pub(crate) fn build(
     prepare: impl Fn(&IoUring) -> io::Result<()>,
 ) -> io::Result<IoUring> {
     let commands = COMMANDS.load(Ordering::Relaxed);
+    let request = sized(entries, completions, single_issuer, commands);
+    let (made, restricted) = ring(request, || by_itself(request), |made| Ok((over(made)?, true)))?;
+    prepare(&made)?;
+    enabled(made, restricted)
+}
+
+/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It is for use before the sandbox:
+/// afterwards it fails.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_long(entries: u32, completions: u32) -> io::Result<IoUring<squeue::Entry128>> {
+    let request = sized(entries, completions, true, true);
+    let none = |_| Err(io::ErrorKind::PermissionDenied.into());
+    let (made, restricted) = ring(request, || by_itself(request), none)?;
+    enabled(made, restricted)
+}
+
+/// What the kernel can make: a power of two, and at least twice as many completions.
+fn sized(entries: u32, completions: u32, single_issuer: bool, commands: bool) -> RingRequest {
     let entries = entries.next_power_of_two();
     let completions = completions.max(entries.saturating_mul(2));
-    let request = RingRequest { entries, completions, single_issuer, commands };
-    let itself = || {
-        if WANTED.load(Ordering::Relaxed) {
-            match disabled(request) {
-                Ok(made) => return Ok((made, true)),
-                // A kernel that does not know this flag, or another one.
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(e) => return Err(e),
-            }
+    RingRequest { entries, completions, single_issuer, commands }
+}
+
+/// A ring of this process's own making, and whether it is restricted, and so not enabled yet.
+fn by_itself<S: EntryMarker>(request: RingRequest) -> io::Result<(IoUring<S>, bool)> {
+    if WANTED.load(Ordering::Relaxed) {
+        match disabled(request) {
+            Ok(made) => return Ok((made, true)),
+            // A kernel that does not know this flag, or another one.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
         }
-        Ok((builder(request).build(entries)?, false))
-    };
-    let (made, restricted) = ring(request, itself, |made| Ok((over(made)?, true)))?;
-    prepare(&made)?;
+    }
+    Ok((builder(request).build(request.entries)?, false))
+}
+
+fn enabled<S: EntryMarker>(made: IoUring<S>, restricted: bool) -> io::Result<IoUring<S>> {
     if restricted {
         // Enabling it makes this thread its one submitter.
         made.submitter().register_enable_rings()?;
@@ -116,14 +140,14 @@ pub fn commands_only(entries: u32) -> io::Result<IoUring<squeue::Entry128, cqueu
 /// # Errors
 /// When the kernel makes none of this kind.
 pub fn for_server(request: RingRequest) -> io::Result<RingMade> {
-    let ring = disabled(request)?;
+    let ring: IoUring = disabled(request)?;
     // SAFETY: the ring has it open for as long as it is borrowed.
     let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) }.try_clone_to_owned()?;
     Ok(RingMade { fd, parameters: bytes(ring.params()) })
 }
 
-fn builder(request: RingRequest) -> Builder {
-    let mut builder = IoUring::builder();
+fn builder<S: EntryMarker>(request: RingRequest) -> Builder<S> {
+    let mut builder = IoUring::<S>::builder();
     builder.setup_clamp().setup_cqsize(request.completions);
     if request.single_issuer {
         // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
@@ -133,7 +157,7 @@ fn builder(request: RingRequest) -> Builder {
 }
 
 /// A ring with its restrictions that is not enabled yet.
-fn disabled(request: RingRequest) -> io::Result<IoUring> {
+fn disabled<S: EntryMarker>(request: RingRequest) -> io::Result<IoUring<S>> {
     let ring = builder(request).setup_r_disabled().build(request.entries)?;
     let commands = request.commands.then_some(opcode::UringCmd16::CODE);
     let mut allowed: Vec<_> = OF_QUEUES.into_iter().chain(commands).map(Restriction::sqe_op).collect();
@@ -201,5 +225,23 @@ mod tests {
         let registered = unsafe { ring.submitter().register_buffers(&buffers) };
         assert_eq!(registered.unwrap_err().raw_os_error(), Some(libc::EACCES));
         assert_eq!(in_force(), Some(true));
+    }
+
+    #[test]
+    fn a_ring_for_long_commands_does_what_queues_do_and_gives_commands() {
+        let mut ring = build_long(4).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let fd = types::Fd(file.as_raw_fd());
+        let mut result_of = |entry: &squeue::Entry128| {
+            // SAFETY: the operations refer to no memory.
+            unsafe { ring.submission().push(entry).unwrap() };
+            ring.submit_and_wait(1).unwrap();
+            ring.completion().next().unwrap().result()
+        };
+        assert_eq!(result_of(&opcode::Fsync::new(fd).build().into()), 0);
+        // A file has no commands.
+        assert_eq!(result_of(&opcode::UringCmd80::new(fd, 0).build()), -libc::EOPNOTSUPP);
+        let refused = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        assert_eq!(result_of(&refused.into()), -libc::EACCES);
     }
 }

@@ -7,20 +7,42 @@ use std::thread;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use underseal_device::Buffer;
 use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
-use underseal_fuse::{FuseChannel, ReceivedRequest};
+use underseal_fuse::{FuseChannel, ReceivedRequest, RingEntries};
 
 use super::attributes::AttributeChange;
 use super::entries::{FileCreation, LookupEntry};
 use super::inbox::RequestBuffer;
 use super::pages::PageMemory;
+use super::rings::Returned;
 use super::slow::{Slow, SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller, identity};
+
+/// How a reply goes back.
+#[derive(Clone)]
+pub(super) enum ReplyPath {
+    Channel(Arc<FuseChannel>),
+    /// To the thread that has the request in an entry of its ring.
+    Ring(Arc<Returned>, u32),
+}
+
+impl ReplyPath {
+    fn reply(&self, unique: u64, answer: Answer<&[u8]>) -> io::Result<()> {
+        match self {
+            Self::Channel(channel) => channel.reply(unique, answer),
+            Self::Ring(returned, number) => {
+                returned.send(*number, answer.map(<[u8]>::to_vec));
+                Ok(())
+            }
+        }
+    }
+}
 
 /// One thread.
 pub(super) struct FsWorker {
     fs: Arc<Fs>,
-    channel: Arc<FuseChannel>,
+    back: ReplyPath,
     /// Where slow requests go; `None` for a thread that does all that it takes.
     slow: Option<Slow>,
     inbox: RequestBuffer,
@@ -28,13 +50,15 @@ pub(super) struct FsWorker {
     scratch: PageMemory,
     /// Where all other replies are put together.
     out: Vec<u8>,
+    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a write.
+    lent: Option<Buffer>,
 }
 
 /// What goes back.
 enum Reply {
     /// What `out` has.
     Out,
-    /// A part of `scratch`.
+    /// A part of `scratch`, or of the request's own memory.
     Data(Range<usize>),
     /// Nobody waits.
     Nothing,
@@ -43,9 +67,10 @@ enum Reply {
 }
 
 impl FsWorker {
-    pub(super) fn new(fs: Arc<Fs>, channel: Arc<FuseChannel>, slow: Option<Slow>) -> Self {
+    pub(super) fn new(fs: Arc<Fs>, back: ReplyPath, slow: Option<Slow>) -> Self {
         let scratch = PageMemory::new(LARGEST as usize + 2 * crate::EXTENT);
-        Self { fs, channel, slow, inbox: RequestBuffer::new(LARGEST as usize), scratch, out: Vec::new() }
+        let inbox = RequestBuffer::new(LARGEST as usize);
+        Self { fs, back, slow, inbox, scratch, out: Vec::new(), lent: None }
     }
 
     /// Does slow requests until there are no threads left that take any.
@@ -54,8 +79,8 @@ impl FsWorker {
     /// When the kernel takes no replies.
     pub(super) fn run_slow(&mut self, requests: SlowRequests) -> io::Result<()> {
         for request in requests {
-            self.channel = request.channel;
-            self.inbox.put(&request.bytes);
+            self.back = request.back;
+            self.inbox.put(&[&request.bytes]);
             self.serve(request.bytes.len())?;
         }
         Ok(())
@@ -66,8 +91,9 @@ impl FsWorker {
     /// # Errors
     /// When the kernel takes no replies, or gives no requests.
     pub(super) fn run(&mut self) -> io::Result<()> {
+        let ReplyPath::Channel(channel) = self.back.clone() else { return Ok(()) };
         loop {
-            let len = match self.channel.receive(&mut self.inbox.room())? {
+            let len = match channel.receive(&mut self.inbox.room())? {
                 ReceivedRequest::Request(len) => len,
                 ReceivedRequest::Nothing => continue,
                 ReceivedRequest::Ended => return Ok(()),
@@ -77,30 +103,101 @@ impl FsWorker {
     }
 
     fn serve(&mut self, len: usize) -> io::Result<()> {
-        // The kernel does not send what is not whole, and there is nobody to answer.
-        let Ok((header, _)) = InHeader::read(self.inbox.request(len)) else { return Ok(()) };
+        let Some((unique, answer)) = self.handle(len) else { return Ok(()) };
+        let answer = match &answer {
+            Ok(Reply::Nothing) => return Ok(()),
+            Ok(Reply::Out) => Ok(self.out.as_slice()),
+            Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
+            Ok(Reply::Later) => {
+                let bytes = self.inbox.request(len).to_vec();
+                return self.send_slow(SlowRequest { back: self.back.clone(), bytes });
+            }
+            Err(e) => Err(*e),
+        };
+        self.back.reply(unique, answer)
+    }
+
+    /// Does what the request of so many bytes in the inbox asks for; nothing when it makes no sense. The kernel does not send such, and
+    /// there is nobody to answer.
+    fn handle(&mut self, len: usize) -> Option<(u64, Answer<Reply>)> {
+        let (header, _) = InHeader::read(self.inbox.request(len)).ok()?;
         self.out.clear();
         let answer = match header.opcode {
             _ if !self.admits(&header) => Err(Errno::ACCESS),
             op::WRITE => self.write(&header, len),
             _ => self.dispatch(&header, len),
         };
-        let answer = match &answer {
-            Ok(Reply::Nothing) => return Ok(()),
-            Ok(Reply::Out) => Ok(self.out.as_slice()),
-            Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
-            Ok(Reply::Later) => return self.send_slow(len),
-            Err(e) => Err(*e),
-        };
-        self.channel.reply(header.unique, answer)
+        Some((header.unique, answer))
     }
 
-    fn send_slow(&mut self, len: usize) -> io::Result<()> {
-        let bytes = self.inbox.request(len).to_vec();
-        let request = SlowRequest { channel: self.channel.clone(), bytes };
-        let (fs, channel) = (self.fs.clone(), self.channel.clone());
+    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to the caller: how many bytes. Nothing when
+    /// another thread answers later, to `returned`.
+    ///
+    /// # Errors
+    /// When there is no such thread.
+    pub(super) fn serve_entry(
+        &mut self,
+        entries: &mut RingEntries,
+        number: u32,
+        returned: &Arc<Returned>,
+    ) -> io::Result<Option<Answer<usize>>> {
+        let parts = match entries.parts(number) {
+            Ok(parts) => parts,
+            Err(e) => return Ok(Some(Err(e))),
+        };
+        let len = parts.header.len() + parts.arguments.len() + parts.payload.len();
+        if len > self.inbox.len() {
+            return Ok(Some(Err(Errno::IO)));
+        }
+        let opcode = parts.header.get(4..8).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
+        let (is_write, is_read) = (opcode == Some(op::WRITE), opcode == Some(op::READ));
+        // A write's bytes are encrypted where they are.
+        self.inbox.put(&[parts.header, parts.arguments, if is_write { &[] } else { parts.payload }]);
+        let data = parts.payload.len();
+        if is_write || is_read {
+            self.lent = entries.take_whole(number);
+        }
+        let answer = self.handle(len);
+        let mut lent = self.lent.take();
+        let sent = match answer {
+            Some((_, Ok(Reply::Later))) => {
+                let mut bytes = self.inbox.request(len).to_vec();
+                if let (true, Some(lent)) = (is_write, &lent) {
+                    let front = len - data;
+                    bytes[front..].copy_from_slice(&lent[..data]);
+                }
+                let back = ReplyPath::Ring(returned.clone(), number);
+                self.send_slow(SlowRequest { back, bytes })?;
+                None
+            }
+            Some((_, Ok(Reply::Data(range)))) => {
+                if let Some(lent) = &mut lent {
+                    lent.copy_within(range.clone(), 0);
+                }
+                Some(Ok(range.len()))
+            }
+            Some((_, Ok(Reply::Out | Reply::Nothing))) => {
+                let out = &self.out;
+                let payload = match &mut lent {
+                    Some(lent) => Some(&mut lent[..]),
+                    None => entries.payload(number),
+                };
+                let room = payload.and_then(|payload| payload.get_mut(..out.len()));
+                Some(room.ok_or(Errno::IO).map(|room| room.copy_from_slice(out)).map(|()| out.len()))
+            }
+            Some((_, Err(e))) => Some(Err(e)),
+            None => Some(Err(Errno::IO)),
+        };
+        if let Some(whole) = lent {
+            entries.put_back_whole(number, whole);
+        }
+        Ok(sent)
+    }
+
+    fn send_slow(&mut self, request: SlowRequest) -> io::Result<()> {
+        let (fs, back) = (self.fs.clone(), request.back.clone());
         let start = move |requests| {
-            let mut worker = Self::new(fs, channel, None);
+            let mut worker = Self::new(fs, back, None);
             thread::Builder::new().name("ecryptfs-slow".into()).spawn(move || {
                 identity::detach()?;
                 worker.run_slow(requests)
@@ -140,7 +237,11 @@ impl FsWorker {
             return Ok(Reply::Later);
         }
         let is_over = || caller::is_dying(header.pid);
-        let written = file.write(offset, size, self.inbox.data(), &mut self.scratch, &is_over);
+        let data = match &mut self.lent {
+            Some(lent) => &mut lent[..],
+            None => self.inbox.data(),
+        };
+        let written = file.write(offset, size, data, &mut self.scratch, &is_over);
         let written = match written {
             Ok(written) => written,
             Err(e) => return Err(self.fs.tell(&*self.fs.nodes.get(header.node)?, "write", &e)),
@@ -153,7 +254,7 @@ impl FsWorker {
     }
 
     fn dispatch(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
-        let Self { fs, inbox, scratch, out, .. } = self;
+        let Self { fs, inbox, scratch, out, lent, .. } = self;
         let later = self.slow.is_some();
         let (_, mut args) = InHeader::read(inbox.request(len))?;
         let args = &mut args;
@@ -245,7 +346,11 @@ impl FsWorker {
                 if later && file.is_busy() {
                     return Ok(Reply::Later);
                 }
-                let read = file.read(offset, size as usize, scratch);
+                let memory = match lent {
+                    Some(lent) => &mut lent[..],
+                    None => &mut scratch[..],
+                };
+                let read = file.read(offset, size as usize, memory);
                 return match read {
                     Ok(range) => Ok(Reply::Data(range)),
                     Err(e) => Err(fs.tell(&*fs.nodes.get(node)?, "read", &e)),

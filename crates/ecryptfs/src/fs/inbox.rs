@@ -25,9 +25,18 @@ impl RequestBuffer {
         [IoSliceMut::new(&mut self.memory[START..end])]
     }
 
-    /// Puts a request there that arrived elsewhere.
-    pub(super) fn put(&mut self, request: &[u8]) {
-        self.memory[START..START + request.len()].copy_from_slice(request);
+    /// Puts a request there that arrived elsewhere, in parts.
+    pub(super) fn put(&mut self, parts: &[&[u8]]) {
+        let mut at = START;
+        for part in parts {
+            self.memory[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+    }
+
+    /// How long a request may be.
+    pub(super) fn len(&self) -> usize {
+        self.memory.len() - PAGE - START
     }
 
     /// The request of so many bytes.

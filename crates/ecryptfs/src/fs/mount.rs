@@ -4,17 +4,18 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 pub use underseal_fuse::Unmounter;
-use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, capability};
+use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, RingShare, capability};
 use underseal_sandbox::OwnTree;
 
-use super::dispatch::FsWorker;
+use super::dispatch::{FsWorker, ReplyPath};
+use super::rings::{self, RingWorker};
 use super::slow::{self, Later, Slow};
 use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{LockMode, RootLock};
@@ -45,6 +46,8 @@ pub struct MountConfig {
     /// Files are reached through a mount of the folder of this process's own, for a sandbox that
     /// leaves it no other folder ([`Mount::root`]).
     pub own_tree: bool,
+    /// Take requests through io_uring, where the kernel offers that.
+    pub io_uring: bool,
 }
 
 /// Who is let in beside the user who mounts.
@@ -58,7 +61,14 @@ pub enum Allow {
 
 impl Default for MountConfig {
     fn default() -> Self {
-        Self { threads: 2, read_only: false, allow: None, others: Vec::new(), own_tree: false }
+        Self {
+            threads: 2,
+            read_only: false,
+            allow: None,
+            others: Vec::new(),
+            own_tree: false,
+            io_uring: true,
+        }
     }
 }
 
@@ -69,6 +79,7 @@ pub struct Mount {
     root: Option<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     later: Later,
+    is_over_io_uring: bool,
     /// The lower folder is this mount's as long as it is served.
     _claim: RootLock,
 }
@@ -93,7 +104,11 @@ impl Mount {
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
-        let session = FuseSession::mount(&point, &options, &INIT).map_err(|e| {
+        let off = || Err("io_uring is off for this mount".into());
+        let queues = if config.io_uring { underseal_fuse::queues() } else { off() };
+        let wanted = if queues.is_ok() { capability::OVER_IO_URING } else { 0 };
+        let init = Init { wanted: INIT.wanted | wanted, ..INIT };
+        let session = FuseSession::mount(&point, &options, &init).map_err(|e| {
             let context = format!("cannot mount on {}{e}", at.display());
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
@@ -101,7 +116,7 @@ impl Mount {
         let slow = Slow::new();
         let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
         for number in 0..slow::THREADS {
-            let mut worker = FsWorker::new(fs.clone(), first.clone(), None);
+            let mut worker = FsWorker::new(fs.clone(), ReplyPath::Channel(first.clone()), None);
             let requests = slow.requests();
             let thread = thread::Builder::new().name(format!("ecryptfs-slow-{number}")).spawn(move || {
                 identity::detach()?;
@@ -109,12 +124,51 @@ impl Mount {
             });
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
-        for number in 0..config.threads.max(1) {
+        let queues = queues.and_then(|queues| {
+            session.is_over_io_uring().then_some(queues).ok_or_else(underseal_fuse::not_offered)
+        });
+        let (begins, begun) = mpsc::channel();
+        let count = u16::try_from(config.threads.max(1)).unwrap_or(u16::MAX);
+        for number in queues.iter().flat_map(|_| 0..count) {
+            let channel = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
+            let queues = queues.as_ref().copied().unwrap_or(1);
+            let share = RingShare::of(number, count, queues, rings::PAYLOAD);
+            let (fs, slow, begins) = (fs.clone(), slow.clone(), begins.clone());
+            let thread = thread::Builder::new().name(format!("ecryptfs-ring-{number}")).spawn(move || {
+                identity::detach()?;
+                let worker = FsWorker::new(fs, ReplyPath::Channel(channel.clone()), Some(slow));
+                let mut worker = match RingWorker::new(worker, channel, &share) {
+                    Ok(worker) => worker,
+                    Err(e) => {
+                        // Nobody waits for it when another thread could not begin.
+                        let _ = begins.send(Some(e.to_string()));
+                        return Ok(());
+                    }
+                };
+                let _ = begins.send(None);
+                drop(begins);
+                worker.run()
+            });
+            threads.push(thread.map_err(|e| failed("serve", &at, e))?);
+        }
+        drop(begins);
+        // The kernel sends none that way, unless all threads could begin.
+        let transport = queues.and_then(|_| {
+            let told: Vec<Option<String>> = begun.iter().collect();
+            let all = if told.len() == usize::from(count) { None } else { Some("a thread has ended".into()) };
+            told.into_iter().flatten().next().or(all).map_or(Ok(()), Err)
+        });
+        if transport.is_err() && session.is_over_io_uring() {
+            underseal_fuse::decline(&first).map_err(|e| failed("serve", &at, e))?;
+        }
+        // What interrupts and what is forgotten still comes through the descriptor.
+        let others = if transport.is_ok() { 1 } else { count };
+        for number in 0..others {
             let channel = match number {
                 0 => first.clone(),
                 _ => Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?),
             };
-            let mut worker = FsWorker::new(fs.clone(), channel, Some(slow.clone()));
+            let mut worker = FsWorker::new(fs.clone(), ReplyPath::Channel(channel), Some(slow.clone()));
             let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
                 identity::detach()?;
                 worker.run()
@@ -124,8 +178,19 @@ impl Mount {
         // The slow threads end when the others have.
         let later = slow.later();
         drop(slow);
-        log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, unmounter: Unmounter::of(&point), root, threads, later, _claim: claim })
+        let how = match &transport {
+            Ok(()) => "through io_uring".into(),
+            Err(why) => format!("through /dev/fuse: {why}"),
+        };
+        log::info!("{} is mounted on {}; requests come {how}", lower.display(), at.display());
+        let is_over_io_uring = transport.is_ok();
+        let unmounter = Unmounter::of(&point);
+        Ok(Self { session, unmounter, root, threads, later, is_over_io_uring, _claim: claim })
+    }
+
+    /// Whether requests come through io_uring.
+    pub fn is_over_io_uring(&self) -> bool {
+        self.is_over_io_uring
     }
 
     /// What takes it away again.

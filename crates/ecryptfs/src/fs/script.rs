@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, open};
 
-use super::dispatch::FsWorker;
+use super::dispatch::{FsWorker, ReplyPath};
 use super::{Fs, MountConfig, Sealing, identity};
 
 /// A thread that serves a folder, and what stands in the kernel's place.
@@ -23,6 +23,6 @@ pub fn start(lower: &Path, sealing: Option<Sealing>) -> io::Result<FsScript> {
     let fs = Arc::new(Fs::new(root, lower, sealing, &MountConfig::default())?);
     FsScript::start(true, move |channel| {
         identity::detach()?;
-        FsWorker::new(fs, Arc::new(channel), None).run()
+        FsWorker::new(fs, ReplyPath::Channel(Arc::new(channel)), None).run()
     })
 }

@@ -1,7 +1,7 @@
 //! Requests that may take long, and the threads that do them, so that the threads that take requests are free for others.
 //!
 //! Slow are growth, cuts, fsync and fallocate, and whatever asks for the bytes of a file while one of those runs in it. The kernel
-//! takes a reply only through the channel that the request came by, so the channel goes along. When all threads are at work, one
+//! takes a reply only the way that the request came, so that goes along. When all threads are at work, one
 //! more is started for the next request.
 
 use std::collections::VecDeque;
@@ -9,8 +9,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use underseal_fuse::FuseChannel;
-
+use super::dispatch::ReplyPath;
 use super::locked;
 
 /// Threads for slow requests that are there from the beginning.
@@ -20,7 +19,7 @@ const MOST: usize = 64;
 
 /// A request as it arrived.
 pub(super) struct SlowRequest {
-    pub(super) channel: Arc<FuseChannel>,
+    pub(super) back: ReplyPath,
     pub(super) bytes: Vec<u8>,
 }
 

@@ -350,6 +350,7 @@ mod tests {
             },
             addresses: vec![],
             sandbox: Arc::new(OnceLock::new()),
+            transport: None,
         };
         let volume = Controlled::new(described, Known::default(), mapping, vec![], || {});
         let volume = Arc::new(volume.with_reencrypter(Some(Arc::new(stuck))));

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use underseal_datapath as datapath;
 
 use super::protocol::Rate;
+use crate::fuse::FuseTransport;
 
 /// A volume's state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,6 +40,9 @@ pub struct Status {
     /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
+    /// How the requests of its mount come from the kernel; nothing without one, and of servers that did not tell.
+    #[serde(default)]
+    pub fuse: Option<FuseTransport>,
     /// Whether its server could reencrypt it.
     #[serde(default)]
     pub can_reencrypt: bool,

@@ -15,6 +15,7 @@ use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
 use super::reencryption::Reencrypter;
 use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
+use crate::fuse::FuseTransport;
 use crate::net::Socket;
 
 /// What a lower device has had for so long is told of.
@@ -33,6 +34,8 @@ pub struct Described {
     pub addresses: Vec<String>,
     /// What its process has given up, as soon as it has.
     pub sandbox: Arc<OnceLock<Sandbox>>,
+    /// How a mount's requests come from the kernel.
+    pub transport: Option<FuseTransport>,
 }
 
 /// What is kept of how a volume was opened, and not told.
@@ -120,7 +123,7 @@ impl Controlled {
 
     /// How it is.
     pub fn status(&self) -> Status {
-        let Described { name, image, opened, addresses, sandbox } = &self.described;
+        let Described { name, image, opened, addresses, sandbox, transport } = &self.described;
         let mapping = &*self.mapping;
         let stats = mapping.stats();
         Status {
@@ -136,6 +139,7 @@ impl Controlled {
             policy: mapping.policy().to_string(),
             suspended: mapping.is_suspended(),
             key: if mapping.volume().is_some() { KeyState::Set } else { KeyState::Wiped },
+            fuse: transport.clone(),
             sandbox: sandbox.get().cloned(),
             can_reencrypt: self.reencrypter.is_some(),
             reencryption: self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.status()),

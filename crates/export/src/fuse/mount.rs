@@ -116,7 +116,12 @@ fn clear(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `OthersForbidden` or `Mount`, with what the system or fusermount3 said.
-pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Result<FuseSession> {
+pub(super) fn mount(
+    point: &MountPoint,
+    read_only: bool,
+    allow_root: bool,
+    io_uring: bool,
+) -> Result<FuseSession> {
     let options = MountSettings {
         name: NAME.into(),
         subtype: NAME,
@@ -128,7 +133,9 @@ pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Re
     let init = Init {
         // Asynchronous direct I/O goes on while its caller does other things. There is no write-back cache: a write
         // that was acknowledged would be lost with the server.
-        wanted: capability::ASYNC_DIO | capability::DIRECT_IO_ALLOW_MMAP,
+        wanted: capability::ASYNC_DIO
+            | capability::DIRECT_IO_ALLOW_MMAP
+            | if io_uring { capability::OVER_IO_URING } else { 0 },
         needed: 0,
         since: "5.4",
         max_write: INBOX,

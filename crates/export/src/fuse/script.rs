@@ -23,5 +23,5 @@ pub type Script = underseal_fuse::script::KernelScript<Error>;
 pub fn start(mapping: Arc<Mapping>, folder: bool, cache: bool) -> io::Result<Script> {
     let files = if folder { Files::folder(&mapping) } else { Files::one(&mapping) };
     let shared = Arc::new(Shared::new(mapping, files, cache, PathBuf::from("script"), false)?);
-    Script::start(false, move |channel| Worker::new(shared, channel)?.run())
+    Script::start(false, move |channel| Worker::new(shared, channel, None)?.run())
 }

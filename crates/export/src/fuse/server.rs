@@ -9,12 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
-use underseal_fuse::{FuseChannel, FuseSession, Point};
+use underseal_fuse::{FuseChannel, FuseSession, Point, RingShare};
 
 use super::INBOX;
 use super::files::Files;
 use super::hold::{CarriedMount, Hold, namespace};
 use super::mount::{MountPoint, mount};
+use super::transport::FuseTransport;
 use super::turns::Turns;
 use super::worker::Worker;
 use crate::{Error, ErrorKind, Result, TellSize};
@@ -37,13 +38,22 @@ pub struct FuseConfig {
     pub allow_root: bool,
     /// Let the kernel keep pages of the files. Off where the volume is written to by another way too.
     pub cache: bool,
+    /// Take requests through io_uring, where the kernel offers that. Off where another process may take the mount over: the kernel
+    /// knows no way to pass entries on.
+    pub io_uring: bool,
     /// How long those who have files open when the server stops may go on with them.
     pub drain_timeout: Duration,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        Self { threads: 2, allow_root: false, cache: true, drain_timeout: Duration::from_secs(30) }
+        Self {
+            threads: 2,
+            allow_root: false,
+            cache: true,
+            io_uring: true,
+            drain_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -54,6 +64,7 @@ pub struct FuseServer {
     teller: Arc<FuseChannel>,
     session: FuseSession,
     point: Arc<Point>,
+    transport: FuseTransport,
     drain_timeout: Duration,
 }
 
@@ -68,6 +79,8 @@ pub(super) struct Shared {
     pub(super) cache: bool,
     pub(super) turns: Turns,
     pub(super) hold: Hold,
+    /// Requests come through io_uring, and hardly any through the descriptor.
+    pub(super) over_io_uring: AtomicBool,
     /// No more requests are to be taken.
     pub(super) cut_off: AtomicBool,
     /// A thread was told by the kernel that the mount is gone.
@@ -99,6 +112,7 @@ impl Shared {
             cache,
             turns: Turns::new()?,
             hold: Hold::new(is_held),
+            over_io_uring: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path,
@@ -118,8 +132,13 @@ impl FuseServer {
     /// descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
         fits(&mapping)?;
-        let session = mount(point, mapping.read_only(), config.allow_root)?;
-        Self::serve(mapping, point, session, config, None)
+        let off = || Err("io_uring is off for this mount".into());
+        let queues = if config.io_uring { underseal_fuse::queues() } else { off() };
+        let session = mount(point, mapping.read_only(), config.allow_root, queues.is_ok())?;
+        let queues = queues.and_then(|queues| {
+            session.is_over_io_uring().then_some(queues).ok_or_else(underseal_fuse::not_offered)
+        });
+        Self::serve(mapping, point, session, config, None, queues)
     }
 
     /// Takes the mount of another process over, which serves it until [`FuseHolder::go_on`](super::FuseHolder::go_on): from then on this
@@ -144,7 +163,8 @@ impl FuseServer {
         if place.longest > INBOX {
             return no("the kernel was promised longer writes than this version takes");
         }
-        Self::serve(mapping, point, FuseSession::over(device), config, Some((place.since, place.gid)))
+        let (session, carried) = (FuseSession::over(device), Some((place.since, place.gid)));
+        Self::serve(mapping, point, session, config, carried, Err("the mount was taken over".into()))
     }
 
     fn serve(
@@ -153,6 +173,7 @@ impl FuseServer {
         session: FuseSession,
         config: &FuseConfig,
         carried: Option<(u64, u32)>,
+        queues: std::result::Result<u16, String>,
     ) -> Result<Self> {
         let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
         let is_held = carried.is_some();
@@ -161,25 +182,40 @@ impl FuseServer {
         let shared = Arc::new(Shared::new(mapping, files, config.cache, path, is_held).map_err(no_thread)?);
         // On the way out through an error the mount goes, and with it those threads that have begun.
         let (ready, begun) = mpsc::channel();
-        for number in 0..config.threads.max(1) {
+        let threads = config.threads.max(1);
+        for number in 0..threads {
             let channel = session.channel(false).map_err(no_thread)?;
+            let queues = queues.as_ref().ok();
+            let share = queues.map(|queues| RingShare::of(number, threads, *queues, INBOX as usize));
             let (presence, ready) = (Presence::new(&shared), ready.clone());
             thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&presence.0, channel, ready))
+                .spawn(move || serve(&presence.0, channel, share.as_ref(), ready))
                 .map_err(no_thread)?;
         }
         drop(ready);
-        begun.iter().collect::<Result<()>>()?;
+        let refused: Vec<Option<String>> = begun.iter().collect::<Result<_>>()?;
+        let transport = match queues.map(|_| refused.into_iter().flatten().next()) {
+            Ok(None) => {
+                shared.over_io_uring.store(true, Ordering::Relaxed);
+                FuseTransport::IoUring
+            }
+            Ok(Some(why)) | Err(why) => FuseTransport::Device(why),
+        };
         let teller = Arc::new(session.channel(false).map_err(no_thread)?);
-        log::info!("serving {} through FUSE", shared.path.display());
+        log::info!("serving {} through FUSE, {transport}", shared.path.display());
         let point = point.point().clone();
-        Ok(Self { shared, teller, session, point, drain_timeout: config.drain_timeout })
+        Ok(Self { shared, teller, session, point, transport, drain_timeout: config.drain_timeout })
     }
 
     /// What stops this server.
     pub fn stopper(&self) -> FuseStopper {
         FuseStopper(self.shared.clone(), self.point.clone())
+    }
+
+    /// How requests come from the kernel.
+    pub fn transport(&self) -> &FuseTransport {
+        &self.transport
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -351,9 +387,19 @@ fn no_thread(e: io::Error) -> Error {
     Error::new(ErrorKind::Io, "no thread or descriptor for the mount").with_source(e)
 }
 
-fn serve(shared: &Arc<Shared>, channel: FuseChannel, ready: mpsc::Sender<Result<()>>) {
-    let (worker, begun) = match Worker::new(shared.clone(), channel) {
-        Ok(worker) => (Some(worker), Ok(())),
+/// `ready` hears of the thread's beginning, and why the kernel took no entries of the thread's.
+fn serve(
+    shared: &Arc<Shared>,
+    channel: FuseChannel,
+    share: Option<&RingShare>,
+    ready: mpsc::Sender<Result<Option<String>>>,
+) {
+    let begun = Worker::new(shared.clone(), channel, share);
+    let (worker, begun) = match begun {
+        Ok(mut worker) => {
+            let registered = worker.register();
+            (Some(worker), Ok(registered.err().map(|e| told(&e))))
+        }
         Err(e) => (None, Err(e)),
     };
     // Nobody listens when another thread could not begin.
@@ -363,8 +409,17 @@ fn serve(shared: &Arc<Shared>, channel: FuseChannel, ready: mpsc::Sender<Result<
         None => {}
         Some(Ok(())) => shared.gone.store(true, Ordering::SeqCst),
         Some(Err(e)) => {
-            let cause = std::error::Error::source(&e).map(|cause| format!(": {cause}")).unwrap_or_default();
-            log::error!("a thread of {} has ended: {e}{cause}", shared.path.display());
+            log::error!("a thread of {} has ended: {}", shared.path.display(), told(&e));
+            if shared.over_io_uring.load(Ordering::SeqCst) {
+                // Nobody answers requests from this thread's processors: rather all of them fail than some wait for ever.
+                shared.cut_off.store(true, Ordering::SeqCst);
+                shared.mapping.rouse();
+            }
         }
     }
+}
+
+fn told(e: &Error) -> String {
+    let cause = std::error::Error::source(e).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{e}{cause}")
 }

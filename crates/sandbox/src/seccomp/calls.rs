@@ -164,7 +164,9 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
         // address: one of the internet families would get a port of the kernel's choice.
         calls.push(Any(SYS_listen));
     }
-    if needs.rings != Rings::None {
+    if needs.rings == Rings::There {
+        calls.push(Any(SYS_io_uring_enter));
+    } else if needs.rings != Rings::None {
         // The helper is asked for each of them, where it can be: see `helper/rings.rs`.
         calls.extend([Any(SYS_io_uring_setup), Any(SYS_io_uring_enter)]);
         calls.push(When(SYS_io_uring_register, 1, Test::Is(ENABLE_RINGS)));

@@ -112,6 +112,7 @@ pub(super) fn serve(
         ublk: ublk.as_ref().map(UblkServer::holder),
         machine: vhost_user.as_ref().map(VhostUserServer::holder),
     };
+    let transport = fuse.as_ref().map(|server| server.transport().clone());
     let header = lower.get(1).cloned();
     let given = giver::Serving { image, unfinished, layers: !layers.is_empty(), header, ways: reached };
     let giver = giver::of(args, given, origin);
@@ -120,8 +121,15 @@ pub(super) fn serve(
         known.key = None;
     }
     let (gives, giver_of) = (giver.as_ref().ok().cloned(), giver);
-    let described =
-        control::Opening { image: name, opened, known, addresses, reencrypter: told, giver: giver_of };
+    let described = control::Opening {
+        image: name,
+        opened,
+        known,
+        addresses,
+        transport,
+        reencrypter: told,
+        giver: giver_of,
+    };
     let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
@@ -262,6 +270,7 @@ fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> F
         threads: args.fuse_threads,
         allow_root: args.fuse_allow_root,
         cache: !args.fuse_no_cache && !written_elsewhere,
+        io_uring: !args.fuse_no_io_uring && !args.control.hand_over,
         ..FuseConfig::default()
     }
 }

@@ -6,6 +6,7 @@
 //!   fio.rs         random requests by several threads, written, read and verified
 //!   filesystems.rs loop devices with ext4, xfs and btrfs
 //!   ending.rs      unmounted, stopped, stopped while in use, killed
+//!   io_uring.rs    requests through io_uring, and when not
 //!   control.rs     under an operator's hands: status, suspended, closed
 //!   resize.rs      grown and shrunk while it is mounted
 //!   swapped.rs     the mount point is replaced, before and while it is mounted
@@ -18,6 +19,7 @@ mod ending;
 mod files;
 mod filesystems;
 mod fio;
+mod io_uring;
 pub(crate) mod mounted;
 mod refusals;
 mod resize;

@@ -28,6 +28,24 @@ pub(crate) fn cannot_fuse() -> Option<&'static str> {
     opened.is_err().then_some("/dev/fuse cannot be opened")
 }
 
+/// Why mounts take no requests through io_uring here, if they do not.
+pub(crate) fn cannot_fuse_over_io_uring() -> Option<&'static str> {
+    let setting = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let is_on = setting.is_ok_and(|setting| setting.trim() == "Y");
+    let off = "the kernel has no FUSE over io_uring (Linux 6.14), or its setting fuse.enable_uring is off";
+    cannot_fuse().or_else(|| (!is_on).then_some(off))
+}
+
+/// Says that a test of FUSE over io_uring does not run here, if it does not. `.ci/run` says so itself, by this variable, where the kernel
+/// cannot.
+pub(crate) fn without_io_uring(part: &str) -> bool {
+    let Some(reason) = cannot_fuse_over_io_uring() else { return false };
+    if std::env::var_os("UNDERSEAL_WITHOUT_FUSE_IO_URING").is_none() {
+        skip(part, reason);
+    }
+    true
+}
+
 /// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
 pub(crate) fn client(program: &str) -> Command {
     let mut command = tool("timeout");

@@ -55,7 +55,8 @@ fn run(cli: LabCli) -> Result<()> {
             Ok(underseal_bench::serve_fuse_memory(args.size, &args.fuse, args.threads.into())?)
         }
         LabCommand::ServeFuseNull(args) => {
-            Ok(underseal_bench::serve_null_memory(args.size, &args.fuse, args.threads)?)
+            let io_uring = !args.no_io_uring;
+            Ok(underseal_bench::serve_null_memory(args.size, &args.fuse, args.threads, io_uring)?)
         }
         LabCommand::DriveRbd(args) => {
             let cli::DriveRbdArgs { driven, image, conf, passphrase_file, size } = args;

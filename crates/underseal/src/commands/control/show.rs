@@ -77,6 +77,9 @@ pub(super) fn status(of: &Status) -> String {
         };
         let _ = writeln!(text, "  {:<11}{}", "CPU path", printable(&paths));
     }
+    if let Some(of) = &of.fuse {
+        let _ = writeln!(text, "  {:<11}requests come {}", "FUSE", printable(&of.to_string()));
+    }
     if let Some(Waiting { on, for_ns }) = &of.waiting {
         let waiting = format!("{on}, for {}", duration(*for_ns));
         let _ = writeln!(text, "  {:<11}{}", "waits for", printable(&waiting));

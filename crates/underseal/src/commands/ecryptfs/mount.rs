@@ -12,7 +12,7 @@ use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, Mount, MountConf
 use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
-use underseal_sandbox::{Helper, Needs, OfMount, will_open_log};
+use underseal_sandbox::{Helper, Needs, OfMount, Rings, will_open_log};
 
 use super::keys;
 use crate::cli::{MountArgs, ServeMountArgs, UmountArgs};
@@ -149,6 +149,7 @@ pub(super) fn serve(
         allow: options.allow,
         others: options.ecryptfs.others.clone(),
         own_tree: !args.no_sandbox,
+        io_uring: !args.no_io_uring,
     };
     let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
     let unmounter = mount.unmounter();
@@ -156,7 +157,9 @@ pub(super) fn serve(
     let pid_file = Arc::new(Mutex::new(pid_file));
     if !args.no_sandbox {
         let devices = config.others.iter().any(|option| option == "dev");
-        underseal_sandbox::enter(&Needs { root: mount.root(), ..needs(lower, devices)? });
+        // The mount's rings are there by now, and are restricted.
+        let rings = if mount.is_over_io_uring() { Rings::There } else { Rings::None };
+        underseal_sandbox::enter(&Needs { rings, root: mount.root(), ..needs(lower, devices)? });
     }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;

@@ -9,6 +9,7 @@ use underseal_export::control::status::{Opened, Sandbox};
 use underseal_export::control::{
     ControlServer, Controlled, Described, Directory, Giver, Known, Name, Reencrypter,
 };
+use underseal_export::fuse::FuseTransport;
 use underseal_export::metrics::Metrics;
 use underseal_export::net::{Endpoint, Found, Gate, Listener};
 
@@ -80,6 +81,8 @@ pub(super) struct Opening<'a> {
     pub(super) opened: Opened,
     pub(super) known: Known,
     pub(super) addresses: Vec<String>,
+    /// How a mount's requests come.
+    pub(super) transport: Option<FuseTransport>,
     pub(super) reencrypter: Option<Arc<dyn Reencrypter>>,
     /// What hands it over, or why nothing does.
     pub(super) giver: std::result::Result<Arc<Giver>, String>,
@@ -99,7 +102,7 @@ pub(super) fn start(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { image, opened, known, addresses, reencrypter, giver } = opening;
+    let Opening { image, opened, known, addresses, transport, reencrypter, giver } = opening;
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
@@ -109,7 +112,8 @@ pub(super) fn start(
         Ok(path) if !is_remote(image) => path,
         _ => image.into(),
     };
-    let described = Described { name, image, opened, addresses, sandbox: sandbox.clone() };
+    let sandbox = sandbox.clone();
+    let described = Described { name, image, opened, addresses, transport, sandbox };
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
     let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(giver));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;

@@ -222,6 +222,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let giver = giver::of(&args.serve, serving, Ok(origin));
     let gives = giver.as_ref().ok().cloned();
     let held = fuse.as_ref().map(FuseServer::holder);
+    let transport = fuse.as_ref().map(|server| server.transport().clone());
     let others = machine.map(Way::from).into_iter().chain(ublk.map(Way::from));
     let ways: Vec<_> = fuse.map(Way::from).into_iter().chain(others).collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
@@ -232,6 +233,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         image: image.clone(),
         opened: opened.clone(),
         addresses: addresses.clone(),
+        transport: transport.clone(),
         sandbox: in_force.clone(),
     };
     let told = beside.clone().map(|beside| beside as Arc<dyn Reencrypter>);
@@ -240,6 +242,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         opened,
         known,
         addresses: addresses.clone(),
+        transport,
         reencrypter: told,
         giver,
     };

@@ -154,6 +154,9 @@ pub(crate) struct ServeFuseArgs {
     /// Threads that serve
     #[arg(long, value_name = "N")]
     pub(crate) threads: u16,
+    /// Take requests through /dev/fuse
+    #[arg(long)]
+    pub(crate) no_io_uring: bool,
 }
 
 /// Unlocking a keyslot with 1, 2 and 4 lanes of Argon2id, beside cryptsetup, interleaved; and answers that need no key

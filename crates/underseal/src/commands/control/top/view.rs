@@ -158,6 +158,7 @@ pub(super) mod tests {
             key: KeyState::Set,
             opened: None,
             sandbox: None,
+            fuse: None,
             can_reencrypt: false,
             reencryption: None,
             waiting: None,

@@ -1,0 +1,264 @@
+//! Requests begin: which operation is which request of the queue's, and what is answered at once.
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use underseal_datapath::{Buffer, Full, Request as Job};
+use underseal_fuse::wire::{Body, open_flag};
+
+use super::super::protocol::{self, Call, Operation};
+use super::{Answer, Origin, Ticket, Worker};
+use crate::{Error, ErrorKind, Result};
+
+/// Open flags as the kernel passes them on.
+const O_DIRECT: u32 = OFlags::DIRECT.bits();
+const O_DSYNC: u32 = OFlags::DSYNC.bits();
+
+/// A longer write from an entry's payload goes to the queue with its memory: should the lower device block, no copy is needed.
+const SHORT: usize = 64 << 10;
+
+/// Whether `out` has the answer, the queue the request, or neither: there is no room for it.
+#[derive(Debug, Clone, Copy)]
+enum Taken {
+    Answered,
+    Queued,
+    NoRoom,
+}
+
+type Answered = std::result::Result<Taken, Errno>;
+
+/// A request's number for its reply, and where it came from.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    unique: u64,
+    origin: Origin,
+}
+
+impl Worker {
+    /// Takes in the request of `len` bytes that has arrived. False when there is no room for it.
+    pub(super) fn begin(&mut self, origin: Origin, len: usize) -> Result<bool> {
+        self.out.clear();
+        let head = self.head;
+        let Some(Call { unique, node, operation }) = protocol::parse(&head, len) else {
+            return Err(Error::new(ErrorKind::Protocol, "the kernel sent a request that makes no sense"));
+        };
+        let asked = Asked { unique, origin };
+        let answered = match operation {
+            Operation::Silent => return Ok(true),
+            Operation::Read { offset, size } => self.read(asked, node, offset, size),
+            Operation::Write { offset, size, flags } => self.write(asked, node, offset, size, flags),
+            Operation::Fsync => Ok(self.try_to_start(asked, Answer::Done, Job::Flush)),
+            Operation::Fallocate { offset, len, mode } => self.fallocate(asked, node, offset, len, mode),
+            Operation::ReadDir { offset, size } => {
+                self.shared.files.list(offset, size as usize, &mut self.out);
+                Ok(Taken::Answered)
+            }
+            other => self.at_once(node, other),
+        };
+        match answered {
+            Ok(Taken::Queued) => {}
+            Ok(Taken::NoRoom) => return Ok(false),
+            Ok(Taken::Answered) => self.reply_out(unique, origin)?,
+            Err(errno) => self.reply(unique, origin, Err(errno))?,
+        }
+        Ok(true)
+    }
+
+    /// Answers what needs no I/O.
+    fn at_once(&mut self, node: u64, operation: Operation<'_>) -> Answered {
+        let (files, mut body) = (&self.shared.files, Body(&mut self.out));
+        let attr = || files.attr(node).ok_or(Errno::NOENT);
+        match operation {
+            Operation::Lookup { name } => {
+                match files.lookup(node, name) {
+                    Some(attr) => body.entry(attr.ino, &attr),
+                    None => body.no_entry(),
+                };
+            }
+            Operation::GetAttr => _ = body.attributes(&attr()?),
+            Operation::SetAttr { valid, size } => {
+                let attr = attr()?;
+                settable(valid, size, attr.size)?;
+                body.attributes(&attr);
+            }
+            Operation::Open { flags } => _ = body.opened(0, open_flags(flags, self.shared.cache)),
+            Operation::OpenDir => _ = body.opened(0, 0),
+            Operation::StatFs => _ = body.statfs(&files.totals(), 255),
+            Operation::Done => {}
+            // The kernel does not ask again for what is not there: extended attributes, flushes on close.
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Taken::Answered)
+    }
+
+    fn read(&mut self, asked: Asked, node: u64, offset: u64, size: u32) -> Answered {
+        let file = self.shared.files.range(node).ok_or(Errno::ISDIR)?;
+        // Page-sized reads may go past the end.
+        let len = (file.end - file.start).saturating_sub(offset).min(size.into());
+        if len == 0 {
+            return Ok(Taken::Answered);
+        }
+        self.last = to_usize(len);
+        let (offset, len) = (file.start + offset, to_usize(len));
+        let sector = u64::from(self.shared.mapping.sector());
+        if let Origin::Entry(number) = asked.origin
+            && offset.is_multiple_of(sector)
+            && (len as u64).is_multiple_of(sector)
+        {
+            let Some((data, rest)) = self.take_payload(number, len) else { return Err(Errno::IO) };
+            return Ok(self.start_with(asked, Answer::Data(len), Job::ReadInto { offset, data }, rest));
+        }
+        Ok(self.try_to_start(asked, Answer::Data(len), Job::Read { offset, len }))
+    }
+
+    fn write(&mut self, asked: Asked, node: u64, offset: u64, size: u32, flags: u32) -> Answered {
+        let file = self.shared.files.range(node).ok_or(Errno::ISDIR)?;
+        let len = size as usize;
+        if offset.checked_add(size.into()).is_none_or(|end| end > file.end - file.start) {
+            return Err(Errno::NOSPC);
+        }
+        if len == 0 {
+            Body(&mut self.out).written(0);
+            return Ok(Taken::Answered);
+        }
+        self.last = len;
+        let offset = file.start + offset;
+        let durable = flags & O_DSYNC != 0;
+        if flags & O_DIRECT != 0 && !self.is_aligned(offset, size.into()) {
+            return Err(Errno::INVAL);
+        }
+        if let Origin::Entry(number) = asked.origin {
+            let Some((mut data, rest)) = self.take_payload(number, len) else { return Err(Errno::IO) };
+            if len > SHORT || durable {
+                let write = Job::Write { offset, data, durable };
+                return Ok(self.start_with(asked, Answer::Written(size), write, rest));
+            }
+            let ticket = self.ticket(asked, Answer::Written(size));
+            let taken = self.queue.write_in_place(ticket, offset, &mut data, durable);
+            self.put_back(number, (data, rest));
+            return Ok(self.taken(ticket, taken));
+        }
+        if len == self.inbox.len()
+            && let Some(fresh) = self.queue.alloc(len)
+        {
+            let data = std::mem::replace(&mut self.inbox, fresh);
+            let write = Job::Write { offset, data, durable };
+            return Ok(match self.start(asked, Answer::Written(size), write) {
+                Ok(()) => Taken::Queued,
+                Err(back) => {
+                    if let Job::Write { data, .. } = back {
+                        self.queue.free(std::mem::replace(&mut self.inbox, data));
+                    }
+                    Taken::NoRoom
+                }
+            });
+        }
+        let ticket = self.ticket(asked, Answer::Written(size));
+        let taken = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable);
+        Ok(self.taken(ticket, taken))
+    }
+
+    fn taken(&mut self, ticket: u64, taken: std::result::Result<(), Full>) -> Taken {
+        match taken {
+            Ok(()) => Taken::Queued,
+            Err(Full) => {
+                self.tickets.redeem(ticket);
+                Taken::NoRoom
+            }
+        }
+    }
+
+    fn fallocate(&mut self, asked: Asked, node: u64, offset: u64, len: u64, mode: u32) -> Answered {
+        const KEEP_SIZE: u32 = FallocateFlags::KEEP_SIZE.bits();
+        const PUNCH: u32 = FallocateFlags::PUNCH_HOLE.bits();
+        const ZERO: u32 = FallocateFlags::ZERO_RANGE.bits();
+        let file = self.shared.files.range(node).ok_or(Errno::ISDIR)?;
+        let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+        let size = file.end - file.start;
+        let punch = match mode & !KEEP_SIZE {
+            // All that is there is allocated.
+            0 if end <= size => return Ok(Taken::Answered),
+            PUNCH => true,
+            ZERO if end <= size => false,
+            0 | ZERO => return Err(Errno::NOSPC),
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        // Beyond the end there is nothing to punch.
+        let len = end.min(size).saturating_sub(offset);
+        if len == 0 {
+            return Ok(Taken::Answered);
+        }
+        let offset = file.start + offset;
+        if !self.is_aligned(offset, len) {
+            // Then the caller writes zeros.
+            return Err(Errno::OPNOTSUPP);
+        }
+        // This can take long.
+        self.shared.turns.call();
+        let zero = Job::WriteZeroes { offset, len, durable: false, punch, fast: false };
+        Ok(self.try_to_start(asked, Answer::Done, zero))
+    }
+
+    /// What a block device takes past the page cache.
+    fn is_aligned(&self, offset: u64, len: u64) -> bool {
+        let block = u64::from(self.shared.mapping.block());
+        offset.is_multiple_of(block) && len.is_multiple_of(block)
+    }
+
+    /// Puts a request that has nothing to be given back into the queue, if there is room.
+    fn try_to_start(&mut self, asked: Asked, answer: Answer, job: Job) -> Taken {
+        self.start(asked, answer, job).map_or(Taken::NoRoom, |()| Taken::Queued)
+    }
+
+    /// As [`start`](Self::start), for a request whose memory is the front of an entry's payload.
+    fn start_with(&mut self, asked: Asked, answer: Answer, job: Job, rest: Buffer) -> Taken {
+        let Asked { unique, origin } = asked;
+        let ticket = self.tickets.issue(Ticket { unique, answer, origin, rest: Some(rest) });
+        let Err(back) = self.queue.submit(ticket, job) else { return Taken::Queued };
+        if let (Job::Write { data, .. } | Job::ReadInto { data, .. }, Origin::Entry(number)) = (back, origin)
+            && let Some(Ticket { rest: Some(rest), .. }) = self.tickets.redeem(ticket)
+        {
+            self.put_back(number, (data, rest));
+        }
+        Taken::NoRoom
+    }
+
+    fn start(&mut self, asked: Asked, answer: Answer, job: Job) -> std::result::Result<(), Job> {
+        let ticket = self.ticket(asked, answer);
+        let started = self.queue.submit(ticket, job);
+        if started.is_err() {
+            self.tickets.redeem(ticket);
+        }
+        started
+    }
+
+    fn ticket(&mut self, Asked { unique, origin }: Asked, answer: Answer) -> u64 {
+        self.tickets.issue(Ticket { unique, answer, origin, rest: None })
+    }
+}
+
+/// How a file's data goes through the kernel. Who wants to go past the page cache does, without taking turns; the kernel
+/// keeps both ways coherent. For the others the page cache holds what it has over closing and opening, where it may.
+fn open_flags(flags: u32, cache: bool) -> u32 {
+    match cache {
+        _ if flags & O_DIRECT != 0 => open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES,
+        true => open_flag::KEEP_CACHE,
+        false => open_flag::DIRECT_IO,
+    }
+}
+
+/// Whether a file's attributes may be set so. As with a block device, cutting it to nothing when it is opened does
+/// nothing, and so do new times.
+fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errno> {
+    const OWNER_AND_MODE: u32 = 0b111;
+    const SIZE: u32 = 1 << 3;
+    match () {
+        () if valid & OWNER_AND_MODE != 0 => Err(Errno::PERM),
+        () if valid & SIZE != 0 && size > current => Err(Errno::NOSPC),
+        () => Ok(()),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a request is shorter than the address space")]
+fn to_usize(len: u64) -> usize {
+    len as usize
+}
