@@ -137,7 +137,8 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     }
     let samples = interleaved(effort, &mut subjects, buffer);
     let find = |name: &str| names.iter().position(|(n, _)| n == name).map(|at| samples[at].gb_per_s);
-    let ours = find(&format!("underseal {}", chosen.name())).unwrap_or(f64::NAN);
+    let in_use = format!("underseal {}", chosen.name());
+    let ours = find(&in_use).unwrap_or(f64::NAN);
     let rows = names.iter().zip(&samples).map(|((name, limit), sample)| CipherRow {
         cipher: group.spec.into(),
         aes_bits: if group.spec.contains("aegis") || group.key == 16 { 128 } else { 256 },
@@ -145,6 +146,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
         sector: group.sector as usize,
         request: group.request,
         subject: name.clone(),
+        in_use: *name == in_use,
         sample: *sample,
         ns: group.request as f64 / sample.gb_per_s,
         limit,

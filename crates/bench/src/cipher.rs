@@ -206,7 +206,8 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     // The path of this mode and direction.
     let paths = ours(group, None)?.cpu_paths();
     let path = paths.map_or_else(CpuPath::chosen, |paths| Ok(paths[usize::from(!encrypt)]))?;
-    let chosen = find(&format!("underseal {}", path.name())).unwrap_or(f64::NAN);
+    let in_use = format!("underseal {}", path.name());
+    let chosen = find(&in_use).unwrap_or(f64::NAN);
     let rows = names.iter().zip(&samples).map(|((name, limit), sample)| CipherRow {
         cipher: group.spec.into(),
         aes_bits: group.aes_bits,
@@ -214,6 +215,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
         sector,
         request: bytes,
         subject: name.clone(),
+        in_use: *name == in_use,
         sample: *sample,
         ns: bytes as f64 / sample.gb_per_s,
         limit,

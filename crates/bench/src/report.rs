@@ -21,6 +21,8 @@ pub struct CipherRow {
     pub request: usize,
     /// Whose code: `underseal avx512`, a library with its version, or a limit.
     pub subject: String,
+    /// It is the path that this mode runs on in this direction.
+    pub in_use: bool,
     /// The throughput.
     pub sample: ThroughputSample,
     /// Nanoseconds for one request.
@@ -91,7 +93,7 @@ impl fmt::Display for Report {
             writeln!(
                 f,
                 "  {:30} {:8.2} {:6.1}% {:10.0} {:6.1}% {:6.2}x",
-                row.subject,
+                if row.in_use { format!("{}, in use", row.subject) } else { row.subject.clone() },
                 row.sample.gb_per_s,
                 row.sample.spread * 100.0,
                 row.ns,

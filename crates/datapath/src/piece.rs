@@ -21,8 +21,8 @@ pub(crate) enum PieceKind {
     Error,
 }
 
-/// Bytes of a request that go through the same memory one after the other, which stays in the second-level cache, while the lower device
-/// takes and gives them at once and the client's are elsewhere.
+/// Bytes of a piece while the lower device takes and gives them at once: they are in the second-level cache when they are encrypted or
+/// decrypted. Where the client's are elsewhere, all pieces go through the same memory.
 pub(crate) const CACHED: u64 = 128 << 10;
 
 /// A run of bytes in one segment, under the volume that its request has pinned.
@@ -92,18 +92,18 @@ impl Piece {
                 Self::find(volume, slot.at, slot.end.min(slot.at + most), slot.at)
             }
             _ if slot.is_cached() => {
-                Self::find(volume, slot.at, slot.end.min(slot.at + slot.most.min(CACHED)), slot.at)
+                let base = if slot.direct().is_some() { slot.at } else { slot.start };
+                Self::find(volume, slot.at, slot.end.min(slot.at + slot.most.min(CACHED)), base)
             }
             _ => Self::find(volume, slot.at, slot.end.min(slot.at.saturating_add(slot.most)), slot.start),
         };
         piece.map(|piece| if slot.tags.is_some() { piece.with_tags(volume) } else { piece })
     }
 
-    /// The rest of a request that goes through the same memory in pieces, all of it that lies in the segment: the lower device does not
-    /// take the first of them at once.
+    /// The rest of a request in cached pieces, all of it that lies in the segment: the lower device does not take this one at once.
     pub(crate) fn with_rest(self, slot: &Slot, volume: &Volume) -> Self {
         let end = slot.end.min(slot.at.saturating_add(slot.most));
-        Self::find(volume, self.at, end, self.at).unwrap_or(self)
+        Self::find(volume, self.at, end, self.at - self.from as u64).unwrap_or(self)
     }
 
     /// The same of a volume that may keep tuples there.

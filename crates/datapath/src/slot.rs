@@ -163,12 +163,12 @@ impl Slot {
         }
     }
 
-    /// True if its pieces go through the same memory one after the other, as far as the lower device does them at once.
+    /// True if its pieces are short, so that they stay in the cache, as far as the lower device does them at once.
     pub(crate) fn is_cached(&self) -> bool {
+        let moves = matches!(self.op, SlotOperation::Read { .. } | SlotOperation::Write { durable: false });
         let in_turn = matches!(self.dispatch, Dispatch::Inline | Dispatch::Adaptive)
-            && self.order == WriteOrder::AsReady
-            && !self.op.is_durable();
-        in_turn && self.tags.is_none() && self.direct().is_some()
+            && self.order == WriteOrder::AsReady;
+        moves && in_turn && self.tags.is_none()
     }
 
     /// Its shared bytes, if its crypto goes there or comes from there: not where a read brings more than was asked for.

@@ -22,11 +22,10 @@ impl SharedOwner for Foreign {
     }
 }
 
-const PLACE: usize = 8 << 20;
-
 impl Foreign {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { memory: vec![0xee; 2 * PLACE], lost: AtomicBool::new(false) })
+    /// With room for `len` bytes in spans of 512 or more.
+    fn new(len: usize) -> Arc<Self> {
+        Arc::new(Self { memory: vec![0xee; 2 * len + 4096], lost: AtomicBool::new(false) })
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -97,7 +96,7 @@ const CASES: [(u64, usize, &[usize]); 8] = [
     (4096, 65536, &[512, 8192, 1536]),
     (512, 1024, &[1024]),
     (12288 + 512, 20480, &[3072, 5120]),
-    (2 << 20, 3 << 20, &[1 << 20, 512]),
+    (2 << 20, 3 << 18, &[1 << 18, 512]),
 ];
 
 fn everything_is_what_was_written(volume: impl Fn() -> Volume) {
@@ -107,7 +106,7 @@ fn everything_is_what_was_written(volume: impl Fn() -> Volume) {
         mapping.set_policy(policy(text)).unwrap();
         let mut queue = open(&mapping);
         for (nth, (offset, len, spans)) in (1..).zip(CASES) {
-            let (foreign, bytes) = (Foreign::new(), noise(len, nth));
+            let (foreign, bytes) = (Foreign::new(len), noise(len, nth));
             foreign.put(&bytes, spans);
             let (from, data) = (foreign.list(&mut queue, len, spans), queue.alloc(len).unwrap());
             let durable = nth % 2 == 0;
@@ -116,7 +115,7 @@ fn everything_is_what_was_written(volume: impl Fn() -> Volume) {
             assert!(foreign.get(len, spans) == bytes, "{text}: a write changes nothing there");
             let there = read(&mut queue, offset, len);
             assert!(there == bytes, "{text}: {len} bytes at {offset}");
-            let foreign = Foreign::new();
+            let foreign = Foreign::new(len);
             let into = foreign.list(&mut queue, len, spans);
             queue.submit(nth, Request::ReadShared { offset, into }).unwrap();
             succeed(&mut queue);
@@ -146,7 +145,7 @@ fn zeros_of_a_segment_reach_shared_bytes() {
     let volume = Volume::new(vec![zero, rest]).unwrap();
     let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(SIZE))).unwrap());
     let mut queue = open(&mapping);
-    let foreign = Foreign::new();
+    let foreign = Foreign::new(8192);
     let into = foreign.list(&mut queue, 8192, &[8192]);
     queue.submit(0, Request::ReadShared { offset: 0, into }).unwrap();
     succeed(&mut queue);
@@ -164,7 +163,7 @@ fn nothing_is_written_of_memory_that_is_gone() {
             mapping.set_policy(policy(text)).unwrap();
             let mut queue = open(&mapping);
             let before = read(&mut queue, offset, len);
-            let foreign = Foreign::new();
+            let foreign = Foreign::new(len);
             foreign.lost.store(true, Ordering::Relaxed);
             let (from, data) = (foreign.list(&mut queue, len, spans), queue.alloc(len).unwrap());
             queue.submit(1, Request::WriteShared { offset, from, data, durable: false }).unwrap();
@@ -185,9 +184,9 @@ fn what_changes_meanwhile_is_one_value_or_the_other() {
     let mut queue = open(&mapping);
     submit_write(&mut queue, 0, 0, 1 << 20, 0xcc);
     succeed(&mut queue);
-    let foreign = Foreign::new();
-    let over = AtomicBool::new(false);
     let len = 64 << 10;
+    let foreign = Foreign::new(len);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
