@@ -70,8 +70,8 @@ fn order(policy_text: &str, sectors: &[u64]) -> Option<Vec<u64>> {
         submit_write(&mut queue, tag, sector * SECTOR, 4096, 1);
     }
     cipher.wait_for(sectors.len());
-    // The last worker hands its write back.
-    thread::sleep(Duration::from_millis(20));
+    // The last worker hands its write back, before this thread looks at any.
+    thread::sleep(Duration::from_millis(300));
     succeed(&mut queue);
     Some(recorder.take().iter().map(|record| record.offset / SECTOR).collect())
 }
