@@ -31,7 +31,7 @@ mod turns;
 mod worker;
 
 pub use hold::{CarriedMount, FuseHolder, MountPlace};
-pub use mount::MountPoint;
+pub use mount::{MountPoint, SOURCE};
 pub use server::{FuseConfig, FuseServer, FuseStopper};
 
 /// The longest read or write: the most pages that the kernel puts into one request.
