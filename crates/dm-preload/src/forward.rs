@@ -27,6 +27,12 @@ const DATA_SIZE: usize = 12;
 /// Longer buffers than the server takes.
 const MOST: usize = 4 << 20;
 
+/// The request after which a connection carries no others (the server's `STAY`), and its length.
+const STAY: [u8; 8] = {
+    let [a, b, c, d] = 0x5354_u32.to_ne_bytes();
+    [a, b, c, d, 0, 0, 0, 0]
+};
+
 /// Where the server is, unless `UNDERSEAL_DM_SOCKET` says otherwise.
 const SOCKET: &CStr = c"/run/underseal/dm/control";
 const VARIABLE: &CStr = c"UNDERSEAL_DM_SOCKET";
@@ -36,10 +42,15 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// Opens what stands for the node: a connection. errno is that of a kernel without device mapper where there is no server.
+/// Opens what stands for the node: a connection that carries no requests, as other programs may
+/// inherit it. errno is that of a kernel without device mapper where there is no server.
 pub(crate) fn open(flags: c_int) -> c_int {
     let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::SOCK_CLOEXEC } else { 0 };
-    connect(close_on_exec).unwrap_or_else(|| {
+    let opened = connect(close_on_exec).filter(|fd| {
+        let stays = send(*fd, &STAY);
+        stays.inspect_err(|_| close(*fd)).is_ok()
+    });
+    opened.unwrap_or_else(|| {
         set_errno(libc::ENODEV);
         -1
     })

@@ -30,6 +30,7 @@ mod opens;
 pub mod records;
 mod registry;
 pub mod script;
+mod sender;
 pub mod server;
 mod targets;
 

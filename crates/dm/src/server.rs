@@ -9,7 +9,9 @@
 //! that ioctl (`keys.rs`).
 //!
 //! A connection carries any number of requests, one after the other. Each has a thread: commands may wait for a disk, and `DEV_WAIT`
-//! for an event. Root and the server's own user are let in, by the kernel's word.
+//! for an event. Root and the server's own user are let in, by the kernel's word, and each request
+//! has to be theirs, since other processes inherit connections (`sender.rs`). A connection that
+//! lives on in other programs carries no requests after [`STAY`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -21,10 +23,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{set_socket_passcred, socket_peercred};
+use rustix::process::{Resource, getrlimit};
 use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
+use crate::sender::Requests;
 use crate::{Caller, Command, Error, Keys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
@@ -32,6 +36,9 @@ const DM_IOCTL: u32 = 0xfd;
 /// The requests that are no ioctls: keep a key, and grant one to the next ioctl.
 const KEEP: u32 = 0x4b01;
 const GRANT: u32 = 0x4b02;
+/// The request after which a connection keeps the server from ending, and does nothing else. Its
+/// length is 0, and no answer comes.
+pub const STAY: u32 = 0x5354;
 /// Connections at a time.
 const MOST_CLIENTS: usize = 1000;
 /// How long a caller may take to send a request that it has begun, and to receive an answer.
@@ -53,6 +60,8 @@ impl Callers {
 /// # Errors
 /// The listener's.
 pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io::Result<()> {
+    // Accepted sockets have it from the listener, before their callers' bytes can come.
+    set_socket_passcred(listener, true)?;
     let clients = &callers.0;
     loop {
         let (socket, _) = match listener.accept() {
@@ -114,27 +123,31 @@ fn is_allowed(socket: &UnixStream) -> bool {
 }
 
 /// Answers one caller after another's request until it hangs up.
-fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
+fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut keys = Keys::default();
+    let mut requests = Requests::of(socket)?;
     loop {
         socket.set_read_timeout(None)?;
         let mut head = [0; 8];
-        match socket.read(&mut head)? {
+        match requests.read(&mut head)? {
             0 => return Ok(()),
             n => {
                 socket.set_read_timeout(Some(PATIENCE))?;
-                socket.read_exact(&mut head[n..])?;
+                requests.read_exact(&mut head[n..])?;
             }
         }
         let [a, b, c, d, e, f, g, h] = head;
         let (request, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        if request == STAY {
+            return stay(socket);
+        }
         if len as usize > MOST {
             send(socket, Some(Errno::NOMEM), &[])?;
             return Err(io::Error::other("a buffer is too long"));
         }
         let mut buffer = Key::zeroed(len as usize).map_err(io::Error::other)?;
-        socket.read_exact(buffer.as_mut_bytes())?;
+        requests.read_exact(buffer.as_mut_bytes())?;
         let done = match request {
             KEEP => Some(mapper.kept().keep(buffer.as_bytes())),
             GRANT => Some(keys.grant(buffer.as_bytes(), mapper.kept())),
@@ -159,6 +172,13 @@ fn talk(mut socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
             }
         }
     }
+}
+
+/// Waits until all that have the connection are gone. Whatever comes is dropped.
+fn stay(mut socket: &UnixStream) -> io::Result<()> {
+    socket.set_read_timeout(None)?;
+    while socket.read(&mut [0; 64])? > 0 {}
+    Ok(())
 }
 
 /// Does what one ioctl asks for.

@@ -32,7 +32,7 @@ mod turns;
 mod worker;
 
 pub use hold::{CarriedMount, FuseHolder, MountPlace};
-pub use mount::MountPoint;
+pub use mount::{MountPoint, SOURCE};
 pub use server::{FuseConfig, FuseServer, FuseStopper};
 pub use transport::FuseTransport;
 

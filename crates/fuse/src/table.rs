@@ -27,17 +27,37 @@ impl MountEntry {
         Ok(table.split(|&byte| byte == b'\n').filter_map(|line| Self::in_line(line, &path)).next_back())
     }
 
+    /// The mount of this number.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(crate) fn of_mount(number: u64) -> io::Result<Option<Self>> {
+        let table = fs::read("/proc/self/mountinfo")?;
+        let number = number.to_string();
+        let is_it = |line: &&[u8]| line.split(|&byte| byte == b' ').next() == Some(number.as_bytes());
+        Ok(table.split(|&byte| byte == b'\n').find(is_it).and_then(|line| Self::in_fields(&mut fields(line))))
+    }
+
     /// proc(5): the fifth field is where, escaped; after `-` come the type and the source.
     fn in_line(line: &[u8], at: &Path) -> Option<Self> {
-        let mut fields = line.split(|&byte| byte == b' ');
+        let mut fields = fields(line);
         let place = unescape(fields.nth(4)?);
         if Path::new(&OsString::from_vec(place)) != at {
             return None;
         }
+        Self::in_fields(&mut fields)
+    }
+
+    /// From fields up to the last one.
+    fn in_fields<'l>(fields: &mut impl Iterator<Item = &'l [u8]>) -> Option<Self> {
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
         Some(Self { kind: text()?, source: text()? })
     }
+}
+
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b' ')
 }
 
 /// The absolute path of what itself cannot be asked: its server may have ended.

@@ -1,18 +1,70 @@
 //! How a mount ends.
 
+use std::ffi::OsString;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use crate::table::MountEntry;
+
 /// Takes away the mount that `path` leads to, of another process: at once, or `lazily`, out of sight while those who use it go on.
+/// `is_meant` says of the mount found there whether it is one of those that may be taken away.
 ///
 /// # Errors
-/// `EBUSY` when it is in use; what the system says otherwise.
-pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
-    unmount_here(path, path, lazily)
+/// `EINVAL` when nothing is mounted there, or another mount than those meant; `EBUSY` when it is in
+/// use; what the system says otherwise.
+pub fn unmount(path: &Path, lazily: bool, is_meant: impl FnOnce(&MountEntry) -> bool) -> io::Result<()> {
+    let found = Found::at(path)?;
+    if !is_meant(&found.entry) {
+        return Err(Errno::INVAL.into());
+    }
+    found.unmount(lazily)
+}
+
+/// A mount of another process, by a descriptor of the folder that it is in: names on the way to
+/// that folder may change, and the mount that was looked at is the one that is unmounted. The last
+/// name cannot: the kernel renames and removes no mount points.
+#[derive(Debug)]
+struct Found {
+    path: PathBuf,
+    folder: OwnedFd,
+    name: OsString,
+    entry: MountEntry,
+}
+
+impl Found {
+    /// Looks at what is mounted on a path, without asking its server.
+    fn at(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = fs::canonicalize(parent.unwrap_or(Path::new(".")))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = open(&parent, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let mount = mount_of(&openat(&folder, &name, flags, Mode::empty())?)?;
+        let entry = if mount == mount_of(&folder)? { None } else { MountEntry::of_mount(mount)? };
+        let entry = entry.ok_or(Errno::INVAL)?;
+        Ok(Self { path: parent.join(&name), folder, name, entry })
+    }
+
+    fn unmount(&self, lazily: bool) -> io::Result<()> {
+        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached
+        // through the folder's.
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        unmount_here(&folder.join(&self.name), &self.path, lazily)
+    }
+}
+
+/// The number of the mount that a descriptor's file is in, as the mount table has it.
+fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    number.ok_or_else(|| Errno::NOTSUP.into())
 }
 
 /// Whether somebody uses a mount: only root may ask.
@@ -46,5 +98,45 @@ fn fusermount(path: &Path, lazily: bool) -> io::Result<()> {
         _ if output.status.success() => Ok(()),
         text if text.contains("busy") => Err(Errno::BUSY.into()),
         text => Err(io::Error::other(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::mount::{MountFlags, mount};
+
+    use super::*;
+
+    /// Mounts of tmpfs stand for a killed server's mount and for another one.
+    #[test]
+    fn a_path_that_leads_elsewhere_meanwhile_takes_no_other_mount_away() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        for folder in ["user/mnt/disk", "other/disk"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        let tmpfs = |source, on: &Path| mount(source, on, "tmpfs", MountFlags::empty(), c"size=64k");
+        match tmpfs("meant", &at("user/mnt/disk")) {
+            // Users cannot mount.
+            Err(Errno::PERM) => return underseal_testing::skip("a path that leads elsewhere", "not root"),
+            mounted => mounted.unwrap(),
+        }
+        tmpfs("other", &at("other/disk")).unwrap();
+        let found = Found::at(&at("user/mnt/disk")).unwrap();
+        assert_eq!(found.entry.source, "meant");
+        fs::rename(at("user/mnt"), at("user/old")).unwrap();
+        symlink("../other", at("user/mnt")).unwrap();
+        found.unmount(false).unwrap();
+        assert_eq!(MountEntry::at(&at("user/old/disk")).unwrap(), None);
+        let other = MountEntry::at(&at("other/disk")).unwrap().unwrap();
+        assert_eq!(other.source, "other");
+        // Neither is another mount than those meant, nor a folder that nothing is mounted on.
+        for path in ["other/disk", "user/old/disk"] {
+            let refused = unmount(&at(path), true, |entry| entry.source == "meant").unwrap_err();
+            assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL), "{path}");
+        }
+        unmount(&at("other/disk"), true, |entry| entry.source == "other").unwrap();
     }
 }

@@ -39,7 +39,8 @@ mod tree;
 
 pub use enter::enter;
 pub use helper::files::{
-    Target, connect_to, connect_to_syslog, open_log, remove, will_connect, will_open_log, will_remove,
+    RemovedKind, Target, connect_to, connect_to_syslog, open_log, remove, will_connect, will_open_log,
+    will_remove,
 };
 pub use helper::rings::{RingMade, RingMaker, RingRequest, ring, will_give_commands};
 pub use helper::{Asked, Helper, IDENTITY, OfMount};

@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -15,8 +15,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 use underseal_sandbox::{
-    Asked, Helper, Needs, OfMount, State, Target, connect_to, enter, is_inside, open_log, remove,
-    will_connect, will_open_log, will_remove,
+    Asked, Helper, Needs, OfMount, RemovedKind, State, Target, connect_to, enter, is_inside, open_log,
+    remove, will_connect, will_open_log, will_remove,
 };
 
 /// What was logged.
@@ -195,12 +195,17 @@ fn files() {
     for name in
         ["images/one", "images/other", "sockets/s", "sockets/other", "logs/pid", "logs/log", "logs/secret"]
     {
-        fs::write(at(name), name).unwrap();
+        match name.strip_prefix("sockets/") {
+            Some(_) => drop(UnixListener::bind(at(name)).unwrap()),
+            None => fs::write(at(name), name).unwrap(),
+        }
     }
     Helper::start(None, None).unwrap();
-    for name in ["sockets/s", "logs/pid"] {
-        will_remove(&at(name));
-    }
+    will_remove(&at("sockets/s"), RemovedKind::Socket);
+    will_remove(&at("logs/pid"), RemovedKind::PidFile);
+    // Files of another kind are not listed.
+    will_remove(&at("logs/secret"), RemovedKind::Socket);
+    will_remove(&at("sockets/other"), RemovedKind::PidFile);
     will_open_log(&at("logs/log"));
     whole(&enter(&Needs { images: vec![at("images/one")], ..Needs::default() }));
     File::options().read(true).write(true).open(at("images/one")).unwrap();
@@ -223,7 +228,7 @@ fn files() {
     for name in ["sockets/other", "logs/secret", "logs/../logs/pid"] {
         assert_eq!(errno(remove(&at(name))), Some(Errno::PERM), "{name}");
     }
-    will_remove(&at("logs/secret"));
+    will_remove(&at("logs/secret"), RemovedKind::PidFile);
     assert_eq!(errno(remove(&at("logs/secret"))), Some(Errno::PERM), "the list is sealed");
     will_open_log(&at("logs/secret"));
     io::Write::write_all(&mut open_log(&at("logs/secret")).unwrap(), b" more").unwrap();
@@ -243,7 +248,7 @@ fn a_file_that_took_a_listed_one_s_place_stays() {
         let (path, aside) = (scratch.path().join("s"), scratch.path().join("aside"));
         fs::write(&path, "").unwrap();
         Helper::start(None, None).unwrap();
-        will_remove(&path);
+        will_remove(&path, RemovedKind::PidFile);
         fs::rename(&path, &aside).unwrap();
         fs::write(&path, "another").unwrap();
         whole(&enter(&Needs::default()));
@@ -341,13 +346,13 @@ fn another_user_s_files_stay_within_reach() {
         fs::write(&image, "").unwrap();
         fs::create_dir(&folder).unwrap();
         let socket = folder.join("s");
-        fs::write(&socket, "").unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
         for path in [&image, &folder] {
             fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
             chown(path, Some(1234), Some(1234)).unwrap();
         }
         Helper::start(None, None).unwrap();
-        will_remove(&socket);
+        will_remove(&socket, RemovedKind::Socket);
         let state = enter(&Needs { images: vec![image.clone()], ..Needs::default() });
         whole(&state);
         assert_eq!(state.capabilities, ["dac_override"]);

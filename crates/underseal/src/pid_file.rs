@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use underseal_sandbox::RemovedKind;
+
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -34,7 +36,7 @@ impl PidFile {
         writeln!(new, "{}", std::process::id()).map_err(failed)?;
         let about = new.as_file().metadata().map_err(failed)?;
         new.persist(&path).map_err(|e| failed(e.error))?;
-        underseal_sandbox::will_remove(&path);
+        underseal_sandbox::will_remove(&path, RemovedKind::PidFile);
         Ok(Self { path, file: (about.dev(), about.ino()) })
     }
 }
@@ -68,7 +70,7 @@ impl Another {
             return Err(Error::new(Exit::Failed, what).with_remedy("write that number into the file"));
         }
         let path = std::path::absolute(path).map_err(failed)?;
-        underseal_sandbox::will_remove(&path);
+        underseal_sandbox::will_remove(&path, RemovedKind::PidFile);
         Ok(Self { path, file })
     }
 

@@ -8,10 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 pub use underseal_fuse::Unmounter;
-use underseal_fuse::{FuseSession, Init, MountEntry, MountSettings, Point, RingShare, capability};
+use underseal_fuse::{FuseSession, Init, MountSettings, Point, RingShare, capability};
 use underseal_sandbox::OwnTree;
 
 use super::dispatch::{FsWorker, ReplyPath};
@@ -242,11 +241,8 @@ fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<O
 /// # Errors
 /// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
-    // root may unmount anything, and a path that was right may lead to something else by now.
-    if !MountEntry::at(path)?.is_some_and(|mounted| TYPES.contains(&&*mounted.kind)) {
-        return Err(Errno::INVAL.into());
-    }
-    underseal_fuse::unmount(path, lazily)
+    // root may unmount anything.
+    underseal_fuse::unmount(path, lazily, |mounted| TYPES.contains(&&*mounted.kind))
 }
 
 fn options(lower: &Path, read_only: bool, config: &MountConfig) -> MountSettings {

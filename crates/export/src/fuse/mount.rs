@@ -15,7 +15,7 @@ use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
 
 /// What mount(8) shows as the source, and how a mount of ours is known that its server left behind.
-const NAME: &str = "underseal";
+pub const SOURCE: &str = "underseal";
 
 /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
 const BACKGROUND: u16 = 256;
@@ -68,7 +68,7 @@ impl MountPoint {
         };
         let point = Point::of_mounted(&place.path).map_err(bad)?;
         let found = MountEntry::at(point.path()).map_err(bad)?;
-        if !found.is_some_and(|found| found.source == NAME && found.kind.starts_with("fuse")) {
+        if !found.is_some_and(|found| found.source == SOURCE && found.kind.starts_with("fuse")) {
             return Err(bad(io::Error::other("no volume is mounted there")));
         }
         Ok(Self { point: point.into() })
@@ -103,11 +103,12 @@ fn no_device(e: io::Error) -> Error {
 fn clear(path: &Path) -> Result<()> {
     let shown = path.display();
     let stale = format!("{shown}: the server of what is mounted there is gone");
-    let ours = MountEntry::at(path).ok().flatten().is_some_and(|found| found.source == NAME);
-    if !ours {
-        return Err(Error::new(ErrorKind::Mounted, stale));
-    }
-    unmount(path, true).map_err(|e| Error::new(ErrorKind::Mounted, stale.clone()).with_source(e))?;
+    let unmounted = unmount(path, true, |found| found.source == SOURCE);
+    unmounted.map_err(|e| {
+        let error = Error::new(ErrorKind::Mounted, stale.clone());
+        // Another program's mount, which stays.
+        if Errno::from_io_error(&e) == Some(Errno::INVAL) { error } else { error.with_source(e) }
+    })?;
     log::warn!("{stale}; it was unmounted");
     Ok(())
 }
@@ -123,8 +124,8 @@ pub(super) fn mount(
     io_uring: bool,
 ) -> Result<FuseSession> {
     let options = MountSettings {
-        name: NAME.into(),
-        subtype: NAME,
+        name: SOURCE.into(),
+        subtype: SOURCE,
         read_only,
         // The file's mode lets its owner in, and root.
         allow_other: allow_root,

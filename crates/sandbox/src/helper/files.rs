@@ -79,9 +79,35 @@ impl Target<'_> {
     }
 }
 
-/// Lists a file that this process will remove. Without a helper nothing needs to be listed.
-pub fn will_remove(path: &Path) {
-    list(b'r', path.as_os_str().as_bytes());
+/// Kinds of files that servers remove at their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovedKind {
+    /// A Unix socket.
+    Socket,
+    /// The pid file, which is a regular file.
+    PidFile,
+}
+
+impl RemovedKind {
+    const fn letter(self) -> u8 {
+        match self {
+            Self::Socket => b'r',
+            Self::PidFile => b'p',
+        }
+    }
+
+    const fn file_type(self) -> FileType {
+        match self {
+            Self::Socket => FileType::Socket,
+            Self::PidFile => FileType::RegularFile,
+        }
+    }
+}
+
+/// Lists a file that this process will remove. A file of another kind is not listed. Without a
+/// helper nothing needs to be listed.
+pub fn will_remove(path: &Path, kind: RemovedKind) {
+    list(kind.letter(), path.as_os_str().as_bytes());
 }
 
 /// Lists the log file, which this process will open again.
@@ -214,12 +240,14 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// The entry, and the file's type.
+    fn of(path: &Path) -> io::Result<(Self, FileType)> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(Errno::INVAL)?;
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let folder = open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let about = statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(Self { path: path.to_owned(), folder, name, file: (about.st_dev, about.st_ino) })
+        let entry = Self { path: path.to_owned(), folder, name, file: (about.st_dev, about.st_ino) };
+        Ok((entry, FileType::from_raw_mode(about.st_mode)))
     }
 
     fn remove(&self) -> rustix::io::Result<()> {
@@ -253,17 +281,27 @@ struct Listed {
 }
 
 impl Listed {
+    /// Lists a file of this kind. A path that came from another process leads to a file of another
+    /// kind, maybe.
+    fn list_removable(&mut self, path: &Path, kind: RemovedKind) -> io::Result<()> {
+        self.removable.retain(|entry| entry.path != path);
+        let (entry, found) = Entry::of(path)?;
+        if found != kind.file_type() {
+            return Err(Errno::PERM.into());
+        }
+        self.removable.push(entry);
+        Ok(())
+    }
+
     /// Adds to the list, or does what is on it.
     fn answer(&mut self, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
         let path = Path::new(OsStr::from_bytes(what));
         match letter {
-            b'r' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
-            b'r' => {
-                self.removable.retain(|entry| entry.path != path);
-                self.removable.push(Entry::of(path)?);
-            }
+            b'r' | b'p' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
+            b'r' => self.list_removable(path, RemovedKind::Socket)?,
+            b'p' => self.list_removable(path, RemovedKind::PidFile)?,
             // A link that leads to it is followed now, and never again.
-            b'l' => self.log = Some(Entry::of(&fs::canonicalize(path)?)?),
+            b'l' => self.log = Some(Entry::of(&fs::canonicalize(path)?)?.0),
             b's' => self.servers.push(what.to_owned()),
             b'!' => self.is_sealed = true,
             b'R' => self.removable.iter().find(|entry| entry.path == path).ok_or(Errno::PERM)?.remove()?,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_export::control::Status as About;
+use underseal_export::fuse::SOURCE;
 use underseal_volume::PersistentFlag;
 
 use super::args::{Args, SERVE};
@@ -235,12 +236,13 @@ fn is_used_now(file: &Path) -> std::io::Result<bool> {
     let busy = |e: &std::io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
     match underseal_fuse::is_in_use(file) {
         // Others than root learn it by unmounting, which its server takes for the end.
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => match underseal_fuse::unmount(file, false)
-        {
-            Ok(()) => Ok(false),
-            Err(e) if busy(&e) => Ok(true),
-            Err(e) => Err(e),
-        },
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => {
+            match underseal_fuse::unmount(file, false, |found| found.source == SOURCE) {
+                Ok(()) => Ok(false),
+                Err(e) if busy(&e) => Ok(true),
+                Err(e) => Err(e),
+            }
+        }
         told => told,
     }
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use underseal_export::control::{Directory, Name, Status};
+use underseal_export::fuse::SOURCE;
 
 use super::failure::{self, Failure, Result};
 use super::loops;
@@ -83,7 +84,7 @@ impl Place {
             belongs_to_user(folder)?;
         }
         if fs::symlink_metadata(file).is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NOTCONN)) {
-            underseal_fuse::unmount(file, true).map_err(failed)?;
+            underseal_fuse::unmount(file, true, |found| found.source == SOURCE).map_err(failed)?;
         }
         match File::options().write(true).create_new(true).mode(0o600).open(file) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),

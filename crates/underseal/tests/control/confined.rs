@@ -195,6 +195,33 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
     server.stop();
 }
 
+/// The new server's helper removes the files of sockets at the end: a path of the old server's word
+/// could be any file.
+#[test]
+fn an_upgrade_believes_no_server_which_file_a_socket_has() {
+    let operator = Operator::new();
+    let (_, server) = operator.open(&["--hand-over"]);
+    let (mut offer, fds, key) = true_offer(&operator);
+    let victim = operator.scratch.file("victim", b"root:x:0:0\n");
+    let about = fs::metadata(&victim).unwrap();
+    let mut told = serde_json::to_value(&offer.control).unwrap();
+    told[0]["path"] = serde_json::json!([text(&victim), about.dev(), about.ino()]);
+    offer.control = serde_json::from_value(told).unwrap();
+    let confined = Confined::at(&operator.directory().join("evil.sock"));
+    let (ready, ran) = thread::scope(|scope| {
+        let offers = scope.spawn(|| confined.offers(offer, &fds, &key));
+        let mut command = underseal();
+        command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+        let ran = Ran::from(command.output().unwrap());
+        (offers.join().unwrap(), ran)
+    });
+    assert!(!ready && ran.code == Some(1), "the process would have taken it: {ran:?}");
+    assert!(ran.err.contains("is not bound to"), "{ran:?}");
+    assert!(victim.exists());
+    drop((confined, fds));
+    server.stop();
+}
+
 /// A header in a file of its own is believed, since its descriptor comes over.
 #[test]
 fn a_sandboxed_server_s_header_goes_on_after_an_upgrade() {

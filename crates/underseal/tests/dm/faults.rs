@@ -32,6 +32,50 @@ fn callers_that_say_nonsense_are_refused_and_others_served() {
     mapper.script("dmsetup info $N-a; dmsetup remove $N-a");
 }
 
+/// Asks for a table with its key over each connection that it has, as another user; and over one
+/// that it makes as root. Prints what came back.
+const STEALS: &str = r#"
+import os, socket, struct, sys
+folder, name = sys.argv[1].encode(), sys.argv[2].encode()
+kept = os.open("/dev/mapper/control", os.O_RDWR)
+raw = socket.socket(socket.AF_UNIX)
+raw.connect(folder + b"/control")
+if sys.argv[3] == "drop": os.setresuid(65534, 65534, 65534)
+request = bytearray(16384)
+struct.pack_into("=IIIIIIiI", request, 0, 4, 0, 0, 16384, 312, 0, 0, 16)
+request[48:48 + len(name)] = name
+found = 0
+for fd in range(3, 32):
+    try:
+        one = socket.socket(fileno=fd); peer = one.getpeername()
+    except OSError:
+        continue
+    if not os.fsdecode(peer).endswith("control"): continue
+    found += 1
+    one.settimeout(3)
+    try:
+        one.sendall(struct.pack("=II", 0xc138fd0c, len(request)) + request)
+        answer = one.recv(8)
+    except OSError as e:
+        answer = b""
+    print("answered" if answer[:4] == bytes(4) else "nothing")
+print(found)
+"#;
+
+#[test]
+fn a_connection_does_not_outlive_its_owners_rights() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("steals.py", STEALS.as_bytes());
+    mapper.script("dmsetup create $N-a --table '0 8 zero'");
+    let ran =
+        |how: &str| mapper.script(&format!("python3 steals.py {} $N-a {how}", mapper.folder().display()));
+    // Root's own connection is answered; the inherited one and the node's are not, whoever asks.
+    assert_eq!(ran("stay"), "nothing\nnothing\nanswered\n3\n");
+    assert_eq!(ran("drop"), "nothing\nnothing\nnothing\n3\n");
+    assert!(mapper.log().contains("of user 65534"), "{}", mapper.log());
+    mapper.script("dmsetup remove $N-a");
+}
+
 #[test]
 fn a_table_over_itself_and_a_lower_device_that_is_not_there_are_refused() {
     let Some(mapper) = Mapper::new() else { return };

@@ -1,11 +1,12 @@
 //! A listening socket as one process gives it to another, which goes on listening: clients that connect meanwhile wait.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
-use super::unix::UnixPath;
+use super::unix::{self, UnixPath};
 use super::{Address, BACKLOG, Listener};
 use crate::{Error, ErrorKind, Result};
 
@@ -47,13 +48,20 @@ impl Listener {
     /// it [does](Listener::is_ours).
     ///
     /// # Errors
-    /// `Listen`: it is no listening socket.
+    /// `Listen`: it is no listening socket, or bound to another path.
     pub fn from_carried(carried: CarriedListener) -> Result<Self> {
         let CarriedListener { fd, place: ListenerPlace { name, path } } = carried;
-        let path = path.map(|(path, device, inode)| UnixPath::of(path, device, inode));
         let mut listener = Self::adopt(fd, &name)?;
-        // Nobody's yet: dropping it leaves the file alone.
-        listener.path = path.map(UnixPath::left_alone);
+        if let Some((path, device, inode)) = path {
+            // A process that was broken into may say the path of any file, for the helper to
+            // remove.
+            if !unix::is_bound_to(&listener.fd, Path::new(&path)) {
+                let what = format!("{name}: the socket is not bound to {path}");
+                return Err(Error::new(ErrorKind::Listen, what));
+            }
+            // Nobody's yet: dropping it leaves the file alone.
+            listener.path = Some(UnixPath::of(path, device, inode).left_alone());
+        }
         Ok(listener)
     }
 
@@ -77,6 +85,7 @@ impl Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -102,6 +111,21 @@ mod tests {
         drop(waiting);
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_path_that_the_socket_is_not_bound_to_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let victim = scratch.path().join("victim");
+        std::fs::write(&victim, b"precious").unwrap();
+        let about = std::fs::metadata(&victim).unwrap();
+        let first = listen(&Endpoint::Unix(scratch.path().join("s"))).unwrap().remove(0);
+        let mut carried = first.carried().unwrap();
+        carried.place.path = Some((victim.to_str().unwrap().into(), about.dev(), about.ino()));
+        let error = Listener::from_carried(carried).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Listen);
+        assert!(error.to_string().contains("is not bound to"), "{error}");
+        assert!(victim.exists());
     }
 
     #[test]

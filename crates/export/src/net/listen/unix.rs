@@ -5,7 +5,10 @@ use std::{
     hash::{BuildHasher, RandomState},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{FileTypeExt, MetadataExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileTypeExt, MetadataExt},
+        },
     },
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -21,6 +24,8 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
+
+use underseal_sandbox::RemovedKind;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -165,6 +170,13 @@ fn is(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
+/// Whether the kernel says that a socket is bound to this path.
+pub(super) fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
+    rustix::net::getsockname(socket).and_then(SocketAddrUnix::try_from).is_ok_and(|address| {
+        address.path_bytes().is_some_and(|bound| path.is_absolute() && bound == path.as_os_str().as_bytes())
+    })
+}
+
 fn new_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -173,7 +185,7 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
 impl UnixPath {
     pub(super) fn of(path: impl Into<PathBuf>, device: u64, inode: u64) -> Self {
         let path = path.into();
-        underseal_sandbox::will_remove(&path);
+        underseal_sandbox::will_remove(&path, RemovedKind::Socket);
         Self { path, device, inode, left_alone: AtomicBool::new(false) }
     }
 
@@ -217,8 +229,9 @@ impl Drop for UnixPath {
         if self.left_alone.load(Ordering::SeqCst) {
             return;
         }
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| {
+            file.file_type().is_socket() && (file.dev(), file.ino()) == (self.device, self.inode)
+        });
         if ours && let Err(error) = underseal_sandbox::remove(&self.path) {
             log::warn!("unix:{}: the socket could not be removed: {error}", self.path.display());
         }

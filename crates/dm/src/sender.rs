@@ -1,0 +1,67 @@
+//! The sender of each request. Connections are inherited, also by processes that have given up
+//! root's rights since: the kernel asks for `CAP_SYS_ADMIN` at each ioctl, not when the node is
+//! opened.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use rustix::net::sockopt::set_socket_passcred;
+
+/// Room for the sender's credentials, and for no descriptors: those that come with a request are
+/// dropped by the kernel.
+// SAFETY: a computation.
+const ROOM: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize;
+
+/// A control message, as aligned as its header wants.
+#[repr(C, align(8))]
+struct Control([u8; ROOM]);
+
+/// Reads what root and this process's user have sent, and fails with `EPERM` for bytes of others.
+pub(crate) struct Requests<'s>(&'s UnixStream);
+
+impl<'s> Requests<'s> {
+    /// Has the kernel say who sends each byte.
+    pub(crate) fn of(socket: &'s UnixStream) -> io::Result<Self> {
+        set_socket_passcred(socket, true)?;
+        Ok(Self(socket))
+    }
+}
+
+impl Read for Requests<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let (n, uid) = receive(self.0, into)?;
+        let own = rustix::process::geteuid().as_raw();
+        if n > 0 && !uid.is_some_and(|uid| uid == 0 || uid == own) {
+            let uid = uid.map_or("unknown".to_owned(), |uid| uid.to_string());
+            log::warn!("a request of user {uid} over an inherited connection is refused");
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        Ok(n)
+    }
+}
+
+/// Receives bytes of one sender, and its user. The kernel keeps bytes of different senders apart.
+fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+    let mut bytes = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let mut control = Control([0; ROOM]);
+    // SAFETY: zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut bytes, 1);
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = ROOM as _;
+    // SAFETY: the kernel writes into both buffers, which have the lengths that the message says.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled the message in: the header lies in the control buffer, or is
+    // null.
+    let uid = unsafe {
+        libc::CMSG_FIRSTHDR(&raw const message).as_ref().and_then(|head| {
+            let is_whole = head.cmsg_len as usize >= libc::CMSG_LEN(size_of::<libc::ucred>() as u32) as usize;
+            let is_sender = (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
+            let data = libc::CMSG_DATA(std::ptr::from_ref(head)).cast::<libc::ucred>();
+            (is_whole && is_sender).then(|| data.read_unaligned().uid)
+        })
+    };
+    Ok((n, uid))
+}
