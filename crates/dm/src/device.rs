@@ -67,6 +67,14 @@ impl Device {
         Self { node, turn: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
     }
 
+    /// A device that is there already, with a live table.
+    pub(crate) fn adopted(node: Box<dyn Node>, table: Table, read_only: bool, suspended: bool) -> Self {
+        let Table { lines, deps, room, served } = table;
+        let live = Some(Arc::new(Loaded { lines: lines.into(), deps, room, read_only, served }));
+        let state = State { live, suspended, ..State::default() };
+        Self { state: Mutex::new(state), ..Self::new(node) }
+    }
+
     pub(crate) fn number(&self) -> DeviceNumber {
         self.node.number()
     }

@@ -37,7 +37,7 @@ mod targets;
 pub use error::{Error, Result};
 pub use host::{Given, Host, Load, Messaged, Names, Node, Nodes, Room, Served, Table};
 pub use keys::{KeptKeys, Keys};
-pub use loops::LoopNodes;
+pub use loops::{LeftNode, LoopNodes};
 pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;
 pub use opens::Family;

@@ -8,6 +8,7 @@
 //!
 //! Source of structures and numbers: include/uapi/linux/loop.h.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,6 +38,9 @@ const DIRECT_IO: u32 = 16;
 /// Bytes of `loop_info64`, and of a name in it.
 const INFO: usize = 232;
 const NAME: usize = 64;
+
+/// The file with a device's name and UUID, a zero byte between them.
+const NAMES: &str = "names";
 
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 const FIRST: u32 = 1000;
@@ -101,6 +105,57 @@ impl LoopNodes {
     }
 }
 
+/// A device of a server that was killed.
+pub struct LeftNode {
+    pub(crate) node: LoopNode,
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+}
+
+impl LeftNode {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its table shows itself.
+    pub fn file(&self) -> PathBuf {
+        self.node.file()
+    }
+
+    /// Takes the device away, whose table's server is gone too: every request for it fails.
+    pub fn discard(self) {
+        let Self { node, name, uuid } = self;
+        node.unname(Names { name: &name, uuid: &uuid });
+        if let Ok(path) = CString::new(node.file().into_os_string().into_encoded_bytes()) {
+            // SAFETY: the path ends. What is mounted there, if anything is, has no server.
+            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+}
+
+impl LoopNodes {
+    /// The devices that a server of this folder has left when it was killed.
+    pub fn left(&self) -> Vec<LeftNode> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let left = numbers.filter_map(|number| {
+            let (folder, mapper) = (self.folder.join(number.to_string()), self.mapper.clone());
+            let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
+            let (name, uuid) = names.split_once('\0').unwrap_or_default();
+            let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
+            let node = LoopNode { number, dev, folder, mapper, family: self.family.clone() };
+            // One without a table is given back as it is dropped.
+            (!name.is_empty() && node.is_bound()).then(|| LeftNode {
+                node,
+                name: name.into(),
+                uuid: uuid.into(),
+            })
+        });
+        left.collect()
+    }
+}
+
 impl Nodes for LoopNodes {
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
         let number = Self::add(minor)?;
@@ -119,7 +174,7 @@ fn device_of(number: u32) -> Result<DeviceNumber> {
     text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
 }
 
-struct LoopNode {
+pub(crate) struct LoopNode {
     number: u32,
     dev: DeviceNumber,
     folder: PathBuf,
@@ -257,7 +312,12 @@ impl Node for LoopNode {
         let node = self.open().map_err(self.failed("cannot be opened"))?;
         // The kernel asks for the file's size again when it is looked at.
         let looked = fs::metadata(self.file()).map(|of| of.len());
-        let block = ioctl(&node, SET_BLOCK_SIZE, room.block.clamp(512, 4096).into());
+        let block = room.block.clamp(512, 4096);
+        let path = format!("/sys/block/loop{}/queue/logical_block_size", self.number);
+        let now = fs::read_to_string(path).unwrap_or_default();
+        // The kernel refuses it, the same one too, while the device is mounted.
+        let is_same = now.trim().parse() == Ok(block);
+        let block = if is_same { Ok(()) } else { ioctl(&node, SET_BLOCK_SIZE, block.into()) };
         let resized = looked.and_then(|_| ioctl(&node, SET_CAPACITY, 0));
         block.and(resized).map_err(self.failed("cannot get another size"))
     }
@@ -285,6 +345,9 @@ impl Node for LoopNode {
             made.map_err(|e| Error::system(path.display(), &e.into()))?;
         }
         self.links().make(name, uuid);
+        if let Err(e) = fs::write(self.folder.join(NAMES), format!("{name}\0{uuid}")) {
+            log::warn!("{name}: a server that comes after this one will not find it: {e}");
+        }
         if let Some(Names { name: old, uuid: old_uuid }) = before {
             self.links()
                 .remove(if old == name { "" } else { old }, if old_uuid == uuid { "" } else { old_uuid });
@@ -334,6 +397,7 @@ impl Drop for LoopNode {
             log::warn!("{} stays: {e}", self.node().display());
         }
         // Nothing is mounted there any more.
+        let _ = fs::remove_file(self.folder.join(NAMES));
         let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
     }
 }

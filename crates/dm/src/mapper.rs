@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::device::{Device, Snapshot};
 use crate::header::{Message, flags, text};
-use crate::host::{Host, Nodes};
+use crate::host::{Host, Nodes, Table};
+use crate::loops::LeftNode;
 use crate::records;
 use crate::registry::{Called, Entry, Registry};
 use crate::{Error, KeptKeys, Keys, Result, check_name, check_uuid};
@@ -105,6 +106,16 @@ impl Mapper {
     pub fn new(host: impl Host + 'static, nodes: impl Nodes + 'static) -> Self {
         let (host, nodes) = (Box::new(host), Box::new(nodes));
         Self(Arc::new(Inner { registry: Registry::default(), host, nodes, kept: KeptKeys::default() }))
+    }
+
+    /// Adds a device that is there already, with its table.
+    ///
+    /// # Errors
+    /// `EBUSY` when its name or UUID is in use.
+    pub fn adopt(&self, left: LeftNode, table: Table, read_only: bool, suspended: bool) -> Result<()> {
+        let LeftNode { node, name, uuid } = left;
+        let device = Device::adopted(Box::new(node), table, read_only, suspended);
+        self.0.registry.add(&name, &uuid, Arc::new(device)).map(drop)
     }
 
     /// How many devices there are.

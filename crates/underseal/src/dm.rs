@@ -4,6 +4,7 @@
 //!   run        a command, with the library that its ioctls go through        commands/dm.rs
 //!     |  socket
 //!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
+//!     |- known     what a table server keeps for the next back end
 //!     |- host      a load: its devices claimed, and a table server started
 //!     |- layers    tags that a crypt line keeps on another device of device mapper's
 //!     |- lowers    one claim for each lower device, shared by all tables on it
@@ -18,7 +19,11 @@
 pub(crate) mod backend;
 mod child;
 mod host;
+mod known;
 mod layers;
 mod lowers;
 mod orders;
 pub(crate) mod server;
+
+/// Where a table server whose back end is gone waits for the next one, beside the table's file.
+const SERVER_SOCKET: &str = "server";

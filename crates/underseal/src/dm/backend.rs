@@ -14,6 +14,7 @@ use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use underseal_dm::server::{Callers, serve as answer};
 use underseal_dm::{Family, LoopNodes, Mapper};
 
+use super::SERVER_SOCKET;
 use super::host::Tables;
 use super::server::stay_in_memory;
 use crate::error::{Error, Result};
@@ -108,7 +109,28 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
     let tables = Tables::new(program, log_file(folder), family.clone());
-    let mapper = Mapper::new(tables, LoopNodes::new(folder, MAPPER, family));
+    let nodes = LoopNodes::new(folder, MAPPER, family);
+    // Devices of a back end that was killed.
+    let mut adopted = Vec::new();
+    for left in nodes.left() {
+        match tables.adopt(&left.file().with_file_name(SERVER_SOCKET)) {
+            Ok((table, read_only, suspended)) => {
+                log::info!("{}: taken over from a back end that is gone", left.name());
+                adopted.push((left, table, read_only, suspended));
+            }
+            Err(e) => {
+                log::error!("{}: its table's server is gone with what it had not written: {e}", left.name());
+                left.discard();
+            }
+        }
+    }
+    let mapper = Mapper::new(tables, nodes);
+    for (left, table, read_only, suspended) in adopted {
+        let name = left.name().to_owned();
+        if let Err(e) = mapper.adopt(left, table, read_only, suspended) {
+            log::error!("{name}: {e}");
+        }
+    }
     let callers = Callers::default();
     {
         let (mapper, callers) = (mapper.clone(), callers.clone());

@@ -13,17 +13,20 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::records::Line as TableLine;
-use underseal_dm::{Error, Family, Given, Keys, Messaged, Result, Served};
+use underseal_dm::{Error, Family, Given, Keys, Messaged, Result, Served, Table};
 use underseal_export::control::Line;
 use underseal_export::net::Socket;
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
-use super::lowers::Claim;
+use super::known::Known;
+use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
 
 /// How long a server may take for what it does at once, and for what it waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
+/// How long a server may take to see that its back end is gone.
+const APPEARING: Duration = Duration::from_secs(2);
 const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
@@ -34,6 +37,8 @@ pub(super) struct Child {
     family: Family,
     /// The devices that it lies on, which it has open too.
     _claims: Vec<Arc<Claim>>,
+    /// What the server keeps for the next back end.
+    known: Mutex<Option<Known>>,
 }
 
 impl Child {
@@ -59,7 +64,77 @@ impl Child {
         let pid = process.id();
         family.add(pid);
         let line = Mutex::new(Line::new(Socket::from(OwnedFd::from(ours))));
-        Ok(Self { line, process: Mutex::new(Some(process)), pid, family, _claims: claims })
+        let (process, known) = (Mutex::new(Some(process)), Mutex::default());
+        Ok(Self { line, process, pid, family, _claims: claims, known })
+    }
+
+    /// Takes a server whose back end is gone: it waits at this socket, which may not be there yet. Whether its table is suspended.
+    ///
+    /// # Errors
+    /// `ENXIO` where no server waits.
+    pub(super) fn adopt(socket: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
+        let until = Instant::now() + APPEARING;
+        let stream = loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => break stream,
+                Err(e) if Instant::now() > until => {
+                    return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let failed = |e: underseal_export::Error| {
+            let why = underseal_error::with_causes(&e).to_string();
+            Error::new(Errno::IO, format!("{}: {why}", socket.display()))
+        };
+        let pid = rustix::net::sockopt::socket_peercred(&stream)
+            .map_err(|e| Error::system("a table's server is not known", &e.into()))?
+            .pid;
+        let line = Line::new(Socket::from(OwnedFd::from(stream)));
+        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(failed)?;
+        let heard = line.receive(Instant::now() + SOON).map_err(failed)?;
+        let Answer::Adopted { suspended } = heard.message else { return Err(nonsense()) };
+        let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
+        let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
+        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(failed)?;
+        let known = Known::parse(&kept)?;
+        let claims = heard.fds.into_iter().map(|fd| lowers.adopt(fd.into())).collect::<Result<_>>()?;
+        let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
+        family.add(pid);
+        let (line, process) = (Mutex::new(line), Mutex::new(None));
+        Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
+    }
+
+    /// Has the server keep what the next back end has to know.
+    pub(super) fn remember(&self, known: Known) -> Result<()> {
+        let text = known.print();
+        *self.known() = Some(known);
+        match self.ask_with(&Order::Remember, &[], text.as_bytes(), SOON)? {
+            (Answer::Done, _) => Ok(()),
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// The table, for a device that is there already.
+    pub(super) fn table(self: &Arc<Self>) -> Result<(Table, bool)> {
+        let known = self.known();
+        let known = known.as_ref().ok_or_else(nonsense)?;
+        let lines = known.lines.iter().map(TableLine::copy).collect::<Result<_>>()?;
+        let table = Table { lines, deps: known.deps.clone(), room: known.room, served: self.clone() };
+        Ok((table, known.read_only))
+    }
+
+    /// The line of this start has other parameters.
+    fn changes(&self, start: u64, params: &Key) -> Result<()> {
+        let Some(mut known) = self.known().take() else { return Ok(()) };
+        if let Some(line) = known.lines.iter_mut().find(|line| line.start == start) {
+            line.params = Key::new(params.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))?;
+        }
+        self.remember(known)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has it open its table. The table's logical block size in bytes.
@@ -192,14 +267,13 @@ impl Served for Child {
                 None
             }
             (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
-                let is_digit = |c: char| c.is_ascii_hexdigit();
-                if word.len() == key_digits(line.params())?
-                    && !word.chars().all(is_digit)
-                    && !word.starts_with(':')
-                {
+                let is_hex = word == "-" || word.chars().all(|c| c.is_ascii_hexdigit());
+                if word.len() == key_digits(line.params())? && !is_hex && !word.starts_with(':') {
                     // As in the kernel, which has begun to put the key in when it finds that out.
                     self.ask(&Order::WipeKey, SOON)?;
-                    let params = Some(with_key(line.params(), None)?);
+                    let params = with_key(line.params(), None)?;
+                    self.changes(line.start, &params)?;
+                    let params = Some(params);
                     return Ok(Messaged {
                         params,
                         failed: Some(no("the key is no hex")),
@@ -214,7 +288,9 @@ impl Served for Child {
             }
             _ => return Err(no("unrecognised message received.")),
         };
-        Ok(Messaged { params: Some(with_key(line.params(), key)?), ..Messaged::default() })
+        let params = with_key(line.params(), key)?;
+        self.changes(line.start, &params)?;
+        Ok(Messaged { params: Some(params), ..Messaged::default() })
     }
 
     fn status(&self) -> Result<Vec<String>> {

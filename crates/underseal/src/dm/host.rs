@@ -11,6 +11,7 @@ use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
 use super::child::Child;
+use super::known::Known;
 use super::layers;
 use super::lowers::{Lowers, number_of};
 use super::orders::Order;
@@ -28,6 +29,18 @@ impl Tables {
     /// `program` is this command, `log` the back end's log.
     pub(super) fn new(program: PathBuf, log: PathBuf, family: Family) -> Self {
         Self { lowers: Lowers::default(), program, log, family }
+    }
+}
+
+impl Tables {
+    /// The table of a server whose back end is gone, whether it is read only, and whether it is suspended.
+    ///
+    /// # Errors
+    /// `ENXIO` where no server waits at this socket.
+    pub(super) fn adopt(&self, socket: &Path) -> Result<(Loaded, bool, bool)> {
+        let (child, suspended) = Child::adopt(socket, &self.lowers, self.family.clone())?;
+        let (table, read_only) = Arc::new(child).table()?;
+        Ok((table, read_only, suspended))
     }
 }
 
@@ -88,6 +101,8 @@ impl Host for Tables {
         let devices = names.into_iter().map(|(name, _)| name).collect();
         let block = child.open(&Order::Open { devices, read_only, late }, &text, &files)?;
         let room = Room { sectors: table.sectors(), block };
+        let lines = canonical.iter().map(Line::copy).collect::<Result<_>>()?;
+        child.remember(Known { lines, deps: deps.clone(), room, read_only })?;
         Ok(Loaded { lines: canonical, deps, room, served: Arc::new(child) })
     }
 }

@@ -45,6 +45,27 @@ impl Lowers {
     }
 }
 
+impl Lowers {
+    /// Takes the claim of a table server that was another back end's.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn adopt(&self, file: File) -> Result<Arc<Claim>> {
+        let of = file.metadata().map_err(|e| Error::system("a claimed device", &e))?;
+        let number = DeviceNumber::of_node(of.rdev());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claim) = all.get(&number).and_then(Weak::upgrade) {
+            return Ok(claim);
+        }
+        let flags =
+            rustix::fs::fcntl_getfl(&file).map_err(|e| Error::system("a claimed device", &e.into()))?;
+        let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
+        let claim = Arc::new(Claim { file, read_only });
+        all.insert(number, Arc::downgrade(&claim));
+        Ok(claim)
+    }
+}
+
 fn open(number: DeviceNumber, read_only: bool) -> Result<File> {
     let path = node(number)?;
     let mut how = File::options();

@@ -34,6 +34,10 @@ pub(super) enum Order {
     SetKey,
     /// Say what the lines' states are.
     Status,
+    /// Keep what follows for a back end that comes after this one: it may hold keys.
+    Remember,
+    /// Say what was kept, to another back end than before; the devices come with it.
+    Adopt,
     /// Hide the file, flush, end.
     End,
 }
@@ -52,6 +56,10 @@ pub(super) enum Answer {
     },
     Status {
         lines: Vec<String>,
+    },
+    /// What was kept follows.
+    Adopted {
+        suspended: bool,
     },
     Refused {
         errno: i32,

@@ -1,9 +1,11 @@
 //! A table server: a process for one table, which serves it as a file.
 //!
-//! Orders come over the socket that is its stdin. When the back end is gone the table is served on, until its file is unmounted.
+//! Orders come over the socket that is its stdin. When the back end is gone the table is served on, until its file is unmounted or another
+//! back end takes the table (`orphan.rs`).
 
 mod integrity;
 mod opened;
+mod orphan;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,16 +46,34 @@ pub(crate) fn run() -> Result<()> {
     stay_in_memory();
     let socket = io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|e| Error::new(Exit::Failed, "stdin cannot be used").because(&e))?;
-    let line = Line::new(Socket::from(socket));
+    let mut line = Line::new(Socket::from(socket));
     let mut server = Server::default();
     loop {
         let heard = match line.receive::<Order>(Instant::now() + LONG) {
             Ok(heard) => heard,
-            Err(e) => return server.alone(&e),
+            Err(e) => match server.next_back_end(&e) {
+                Some(next) => {
+                    line = next;
+                    continue;
+                }
+                None => return server.alone(),
+            },
         };
         let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
         line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
         let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
+        let order = match order {
+            Order::Remember => {
+                server.remembered = Some(bytes);
+                line.send(&Answer::Done, &[], &[], Instant::now() + SOON)?;
+                continue;
+            }
+            Order::Adopt => {
+                server.present_to(&line)?;
+                continue;
+            }
+            order => order,
+        };
         let (answer, fd) = match server.obey(order, heard.fds, &bytes) {
             Ok(Done { answer, fd }) => (answer, fd),
             Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
@@ -106,6 +126,8 @@ struct Server {
     shown: Option<Shown>,
     /// What its key was in, while it is wiped.
     wiped: Option<Keyless>,
+    /// What another back end has to know of the table.
+    remembered: Option<Key>,
 }
 
 /// A table that is shown as a file.
@@ -136,6 +158,8 @@ impl Server {
             Order::Suspend => self.suspend().map(|()| Answer::Done.into()),
             Order::WipeKey => self.wipe_key().map(|()| Answer::Done.into()),
             Order::SetKey => self.set_key(bytes).map(|()| Answer::Done.into()),
+            // The loop does these.
+            Order::Remember | Order::Adopt => Err((Errno::INVAL, "it is not for here".into())),
             Order::Status => Ok(Answer::Status { lines: self.opened()?.status() }.into()),
             Order::Leave => Ok(Answer::Done.into()),
             Order::End => self.end().map(|()| Answer::Done.into()),
@@ -276,10 +300,9 @@ impl Server {
         flushed.map_err(|e| refused(Errno::IO)(e.into())).and(closed)
     }
 
-    /// Serves on without a back end.
-    fn alone(mut self, why: &underseal_export::Error) -> Result<()> {
+    /// Ends when the file is unmounted.
+    fn alone(mut self) -> Result<()> {
         let Some(shown) = self.shown.take() else { return Ok(()) };
-        log::warn!("the back end is gone ({}): the table is served on", underseal_error::with_causes(why));
         let _ = shown.serves.join();
         self.end().map_err(|(_, why)| Error::new(Exit::Lost, why))
     }

@@ -86,6 +86,23 @@ cryptsetup close $N-x",
 }
 
 #[test]
+fn a_volume_under_the_null_cipher_is_suspended_and_resumed() {
+    let Some(mapper) = Mapper::new() else { return };
+    let shown = mapper.script(
+        "
+truncate --size 32M disk.img
+printf pass | cryptsetup luksFormat --batch-mode --pbkdf pbkdf2 --pbkdf-force-iterations 1000 \\
+    --cipher null disk.img -
+printf pass | cryptsetup open disk.img $N-x -
+cryptsetup luksSuspend $N-x
+printf pass | cryptsetup luksResume $N-x
+dmsetup info $N-x | grep State
+cryptsetup close $N-x",
+    );
+    assert!(shown.contains("ACTIVE"), "{shown}");
+}
+
+#[test]
 fn a_resized_volume_is_the_same_one() {
     let Some(mapper) = Mapper::new() else { return };
     mapper.script(FORMAT);

@@ -91,3 +91,96 @@ test \"$(dmsetup ls)\" = 'No devices found'",
     );
     assert!(mapper.log().contains("Device lookup failed"), "{}", mapper.log());
 }
+
+#[test]
+fn devices_of_a_killed_back_end_go_on_and_the_next_one_has_them() {
+    let Some(mapper) = Mapper::new() else { return };
+    // A writer that acknowledges each block that is on disk, in a file of its own.
+    mapper.scratch.file(
+        "writer.py",
+        b"
+import mmap, os, sys, time
+disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+page = mmap.mmap(-1, 4096)
+done = os.open('done', os.O_WRONLY | os.O_CREAT)
+for block in range(int(sys.argv[2])):
+    page[:8] = block.to_bytes(8, 'little')
+    assert os.pwrite(disk, page, block * 4096) == 4096
+    os.fdatasync(disk)
+    os.pwrite(done, str(block + 1).encode(), 0)
+    if os.path.exists('stop'): break
+",
+    );
+    mapper.script(
+        "
+truncate --size 32M disk.img low.img
+printf pass | cryptsetup luksFormat --batch-mode --pbkdf pbkdf2 --pbkdf-force-iterations 1000 disk.img -
+printf pass | cryptsetup open --disable-keyring disk.img $N-x -
+dmsetup create $N-y --uuid U-$N --table \"0 4096 crypt aes-xts-plain64 $(printf %064d 7) 0 $(losetup --find --show low.img) 0\"
+dmsetup suspend $N-y
+dmsetup table --showkeys > tables
+dmsetup info --columns --noheadings -o name,uuid,attr > infos
+python3 writer.py /dev/mapper/$N-x 3000 > writer.log 2>&1 &
+while test ! -s done; do sleep 0.05; done",
+    );
+    let before = mapper.back_end().expect("a back end");
+    rustix::process::kill_process(before, rustix::process::Signal::KILL).unwrap();
+    // The next command starts another back end, which has the same devices.
+    let out = mapper.script(
+        "
+at=$(cat done)
+dmsetup table --showkeys | cmp - tables
+dmsetup info --columns --noheadings -o name,uuid,attr | cmp - infos
+test \"$(dmsetup info -c --noheadings -o open $N-x)\" -ge 1
+fails cryptsetup close $N-x 2> /dev/null
+sleep 0.3; test $(cat done) -gt $at
+# Another table takes the place of a table of the other back end's, under the writer.
+dmsetup table --showkeys $N-x > table
+dmsetup reload $N-x table; dmsetup resume $N-x
+at=$(cat done); sleep 0.3; test $(cat done) -gt $at
+touch stop
+while fuser -s /dev/mapper/$N-x 2> /dev/null; do sleep 0.05; done
+cat writer.log
+low=$(dmsetup deps -o blkdevname $N-y | sed 's/.*(//; s/)//')
+dmsetup resume $N-y
+dmsetup remove $N-y
+losetup --detach /dev/$low
+cryptsetup close $N-x
+dmsetup ls
+test ! -e /dev/mapper/$N-x
+printf pass | cryptsetup open disk.img $N-x -
+python3 -c '
+import sys
+done = int(open(\"done\").read())
+with open(sys.argv[1], \"rb\") as disk:
+    for block in range(done):
+        assert int.from_bytes(disk.read(4096)[:8], \"little\") == block, block
+print(\"all\")' /dev/mapper/$N-x
+cryptsetup close $N-x",
+    );
+    assert_eq!(out, "No devices found\nall\n", "{}", mapper.log());
+    assert_ne!(mapper.back_end(), Some(before));
+}
+
+#[test]
+fn a_device_whose_table_server_was_killed_with_the_back_end_is_given_up() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("dmsetup create $N-a --table '0 4096 zero'; dmsetup create $N-b --table '0 4096 zero'");
+    let back_end = mapper.back_end().expect("a back end");
+    // One of the two servers goes too.
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent: i32 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        (parent == back_end.as_raw_nonzero().get()).then_some(pid)
+    });
+    let pids: Vec<_> = pids.collect();
+    assert_eq!(pids.len(), 2);
+    for pid in [pids[0], back_end.as_raw_nonzero().get()] {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    let out =
+        mapper.script("dmsetup ls | wc -l; ls /dev/mapper | grep -c $N; dmsetup remove_all; dmsetup ls");
+    assert_eq!(out, "1\n1\nNo devices found\n", "{}", mapper.log());
+}

@@ -94,6 +94,11 @@ impl Opened {
         found.map(|(_, file)| file).ok_or_else(missing)
     }
 
+    /// Its devices.
+    pub(super) fn devices(&self) -> Vec<&File> {
+        self.devices.iter().map(|(_, file)| file).collect()
+    }
+
     /// The number of a device.
     fn number(&self, name: &str) -> String {
         let of = self.file(name).ok().and_then(|file| file.metadata().ok());
