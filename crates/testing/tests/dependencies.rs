@@ -1,5 +1,5 @@
-//! What `deny.toml` says of dependencies is so: their licences, their duplicates, their sources, and those that nobody may bring in.
-//! `cargo deny check` knows the advisories besides, and wants a network for them.
+//! Dependencies are as `deny.toml` allows: their licences, duplicates and sources, and the crates
+//! that are denied. `cargo deny check` knows the advisories besides, and wants a network for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -63,7 +63,7 @@ fn json(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// What cargo resolves for one target, with every feature.
+/// The packages and the graph that cargo resolves for one target, with every feature.
 fn resolved(target: &str) -> (Vec<Value>, Vec<Value>) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--all-features", "--format-version", "1"]);
@@ -82,7 +82,7 @@ fn text<'a>(of: &'a Value, field: &str) -> &'a str {
     of[field].as_str().unwrap_or_default()
 }
 
-/// Whether an SPDX expression is met by these licences alone. `/`, as old crates write it, means OR.
+/// Whether an SPDX expression is met by these licences alone. Old crates write `/` for OR.
 fn is_met(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = spaced.split_whitespace().peekable();

@@ -263,7 +263,7 @@ impl Machine<'_> {
 
     /// Pulls the plug.
     pub(crate) fn kill(&mut self) {
-        // One that has ended may have left its number to another process.
+        // A process that has ended may have left its number to another one.
         if let Ok(None) = self.process.try_wait() {
             let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         }

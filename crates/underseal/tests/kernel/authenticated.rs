@@ -45,7 +45,7 @@ const ALONE: [(&str, &str, usize, char); 13] = [
     ("md5", "md5", 0, 'J'),
 ];
 
-/// What the kernel needs for them besides.
+/// The modules that the kernel needs for them besides.
 const MODULES: [&str; 17] = [
     "algif_aead",
     "dm_integrity",

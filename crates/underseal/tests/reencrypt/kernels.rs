@@ -38,6 +38,7 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
     {
         let device = Loop::attach(&disk, &[]);
         let mount = Mount::new(device.device(), &operator.scratch.path("mnt"), &[]);
+        let begun = operator.scratch.path("begun");
         let mut fio = client("fio");
         fio.args(["--name=x", "--rw=randrw", "--bsrange=4k-64k", "--size=24m", "--numjobs=2", "--loops=50"])
             .args([
@@ -48,8 +49,11 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
                 "--ioengine=psync",
                 "--runtime=120",
             ])
-            .arg(format!("--directory={}", text(mount.directory())));
+            .arg(format!("--directory={}", text(mount.directory())))
+            .arg(format!("--exec_prerun=touch {}", text(&begun)));
         let mut fio = fio.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // Interrupted while it still makes its files, fio prints no result.
+        wait_until("fio has begun", PATIENCE, || begun.exists());
         for _ in 0..2 {
             let words = format!("reencrypt image --passphrase-file {}", text(&volume.passphrase));
             operator.does(&format!("{words} --rate 64M"));
