@@ -51,7 +51,11 @@ impl Request {
             | Self::WriteShared { .. }
             | Self::Discard { .. }
             | Self::WriteZeroes { .. } => true,
-            Self::Read { .. } | Self::ReadShared { .. } | Self::Flush | Self::Prefetch { .. } => false,
+            Self::Read { .. }
+            | Self::ReadInto { .. }
+            | Self::ReadShared { .. }
+            | Self::Flush
+            | Self::Prefetch { .. } => false,
         }
     }
 

@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_ring_for_long_commands_does_what_queues_do_and_gives_commands() {
-        let mut ring = build_long(4).unwrap();
+        let mut ring = build_long(4, 0).unwrap();
         let file = tempfile::tempfile().unwrap();
         let fd = types::Fd(file.as_raw_fd());
         let mut result_of = |entry: &squeue::Entry128| {
