@@ -4,7 +4,7 @@
 //!   Session        a mount, its handshake done          mount.rs  mount(2) or fusermount3
 //!     |            unmount, Mounted::at                 init.rs   what is asked for when it begins
 //!   Channel        one thread's descriptor: a request in, its reply out
-//!     |  ring.rs      the same through the thread's io_uring
+//!     |  ring.rs      the same through the thread's io_uring (home.rs: on which processor)
 //!     |
 //!   wire           requests and replies as bytes
 //! ```
@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod channel;
+mod home;
 mod init;
 mod mount;
 mod point;
@@ -30,6 +31,7 @@ mod unmount;
 pub mod wire;
 
 pub use channel::{FuseChannel, ReceivedRequest};
+pub use home::HomeProcessors;
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_device::{LongCommand, Mailbox, POLLIN, Ring, Wakeup};
-use underseal_fuse::{EntryEvent, FuseChannel, RingEntries, RingShare};
+use underseal_fuse::{EntryEvent, FuseChannel, HomeProcessors, RingEntries, RingShare};
 
 use super::dispatch::FsWorker;
 use super::{Answer, LARGEST};
@@ -53,6 +53,7 @@ pub(super) struct RingWorker {
     returned: Arc<Returned>,
     refused: Option<Errno>,
     unsent: usize,
+    home: HomeProcessors,
 }
 
 impl RingWorker {
@@ -73,6 +74,7 @@ impl RingWorker {
             returned: Arc::new(returned),
             refused: None,
             unsent: 0,
+            home: HomeProcessors::of(share),
         };
         let (ring, channel) = (&mut this.ring, &this.channel);
         this.entries.register(|command, number| give(ring, channel, command, number))?;
@@ -101,6 +103,9 @@ impl RingWorker {
             }
             self.unsent = 0;
             self.reap()?;
+            if !self.arrived.is_empty() {
+                self.home.arrived(self.arrived.len());
+            }
             self.returned.replies.take(&mut replies);
             for (number, reply) in replies.drain(..) {
                 let reply = reply.and_then(|bytes| {

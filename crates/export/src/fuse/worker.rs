@@ -382,6 +382,9 @@ impl Door for Worker {
         while self.note_event() {
             any = true;
         }
+        if any {
+            self.has_woken();
+        }
         Ok(any)
     }
 

@@ -54,6 +54,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("fuse", Kind::Path),
     ("fuse-allow-root", Kind::Flag),
     ("fuse-no-cache", Kind::Flag),
+    ("fuse-no-io-uring", Kind::Flag),
     ("fuse-threads", Kind::Number),
     ("hand-over", Kind::Flag),
     ("hash", Kind::Text),

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use underseal_datapath::Buffer;
 use underseal_device::LongCommand;
-use underseal_fuse::{EntryEvent, RingEntries, RingShare};
+use underseal_fuse::{EntryEvent, HomeProcessors, RingEntries, RingShare};
 
 use super::{Origin, Worker};
 use crate::door::Took;
@@ -27,10 +27,12 @@ pub(super) struct Entries {
     /// Why the kernel took no entries.
     refused: Option<Errno>,
     is_registered: bool,
+    home: HomeProcessors,
 }
 
 impl Entries {
     pub(super) fn new(share: &RingShare) -> io::Result<Self> {
+        let home = HomeProcessors::of(share);
         let arrived = VecDeque::with_capacity(share.entries() as usize);
         Ok(Self {
             ring: RingEntries::new(share)?,
@@ -38,6 +40,7 @@ impl Entries {
             unsent: (0, 0),
             refused: None,
             is_registered: false,
+            home,
         })
     }
 
@@ -99,6 +102,15 @@ impl Worker {
                 }
                 self.ended |= entries.is_registered && !entries.are_live();
             }
+        }
+    }
+
+    /// The thread has slept, and has seen what came.
+    pub(super) fn has_woken(&mut self) {
+        if let Some(entries) = &mut self.entries
+            && entries.has_waiting()
+        {
+            entries.home.arrived(entries.arrived.len());
         }
     }
 
