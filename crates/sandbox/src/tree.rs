@@ -1,8 +1,10 @@
 //! A folder as a mount of its own, and a root folder in which there is nothing but /proc.
 //!
 //! ```text
-//!   the tree   a copy of the folder's mounts, attached nowhere: `..` ends at its root, and device nodes in it open nothing
-//!   the root   a tmpfs to be read, attached nowhere, and in it a copy of /proc: where all paths of the process begin then
+//!   the tree   a copy of the folder's mounts, attached nowhere: `..` ends at its root, and device
+//!              nodes in it open nothing
+//!   the root   a tmpfs to be read, attached nowhere, and in it a copy of /proc: all paths of the
+//!              process begin there
 //! ```
 //! Landlock knows files, not mounts, and neither modes nor owners. In a process that has no
 //! descriptor of another folder than these two, no path leads anywhere else.
@@ -25,7 +27,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 pub struct OwnTree {
     /// The folder (`O_PATH`).
     pub tree: OwnedFd,
-    /// What [`Needs::root`](crate::Needs::root) takes.
+    /// The root folder, for [`Needs::root`](crate::Needs::root).
     pub root: OwnedFd,
 }
 
@@ -33,7 +35,7 @@ impl OwnTree {
     /// Copies the mounts of a folder. `devices`: its device nodes can be opened.
     ///
     /// # Errors
-    /// What the system says: it takes root's `CAP_SYS_ADMIN`, and Linux 5.12.
+    /// `EPERM` without root's `CAP_SYS_ADMIN`, `ENOSYS` before Linux 5.12; others of the system.
     pub fn of(folder: &Path, devices: bool) -> io::Result<Self> {
         let tree = open_tree(CWD, folder, COPY)?;
         let attributes = if devices { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
