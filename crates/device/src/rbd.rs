@@ -64,7 +64,7 @@ const FAST_DIFF: u64 = 1 << 4;
 const DIRTY_CACHE: u64 = 1 << 9;
 /// Flags of one: its maps are not right.
 const MAPS_INVALID: u64 = 0b11;
-/// Where writes are kept on this machine before the cluster has them: not at all, in memory, on an
+/// Place of writes on this machine before the cluster has them: none, in memory, on an
 /// SSD.
 const PERSISTENT_CACHE: &std::ffi::CStr = c"rbd_persistent_cache_mode";
 /// How much is looked at together for what is stored.

@@ -24,7 +24,7 @@ impl Unmounter {
         Self(Helper::get().is_none().then(|| point.clone()))
     }
 
-    /// Unmounts: at once, or `lazily`, out of sight while those who use it go on.
+    /// Unmounts: at once, or `lazily`, out of sight while its users have it still.
     ///
     /// # Errors
     /// As [`Point::unmount`]; that the helper is gone.

@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result, VolumeGeometry};
 const DEFAULT_LOG2: u32 = 15;
 /// What is written at once.
 const UNIT: usize = 4096;
-/// What is looked through at once.
+/// Bytes that are looked through at once.
 const CHUNK: usize = 16 * UNIT;
 /// More than any volume needs at a bit for each 32768 sectors; what claims more is not believed.
 const MOST: u64 = 256 << 20;
@@ -100,7 +100,7 @@ impl Bitmap {
         (self.offset + start as u64, units)
     }
 
-    /// The bytes of the bitmap, divided for whoever may not keep it locked for long.
+    /// The bytes of the bitmap, divided for callers that lock it for a moment only.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let len = self.bits.len();
         (0..len).step_by(CHUNK).map(move |at| at..len.min(at + CHUNK))
@@ -116,7 +116,7 @@ impl Bitmap {
         self.bits.get_mut(chunk.clone()).unwrap_or_default()
     }
 
-    /// Where a chunk lies.
+    /// The offset of a chunk on the disk.
     pub(crate) fn chunk_offset(&self, chunk: &Range<usize>) -> u64 {
         self.offset + chunk.start as u64
     }

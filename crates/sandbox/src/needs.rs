@@ -31,7 +31,7 @@ pub struct Needs {
     pub tree: Option<PathBuf>,
     /// Device nodes are made in that folder, and opened there.
     pub devices: bool,
-    /// All paths begin in this folder from then on; the paths above are those of before.
+    /// The folder that all paths begin in from then on; the paths above are those of before.
     pub root: Option<Arc<OwnedFd>>,
     /// io_uring: which rings are made later.
     pub rings: Rings,

@@ -1,11 +1,13 @@
 //! A folder as a mount of its own, and a root folder in which there is nothing but /proc.
 //!
 //! ```text
-//!   the tree   a copy of the folder's mounts, attached nowhere: `..` ends at its root, and device nodes in it open nothing
-//!   the root   a tmpfs to be read, attached nowhere, and in it a copy of /proc: where all paths of the process begin then
+//!   the tree   a copy of the folder's mounts, attached nowhere: `..` ends at its root, and device
+//!              nodes in it open nothing
+//!   the root   a tmpfs to be read, attached nowhere, and in it a copy of /proc: all paths of the
+//!              process begin there
 //! ```
-//! Landlock knows files, not mounts, and neither modes nor owners. In a process that has no descriptor of another folder than these two,
-//! no path leads anywhere else.
+//! Landlock knows files, not mounts, and neither modes nor owners. In a process that has no
+//! descriptor of another folder than these two, no path leads anywhere else.
 
 use std::io;
 use std::mem::size_of;
@@ -25,7 +27,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 pub struct OwnTree {
     /// The folder (`O_PATH`).
     pub tree: OwnedFd,
-    /// What [`Needs::root`](crate::Needs::root) takes.
+    /// The root folder, for [`Needs::root`](crate::Needs::root).
     pub root: OwnedFd,
 }
 
@@ -33,12 +35,11 @@ impl OwnTree {
     /// Copies the mounts of a folder. `devices`: its device nodes can be opened.
     ///
     /// # Errors
-    /// What the system says: it takes root's `CAP_SYS_ADMIN`, and Linux 5.12.
+    /// `EPERM` without root's `CAP_SYS_ADMIN`, `ENOSYS` before Linux 5.12; others of the system.
     pub fn of(folder: &Path, devices: bool) -> io::Result<Self> {
         let tree = open_tree(CWD, folder, COPY)?;
-        if !devices {
-            set(&tree, MountAttrFlags::MOUNT_ATTR_NODEV, OpenTreeFlags::AT_RECURSIVE)?;
-        }
+        let attributes = if devices { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
+        set(&tree, attributes, OpenTreeFlags::AT_RECURSIVE)?;
         // In a namespace of a thread's own, which ends with the thread.
         let root = thread::Builder::new().name("root".into()).spawn(root)?;
         let root = root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -61,7 +62,8 @@ fn root() -> io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     mkdirat(&root, "proc", Mode::from_raw_mode(0o555))?;
-    // Only a mount that is attached takes another one in (before Linux 6.15): the folder does not matter.
+    // Only a mount that is attached takes another one in (before Linux 6.15): the folder does not
+    // matter.
     let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&root, "", CWD, "/proc", whole)?;
     move_mount(&proc, "", &root, "proc", whole)?;
@@ -70,10 +72,15 @@ fn root() -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Sets attributes of a mount, or of all below it (mount_setattr(2), which rustix does not offer).
+/// Sets attributes of a mount, or of all below it, and keeps mounts that are made elsewhere later
+/// out of it (mount_setattr(2), which rustix does not offer).
 fn set(mount: impl AsFd, attributes: MountAttrFlags, flags: OpenTreeFlags) -> io::Result<()> {
-    let change =
-        libc::mount_attr { attr_set: attributes.bits().into(), attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let change = libc::mount_attr {
+        attr_set: attributes.bits().into(),
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
     let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
     // SAFETY: the kernel reads the empty path, and the structure of that size.
     let done = unsafe {

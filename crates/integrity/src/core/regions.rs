@@ -96,7 +96,7 @@ impl Regions {
     }
 
     /// The chunks of the bitmap with bits that may go, and which of these are of regions where
-    /// nobody writes. From now on a write touches its regions.
+    /// no request writes. From now on a write touches its regions.
     fn idle(&self) -> Vec<(Range<usize>, Vec<u8>)> {
         let chunks = self.state().bits.chunks();
         chunks.filter_map(|chunk| self.state().idle(&chunk).map(|idle| (chunk, idle))).collect()
@@ -170,8 +170,8 @@ impl State {
         true
     }
 
-    /// The bits of a chunk that are of regions where nobody writes. None: none is set for no other
-    /// reason than a write.
+    /// The bits of a chunk that are of regions where no request writes. None: none is set for no
+    /// other reason than a write.
     fn idle(&mut self, chunk: &Range<usize>) -> Option<Vec<u8>> {
         self.touched.chunk_mut(chunk).fill(0);
         let mut idle = self.may_go(chunk);
@@ -269,12 +269,12 @@ mod tests {
         }
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(2), "a thousand regions took {took:?}");
-        // One that is written to all the while.
+        // A region is written to all the while.
         assert!(regions.begin_now(&(0..8)));
         let longest = std::thread::scope(|scope| {
             let sweep = scope.spawn(|| {
                 let idle = regions.idle();
-                // Another one is written to while everything is flushed.
+                // Another region is written to while everything is flushed.
                 assert!(regions.begin_now(&(SECTORS / 1000..SECTORS / 1000 + 8)));
                 assert!(regions.clear(&mut disk, idle).is_ok());
             });

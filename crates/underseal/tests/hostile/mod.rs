@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   inject.rs   makes a thread of a running server execute system calls
-//!   rows.rs     the table: what is tried, and at which doors it works; files.rs has its row of files
+//!   rows.rs     the table: what is tried, and at which doors it works
+//!   files.rs    the table's row of files
 //!   rings.rs    rings, of its own and the helper's, and all their operations
 //!   older.rs    kernels that know less of Landlock
 //! ```
@@ -48,7 +49,7 @@ struct Given<'g> {
     certificates: Option<PathBuf>,
     /// The thread: the beginning of its name.
     thread: &'g str,
-    /// There is Landlock.
+    /// The kernel has Landlock.
     landlock: bool,
 }
 
@@ -296,7 +297,7 @@ fn code_in_a_server_over_another_server() {
     let lower = Server::start(&below, &[]);
     let above = Volume { image: lower.uri().into(), ..below.clone() };
     let mut format = underseal();
-    // What is there is noise: nothing was written through the lower volume yet.
+    // The lower volume is full of noise: nothing was written through it yet.
     format.arg("format").arg(&above.image).args(["-q", "--force"]).args(CHEAP_PBKDF2);
     run(format.arg("--passphrase-file").arg(&above.passphrase));
     let log = scratch.path("log");
@@ -317,7 +318,7 @@ fn code_in_a_server_over_a_cluster() {
     let log = scratch.path("log");
     let server = Server::start(&volume, &["--log-file", text(&log)]);
     let mut client = Client::connect(&server.socket()).unwrap();
-    // Its own threads, and the library's.
+    // The server's threads, and the library's.
     for thread in ["", "msgr-worker"] {
         Given { thread, ..Given::new(&server, Door::Cluster, &volume.passphrase, log.clone()) }.is_attacked();
     }

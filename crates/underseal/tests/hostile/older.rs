@@ -1,11 +1,13 @@
-//! Kernels that know less of Landlock: a library in front of the C library's answers the question for its version.
+//! Kernels that know less of Landlock: a library in front of the C library's answers the question
+//! for its version.
 
 use std::fs;
 use std::process::Command;
 
 use crate::support::{Scratch, run, tool};
 
-/// Landlock is asked for its version by `landlock_create_ruleset(NULL, 0, 1)`, which has no function of its own.
+/// Landlock is asked for its version by `landlock_create_ruleset(NULL, 0, 1)`, which has no
+/// function of its own.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

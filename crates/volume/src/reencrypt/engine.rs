@@ -284,10 +284,8 @@ impl<'a> Engine<'a> {
         self.patiently(|this| this.ledger.record(progress))
     }
 
-    /// Returns when the ledger's lock was free. No range is claimed meanwhile.
-    ///
-    /// # Errors
-    /// `held` when the reencryption was told to stop; those of the ledger.
+    /// Returns when the ledger's lock was free, or `held` when the reencryption was told to stop.
+    /// No range is claimed meanwhile.
     pub(super) fn wait_for_lock(&mut self, held: Error) -> Result<()> {
         let mut told: Option<Instant> = None;
         while !self.foreground.is_stopped() {
@@ -322,7 +320,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// What committing a step came to.
+/// The outcome of committing a step.
 enum Committed<'a> {
     /// The step is done; the next one is made, if that was possible meanwhile.
     Step { next: Option<Claimed<'a>> },

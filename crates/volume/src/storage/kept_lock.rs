@@ -8,9 +8,9 @@ use super::{ReadAt, Target};
 use crate::Result;
 use crate::lock::{HeaderLock, LockTo};
 
-/// What a header is on. While the lock is kept, operations on the header go without taking it:
-/// flock would lose it with the first of them that ends, and the lock file of a block device would
-/// be held against them.
+/// The target that a header is on. While the lock is kept, operations on the header go without
+/// taking it: flock would lose it with the first of them that ends, and the lock file of a block
+/// device would be held against them.
 pub(crate) struct KeptLock<'d> {
     on: &'d (dyn Target + Sync),
     kept: Mutex<LockState<'d>>,
@@ -19,7 +19,7 @@ pub(crate) struct KeptLock<'d> {
 #[derive(Debug)]
 enum LockState<'d> {
     Free,
-    /// None where there is nothing to lock.
+    /// The lock; a target without any is kept as well.
     Kept {
         _lock: Option<HeaderLock<'d>>,
     },
