@@ -55,7 +55,7 @@ pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
 #[track_caller]
 pub(crate) fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
-    // Byte by byte takes a second for 32 MiB where nothing is optimised.
+    // Byte by byte is slow where nothing is optimised.
     if found != expected {
         let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap();
         let end = (at + 16).min(found.len());
