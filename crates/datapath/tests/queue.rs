@@ -13,7 +13,8 @@ use server::{Behaviour, Server};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{
-    Arena, Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, StripeDevice, Zones,
+    Arena, Channel, DelayDevice, Delayed, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice,
+    StripeDevice, WindowDevice, Zones,
 };
 use underseal_device_lab::{Fault, FaultDevice, ModelDevice, Profile, RecorderDevice, Rule, ZonedDevice};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
@@ -95,6 +96,13 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(seed | 1) >> 3).to_le_bytes()[0]).collect()
 }
 
+/// Requests for one device, some of which wait a moment.
+fn delay(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    let after = |us| Delayed { device: device.clone(), delay: Duration::from_micros(us) };
+    let reads = if device.geometry().memory_alignment > 1 { 0 } else { 20 };
+    Arc::new(DelayDevice::new(after(reads), after(50), after(10)).unwrap())
+}
+
 /// Every device a queue must work over the same way.
 fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     let file = |name: &str, direct| -> Arc<dyn Device> {
@@ -122,6 +130,9 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
         ("SATA SSD", model(file("sata", true), Profile::sata_ssd())),
         ("NVMe", model(ram(), Profile::nvme())),
         ("stripe", Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap())),
+        ("window", Arc::new(WindowDevice::new(file("window", true), 0, LOWER + SIZE).unwrap())),
+        ("delay", delay(ram())),
+        ("delay of writes alone", delay(file("delay", true))),
         ("stripe of others", Arc::new(StripeDevice::new(pieces, 4096).unwrap())),
         ("conventional zones", Arc::new(ZonedDevice::new(file("zoned", true), zones, false).unwrap())),
         ("short transfers", faulty(ram())),

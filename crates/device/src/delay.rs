@@ -1,8 +1,8 @@
 //! A device that answers late: what dm-delay does, for tests of those that wait.
 //!
 //! ```text
-//!   read   -> (its delay) -> members[0]        each of the three has a member and a delay: two of them may have the
-//!   write  -> (its delay) -> members[1]        same member
+//!   read   -> (its delay) -> members[0]        two of the three may have the same member
+//!   write  -> (its delay) -> members[1]
 //!   flush  -> (its delay) -> members[2]
 //! ```
 
@@ -78,12 +78,12 @@ impl Device for DelayDevice {
     }
 }
 
-/// What a slot's request waits for.
+/// The state of a slot.
 enum Waiting {
     Free,
-    /// Its time.
+    /// The request waits for its time.
     Time(Io),
-    /// The member of this number.
+    /// The member of this number has the request.
     Member(usize),
 }
 

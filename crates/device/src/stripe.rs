@@ -3,11 +3,11 @@
 //! ```text
 //!   offset   0         chunk     2 chunk   3 chunk   ...
 //!            | member 0 | member 1 | member 0 | member 1 |
-//!   request            [  piece  |  piece   | pie ]          each piece is a request of its member's
+//!   request            [  piece  |  piece   | pie ]       each piece is a request of its member's
 //! ```
 //!
-//! A piece holds its part of the request's memory and a slot of its member's channel. A request is over when all its
-//! pieces are; the first error is its error.
+//! A piece holds its part of the request's memory and a slot of its member's channel. A request is
+//! over when all its pieces are; the first error is its error.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::{
     Result, Ring, RingToken, Started,
 };
 
-/// Bits of a member's slot that number the pieces of one request, and how many may be in flight of one request.
+/// Bits of a member's slot that number the pieces of one request, and how many may be in flight of
+/// one request.
 const BITS: u32 = 4;
 const PARTS: usize = 1 << BITS;
 
@@ -29,10 +30,11 @@ pub struct StripeDevice {
 }
 
 impl StripeDevice {
-    /// A stripe over `members` in chunks of `chunk` bytes. As much of each is used as of the smallest.
+    /// A stripe over `members` in chunks of `chunk` bytes. As much of each is used as of the
+    /// smallest.
     ///
-    /// # Errors
-    /// `Alignment` when there is no member, a member has zones, or the chunk is not made of the members' blocks.
+    /// # Errors `Alignment` when there is no member, a member has zones, or the chunk is not made
+    /// of the members' blocks.
     pub fn new(members: Vec<Arc<dyn Device>>, chunk: u64) -> Result<Self> {
         let bad = |why: &str| {
             Err(Error::new(ErrorKind::Alignment, format!("a stripe in chunks of {chunk} bytes: {why}")))
@@ -121,7 +123,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// What members of so many bytes come to.
+    /// The size of a stripe over members of this size.
     fn size(self, member: u64) -> Option<u64> {
         (member / self.chunk * self.chunk).checked_mul(self.count)
     }
@@ -143,7 +145,8 @@ impl Layout {
         })
     }
 
-    /// How many of the first `offset` bytes lie on a member: its own offset of what lies there next.
+    /// How many of the first `offset` bytes lie on a member: its own offset of what lies there
+    /// next.
     fn on(self, member: u64, offset: u64) -> u64 {
         let row = self.chunk * self.count;
         let within = (offset % row).saturating_sub(member * self.chunk).min(self.chunk);
@@ -155,14 +158,14 @@ struct StripeChannel {
     members: Vec<Box<dyn Channel>>,
     layout: Layout,
     flights: Vec<Flight>,
-    /// What a member has done together.
+    /// Requests that a member has finished together.
     done: Vec<Finished>,
 }
 
 /// A request and its pieces. It is used again for the slot's next request.
 #[derive(Default)]
 struct Flight {
-    /// What each piece does; nothing when the slot is free.
+    /// The operation of each piece; nothing when the slot is free.
     job: Option<Job>,
     pieces: Vec<Piece>,
     /// The first piece that was not started.
@@ -234,7 +237,7 @@ impl Flight {
         };
         self.job = Some(job);
         let Some((mut buffer, range)) = memory else {
-            // What lies on one member lies there in one run.
+            // The bytes of a member lie there in one run.
             self.pieces.extend((0..layout.count).zip(0..).filter_map(|(number, member)| {
                 let (from, to) = (layout.on(number, offset), layout.on(number, offset + len));
                 let piece = Piece { member, offset: from, len: to - from, buffer: None };

@@ -17,8 +17,8 @@ pub struct WindowDevice {
 impl WindowDevice {
     /// The `len` bytes of `inner` from byte `start` on.
     ///
-    /// # Errors
-    /// `Alignment` for a run that leaves the device, that is not made of its blocks, and for a device with zones.
+    /// # Errors `Alignment` for a run that leaves the device, that is not made of its blocks, and
+    /// for a device with zones.
     pub fn new(inner: Arc<dyn Device>, start: u64, len: u64) -> Result<Self> {
         let of = inner.geometry();
         let fits = start.checked_add(len).is_some_and(|end| end <= of.size);

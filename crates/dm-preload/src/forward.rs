@@ -14,7 +14,7 @@ use crate::real::{errno, set_errno};
 const DM_IOCTL: c_ulong = 0xfd;
 /// The number of the one that waits for an event.
 const DEV_WAIT: u32 = 8;
-/// Those whose text may name keys of the keyring.
+/// Ioctls whose text may name keys of the keyring.
 const TABLE_LOAD: u32 = 9;
 const TARGET_MSG: u32 = 14;
 /// Requests that are no ioctls: a key that is added, and one that the next ioctl names.

@@ -1,5 +1,5 @@
-//! Keys of the keyring: those that programs add, and those that tables name. The server's module `keys` (crates/dm) says what it is
-//! told of them.
+//! Keys of the keyring: those that programs add, and those that tables name. The server's module
+//! `keys` (crates/dm) has the messages.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -35,13 +35,14 @@ fn real_syscall() -> Option<Syscall> {
         // SAFETY: the function that was found below, which is of this type.
         return Some(unsafe { std::mem::transmute::<*mut c_void, Syscall>(found) });
     }
-    // SAFETY: the function has this type: integers are passed in the same way where their number varies.
+    // SAFETY: the function has this type: integers are passed in the same way where their number
+    // varies.
     let real = unsafe { real::function::<Syscall>(c"syscall") }?;
     FOUND.store(real as *mut c_void, Ordering::Relaxed);
     Some(real)
 }
 
-/// Makes a system call. A key that no program can read is told to the server as it is added.
+/// Makes a system call. The server gets each key that no program can read, as it is added.
 ///
 /// # Safety
 /// As for syscall(2).
@@ -62,7 +63,7 @@ pub(crate) unsafe fn syscall(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) ->
         && payload != 0
     {
         let before = errno();
-        // SAFETY: the kernel has just read so many bytes there.
+        // SAFETY: the kernel has just read `len` bytes there.
         let payload = unsafe { std::slice::from_raw_parts(payload as *const u8, len as usize) };
         crate::forward::keep(serial as i32, payload);
         set_errno(before);
@@ -81,12 +82,12 @@ fn is_logon(serial: c_long) -> bool {
 }
 
 fn keyctl([a, b, c, d]: [c_long; 4]) -> c_long {
-    // SAFETY: operations that write at most so many bytes as they are given.
+    // SAFETY: operations that write within the buffer that they are given.
     real_syscall().map_or(-1, |real| unsafe { real(libc::SYS_keyctl, a, b, c, d, 0, 0) })
 }
 
-/// Calls `each(serial number, TYPE:NAME, payload)` for each key that a table or a message names, as far as the caller's keyrings have
-/// it. Those that no program can read have no payload here.
+/// Calls `each(serial number, TYPE:NAME, payload)` for each key that a table or a message names, as
+/// far as the caller's keyrings have it. Those that no program can read have no payload here.
 pub(crate) fn named_in(data: &[u8], mut each: impl FnMut(i32, &[u8], &[u8])) {
     let before = errno();
     let starts = data.windows(2).enumerate().filter(|(_, pair)| *pair == b" :").map(|(at, _)| at + 2);
@@ -98,7 +99,8 @@ pub(crate) fn named_in(data: &[u8], mut each: impl FnMut(i32, &[u8], &[u8])) {
     set_errno(before);
 }
 
-/// The name of a key, `TYPE:NAME`, from the rest of a word that begins with its size. None for another word.
+/// The name of a key, `TYPE:NAME`, from the rest of a word that begins with its size. None for
+/// another word.
 fn name_of(word: &[u8], name: &mut [u8; NAME]) -> Option<usize> {
     let colon = word.iter().position(|byte| *byte == b':')?;
     let (size, rest) = (&word[..colon], &word[colon + 1..]);
@@ -141,6 +143,6 @@ fn look_up(name: &[u8], each: &mut impl FnMut(i32, &[u8], &[u8])) {
     if let Some(payload) = usize::try_from(n).ok().and_then(|n| payload.get(..n)) {
         each(serial as i32, name, payload);
     }
-    // SAFETY: so many bytes are there.
+    // SAFETY: the array has that size.
     unsafe { libc::explicit_bzero(payload.as_mut_ptr().cast(), PAYLOAD) };
 }

@@ -5,7 +5,7 @@
 //!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
-//!   syscall(SYS_add_key, ..)     ->  the kernel; a key that no program can read is told to the server     keys.rs
+//!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
 //! ```
 //!
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     }
 }
 
-/// Makes a system call; keys that are added are told to the server.
+/// Makes a system call; the server gets the keys that are added.
 ///
 /// # Safety
 /// As for syscall(2).
@@ -135,7 +135,8 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is read here is not used.
+    // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
+    // read here is not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
 }
 

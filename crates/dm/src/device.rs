@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Host, Load, Messaged, Names, Node, Served, Table};
+use crate::host::{Host, Messaged, Names, Node, Served, Table, TableLoad};
 use crate::records::Line;
-use crate::{DeviceNumber, Error, Keys, Result, Room};
+use crate::{DeviceNumber, Error, GrantedKeys, Result, Room};
 
 /// A device.
 pub(crate) struct Device {
@@ -96,12 +96,13 @@ impl Device {
         lines: Vec<Line>,
         read_only: bool,
         below: &dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
-        keys: &Keys,
+        keys: &GrantedKeys,
     ) -> Result<()> {
         let _turn = self.turn()?;
         let live = self.state().live.clone();
         let number = self.number();
-        let load = |live: Option<&[Line]>| host.load(Load { number, lines, read_only, live, below, keys });
+        let load =
+            |live: Option<&[Line]>| host.load(TableLoad { number, lines, read_only, live, below, keys });
         let loaded = match &live {
             Some(live) => live.lines(|lines| load(Some(lines))),
             None => load(None),
@@ -199,7 +200,7 @@ impl Device {
     }
 
     /// Gives a message to the target at a sector.
-    pub(crate) fn message(&self, sector: u64, words: &str, keys: &Keys) -> Result<Option<String>> {
+    pub(crate) fn message(&self, sector: u64, words: &str, keys: &GrantedKeys) -> Result<Option<String>> {
         let _turn = self.turn()?;
         let no = |why: &str| Error::new(Errno::INVAL, why);
         let Snapshot { live, suspended, .. } = self.snapshot();

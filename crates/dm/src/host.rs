@@ -7,7 +7,7 @@ use std::sync::Arc;
 use underseal_cipher::Key;
 
 use crate::records::Line;
-use crate::{DeviceNumber, Keys, Result};
+use crate::{DeviceNumber, GrantedKeys, Result};
 
 /// How large a table is, and what its users' requests are multiples of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,10 @@ pub struct Table {
 }
 
 /// A table that is to be loaded.
-pub struct Load<'l> {
+pub struct TableLoad<'l> {
     /// The device that it is for: a table on that device is refused.
     pub number: DeviceNumber,
-    /// Its lines.
+    /// The table's lines.
     pub lines: Vec<Line>,
     /// Nothing may be written to it.
     pub read_only: bool,
@@ -43,7 +43,7 @@ pub struct Load<'l> {
     /// Gives the lines of another device's live table.
     pub below: &'l dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
     /// The keys of the caller's keyrings that it names.
-    pub keys: &'l Keys,
+    pub keys: &'l GrantedKeys,
 }
 
 /// Makes tables.
@@ -52,7 +52,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// `EINVAL` and others, in the kernel's words.
-    fn load(&self, load: Load<'_>) -> Result<Table>;
+    fn load(&self, load: TableLoad<'_>) -> Result<Table>;
 }
 
 /// A mount that one table's server hands to the next one's.
@@ -124,7 +124,7 @@ pub trait Served: Send + Sync {
     ///
     /// # Errors
     /// `EINVAL`, in the kernel's words, for one that it does not take.
-    fn message(&self, line: &Line, words: &str, keys: &Keys) -> Result<Messaged>;
+    fn message(&self, line: &Line, words: &str, keys: &GrantedKeys) -> Result<Messaged>;
 
     /// The state of each line, in the kernel's form.
     ///
@@ -190,7 +190,8 @@ pub trait Node: Send + Sync {
     /// Writes what the kernel keeps of it down to the file.
     fn sync(&self);
 
-    /// Shows it as `/dev/mapper/NAME`, and by its UUID if it has one, in place of another name and UUID.
+    /// Shows it as `/dev/mapper/NAME`, and by its UUID if it has one, in place of another name and
+    /// UUID.
     ///
     /// # Errors
     /// The system's.

@@ -1,12 +1,14 @@
-//! Keys of the kernel's keyring that tables name: `:SIZE:TYPE:NAME` in a crypt line, or in its message `key set`.
+//! Keys of the kernel's keyring that tables name: `:SIZE:TYPE:NAME` in a crypt line, or in its
+//! message `key set`.
 //!
 //! ```text
-//!   add_key(2), in a caller      -> keep: type logon; the kernel gives those to no program      KeptKeys, by serial number
-//!   a load or a message          -> grant: which key the caller's keyrings have under the name  Keys, of one request
+//!   add_key(2), in a caller   -> keep: type logon, read by no program     KeptKeys, by number
+//!   a load or a message       -> grant: the caller's key of that name     GrantedKeys, of one request
 //! ```
 //!
-//! Who may use a key is decided by the kernel, in the caller: the preloaded library asks there for the key that the table names
-//! (request_key(2)), as the kernel's dm-crypt does, and sends its serial number; of a key that can be read, its payload.
+//! Who may use a key is decided by the kernel, in the caller: the preloaded library asks there for
+//! the key that the table names (request_key(2)), as the kernel's dm-crypt does, and sends its
+//! serial number; of a key that can be read, its payload.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +17,7 @@ use linux_keyutils::{Key as KernelKey, KeySerialId};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::{Error, Result};
+use crate::{Error, Mapper, Result};
 
 /// Keys that are kept at a time. Those that the kernel no longer has go first.
 const MOST: usize = 1024;
@@ -26,14 +28,11 @@ const SERIAL: usize = 4;
 
 /// Keys that the kernel gives to no program, by their serial numbers.
 #[derive(Default)]
-pub struct KeptKeys(Mutex<BTreeMap<i32, Key>>);
+pub(crate) struct KeptKeys(Mutex<BTreeMap<i32, Key>>);
 
 impl KeptKeys {
     /// Keeps a key: its serial number, then its payload.
-    ///
-    /// # Errors
-    /// `EINVAL` for a payload that no key has; `EDQUOT` when too many keys are kept.
-    pub fn keep(&self, message: &[u8]) -> Result<()> {
+    pub(crate) fn keep(&self, message: &[u8]) -> Result<()> {
         let (serial, payload) = serial(message)?;
         if payload.is_empty() || payload.len() > LONGEST {
             return Err(Error::new(Errno::INVAL, "no key has such a payload"));
@@ -60,7 +59,7 @@ impl KeptKeys {
     }
 
     /// Drops the keys that the kernel no longer has.
-    pub fn forget_gone(&self) {
+    pub(crate) fn forget_gone(&self) {
         self.kept().retain(|serial, _| is_there(*serial));
     }
 
@@ -76,15 +75,19 @@ fn is_there(serial: i32) -> bool {
 
 /// The keys that come with one request, by `TYPE:NAME`.
 #[derive(Default)]
-pub struct Keys(Vec<(String, Key)>);
+pub struct GrantedKeys(Vec<(String, Key)>);
 
-impl Keys {
-    /// Adds a key that the caller's keyrings have: its serial number, the length of `TYPE:NAME` (u32), that, and the payload; of no
-    /// bytes for a key that is kept.
+impl GrantedKeys {
+    /// Adds a key that the caller's keyrings have: its serial number, the length of `TYPE:NAME`
+    /// (u32), that, and the payload; of no bytes for a key that is kept.
     ///
     /// # Errors
     /// `EINVAL` for a message that is cut short; `ENOKEY` for a key that is not kept.
-    pub fn grant(&mut self, message: &[u8], kept: &KeptKeys) -> Result<()> {
+    pub fn grant(&mut self, message: &[u8], mapper: &Mapper) -> Result<()> {
+        self.grant_from(message, mapper.kept())
+    }
+
+    fn grant_from(&mut self, message: &[u8], kept: &KeptKeys) -> Result<()> {
         let cut = || Error::new(Errno::INVAL, "the key's message is cut short");
         let (serial, rest) = serial(message)?;
         let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
@@ -124,11 +127,11 @@ fn serial(message: &[u8]) -> Result<(i32, &[u8])> {
 mod tests {
     use super::*;
 
-    fn granted(serial: i32, name: &str, payload: &[u8], kept: &KeptKeys) -> Result<Keys> {
+    fn granted(serial: i32, name: &str, payload: &[u8], kept: &KeptKeys) -> Result<GrantedKeys> {
         let len = u32::try_from(name.len()).unwrap();
         let parts = [&serial.to_ne_bytes()[..], &len.to_ne_bytes(), name.as_bytes(), payload];
-        let mut keys = Keys::default();
-        keys.grant(&parts.concat(), kept)?;
+        let mut keys = GrantedKeys::default();
+        keys.grant_from(&parts.concat(), kept)?;
         Ok(keys)
     }
 
@@ -149,7 +152,7 @@ mod tests {
     fn messages_that_are_cut_short_are_refused() {
         let kept = KeptKeys::default();
         for message in [&b""[..], b"123", b"1234", b"12345678", &[0, 0, 0, 0, 255, 255, 255, 255]] {
-            let errno = Keys::default().grant(message, &kept).unwrap_err().errno();
+            let errno = GrantedKeys::default().grant_from(message, &kept).unwrap_err().errno();
             assert!(matches!(errno, Errno::INVAL | Errno::NOKEY), "{message:?}: {errno}");
         }
         assert_eq!(kept.keep(b"123").unwrap_err().errno(), Errno::INVAL);

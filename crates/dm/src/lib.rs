@@ -12,7 +12,7 @@
 //!     +-- Host      makes tables: in the command, a process for each            crates/underseal/src/dm
 //!     |     Served  a table that is ready: shown as a file, taken over from another, suspended, ended
 //!     +-- Nodes     block devices
-//!           loops   loop devices over those files; opens: who has them open; links: their names in /dev
+//!           loops   loop devices over those files; opens: who has them open; links: names in /dev
 //! ```
 //!
 //! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of drivers/md/dm-ioctl.c, Linux 6.12.
@@ -35,8 +35,8 @@ pub mod server;
 mod targets;
 
 pub use error::{Error, Result};
-pub use host::{Given, Host, Load, Messaged, Names, Node, Nodes, Room, Served, Table};
-pub use keys::{KeptKeys, Keys};
+pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
+pub use keys::GrantedKeys;
 pub use loops::{LeftNode, LoopNodes};
 pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;

@@ -113,7 +113,7 @@ pub struct LeftNode {
 }
 
 impl LeftNode {
-    /// Its name.
+    /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -145,7 +145,7 @@ impl LoopNodes {
             let (name, uuid) = names.split_once('\0').unwrap_or_default();
             let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
             let node = LoopNode { number, dev, folder, mapper, family: self.family.clone() };
-            // One without a table is given back as it is dropped.
+            // A device without a table is given back as the node is dropped.
             (!name.is_empty() && node.is_bound()).then(|| LeftNode {
                 node,
                 name: name.into(),
@@ -365,7 +365,7 @@ impl Node for LoopNode {
 }
 
 impl LoopNode {
-    /// Its names beside those in /dev/mapper.
+    /// The names that are not in /dev/mapper.
     fn links(&self) -> Links<'_> {
         Links { folder: Path::new(BY_ID), to: format!("../../loop{}", self.number).into() }
     }

@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use crate::device::{Device, Snapshot};
 use crate::header::{Message, flags, text};
 use crate::host::{Host, Nodes, Table};
+use crate::keys::KeptKeys;
 use crate::loops::LeftNode;
 use crate::records;
 use crate::registry::{Called, Entry, Registry};
-use crate::{Error, KeptKeys, Keys, Result, check_name, check_uuid};
+use crate::{Error, GrantedKeys, Result, check_name, check_uuid};
 
 /// The commands, by their numbers (include/uapi/linux/dm-ioctl.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +83,12 @@ const DEFERRED: Duration = Duration::from_millis(200);
 /// How long one wait for an event lasts before its caller is asked for signs of life.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// Who asks for a command.
+/// The caller that asks for a command.
 pub struct Caller<'c> {
     /// Whether a caller that waits for an event is still there.
     pub is_there: &'c dyn Fn() -> bool,
     /// The keys that came with the command.
-    pub keys: &'c Keys,
+    pub keys: &'c GrantedKeys,
 }
 
 /// Answers commands.
@@ -123,8 +124,13 @@ impl Mapper {
         self.0.registry.all().len()
     }
 
+    /// Drops the keys of callers that the kernel no longer has.
+    pub fn forget_keys(&self) {
+        self.0.kept.forget_gone();
+    }
+
     /// The keys that callers have added.
-    pub fn kept(&self) -> &KeptKeys {
+    pub(crate) fn kept(&self) -> &KeptKeys {
         &self.0.kept
     }
 
@@ -286,7 +292,7 @@ impl Mapper {
         Ok(())
     }
 
-    fn load(&self, message: &mut Message, keys: &Keys) -> Result<()> {
+    fn load(&self, message: &mut Message, keys: &GrantedKeys) -> Result<()> {
         let entry = self.find(message)?;
         let lines = records::lines(message.data()?, message.target_count())?;
         let read_only = message.has(flags::READ_ONLY);
@@ -311,7 +317,7 @@ impl Mapper {
         Ok(())
     }
 
-    fn message(&self, message: &mut Message, keys: &Keys) -> Result<()> {
+    fn message(&self, message: &mut Message, keys: &GrantedKeys) -> Result<()> {
         let entry = self.find(message)?;
         let (sector, words) = records::message(message.data()?)?;
         let first = words.split_ascii_whitespace().next();

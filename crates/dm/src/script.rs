@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Given, Host, Load, Messaged, Names, Node, Nodes, Served, Table};
+use crate::host::{Given, Host, Messaged, Names, Node, Nodes, Served, Table, TableLoad};
 use crate::records::Line;
-use crate::{DeviceNumber, Error, Keys, Mapper, Result, Room};
+use crate::{DeviceNumber, Error, GrantedKeys, Mapper, Result, Room};
 
 /// What was done.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +46,7 @@ impl Machine {
 
 impl Host for Machine {
     /// A line of `fails` is refused; devices are words like `7:0`.
-    fn load(&self, Load { number, lines, .. }: Load<'_>) -> Result<Table> {
+    fn load(&self, TableLoad { number, lines, .. }: TableLoad<'_>) -> Result<Table> {
         if lines.iter().any(|line| line.target == "fails") {
             return Err(Error::new(Errno::INVAL, "unknown target type"));
         }
@@ -113,7 +113,7 @@ impl Served for Fake {
         let _ = self.does("release");
     }
 
-    fn message(&self, line: &Line, words: &str, _keys: &Keys) -> Result<Messaged> {
+    fn message(&self, line: &Line, words: &str, _keys: &GrantedKeys) -> Result<Messaged> {
         self.does("message")?;
         match words {
             "ask" => Ok(Messaged { text: Some("answer".into()), ..Messaged::default() }),

@@ -5,8 +5,8 @@
 //!   answer    errno u32, 0 for none; the buffer's length u32, the buffer            numbers are the machine's own
 //! ```
 //!
-//! Two requests are no ioctls: a key that a caller has added to its keyring is kept, and a key that the next ioctl names comes before
-//! that ioctl (`keys.rs`).
+//! Two requests are no ioctls: a key that a caller has added to its keyring is kept, and a key that
+//! the next ioctl names comes before that ioctl (`keys.rs`).
 //!
 //! A connection carries any number of requests, one after the other. Each has a thread: commands may wait for a disk, and `DEV_WAIT`
 //! for an event. Root and the server's own user are let in, by the kernel's word, and each request
@@ -29,7 +29,7 @@ use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
 use crate::sender::Requests;
-use crate::{Caller, Command, Error, Keys, Mapper, Result};
+use crate::{Caller, Command, Error, GrantedKeys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
 const DM_IOCTL: u32 = 0xfd;
@@ -125,7 +125,7 @@ fn is_allowed(socket: &UnixStream) -> bool {
 /// Answers one caller after another's request until it hangs up.
 fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
-    let mut keys = Keys::default();
+    let mut keys = GrantedKeys::default();
     let mut requests = Requests::of(socket)?;
     loop {
         socket.set_read_timeout(None)?;
@@ -150,7 +150,7 @@ fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
         requests.read_exact(buffer.as_mut_bytes())?;
         let done = match request {
             KEEP => Some(mapper.kept().keep(buffer.as_bytes())),
-            GRANT => Some(keys.grant(buffer.as_bytes(), mapper.kept())),
+            GRANT => Some(keys.grant(buffer.as_bytes(), mapper)),
             _ => None,
         };
         if let Some(done) = done {

@@ -1,7 +1,7 @@
 //! The targets that there are, and the versions that say what each can do.
 
-/// Each target with the version of the kernel's that has the same features. libcryptsetup reads features out of these numbers: verity
-/// 1.2.0 is the last one before error correction.
+/// Each target with the version of the kernel's that has the same features. libcryptsetup reads
+/// features out of these numbers: verity 1.2.0 is the last one before error correction.
 pub const TARGETS: [(&str, [u32; 3]); 8] = [
     ("zero", [1, 1, 0]),
     ("error", [1, 5, 0]),

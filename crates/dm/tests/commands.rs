@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::header::{HEADER, Message, flags};
 use underseal_dm::script::Machine;
-use underseal_dm::{Caller, Command, Keys, Mapper, server};
+use underseal_dm::{Caller, Command, GrantedKeys, Mapper, server};
 
 use std::sync::atomic::Ordering;
 
@@ -51,7 +51,7 @@ impl Ioctl {
 
     fn ask(&self, mapper: &Mapper, command: Command) -> Result<Message, Errno> {
         let request = 0xc138_fd00 | command as u32;
-        let caller = Caller { is_there: &|| false, keys: &Keys::default() };
+        let caller = Caller { is_there: &|| false, keys: &GrantedKeys::default() };
         server::answer(mapper, request, self.buffer(), &caller).map_err(|e| e.errno())
     }
 }
@@ -210,7 +210,7 @@ fn what_cannot_be_is_refused_with_the_kernels_errno() {
             &mapper,
             0xc138_fd00 | number,
             buffer,
-            &Caller { is_there: &|| true, keys: &Keys::default() },
+            &Caller { is_there: &|| true, keys: &GrantedKeys::default() },
         )
         .unwrap_err();
         assert_eq!(got.errno(), Errno::NOTTY);

@@ -8,7 +8,7 @@ const ROOM: usize = 8 << 20;
 
 /// Verified hash blocks by their numbers; the oldest one goes for a new one.
 #[derive(Default)]
-pub(crate) struct Cache(Mutex<Kept>);
+pub(crate) struct VerifiedBlocks(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
@@ -16,7 +16,7 @@ struct Kept {
     order: VecDeque<u64>,
 }
 
-impl Cache {
+impl VerifiedBlocks {
     /// The block of this number, if it is kept.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<[u8]>> {
         self.kept().blocks.get(&number).cloned()
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_oldest_block_goes_for_a_new_one() {
-        let cache = Cache::default();
+        let cache = VerifiedBlocks::default();
         let block: Arc<[u8]> = vec![7; ROOM / 4].into();
         for number in 0..5 {
             cache.put(number, &block);

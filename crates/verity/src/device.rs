@@ -10,15 +10,15 @@ use underseal_device::{
     RingToken, Started,
 };
 
-use crate::cache::Cache;
-use crate::jobs::{Job, Jobs};
-use crate::tree::{Digest, Tree};
+use crate::cache::VerifiedBlocks;
+use crate::jobs::{WaitingRead, WaitingReads};
+use crate::tree::{BlockHash, Tree};
 use crate::{Error, ErrorKind, Result};
 
 /// Threads that read what is not there at once.
 const WORKERS: usize = 4;
 
-/// What is done beside checking.
+/// Options beside the tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VerityOptions {
     /// Blocks that differ are logged, and read as they are.
@@ -37,18 +37,18 @@ struct Shared {
     tree: Tree,
     options: VerityOptions,
     /// The hash of a block of zeros, where that is looked at.
-    zeros: Option<Digest>,
+    zeros: Option<BlockHash>,
     data: Arc<dyn Device>,
     hashes: Arc<dyn Device>,
     geometry: Geometry,
-    cache: Cache,
+    cache: VerifiedBlocks,
     corrupted: AtomicBool,
-    jobs: Jobs,
+    jobs: WaitingReads,
 }
 
-/// Why a read does not go on.
+/// The reason for which a read ends.
 enum Stop {
-    /// It would have to wait.
+    /// The read would have to wait.
     Blocked,
     Failed(underseal_device::Error),
 }
@@ -76,8 +76,8 @@ trait Lower {
 impl VerityDevice {
     /// The data of `data` under a tree on `hashes`.
     ///
-    /// # Errors
-    /// `TooSmall` when a device ends before its blocks do; `BadOption` for blocks that it cannot read; `Memory`.
+    /// # Errors `TooSmall` when a device ends before its blocks do; `BadOption` for blocks that it
+    /// cannot read; `Memory`.
     pub fn open(
         data: Arc<dyn Device>,
         hashes: Arc<dyn Device>,
@@ -116,9 +116,9 @@ impl VerityDevice {
             data,
             hashes,
             geometry,
-            cache: Cache::default(),
+            cache: VerifiedBlocks::default(),
             corrupted: AtomicBool::new(false),
-            jobs: Jobs::default(),
+            jobs: WaitingReads::default(),
         });
         let mut device = Self { shared, workers: Vec::new() };
         device.start()?;
@@ -215,7 +215,7 @@ impl Device for VerityDevice {
 impl Shared {
     /// A worker's life.
     fn work(&self, lower: &mut WaitingLower) {
-        while let Some(Job { slot, mut io, to }) = self.jobs.next() {
+        while let Some(WaitingRead { slot, mut io, to }) = self.jobs.next() {
             let result = match &mut io {
                 Io::Read { offset, buffer, range } => {
                     match self.read(lower, *offset, &mut buffer[range.clone()]) {
@@ -242,7 +242,7 @@ impl Shared {
             expected.push(self.expected(lower, number)?);
         }
         let is_zeros =
-            |hash: &Digest| self.zeros.as_ref().is_some_and(|zeros| zeros.as_ref() == hash.as_ref());
+            |hash: &BlockHash| self.zeros.as_ref().is_some_and(|zeros| zeros.as_ref() == hash.as_ref());
         if expected.iter().all(is_zeros) {
             bytes.fill(0);
             return Ok(());
@@ -259,7 +259,7 @@ impl Shared {
     }
 
     /// The hash that a block of data is to have.
-    fn expected(&self, lower: &mut impl Lower, data_block: u64) -> Step<Digest> {
+    fn expected(&self, lower: &mut impl Lower, data_block: u64) -> Step<BlockHash> {
         let mut hash = self.tree.root();
         // From the lowest level whose block is known to be right.
         let known = (0..self.tree.levels())
@@ -368,7 +368,9 @@ impl Channel for VerityChannel {
             IoKind::Flush | IoKind::Prefetch => return Started::Finished(Finished::of(slot, io, Ok(()))),
             _ => return Started::Finished(Finished::of(slot, io, Err(read_only(kind, offset)))),
         }
-        if let Some(Job { io, .. }) = self.shared.jobs.push(Job { slot, io, to: self.awaited.replies() }) {
+        if let Some(WaitingRead { io, .. }) =
+            self.shared.jobs.push(WaitingRead { slot, io, to: self.awaited.replies() })
+        {
             let closed = kind.failed(offset, "the device is closed", Errno::SHUTDOWN);
             return Started::Finished(Finished::of(slot, io, Err(closed)));
         }

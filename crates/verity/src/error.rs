@@ -1,6 +1,6 @@
 //! The crate's one error: a stable kind, the thing it happened to, and its cause.
 
-/// What went wrong, for a program to match on.
+/// The kind of a failure, for a program to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use underseal_device::{Finished, Io, ReplySender};
 
 /// A request, and where its answer goes.
-pub(crate) struct Job {
+pub(crate) struct WaitingRead {
     pub(crate) slot: u32,
     pub(crate) io: Io,
     pub(crate) to: Arc<ReplySender<Finished>>,
@@ -14,20 +14,20 @@ pub(crate) struct Job {
 
 /// The requests that no worker has taken: at most as many as the channels have slots.
 #[derive(Default)]
-pub(crate) struct Jobs {
+pub(crate) struct WaitingReads {
     waiting: Mutex<Waiting>,
     come: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<WaitingRead>,
     ended: bool,
 }
 
-impl Jobs {
+impl WaitingReads {
     /// Adds a request. It comes back when no worker would take it any more.
-    pub(crate) fn push(&self, job: Job) -> Option<Job> {
+    pub(crate) fn push(&self, job: WaitingRead) -> Option<WaitingRead> {
         let mut waiting = self.waiting();
         if waiting.ended {
             return Some(job);
@@ -39,7 +39,7 @@ impl Jobs {
     }
 
     /// Waits for the next request. None: there will be no more.
-    pub(crate) fn next(&self) -> Option<Job> {
+    pub(crate) fn next(&self) -> Option<WaitingRead> {
         let mut waiting = self.waiting();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {

@@ -6,9 +6,9 @@
 //!   levels[0]     the hashes of the data's blocks, 2^k in each block, k as large as they fit
 //! ```
 //!
-//! The levels follow each other from the hash device's first block on, the highest one first. Format 1 hashes the salt before the
-//! block and places each hash at a multiple of the power of two that it fits in; format 0 hashes the salt behind the block and
-//! packs hashes.
+//! The levels follow each other from the hash device's first block on, the highest one first.
+//! Format 1 hashes the salt before the block and places each hash at a multiple of the power of two
+//! that it fits in; format 0 hashes the salt behind the block and packs hashes.
 
 use underseal_integrity::KeyedHash;
 
@@ -95,18 +95,18 @@ impl Tree {
         Ok(Self { settings, hash, bits, levels, end })
     }
 
-    /// What it was made from.
-    pub fn settings(&self) -> &TreeSettings {
+    /// The settings that the tree was made from.
+    pub(crate) fn settings(&self) -> &TreeSettings {
         &self.settings
     }
 
     /// Bytes of the data.
-    pub fn data_size(&self) -> u64 {
+    pub(crate) fn data_size(&self) -> u64 {
         self.settings.data_blocks * u64::from(self.settings.data_block)
     }
 
     /// Bytes of the hash device up to the tree's end.
-    pub fn hash_size(&self) -> u64 {
+    pub(crate) fn hash_size(&self) -> u64 {
         self.end * u64::from(self.settings.hash_block)
     }
 
@@ -121,7 +121,7 @@ impl Tree {
     }
 
     /// The hash that a verified block of this level has for what lies under it.
-    pub(crate) fn entry(&self, level: usize, data_block: u64, block: &[u8]) -> Digest {
+    pub(crate) fn entry(&self, level: usize, data_block: u64, block: &[u8]) -> BlockHash {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of hashes in a block")]
         let index = (self.shifted(level, data_block) & ((1 << self.bits) - 1)) as usize;
         let stride = match self.settings.version {
@@ -132,14 +132,14 @@ impl Tree {
     }
 
     /// The hash of the highest block, or of the only block of data.
-    pub(crate) fn root(&self) -> Digest {
+    pub(crate) fn root(&self) -> BlockHash {
         self.digest_of(&self.settings.root)
     }
 
-    fn digest_of(&self, hash: &[u8]) -> Digest {
+    fn digest_of(&self, hash: &[u8]) -> BlockHash {
         let mut bytes = [0; LARGEST];
         bytes[..hash.len()].copy_from_slice(hash);
-        Digest { bytes, len: hash.len() }
+        BlockHash { bytes, len: hash.len() }
     }
 
     fn shifted(&self, levels: usize, data_block: u64) -> u64 {
@@ -148,25 +148,25 @@ impl Tree {
     }
 
     /// Hashes a block, of data or of hashes.
-    pub(crate) fn digest(&self, block: &[u8]) -> Digest {
+    pub(crate) fn digest(&self, block: &[u8]) -> BlockHash {
         let mut bytes = [0; LARGEST];
         let out = &mut bytes[..self.hash.size()];
         match self.settings.version {
             0 => self.hash.digest(&[block, &self.settings.salt], out),
             _ => self.hash.digest(&[&self.settings.salt, block], out),
         }
-        Digest { bytes, len: self.hash.size() }
+        BlockHash { bytes, len: self.hash.size() }
     }
 }
 
 /// A hash.
 #[derive(Clone, Copy)]
-pub(crate) struct Digest {
+pub(crate) struct BlockHash {
     bytes: [u8; LARGEST],
     len: usize,
 }
 
-impl AsRef<[u8]> for Digest {
+impl AsRef<[u8]> for BlockHash {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -29,8 +29,8 @@ pub use crypt::Crypt;
 pub use integrity::IntegrityLine;
 pub use key::TableKey;
 pub use options::{CryptOptions, Integrity};
-pub use several::{DelayLine, Place, Striped};
-pub use verity::{VerityLine, VerityWords};
+pub use several::{DelayLine, DevicePlace, Striped};
+pub use verity::VerityLine;
 
 use std::fmt;
 use std::sync::Arc;
@@ -173,8 +173,9 @@ impl Table {
         self.volume(&vec![u64::MAX; self.slots().len()]).map(drop)
     }
 
-    /// The volume that the table describes on its [`bases`](Table::bases) of `sizes` bytes; keys are fetched from the
-    /// kernel's keyring where the table says so. A linear line is a segment under the null cipher.
+    /// The volume that the table describes on its [`bases`](Table::bases) of `sizes` bytes; keys
+    /// are fetched from the kernel's keyring where the table says so. A linear line is a segment
+    /// under the null cipher.
     ///
     /// # Errors
     /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall` when a line ends beyond its

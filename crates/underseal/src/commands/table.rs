@@ -71,7 +71,7 @@ fn check(args: &TableCheckArgs) -> Result<()> {
     let mut sizes = Vec::new();
     for base in table.bases() {
         let Base::Device(name) = base else {
-            // What it provides is known when it is opened.
+            // The size of such a base is known when it is opened.
             sizes.push(u64::MAX);
             continue;
         };
@@ -223,8 +223,8 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     over(table, &device, options.read_only)
 }
 
-/// Refuses what else is on the devices of an integrity line: it would write to the line's journal. Under one name the table was
-/// refused already.
+/// Refuses what else is on the devices of an integrity line: it would write to the line's journal.
+/// Under one name the table was refused already.
 fn one_use_of_each(table: &Table) -> Result<()> {
     let mut layers = Vec::new();
     let mut uses = Vec::new();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use underseal_dm::server::{Callers, serve as answer};
-use underseal_dm::{Family, LoopNodes, Mapper};
+use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
 
 use super::SERVER_SOCKET;
 use super::host::Tables;
@@ -111,7 +111,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let tables = Tables::new(program, log_file(folder), family.clone());
     let nodes = LoopNodes::new(folder, MAPPER, family);
     // Devices of a back end that was killed.
-    let mut adopted = Vec::new();
+    let mut adopted: Vec<(LeftNode, _, _, _)> = Vec::new();
     for left in nodes.left() {
         match tables.adopt(&left.file().with_file_name(SERVER_SOCKET)) {
             Ok((table, read_only, suspended)) => {
@@ -151,6 +151,7 @@ fn until_idle(mapper: &Mapper, callers: &Callers) {
     let mut idle = Instant::now();
     while idle.elapsed() < IDLE {
         thread::sleep(LOOK);
+        mapper.forget_keys();
         if mapper.count() > 0 || callers.count() > 0 {
             idle = Instant::now();
         }

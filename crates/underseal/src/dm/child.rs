@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::records::Line as TableLine;
-use underseal_dm::{Error, Family, Given, Keys, Messaged, Result, Served, Table};
+use underseal_dm::{Error, Family, Given, GrantedKeys, Messaged, Result, Served, Table};
 use underseal_export::control::Line;
 use underseal_export::net::Socket;
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
-use super::known::Known;
+use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
 
@@ -37,8 +37,8 @@ pub(super) struct Child {
     family: Family,
     /// The devices that it lies on, which it has open too.
     _claims: Vec<Arc<Claim>>,
-    /// What the server keeps for the next back end.
-    known: Mutex<Option<Known>>,
+    /// The facts that the server keeps for the next back end.
+    known: Mutex<Option<RememberedTable>>,
 }
 
 impl Child {
@@ -50,7 +50,7 @@ impl Child {
         let failed = |e: io::Error| Error::system("a table's server cannot be started", &e);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program);
-        // What it has to say belongs beside what the back end says.
+        // The server's lines belong beside the back end's.
         if let Ok(log) = File::options().append(true).open(log) {
             command.stderr(log);
         }
@@ -68,10 +68,8 @@ impl Child {
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
 
-    /// Takes a server whose back end is gone: it waits at this socket, which may not be there yet. Whether its table is suspended.
-    ///
-    /// # Errors
-    /// `ENXIO` where no server waits.
+    /// Takes a server whose back end is gone: it waits at this socket, which may not be there yet.
+    /// Whether its table is suspended.
     pub(super) fn adopt(socket: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
         let until = Instant::now() + APPEARING;
         let stream = loop {
@@ -97,7 +95,7 @@ impl Child {
         let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
         let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
         line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(failed)?;
-        let known = Known::parse(&kept)?;
+        let known = RememberedTable::parse(&kept)?;
         let claims = heard.fds.into_iter().map(|fd| lowers.adopt(fd.into())).collect::<Result<_>>()?;
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
         family.add(pid);
@@ -106,7 +104,7 @@ impl Child {
     }
 
     /// Has the server keep what the next back end has to know.
-    pub(super) fn remember(&self, known: Known) -> Result<()> {
+    pub(super) fn remember(&self, known: RememberedTable) -> Result<()> {
         let text = known.print();
         *self.known() = Some(known);
         match self.ask_with(&Order::Remember, &[], text.as_bytes(), SOON)? {
@@ -133,7 +131,7 @@ impl Child {
         self.remember(known)
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+    fn known(&self) -> MutexGuard<'_, Option<RememberedTable>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -252,7 +250,7 @@ impl Served for Child {
         }
     }
 
-    fn message(&self, line: &TableLine, words: &str, keys: &Keys) -> Result<Messaged> {
+    fn message(&self, line: &TableLine, words: &str, keys: &GrantedKeys) -> Result<Messaged> {
         let no = |why: &str| Error::new(Errno::INVAL, why);
         if line.target != "crypt" {
             return Err(no("Target type does not support messages"));
@@ -342,7 +340,7 @@ fn split_at_key(params: &str) -> Result<(&str, &str, &str)> {
 }
 
 /// The word of a key message in digits: of a key of the keyring those of its bytes.
-fn digits(word: &str, keys: &Keys) -> Result<Zeroizing<String>> {
+fn digits(word: &str, keys: &GrantedKeys) -> Result<Zeroizing<String>> {
     let mut name = String::with_capacity(word.len());
     let mut characters = word.chars();
     while let Some(c) = characters.next() {

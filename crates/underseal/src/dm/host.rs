@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_dm::records::Line;
-use underseal_dm::{DeviceNumber, Error, Family, Host, Load, Result, Room, Table as Loaded};
+use underseal_dm::{DeviceNumber, Error, Family, Host, Result, Room, Table as Loaded, TableLoad};
 use underseal_volume::ErrorKind;
 use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
 use super::child::Child;
-use super::known::Known;
+use super::known::RememberedTable;
 use super::layers;
 use super::lowers::{Lowers, number_of};
 use super::orders::Order;
@@ -33,10 +33,8 @@ impl Tables {
 }
 
 impl Tables {
-    /// The table of a server whose back end is gone, whether it is read only, and whether it is suspended.
-    ///
-    /// # Errors
-    /// `ENXIO` where no server waits at this socket.
+    /// The table of a server whose back end is gone, whether it is read only, and whether it is
+    /// suspended.
     pub(super) fn adopt(&self, socket: &Path) -> Result<(Loaded, bool, bool)> {
         let (child, suspended) = Child::adopt(socket, &self.lowers, self.family.clone())?;
         let (table, read_only) = Arc::new(child).table()?;
@@ -45,8 +43,8 @@ impl Tables {
 }
 
 impl Host for Tables {
-    fn load(&self, load: Load<'_>) -> Result<Loaded> {
-        let Load { number, lines, read_only, live, below, keys } = load;
+    fn load(&self, load: TableLoad<'_>) -> Result<Loaded> {
+        let TableLoad { number, lines, read_only, live, below, keys } = load;
         let text = text(&lines);
         drop(lines);
         let mut table = Table::parse(&text).map_err(|e| refused(&e))?;
@@ -102,7 +100,7 @@ impl Host for Tables {
         let block = child.open(&Order::Open { devices, read_only, late }, &text, &files)?;
         let room = Room { sectors: table.sectors(), block };
         let lines = canonical.iter().map(Line::copy).collect::<Result<_>>()?;
-        child.remember(Known { lines, deps: deps.clone(), room, read_only })?;
+        child.remember(RememberedTable { lines, deps: deps.clone(), room, read_only })?;
         Ok(Loaded { lines: canonical, deps, room, served: Arc::new(child) })
     }
 }

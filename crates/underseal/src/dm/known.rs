@@ -1,4 +1,5 @@
-//! What a table server keeps for the next back end: the table as the kernel prints it, keys and all.
+//! The facts that a table server keeps for the next back end: the table as the kernel prints it,
+//! keys and all.
 //!
 //! ```text
 //!   ro|rw SECTORS BLOCK DEVICE,DEVICE..
@@ -12,14 +13,14 @@ use underseal_dm::{DeviceNumber, Error, Result, Room};
 use zeroize::Zeroizing;
 
 /// A table's facts.
-pub(super) struct Known {
+pub(super) struct RememberedTable {
     pub(super) lines: Vec<Line>,
     pub(super) deps: Vec<DeviceNumber>,
     pub(super) room: Room,
     pub(super) read_only: bool,
 }
 
-impl Known {
+impl RememberedTable {
     /// As text.
     pub(super) fn print(&self) -> Zeroizing<String> {
         let mode = if self.read_only { "ro" } else { "rw" };
@@ -33,9 +34,6 @@ impl Known {
     }
 
     /// From that text.
-    ///
-    /// # Errors
-    /// `EIO` for another one.
     pub(super) fn parse(text: &Key) -> Result<Self> {
         let bad = || Error::new(Errno::IO, "a table's server has kept what is not understood");
         let text = std::str::from_utf8(text.as_bytes()).map_err(|_| bad())?;

@@ -1,7 +1,9 @@
-//! Devices that keep tags and make none: integrity lines without a hash of their own, under crypt lines that make the tags.
+//! Devices that keep tags and make none: integrity lines without a hash of their own, under crypt
+//! lines that make the tags.
 //!
-//! In the kernel such a device hands tags up with each request. Here tags do not leave a process: a crypt line on such a device opens the
-//! layer itself, in its own table server, and the device's own server does not.
+//! In the kernel such a device hands tags up with each request. Here tags do not leave a process: a
+//! crypt line on such a device opens the layer itself, in its own table server, and the device's
+//! own server does not.
 
 use std::path::Path;
 
@@ -44,10 +46,8 @@ pub(super) fn are_under(lines: &[Line], below: &dyn Fn(DeviceNumber) -> Option<V
     })
 }
 
-/// The table's text with the lines of the devices that keep its tags. None where it lies on no such device.
-///
-/// # Errors
-/// `EINVAL` for a line without tags on such a device.
+/// The table's text with the lines of the devices that keep its tags. None where it lies on no such
+/// device.
 pub(super) fn stack(
     table: &Table,
     below: &dyn Fn(DeviceNumber) -> Option<Vec<Line>>,

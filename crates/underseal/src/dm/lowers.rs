@@ -47,9 +47,6 @@ impl Lowers {
 
 impl Lowers {
     /// Takes the claim of a table server that was another back end's.
-    ///
-    /// # Errors
-    /// The system's.
     pub(super) fn adopt(&self, file: File) -> Result<Arc<Claim>> {
         let of = file.metadata().map_err(|e| Error::system("a claimed device", &e))?;
         let number = DeviceNumber::of_node(of.rdev());

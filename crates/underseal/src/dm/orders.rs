@@ -57,7 +57,7 @@ pub(super) enum Answer {
     Status {
         lines: Vec<String>,
     },
-    /// What was kept follows.
+    /// The facts that were kept follow.
     Adopted {
         suspended: bool,
     },

@@ -1,7 +1,7 @@
 //! A table server: a process for one table, which serves it as a file.
 //!
-//! Orders come over the socket that is its stdin. When the back end is gone the table is served on, until its file is unmounted or another
-//! back end takes the table (`orphan.rs`).
+//! Orders come over the socket that is its stdin. When the back end is gone the table is served on,
+//! until its file is unmounted or another back end takes the table (`orphan.rs`).
 
 mod integrity;
 mod opened;
@@ -126,7 +126,7 @@ struct Server {
     shown: Option<Shown>,
     /// What its key was in, while it is wiped.
     wiped: Option<Keyless>,
-    /// What another back end has to know of the table.
+    /// The facts for another back end.
     remembered: Option<Key>,
 }
 
@@ -234,8 +234,9 @@ impl Server {
             if e.kind() == underseal_datapath::ErrorKind::Busy {
                 return Err(e);
             }
-            // As in the kernel, a device that cannot be flushed can be suspended, and get another table. The lower device tells of the
-            // failure again in the next table's flush, since that has it open already.
+            // As in the kernel, a device that cannot be flushed can be suspended, and get another
+            // table. The lower device tells of the failure again in the next table's flush, since
+            // that has it open already.
             log::error!("suspended all the same: {}", underseal_error::with_causes(&e));
             mapping.hold(DRAIN)
         });

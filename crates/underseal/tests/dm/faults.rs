@@ -167,7 +167,7 @@ fn a_device_whose_table_server_was_killed_with_the_back_end_is_given_up() {
     let Some(mapper) = Mapper::new() else { return };
     mapper.script("dmsetup create $N-a --table '0 4096 zero'; dmsetup create $N-b --table '0 4096 zero'");
     let back_end = mapper.back_end().expect("a back end");
-    // One of the two servers goes too.
+    // Kills one of the two servers too.
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

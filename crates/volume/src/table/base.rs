@@ -1,8 +1,9 @@
-//! What a table's volume lies on: devices as they are, and what single lines make of one device or several.
+//! The bases of a table's volume: devices as they are, and what single lines make of one device or
+//! several.
 
 use super::{DelayLine, IntegrityLine, Line, Striped, Table, Target, VerityLine, is_named};
 
-/// What a volume's segments lie on.
+/// A device that segments of a volume lie on.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'t> {
     /// A device as it is, as lines name it.
@@ -32,16 +33,16 @@ impl<'t> Base<'t> {
     }
 }
 
-/// What a line lies on: what it names, which other lines may name too, or what only it has.
+/// The base of a line: a device that other lines may name too, or the line's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot<'t> {
+pub(super) enum LineBase<'t> {
     Named(&'t str),
     Line(usize),
 }
 
 impl Table {
-    /// What the volume lies on, each once: their order is their number in [`Table::volume`]. Where a line is on one of the table's
-    /// own devices, the base is what that one is made of.
+    /// The bases of the volume, each once: their order is their number in [`Table::volume`]. Where
+    /// a line is on one of the table's own devices, the base is what that one is made of.
     pub fn bases(&self) -> Vec<Base<'_>> {
         self.slots().into_iter().map(|slot| self.base(slot)).collect()
     }
@@ -57,7 +58,7 @@ impl Table {
         devices
     }
 
-    fn base<'t>(&'t self, slot: Slot<'t>) -> Base<'t> {
+    fn base<'t>(&'t self, slot: LineBase<'t>) -> Base<'t> {
         let of_line = |line: &'t Line| match &line.target {
             Target::Integrity(layer) => Some(Base::Integrity(layer)),
             Target::Striped(striped) => Some(Base::Striped(striped, line.len)),
@@ -66,8 +67,8 @@ impl Table {
             _ => None,
         };
         match slot {
-            Slot::Line(number) => of_line(&self.lines[number]).unwrap_or(Base::Device("")),
-            Slot::Named(name) => {
+            LineBase::Line(number) => of_line(&self.lines[number]).unwrap_or(Base::Device("")),
+            LineBase::Named(name) => {
                 let own =
                     |line: &&Line| matches!(&line.target, Target::Integrity(layer) if layer.device == name);
                 let top = self.lines.iter().find(own).and_then(of_line);
@@ -82,17 +83,17 @@ impl Table {
         self.below.iter().find(|(of, _)| is_named(name, of)).map_or(name, |(of, _)| of)
     }
 
-    /// What a line lies on.
-    pub(super) fn slot(&self, number: usize) -> Option<Slot<'_>> {
+    /// The base of a line.
+    pub(super) fn slot(&self, number: usize) -> Option<LineBase<'_>> {
         let target = &self.lines.get(number)?.target;
         match target.device() {
-            Some(name) => Some(Slot::Named(self.own_name(name))),
-            None => (!target.devices().is_empty()).then_some(Slot::Line(number)),
+            Some(name) => Some(LineBase::Named(self.own_name(name))),
+            None => (!target.devices().is_empty()).then_some(LineBase::Line(number)),
         }
     }
 
-    /// What lines lie on, each once.
-    pub(super) fn slots(&self) -> Vec<Slot<'_>> {
+    /// The bases of all lines, each once.
+    pub(super) fn slots(&self) -> Vec<LineBase<'_>> {
         let mut slots = Vec::new();
         for slot in (0..self.lines.len()).filter_map(|number| self.slot(number)) {
             if !slots.contains(&slot) {

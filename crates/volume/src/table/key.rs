@@ -115,7 +115,8 @@ impl TableKey {
 }
 
 impl Table {
-    /// Puts the bytes of keys into the lines that name them in a keyring: `find` gives those that it has, by type and name.
+    /// Puts the bytes of keys into the lines that name them in a keyring: `find` gives those that
+    /// it has, by type and name.
     ///
     /// # Errors
     /// `WrongKey` for a key of another length than the line says; `find`'s own.

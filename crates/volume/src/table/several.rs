@@ -8,7 +8,7 @@ use crate::Result;
 
 /// A run of a device from this sector on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct DevicePlace {
     /// A file or block device, as the line names it.
     pub device: String,
     /// Where the run begins on it, in 512-byte sectors.
@@ -21,14 +21,14 @@ pub struct Striped {
     /// Sectors that lie on one device before the next one's turn.
     pub chunk: u64,
     /// The devices, in their order.
-    pub stripes: Vec<Place>,
+    pub stripes: Vec<DevicePlace>,
 }
 
 /// More devices than a line has.
 const MOST: u64 = 128;
 
 impl Striped {
-    /// What follows `striped` in a line of `len` sectors.
+    /// Parses what follows `striped` in a line of `len` sectors.
     pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
         if words.len() < 2 {
             return Err(bad("Not enough arguments: want stripes, chunk size, devices and sectors"));
@@ -61,15 +61,16 @@ impl Striped {
     }
 }
 
-/// `delay <device> <offset> <ms> [<device> <offset> <ms> [<device> <offset> <ms>]]`: for reads, for writes, for flushes.
+/// `delay <device> <offset> <ms> [<device> <offset> <ms> [<device> <offset> <ms>]]`: for reads, for
+/// writes, for flushes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelayLine {
     /// As many as the line has: what is missing is as the last one.
-    classes: Vec<(Place, Duration)>,
+    classes: Vec<(DevicePlace, Duration)>,
 }
 
 impl DelayLine {
-    /// What follows `delay` in a line.
+    /// Parses what follows `delay` in a line.
     pub(super) fn parse(mut words: Words) -> Result<Self> {
         if !matches!(words.len(), 3 | 6 | 9) {
             return Err(bad("Requires exactly 3, 6 or 9 arguments"));
@@ -86,25 +87,26 @@ impl DelayLine {
     }
 
     /// Reads, writes and flushes: where each goes, and how late.
-    pub fn classes(&self) -> [&(Place, Duration); 3] {
+    pub fn classes(&self) -> [&(DevicePlace, Duration); 3] {
         let last = self.classes.len().saturating_sub(1);
         [0, 1, 2].map(|class| &self.classes[class.min(last)])
     }
 
     pub(super) fn print(&self) -> String {
-        let class = |(place, delay): &(Place, Duration)| format!("{} {}", place.print(), delay.as_millis());
+        let class =
+            |(place, delay): &(DevicePlace, Duration)| format!("{} {}", place.print(), delay.as_millis());
         self.classes.iter().map(class).collect::<Vec<_>>().join(" ")
     }
 }
 
-impl Place {
+impl DevicePlace {
     fn print(&self) -> String {
         format!("{} {}", escape(&self.device), self.offset)
     }
 }
 
 /// A device and a sector; `kernel` are the kernel's words where the sector is none.
-fn place(words: &mut Words, kernel: &str) -> Result<Place> {
+fn place(words: &mut Words, kernel: &str) -> Result<DevicePlace> {
     let device = words.next().unwrap_or_default().to_string();
-    Ok(Place { device, offset: words.number(kernel, "the first sector")? })
+    Ok(DevicePlace { device, offset: words.number(kernel, "the first sector")? })
 }

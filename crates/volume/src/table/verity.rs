@@ -1,5 +1,5 @@
-//! The verity target's line: `<version> <device> <hash device> <data block> <hash block> <blocks> <hash start> <algorithm> <root>
-//! <salt> [<#opts> <opts>...]`.
+//! The verity target's line: `<version> <device> <hash device> <data block> <hash block> <blocks>
+//! <hash start> <algorithm> <root> <salt> [<#opts> <opts>...]`.
 
 use super::bad;
 use super::words::{Words, escape, number};
@@ -29,29 +29,33 @@ pub struct VerityLine {
     pub root: Vec<u8>,
     /// Bytes that are hashed with each block.
     pub salt: Vec<u8>,
-    /// The rest.
-    pub options: VerityWords,
+    /// The reaction to a block that differs: `ignore_corruption`, `restart_on_corruption` or
+    /// `panic_on_corruption`; else its read fails.
+    pub on_corruption: Option<&'static str>,
+    /// Blocks whose hash is that of zeros are not read.
+    pub ignore_zero_blocks: bool,
+    options: VerityWords,
 }
 
 /// The optional words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct VerityWords {
-    /// What is done where a block differs: `ignore_corruption`, `restart_on_corruption` or `panic_on_corruption`; else its read
-    /// fails.
-    pub on_corruption: Option<&'static str>,
+struct VerityWords {
+    /// The reaction to a block that differs: `ignore_corruption`, `restart_on_corruption` or
+    /// `panic_on_corruption`; else its read fails.
+    on_corruption: Option<&'static str>,
     /// Blocks whose hash is that of zeros are not read.
-    pub ignore_zero_blocks: bool,
+    ignore_zero_blocks: bool,
     /// A block need not be checked twice.
-    pub check_at_most_once: bool,
+    check_at_most_once: bool,
     /// Blocks may be checked where requests end.
-    pub try_verify_in_tasklet: bool,
+    try_verify_in_tasklet: bool,
 }
 
 /// More optional words than the target knows.
 const MOST: u64 = 16;
 
 impl VerityLine {
-    /// What follows `verity` in a line.
+    /// Parses what follows `verity` in a line.
     pub(super) fn parse(mut words: Words) -> Result<Self> {
         if words.len() < 10 {
             return Err(bad(
@@ -77,6 +81,7 @@ impl VerityLine {
             word => hex(word).ok_or_else(|| bad("Invalid salt"))?,
         };
         let options = VerityWords::parse(&mut words)?;
+        let (on_corruption, ignore_zero_blocks) = (options.on_corruption, options.ignore_zero_blocks);
         Ok(Self {
             version,
             device,
@@ -88,6 +93,8 @@ impl VerityLine {
             algorithm,
             root,
             salt,
+            on_corruption,
+            ignore_zero_blocks,
             options,
         })
     }

@@ -6,13 +6,14 @@ use underseal_datapath::Mapping;
 use underseal_device::{DelayDevice, Delayed, Device, StripeDevice, WindowDevice};
 use underseal_integrity::IntegrityDevice;
 use underseal_verity::{Tree, TreeSettings, VerityDevice, VerityOptions};
-use underseal_volume::table::{Base, DelayLine, Place, Room, Striped, Table, VerityLine};
+use underseal_volume::table::{Base, DelayLine, DevicePlace, Room, Striped, Table, VerityLine};
 
 use super::refused;
 use crate::error::{Error, Result};
 use crate::integrity::{self, Below};
 
-/// A table over its devices, with what lies between: the integrity layers are to be closed at the end.
+/// A table over its devices, with what lies between: the integrity layers are to be closed at the
+/// end.
 pub(crate) struct Active {
     pub(crate) mapping: Mapping,
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
@@ -55,7 +56,7 @@ pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Resul
 }
 
 /// A run of a device.
-fn window(place: &Place, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
+fn window(place: &DevicePlace, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
     let inner = device(&place.device)?;
     let bytes = |sectors: u64| sectors.checked_mul(512).unwrap_or(u64::MAX);
     Ok(Arc::new(WindowDevice::new(inner, bytes(place.offset), bytes(sectors))?))
@@ -87,12 +88,12 @@ fn verity(line: &VerityLine, device: Devices<'_>) -> Result<Arc<VerityDevice>> {
         root: line.root.clone(),
         salt: line.salt.clone(),
     };
-    if let Some(word @ ("restart_on_corruption" | "panic_on_corruption")) = line.options.on_corruption {
+    if let Some(word @ ("restart_on_corruption" | "panic_on_corruption")) = line.on_corruption {
         log::warn!("{word}: a block that differs is not read, and the machine goes on");
     }
     let options = VerityOptions {
-        ignore_corruption: line.options.on_corruption == Some("ignore_corruption"),
-        ignore_zero_blocks: line.options.ignore_zero_blocks,
+        ignore_corruption: line.on_corruption == Some("ignore_corruption"),
+        ignore_zero_blocks: line.ignore_zero_blocks,
     };
     let opened = Tree::new(settings).and_then(|tree| {
         let [data, hashes] = [&line.device, &line.hash_device].map(|name| device(name));

@@ -94,7 +94,7 @@ impl Opened {
         found.map(|(_, file)| file).ok_or_else(missing)
     }
 
-    /// Its devices.
+    /// The table's devices.
     pub(super) fn devices(&self) -> Vec<&File> {
         self.devices.iter().map(|(_, file)| file).collect()
     }

@@ -19,7 +19,8 @@ use crate::error::Result;
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Server {
-    /// Waits for another back end, which connects to the socket beside the file. None: the file is unmounted, or there is none.
+    /// Waits for another back end, which connects to the socket beside the file. None: the file is
+    /// unmounted, or there is none.
     pub(super) fn next_back_end(&self, why: &underseal_export::Error) -> Option<Line> {
         let shown = self.shown.as_ref()?;
         log::warn!("the back end is gone ({}): the table is served on", underseal_error::with_causes(why));
