@@ -128,7 +128,8 @@ impl Queue {
         Self::with_ring(mapping, options, || Ring::new(options.depth + 8))
     }
 
-    /// As [`open`](Queue::open), for up to so many [long commands](Queue::long_command) at a time. It is for use before the sandbox.
+    /// As [`open`](Queue::open), for up to so many [long commands](Queue::long_command) at a time.
+    /// It is for use before the sandbox.
     ///
     /// # Errors
     /// As there; `Lower` also when the kernel has no such rings.
@@ -360,7 +361,8 @@ impl Queue {
     /// As [`command`](Queue::command), for a driver whose commands have 80 bytes.
     ///
     /// # Errors
-    /// When the kernel refuses, or the queue was not opened [for such commands](Queue::with_long_commands).
+    /// When the kernel refuses, or the queue was not opened [for such
+    /// commands](Queue::with_long_commands).
     ///
     /// # Safety
     /// As [`Ring::command`].

@@ -67,7 +67,8 @@ impl Ring {
         Self::made(restrictions::build(entries.next_power_of_two(), false, |_| Ok(())))
     }
 
-    /// As [`Ring::new`], for [long commands](Ring::long_command) too. It is for use before the sandbox.
+    /// As [`Ring::new`], for [long commands](Ring::long_command) too. It is for use before the
+    /// sandbox.
     ///
     /// # Errors
     /// As there; `Ring` also when the kernel, before 6.0, has no such rings.
@@ -167,7 +168,8 @@ impl Ring {
     /// As [`command`](Ring::command), for a driver whose commands have 80 bytes.
     ///
     /// # Errors
-    /// When the ring cannot take an operation, or was not made [for such commands](Ring::with_long_commands).
+    /// When the ring cannot take an operation, or was not made [for such
+    /// commands](Ring::with_long_commands).
     ///
     /// # Safety
     /// As there.

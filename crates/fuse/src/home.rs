@@ -1,8 +1,8 @@
 //! Where a thread runs that serves the queues of some processors.
 //!
-//! A caller that waits for its request leaves its processor idle: a thread that runs there needs no other processor to be woken, which
-//! costs more than a short request. Many requests at a time come from a caller that does not wait: then the thread runs
-//! anywhere, beside its caller.
+//! A caller that waits for its request leaves its processor idle: a thread that runs there needs no
+//! other processor to be woken, which costs more than a short request. Many requests at a time come
+//! from a caller that does not wait: then the thread runs anywhere, beside its caller.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -10,7 +10,8 @@ use crate::ring::RingShare;
 
 /// Requests that have arrived together and show that their callers do not wait.
 const CROWD: usize = 5;
-/// So many wake-ups of one kind, and the thread moves. One of the other kind counts less when few arrive together.
+/// So many wake-ups of one kind, and the thread moves. One of the other kind counts less when few
+/// arrive together.
 const SURE: i32 = 64;
 const STEP: i32 = 8;
 

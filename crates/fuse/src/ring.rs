@@ -1,4 +1,5 @@
-//! FUSE over io_uring (Linux 6.14): requests arrive in memory that the kernel was told of, as answers to commands in a thread's ring.
+//! FUSE over io_uring (Linux 6.14): requests arrive in memory that the kernel was told of, as
+//! answers to commands in a thread's ring.
 //!
 //! ```text
 //!   REGISTER          an entry: memory for one request at a time, in the queue of one processor
@@ -9,7 +10,8 @@
 //!              payload   a write's data, names; what was read
 //! ```
 //!
-//! Requests come this way once each of the kernel's queues has an entry. FORGET and INTERRUPT still come through the descriptor.
+//! Requests come this way once each of the kernel's queues has an entry. FORGET and INTERRUPT still
+//! come through the descriptor.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -45,7 +47,8 @@ const LEAST: usize = 4;
 /// The module's setting.
 const SETTING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How many queues the kernel has, one for each processor that there may ever be, where this process can serve them.
+/// How many queues the kernel has, one for each processor that there may ever be, where this
+/// process can serve them.
 ///
 /// # Errors
 /// Why it cannot, for the operator.
@@ -60,7 +63,8 @@ pub fn queues() -> Result<u16, String> {
     Ok(queues)
 }
 
-/// Makes a kernel that waits for entries go on without. It takes the first that is wrong as the word for that.
+/// Makes a kernel that waits for entries go on without. It takes the first that is wrong as the
+/// word for that.
 ///
 /// # Errors
 /// When this process has no ring for it.
@@ -102,7 +106,8 @@ pub struct RingShare {
 }
 
 impl RingShare {
-    /// The share of the thread with this number, of so many threads. Threads beyond the number of queues serve some of them too.
+    /// The share of the thread with this number, of so many threads. Threads beyond the number of
+    /// queues serve some of them too.
     pub fn of(thread: u16, threads: u16, queues: u16, payload: usize) -> Self {
         let each = (ROOM / payload.max(1) / usize::from(queues.max(threads))).clamp(LEAST, MOST);
         let shared = if thread < queues { thread } else { thread % queues };
@@ -210,8 +215,9 @@ impl RingEntries {
         self.entries.iter().all(|entry| has(entry.queue))
     }
 
-    /// Copies the front of an arrived request: header, arguments, and what fits of names or other payload behind short arguments. Returns
-    /// the request's whole length, as if it had come through the descriptor.
+    /// Copies the front of an arrived request: header, arguments, and what fits of names or other
+    /// payload behind short arguments. Returns the request's whole length, as if it had come
+    /// through the descriptor.
     ///
     /// # Errors
     /// `EIO` when it makes no sense.
@@ -249,14 +255,16 @@ impl RingEntries {
         self.entry(number)?.payload.as_deref_mut()
     }
 
-    /// Takes the first `len` bytes of an entry's payload out, until they come back with [`put_back`](Self::put_back).
+    /// Takes the first `len` bytes of an entry's payload out, until they come back with
+    /// [`put_back`](Self::put_back).
     pub fn take_payload(&mut self, number: u32, len: usize) -> Option<(Buffer, Buffer)> {
         let mut whole = self.take_whole(number)?;
         let rest = whole.split_off(len.min(whole.len()));
         Some((whole, rest))
     }
 
-    /// Takes all of an entry's payload out, until it comes back with [`put_back_whole`](Self::put_back_whole).
+    /// Takes all of an entry's payload out, until it comes back with
+    /// [`put_back_whole`](Self::put_back_whole).
     pub fn take_whole(&mut self, number: u32) -> Option<Buffer> {
         self.entry(number)?.payload.take()
     }
@@ -276,8 +284,8 @@ impl RingEntries {
         }
     }
 
-    /// Puts the reply's header there, for a payload of so many bytes that is there, and returns the command that sends it and waits for
-    /// the next request.
+    /// Puts the reply's header there, for a payload of so many bytes that is there, and returns the
+    /// command that sends it and waits for the next request.
     pub fn reply(&mut self, number: u32, answer: Result<usize, Errno>) -> Option<LongCommand<'static>> {
         let queue = self.entry(number)?.queue;
         let head = &mut self.headers[headers(number)];

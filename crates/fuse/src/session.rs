@@ -46,7 +46,8 @@ impl FuseSession {
         Self { first: FuseChannel::over(device), at: None, agreed: 0 }
     }
 
-    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its [queues](crate::queues), and sends requests there then.
+    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its
+    /// [queues](crate::queues), and sends requests there then.
     pub fn is_over_io_uring(&self) -> bool {
         self.agreed & capability::OVER_IO_URING != 0
     }

@@ -75,8 +75,8 @@ pub(crate) fn build(
     enabled(made, restricted)
 }
 
-/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It is for use before the sandbox:
-/// afterwards it fails.
+/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It
+/// is for use before the sandbox: afterwards it fails.
 ///
 /// # Errors
 /// As there.

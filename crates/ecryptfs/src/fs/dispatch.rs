@@ -50,7 +50,8 @@ pub(super) struct FsWorker {
     scratch: PageMemory,
     /// Where all other replies are put together.
     out: Vec<u8>,
-    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a write.
+    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a
+    /// write.
     lent: Option<Buffer>,
 }
 
@@ -117,8 +118,8 @@ impl FsWorker {
         self.back.reply(unique, answer)
     }
 
-    /// Does what the request of so many bytes in the inbox asks for; nothing when it makes no sense. The kernel does not send such, and
-    /// there is nobody to answer.
+    /// Does what the request of so many bytes in the inbox asks for; nothing when it makes no
+    /// sense. The kernel does not send such, and there is nobody to answer.
     fn handle(&mut self, len: usize) -> Option<(u64, Answer<Reply>)> {
         let (header, _) = InHeader::read(self.inbox.request(len)).ok()?;
         self.out.clear();
@@ -130,8 +131,8 @@ impl FsWorker {
         Some((header.unique, answer))
     }
 
-    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to the caller: how many bytes. Nothing when
-    /// another thread answers later, to `returned`.
+    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to
+    /// the caller: how many bytes. Nothing when another thread answers later, to `returned`.
     ///
     /// # Errors
     /// When there is no such thread.

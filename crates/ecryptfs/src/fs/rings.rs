@@ -161,7 +161,7 @@ impl RingWorker {
 
 #[expect(unsafe_code, reason = "a command for a driver")]
 fn give(ring: &mut Ring, channel: &FuseChannel, command: &LongCommand<'_>, number: u32) -> io::Result<()> {
-    // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread, while no request is in it; it is
-    // unmapped when no entry is live (see `RingEntries`).
+    // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread,
+    // while no request is in it; it is unmapped when no entry is live (see `RingEntries`).
     unsafe { ring.long_command(channel.as_fd(), command, number) }
 }

@@ -43,7 +43,8 @@ const STREAM: u32 = 16;
 /// After a request of so many bytes another one that is there already has waited.
 const LONG: usize = 32 << 10;
 
-/// The ring's numbers for the descriptor and for the bell of those that rest. Lower numbers are those of entries.
+/// The ring's numbers for the descriptor and for the bell of those that rest. Lower numbers are
+/// those of entries.
 const READABLE: u32 = 1 << 31;
 const WANTED: u32 = READABLE + 1;
 
@@ -59,7 +60,8 @@ pub(super) struct Worker {
     tickets: Tickets<Ticket>,
     /// Where requests arrive through io_uring, if they do.
     entries: Option<Entries>,
-    /// The descriptor may have a request. Without io_uring that is so whenever this thread has time for one.
+    /// The descriptor may have a request. Without io_uring that is so whenever this thread has time
+    /// for one.
     readable: bool,
     /// The length of a request that has arrived and found no room.
     held: Option<usize>,
@@ -116,7 +118,8 @@ impl Answer {
 }
 
 impl Worker {
-    /// The calling thread's. `share`: its part of the kernel's queues, where requests are to come through io_uring.
+    /// The calling thread's. `share`: its part of the kernel's queues, where requests are to come
+    /// through io_uring.
     ///
     /// # Errors
     /// `Io` when the system has no ring or memory for its queue.

@@ -78,7 +78,8 @@ fn requests_of_every_processor_are_served_by_any_number_of_threads() {
         assert!(mounted.log().contains("through io_uring"), "{}", mounted.log());
         let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
         on_each_processor(|processor| {
-            // One request of every length, sectors in part among them; and one longer than the kernel sends in one.
+            // One request of every length, sectors in part among them; and one longer than the
+            // kernel sends in one.
             for (len, skip) in [(1, 5), (512, 512), (4096, 0), (65536, 512), (1 << 20, 0), (3 << 20, 100)] {
                 let (data, mut back) = (bytes(seed ^ processor as u64 ^ len as u64, len), vec![0; len]);
                 file.write_all_at(&data, skip).unwrap();

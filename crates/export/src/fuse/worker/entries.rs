@@ -64,7 +64,8 @@ impl Entries {
 }
 
 impl Worker {
-    /// Gives the kernel this thread's entries. From when all threads have done so, requests come there.
+    /// Gives the kernel this thread's entries. From when all threads have done so, requests come
+    /// there.
     ///
     /// # Errors
     /// `FuseDevice` when the kernel does not take them.
@@ -73,8 +74,8 @@ impl Worker {
             |e| Error::new(ErrorKind::FuseDevice, "the kernel takes no requests' memory").with_source(e);
         let Some(entries) = &mut self.entries else { return Ok(()) };
         let (queue, channel) = (&mut self.queue, &self.channel);
-        // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread, while no request is in it; it
-        // is unmapped when no entry is live (see `RingEntries`).
+        // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread,
+        // while no request is in it; it is unmapped when no entry is live (see `RingEntries`).
         let give = |command: &LongCommand<'_>, number: u32| unsafe {
             queue.long_command(channel.as_fd(), command, number)
         };
@@ -151,7 +152,8 @@ impl Worker {
 
     /// Puts the payload together again that the queue had a part of.
     pub(super) fn payload_is_back(&mut self, number: u32, data: Option<Buffer>, rest: Buffer) -> Result<()> {
-        // Without it the kernel would write the next request to memory that something else may have.
+        // Without it the kernel would write the next request to memory that something else may
+        // have.
         let gone = || Error::new(ErrorKind::Io, "a request's memory did not come back from the queue");
         self.put_back(number, (data.ok_or_else(gone)?, rest));
         Ok(())
