@@ -160,7 +160,7 @@ fn every_end_is_as_through_the_descriptor() {
         });
         assert!(is_mounted(&path));
         // In use when it is told to end, twice.
-        let mut mounted = Mounted::start_again(&scratch, &volume, &path);
+        let mut mounted = Mounted::start_at(&scratch, volume.command("open"), &path, options);
         let file = File::open(mounted.path()).unwrap();
         mounted.signal(Signal::TERM);
         wait_until("it is out of sight", PATIENCE, || !mounted.is_mounted());
