@@ -128,8 +128,8 @@ impl Queue {
         Self::with_ring(mapping, options, || Ring::new(options.depth + 8))
     }
 
-    /// As [`open`](Queue::open), for up to so many [long commands](Queue::long_command) at a time.
-    /// It is for use before the sandbox.
+    /// As [`open`](Queue::open), for as many [long commands](Queue::long_command) at a time as
+    /// `commands` says. It is for use before the sandbox.
     ///
     /// # Errors
     /// As there; `Lower` also when the kernel has no such rings.

@@ -33,7 +33,7 @@ pub struct LongCommand<'a> {
     pub operation: u32,
     /// The driver's structure.
     pub payload: [u8; 80],
-    /// Memory of the caller's, whose addresses the driver is told.
+    /// Memory of the caller's, whose addresses the driver gets.
     pub buffers: &'a [IoSlice<'a>],
 }
 
@@ -71,7 +71,7 @@ impl Ring {
     /// sandbox.
     ///
     /// # Errors
-    /// As there; `Ring` also when the kernel, before 6.0, has no such rings.
+    /// `Ring` as for [`Ring::new`], and when the kernel, before 6.0, has no rings of this kind.
     pub fn with_long_commands(entries: u32) -> Result<Self> {
         Self::of(restrictions::build_long(entries.next_power_of_two()).map(KernelRing::Long))
     }

@@ -6,7 +6,7 @@
 //!      |  the command is answered when a request is in the entry's memory
 //!   COMMIT_AND_FETCH  the reply is in the entry's memory; answered when the next request is
 //!
-//!   an entry:  headers   request header (128) | arguments (128) | payload's length, request's number (32)
+//!   an entry:  headers   request header (128) | arguments (128) | length, number (32)
 //!              payload   a write's data, names; what was read
 //! ```
 //!
@@ -63,8 +63,7 @@ pub fn queues() -> Result<u16, String> {
     Ok(queues)
 }
 
-/// Makes a kernel that waits for entries go on without. It takes the first that is wrong as the
-/// word for that.
+/// Makes a kernel that waits for entries use the descriptor: a wrong entry tells it to.
 ///
 /// # Errors
 /// When this process has no ring for it.
@@ -106,7 +105,7 @@ pub struct RingShare {
 }
 
 impl RingShare {
-    /// The share of the thread with this number, of so many threads. Threads beyond the number of
+    /// The share of the thread with this number, of `threads` threads. Threads beyond the number of
     /// queues serve some of them too.
     pub fn of(thread: u16, threads: u16, queues: u16, payload: usize) -> Self {
         let each = (ROOM / payload.max(1) / usize::from(queues.max(threads))).clamp(LEAST, MOST);
@@ -121,7 +120,7 @@ impl RingShare {
     }
 }
 
-/// What the answer to an entry's command says.
+/// The kernel's answer to an entry's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryEvent {
     /// A request has arrived.
@@ -132,16 +131,16 @@ pub enum EntryEvent {
     Refused(Errno),
 }
 
-/// One thread's entries.
+/// The entries of one thread.
 pub struct RingEntries {
     headers: Buffer,
-    entries: Vec<Entry>,
+    entries: Vec<RingEntry>,
     live: usize,
 }
 
-struct Entry {
+struct RingEntry {
     queue: u16,
-    /// None while a request has it.
+    /// The memory for payload; `None` while a request has that memory.
     payload: Option<Buffer>,
     is_live: bool,
 }
@@ -161,7 +160,7 @@ impl RingEntries {
         let queues = share.queues.iter().flat_map(|queue| std::iter::repeat_n(*queue, share.each));
         let entry = |queue| {
             let payload = Some(arena.alloc(share.payload).ok_or_else(no_memory)?);
-            Ok(Entry { queue, payload, is_live: false })
+            Ok(RingEntry { queue, payload, is_live: false })
         };
         let entries = queues.map(entry).collect::<io::Result<_>>()?;
         Ok(Self { headers, entries, live: 0 })
@@ -238,7 +237,7 @@ impl RingEntries {
     ///
     /// # Errors
     /// `EIO` when it makes no sense.
-    pub fn parts(&self, number: u32) -> Result<RequestParts<'_>, Errno> {
+    pub fn parts(&self, number: u32) -> Result<EntryRequest<'_>, Errno> {
         let entry = self.entries.get(number as usize).ok_or(Errno::IO)?;
         let payload = entry.payload.as_ref().ok_or(Errno::IO)?;
         let head = &self.headers[headers(number)];
@@ -247,7 +246,7 @@ impl RingEntries {
         let payload = payload.get(..word(PAYLOAD_LEN)).ok_or(Errno::IO)?;
         let arguments = word(0).checked_sub(HEADER + payload.len()).ok_or(Errno::IO)?;
         let arguments = head[ARGUMENTS..IN_OUT].get(..arguments).ok_or(Errno::IO)?;
-        Ok(RequestParts { header: &head[..HEADER], arguments, payload })
+        Ok(EntryRequest { header: &head[..HEADER], arguments, payload })
     }
 
     /// An entry's payload, for what a reply brings.
@@ -284,7 +283,7 @@ impl RingEntries {
         }
     }
 
-    /// Puts the reply's header there, for a payload of so many bytes that is there, and returns the
+    /// Puts the reply's header there, for a payload of the answered length, and returns the
     /// command that sends it and waits for the next request.
     pub fn reply(&mut self, number: u32, answer: Result<usize, Errno>) -> Option<LongCommand<'static>> {
         let queue = self.entry(number)?.queue;
@@ -301,7 +300,7 @@ impl RingEntries {
         Some(LongCommand { operation: COMMIT_AND_FETCH, payload: command(queue, commit), buffers: &[] })
     }
 
-    fn entry(&mut self, number: u32) -> Option<&mut Entry> {
+    fn entry(&mut self, number: u32) -> Option<&mut RingEntry> {
         self.entries.get_mut(number as usize)
     }
 }
@@ -311,7 +310,7 @@ impl Drop for RingEntries {
     fn drop(&mut self) {
         if self.live > 0 {
             let Self { headers, entries, .. } = self;
-            // One buffer keeps all of its arena's memory mapped.
+            // A single buffer keeps all memory of its arena mapped.
             let payload = entries.iter_mut().find_map(|entry| entry.payload.take());
             std::mem::forget(payload);
             if let Ok(mut none) = Arena::new(1)
@@ -325,12 +324,12 @@ impl Drop for RingEntries {
 
 /// A request in an entry.
 #[derive(Debug, Clone, Copy)]
-pub struct RequestParts<'a> {
+pub struct EntryRequest<'a> {
     /// `struct fuse_in_header`.
     pub header: &'a [u8],
-    /// What belongs to the operation.
+    /// The operation's own structure.
     pub arguments: &'a [u8],
-    /// What follows: names, a write's data.
+    /// The bytes that follow: names, a write's data.
     pub payload: &'a [u8],
 }
 

@@ -20,7 +20,7 @@ pub struct FuseSession {
     first: FuseChannel,
     /// Nothing when somebody else sees to the end.
     at: Option<Arc<Point>>,
-    /// What the handshake agreed on.
+    /// The flags that the handshake agreed on.
     agreed: u64,
 }
 

@@ -77,9 +77,6 @@ pub(crate) fn build(
 
 /// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It
 /// is for use before the sandbox: afterwards it fails.
-///
-/// # Errors
-/// As there.
 pub(crate) fn build_long(entries: u32) -> io::Result<IoUring<squeue::Entry128>> {
     let request = RingRequest { entries, single_issuer: true, commands: true };
     let none = |_| Err(io::ErrorKind::PermissionDenied.into());

@@ -402,7 +402,7 @@ fn serve(
         }
         Err(e) => (None, Err(e)),
     };
-    // Nobody listens when another thread could not begin.
+    // The receiver is gone when another thread could not begin.
     let _ = ready.send(begun);
     drop(ready);
     match worker.map(Worker::run) {
@@ -411,8 +411,8 @@ fn serve(
         Some(Err(e)) => {
             log::error!("a thread of {} has ended: {}", shared.path.display(), told(&e));
             if shared.over_io_uring.load(Ordering::SeqCst) {
-                // Nobody answers requests from this thread's processors: rather all of them fail
-                // than some wait for ever.
+                // Requests from this thread's processors have no answer any more: all requests fail,
+                // so that none waits for ever.
                 shared.cut_off.store(true, Ordering::SeqCst);
                 shared.mapping.rouse();
             }
