@@ -132,7 +132,8 @@ impl Queue {
         })
     }
 
-    /// As [`open`](Queue::open), for up to so many [long commands](Queue::long_command) at a time. It is for use before the sandbox.
+    /// As [`open`](Queue::open), for as many [long commands](Queue::long_command) at a time as
+    /// `commands` says. It is for use before the sandbox.
     ///
     /// # Errors
     /// As there; `Lower` also when the kernel has no such rings.
@@ -377,7 +378,8 @@ impl Queue {
     /// As [`command`](Queue::command), for a driver whose commands have 80 bytes.
     ///
     /// # Errors
-    /// When the kernel refuses, or the queue was not opened [for such commands](Queue::with_long_commands).
+    /// When the kernel refuses, or the queue was not opened [for such
+    /// commands](Queue::with_long_commands).
     ///
     /// # Safety
     /// As [`Ring::command`].

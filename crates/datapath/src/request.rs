@@ -10,7 +10,8 @@ use crate::{Result, SharedBytes};
 pub enum Request {
     /// Read `len` bytes; the completion brings them.
     Read { offset: u64, len: usize },
-    /// Fill the buffer, which the completion brings back, with [whole sectors](crate::Mapping::sector).
+    /// Fill the buffer, which the completion brings back, with [whole
+    /// sectors](crate::Mapping::sector).
     ReadInto { offset: u64, data: Buffer },
     /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it completes.
     Write { offset: u64, data: Buffer, durable: bool },

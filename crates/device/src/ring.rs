@@ -39,7 +39,7 @@ pub struct LongCommand<'a> {
     pub operation: u32,
     /// The driver's structure.
     pub payload: [u8; 80],
-    /// Memory of the caller's, whose addresses the driver is told.
+    /// Memory of the caller's, whose addresses the driver gets.
     pub buffers: &'a [IoSlice<'a>],
 }
 
@@ -89,10 +89,11 @@ impl Ring {
         Self::made(restrictions::build((entries, 0), false, |_| Ok(())))
     }
 
-    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use before the sandbox.
+    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use before
+    /// the sandbox.
     ///
     /// # Errors
-    /// As there; `Ring` also when the kernel, before 6.0, has no such rings.
+    /// `Ring` as for [`Ring::new`], and when the kernel, before 6.0, has no rings of this kind.
     pub fn with_long_commands(entries: u32, completions: u32) -> Result<Self> {
         Self::of(restrictions::build_long(entries, completions).map(KernelRing::Long))
     }
@@ -189,7 +190,8 @@ impl Ring {
     /// As [`command`](Ring::command), for a driver whose commands have 80 bytes.
     ///
     /// # Errors
-    /// When the ring cannot take an operation, or was not made [for such commands](Ring::with_long_commands).
+    /// When the ring cannot take an operation, or was not made [for such
+    /// commands](Ring::with_long_commands).
     ///
     /// # Safety
     /// As there.

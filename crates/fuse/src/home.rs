@@ -1,8 +1,8 @@
 //! Where a thread runs that serves the queues of some processors.
 //!
-//! A caller that waits for its request leaves its processor idle: a thread that runs there needs no other processor to be woken, which
-//! costs more than a short request. Many requests at a time come from a caller that does not wait: then the thread runs
-//! anywhere, beside its caller.
+//! A caller that waits for its request leaves its processor idle: a thread that runs there needs no
+//! other processor to be woken, which costs more than a short request. Many requests at a time come
+//! from a caller that does not wait: then the thread runs anywhere, beside its caller.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -10,14 +10,15 @@ use crate::ring::RingShare;
 
 /// Requests that have arrived together and show that their callers do not wait.
 const CROWD: usize = 5;
-/// So many wake-ups of one kind, and the thread moves. One of the other kind counts less when few arrive together.
+/// The thread moves after this many wake-ups of one kind. One of the other kind counts less when
+/// few arrive together.
 const SURE: i32 = 64;
 const STEP: i32 = 8;
 
 /// The processors of one thread's queues.
 #[derive(Debug)]
 pub struct HomeProcessors {
-    /// None where the thread may run anywhere all the time.
+    /// The processors; `None` where the thread may run anywhere all the time.
     home: Option<CpuSet>,
     all: CpuSet,
     is_home: bool,
@@ -25,7 +26,7 @@ pub struct HomeProcessors {
 }
 
 impl HomeProcessors {
-    /// Those of the calling thread, which serves this share.
+    /// The processors of the calling thread, which serves this share.
     pub fn of(share: &RingShare) -> Self {
         let all = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let mut home = CpuSet::new();

@@ -35,7 +35,7 @@ pub use home::HomeProcessors;
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};
-pub use ring::{EntryEvent, RequestParts, RingEntries, RingShare, decline, not_offered, queues};
+pub use ring::{EntryEvent, EntryRequest, RingEntries, RingShare, decline, not_offered, queues};
 pub use session::FuseSession;
 pub use table::MountEntry;
 pub use unmount::{is_in_use, unmount};

@@ -1,15 +1,17 @@
-//! FUSE over io_uring (Linux 6.14): requests arrive in memory that the kernel was told of, as answers to commands in a thread's ring.
+//! FUSE over io_uring (Linux 6.14): requests arrive in memory that the kernel was told of, as
+//! answers to commands in a thread's ring.
 //!
 //! ```text
 //!   REGISTER          an entry: memory for one request at a time, in the queue of one processor
 //!      |  the command is answered when a request is in the entry's memory
 //!   COMMIT_AND_FETCH  the reply is in the entry's memory; answered when the next request is
 //!
-//!   an entry:  headers   request header (128) | arguments (128) | payload's length, request's number (32)
+//!   an entry:  headers   request header (128) | arguments (128) | length, number (32)
 //!              payload   a write's data, names; what was read
 //! ```
 //!
-//! Requests come this way once each of the kernel's queues has an entry. FORGET and INTERRUPT still come through the descriptor.
+//! Requests come this way once each of the kernel's queues has an entry. FORGET and INTERRUPT still
+//! come through the descriptor.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -45,7 +47,8 @@ const LEAST: usize = 4;
 /// The module's setting.
 const SETTING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How many queues the kernel has, one for each processor that there may ever be, where this process can serve them.
+/// How many queues the kernel has, one for each processor that there may ever be, where this
+/// process can serve them.
 ///
 /// # Errors
 /// Why it cannot, for the operator.
@@ -60,7 +63,7 @@ pub fn queues() -> Result<u16, String> {
     Ok(queues)
 }
 
-/// Makes a kernel that waits for entries go on without. It takes the first that is wrong as the word for that.
+/// Makes a kernel that waits for entries use the descriptor: a wrong entry tells it to.
 ///
 /// # Errors
 /// When this process has no ring for it.
@@ -102,7 +105,8 @@ pub struct RingShare {
 }
 
 impl RingShare {
-    /// The share of the thread with this number, of so many threads. Threads beyond the number of queues serve some of them too.
+    /// The share of the thread with this number, of `threads` threads. Threads beyond the number of
+    /// queues serve some of them too.
     pub fn of(thread: u16, threads: u16, queues: u16, payload: usize) -> Self {
         let each = (ROOM / payload.max(1) / usize::from(queues.max(threads))).clamp(LEAST, MOST);
         let shared = if thread < queues { thread } else { thread % queues };
@@ -116,7 +120,7 @@ impl RingShare {
     }
 }
 
-/// What the answer to an entry's command says.
+/// The kernel's answer to an entry's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryEvent {
     /// A request has arrived.
@@ -127,16 +131,16 @@ pub enum EntryEvent {
     Refused(Errno),
 }
 
-/// One thread's entries.
+/// The entries of one thread.
 pub struct RingEntries {
     headers: Buffer,
-    entries: Vec<Entry>,
+    entries: Vec<RingEntry>,
     live: usize,
 }
 
-struct Entry {
+struct RingEntry {
     queue: u16,
-    /// None while a request has it.
+    /// The memory for payload; `None` while a request has that memory.
     payload: Option<Buffer>,
     is_live: bool,
 }
@@ -156,7 +160,7 @@ impl RingEntries {
         let queues = share.queues.iter().flat_map(|queue| std::iter::repeat_n(*queue, share.each));
         let entry = |queue| {
             let payload = Some(arena.alloc(share.payload).ok_or_else(no_memory)?);
-            Ok(Entry { queue, payload, is_live: false })
+            Ok(RingEntry { queue, payload, is_live: false })
         };
         let entries = queues.map(entry).collect::<io::Result<_>>()?;
         Ok(Self { headers, entries, live: 0 })
@@ -210,8 +214,9 @@ impl RingEntries {
         self.entries.iter().all(|entry| has(entry.queue))
     }
 
-    /// Copies the front of an arrived request: header, arguments, and what fits of names or other payload behind short arguments. Returns
-    /// the request's whole length, as if it had come through the descriptor.
+    /// Copies the front of an arrived request: header, arguments, and what fits of names or other
+    /// payload behind short arguments. Returns the request's whole length, as if it had come
+    /// through the descriptor.
     ///
     /// # Errors
     /// `EIO` when it makes no sense.
@@ -232,7 +237,7 @@ impl RingEntries {
     ///
     /// # Errors
     /// `EIO` when it makes no sense.
-    pub fn parts(&self, number: u32) -> Result<RequestParts<'_>, Errno> {
+    pub fn parts(&self, number: u32) -> Result<EntryRequest<'_>, Errno> {
         let entry = self.entries.get(number as usize).ok_or(Errno::IO)?;
         let payload = entry.payload.as_ref().ok_or(Errno::IO)?;
         let head = &self.headers[headers(number)];
@@ -241,7 +246,7 @@ impl RingEntries {
         let payload = payload.get(..word(PAYLOAD_LEN)).ok_or(Errno::IO)?;
         let arguments = word(0).checked_sub(HEADER + payload.len()).ok_or(Errno::IO)?;
         let arguments = head[ARGUMENTS..IN_OUT].get(..arguments).ok_or(Errno::IO)?;
-        Ok(RequestParts { header: &head[..HEADER], arguments, payload })
+        Ok(EntryRequest { header: &head[..HEADER], arguments, payload })
     }
 
     /// An entry's payload, for what a reply brings.
@@ -249,14 +254,16 @@ impl RingEntries {
         self.entry(number)?.payload.as_deref_mut()
     }
 
-    /// Takes the first `len` bytes of an entry's payload out, until they come back with [`put_back`](Self::put_back).
+    /// Takes the first `len` bytes of an entry's payload out, until they come back with
+    /// [`put_back`](Self::put_back).
     pub fn take_payload(&mut self, number: u32, len: usize) -> Option<(Buffer, Buffer)> {
         let mut whole = self.take_whole(number)?;
         let rest = whole.split_off(len.min(whole.len()));
         Some((whole, rest))
     }
 
-    /// Takes all of an entry's payload out, until it comes back with [`put_back_whole`](Self::put_back_whole).
+    /// Takes all of an entry's payload out, until it comes back with
+    /// [`put_back_whole`](Self::put_back_whole).
     pub fn take_whole(&mut self, number: u32) -> Option<Buffer> {
         self.entry(number)?.payload.take()
     }
@@ -276,8 +283,8 @@ impl RingEntries {
         }
     }
 
-    /// Puts the reply's header there, for a payload of so many bytes that is there, and returns the command that sends it and waits for
-    /// the next request.
+    /// Puts the reply's header there, for a payload of the answered length, and returns the
+    /// command that sends it and waits for the next request.
     pub fn reply(&mut self, number: u32, answer: Result<usize, Errno>) -> Option<LongCommand<'static>> {
         let queue = self.entry(number)?.queue;
         let head = &mut self.headers[headers(number)];
@@ -293,7 +300,7 @@ impl RingEntries {
         Some(LongCommand { operation: COMMIT_AND_FETCH, payload: command(queue, commit), buffers: &[] })
     }
 
-    fn entry(&mut self, number: u32) -> Option<&mut Entry> {
+    fn entry(&mut self, number: u32) -> Option<&mut RingEntry> {
         self.entries.get_mut(number as usize)
     }
 }
@@ -303,7 +310,7 @@ impl Drop for RingEntries {
     fn drop(&mut self) {
         if self.live > 0 {
             let Self { headers, entries, .. } = self;
-            // One buffer keeps all of its arena's memory mapped.
+            // A single buffer keeps all memory of its arena mapped.
             let payload = entries.iter_mut().find_map(|entry| entry.payload.take());
             std::mem::forget(payload);
             if let Ok(mut none) = Arena::new(1)
@@ -317,12 +324,12 @@ impl Drop for RingEntries {
 
 /// A request in an entry.
 #[derive(Debug, Clone, Copy)]
-pub struct RequestParts<'a> {
+pub struct EntryRequest<'a> {
     /// `struct fuse_in_header`.
     pub header: &'a [u8],
-    /// What belongs to the operation.
+    /// The operation's own structure.
     pub arguments: &'a [u8],
-    /// What follows: names, a write's data.
+    /// The bytes that follow: names, a write's data.
     pub payload: &'a [u8],
 }
 

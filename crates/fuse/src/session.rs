@@ -20,7 +20,7 @@ pub struct FuseSession {
     first: FuseChannel,
     /// Nothing when somebody else sees to the end.
     at: Option<Unmounter>,
-    /// What the handshake agreed on.
+    /// The flags that the handshake agreed on.
     agreed: u64,
 }
 
@@ -47,7 +47,8 @@ impl FuseSession {
         Self { first: FuseChannel::over(device), at: None, agreed: 0 }
     }
 
-    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its [queues](crate::queues), and sends requests there then.
+    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its
+    /// [queues](crate::queues), and sends requests there then.
     pub fn is_over_io_uring(&self) -> bool {
         self.agreed & capability::OVER_IO_URING != 0
     }

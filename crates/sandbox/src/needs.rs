@@ -43,7 +43,7 @@ pub enum Rings {
     /// None: the system calls for rings fail.
     #[default]
     None,
-    /// None, and those that are there are used.
+    /// The server makes no rings and uses those that it has.
     There,
     /// Those that the [helper](crate::Helper) makes, with restrictions.
     OfHelper,

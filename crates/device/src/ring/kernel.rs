@@ -15,8 +15,8 @@ impl KernelRing {
     /// Puts an entry into the submission queue. False when that is full.
     ///
     /// # Safety
-    /// The memory that the operation refers to stays valid, and untouched where the kernel writes, until its completion
-    /// has come.
+    /// The memory that the operation refers to stays valid, and untouched where the kernel writes,
+    /// until its completion has come.
     pub(super) unsafe fn push(&mut self, entry: &Entry) -> bool {
         match self {
             // SAFETY: the caller's promise.
@@ -26,7 +26,8 @@ impl KernelRing {
         }
     }
 
-    /// Puts a long entry into the submission queue. False when that is full, or the ring has short ones.
+    /// Puts a long entry into the submission queue. False when that is full, or the ring has short
+    /// ones.
     ///
     /// # Safety
     /// As for [`push`](Self::push).

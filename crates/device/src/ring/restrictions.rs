@@ -76,11 +76,8 @@ pub(crate) fn build(
     enabled(made, restricted)
 }
 
-/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It is for use before the sandbox:
-/// afterwards it fails.
-///
-/// # Errors
-/// As there.
+/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It
+/// is for use before the sandbox: afterwards it fails.
 pub(crate) fn build_long(entries: u32, completions: u32) -> io::Result<IoUring<squeue::Entry128>> {
     let request = sized(entries, completions, true, true);
     let none = |_| Err(io::ErrorKind::PermissionDenied.into());

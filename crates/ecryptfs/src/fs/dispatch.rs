@@ -9,7 +9,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use underseal_device::Buffer;
 use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
-use underseal_fuse::{FuseChannel, ReceivedRequest, RingEntries};
+use underseal_fuse::{EntryRequest, FuseChannel, ReceivedRequest, RingEntries};
 
 use super::attributes::AttributeChange;
 use super::entries::{FileCreation, LookupEntry};
@@ -39,7 +39,7 @@ impl ReplyPath {
     }
 }
 
-/// One thread.
+/// A thread that serves requests.
 pub(super) struct FsWorker {
     fs: Arc<Fs>,
     back: ReplyPath,
@@ -50,7 +50,8 @@ pub(super) struct FsWorker {
     scratch: PageMemory,
     /// Where all other replies are put together.
     out: Vec<u8>,
-    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a write.
+    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a
+    /// write.
     lent: Option<Buffer>,
 }
 
@@ -117,8 +118,8 @@ impl FsWorker {
         self.back.reply(unique, answer)
     }
 
-    /// Does what the request of so many bytes in the inbox asks for; nothing when it makes no sense. The kernel does not send such, and
-    /// there is nobody to answer.
+    /// Serves the request of `len` bytes in the inbox. A request that makes no sense has no answer;
+    /// the kernel sends none.
     fn handle(&mut self, len: usize) -> Option<(u64, Answer<Reply>)> {
         let (header, _) = InHeader::read(self.inbox.request(len)).ok()?;
         self.out.clear();
@@ -130,18 +131,15 @@ impl FsWorker {
         Some((header.unique, answer))
     }
 
-    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to the caller: how many bytes. Nothing when
-    /// another thread answers later, to `returned`.
-    ///
-    /// # Errors
-    /// When there is no such thread.
+    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to
+    /// the caller: how many bytes. Nothing when another thread answers later, to `returned`.
     pub(super) fn serve_entry(
         &mut self,
         entries: &mut RingEntries,
         number: u32,
         returned: &Arc<Returned>,
     ) -> io::Result<Option<Answer<usize>>> {
-        let parts = match entries.parts(number) {
+        let parts: EntryRequest<'_> = match entries.parts(number) {
             Ok(parts) => parts,
             Err(e) => return Ok(Some(Err(e))),
         };

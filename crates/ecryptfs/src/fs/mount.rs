@@ -139,7 +139,7 @@ impl Mount {
                 let mut worker = match RingWorker::new(worker, channel, &share) {
                     Ok(worker) => worker,
                     Err(e) => {
-                        // Nobody waits for it when another thread could not begin.
+                        // The receiver is gone when another thread could not begin.
                         let _ = begins.send(Some(e.to_string()));
                         return Ok(());
                     }
@@ -160,7 +160,7 @@ impl Mount {
         if transport.is_err() && session.is_over_io_uring() {
             underseal_fuse::decline(&first).map_err(|e| failed("serve", &at, e))?;
         }
-        // What interrupts and what is forgotten still comes through the descriptor.
+        // INTERRUPT and FORGET still come through the descriptor.
         let others = if transport.is_ok() { 1 } else { count };
         for number in 0..others {
             let channel = match number {

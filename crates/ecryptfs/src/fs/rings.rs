@@ -22,7 +22,7 @@ use super::{Answer, LARGEST};
 /// The ring's number for replies of other threads. Lower numbers are those of entries.
 const RETURNED: u32 = 1 << 31;
 
-/// After so many replies, or one so long, they go to the kernel before the thread goes on.
+/// This many replies, or one of this length, go to the kernel before the next request is served.
 const DUE: usize = 8;
 const LONG: usize = 64 << 10;
 
@@ -43,7 +43,7 @@ impl Returned {
     }
 }
 
-/// One thread.
+/// A thread that serves requests, with its ring.
 pub(super) struct RingWorker {
     worker: FsWorker,
     ring: Ring,
@@ -58,9 +58,6 @@ pub(super) struct RingWorker {
 
 impl RingWorker {
     /// The calling thread's. It has given the kernel its entries.
-    ///
-    /// # Errors
-    /// When the kernel does not take them, or the system has no memory or ring.
     pub(super) fn new(worker: FsWorker, channel: Arc<FuseChannel>, share: &RingShare) -> io::Result<Self> {
         let mut ring = Ring::with_long_commands(share.entries() + 1, 0).map_err(io::Error::other)?;
         let returned = Returned { replies: Mailbox::new(share.entries() as usize), wakeup: Wakeup::new()? };
@@ -79,7 +76,7 @@ impl RingWorker {
         let (ring, channel) = (&mut this.ring, &this.channel);
         this.entries.register(|command, number| give(ring, channel, command, number))?;
         this.ring.submit()?;
-        // What the kernel does not take it says at once.
+        // The kernel refuses an entry at once.
         this.reap()?;
         match this.refused {
             Some(errno) if !this.entries.are_in_every_queue() => Err(errno.into()),
@@ -88,9 +85,6 @@ impl RingWorker {
     }
 
     /// Serves until the mount is gone.
-    ///
-    /// # Errors
-    /// When the kernel refuses to go on.
     pub(super) fn run(&mut self) -> io::Result<()> {
         let mut replies = VecDeque::new();
         while self.entries.live() > 0 {
@@ -161,7 +155,7 @@ impl RingWorker {
 
 #[expect(unsafe_code, reason = "a command for a driver")]
 fn give(ring: &mut Ring, channel: &FuseChannel, command: &LongCommand<'_>, number: u32) -> io::Result<()> {
-    // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread, while no request is in it; it is
-    // unmapped when no entry is live (see `RingEntries`).
+    // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread,
+    // while no request is in it; it is unmapped when no entry is live (see `RingEntries`).
     unsafe { ring.long_command(channel.as_fd(), command, number) }
 }

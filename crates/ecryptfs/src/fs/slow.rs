@@ -1,8 +1,8 @@
 //! Requests that may take long, and the threads that do them, so that the threads that take requests are free for others.
 //!
 //! Slow are growth, cuts, fsync and fallocate, and whatever asks for the bytes of a file while one of those runs in it. The kernel
-//! takes a reply only the way that the request came, so that goes along. When all threads are at work, one
-//! more is started for the next request.
+//! takes a reply only the way that the request came, so that goes along. When all threads are at
+//! work, one more is started for the next request.
 
 use std::collections::VecDeque;
 use std::io;

@@ -40,7 +40,8 @@ pub struct Status {
     /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
-    /// How the requests of its mount come from the kernel; nothing without one, and of servers that did not tell.
+    /// How the requests of its mount come from the kernel; nothing without one, and of servers that
+    /// did not tell.
     #[serde(default)]
     pub fuse: Option<FuseTransport>,
     /// Whether its server could reencrypt it.

@@ -38,8 +38,8 @@ pub struct FuseConfig {
     pub allow_root: bool,
     /// Let the kernel keep pages of the files. Off where the volume is written to by another way too.
     pub cache: bool,
-    /// Take requests through io_uring, where the kernel offers that. Off where another process may take the mount over: the kernel
-    /// knows no way to pass entries on.
+    /// Take requests through io_uring, where the kernel offers that. Off where another process may
+    /// take the mount over: the kernel knows no way to pass entries on.
     pub io_uring: bool,
     /// How long those who have files open when the server stops may go on with them.
     pub drain_timeout: Duration,
@@ -402,7 +402,7 @@ fn serve(
         }
         Err(e) => (None, Err(e)),
     };
-    // Nobody listens when another thread could not begin.
+    // The receiver is gone when another thread could not begin.
     let _ = ready.send(begun);
     drop(ready);
     match worker.map(Worker::run) {
@@ -411,7 +411,8 @@ fn serve(
         Some(Err(e)) => {
             log::error!("a thread of {} has ended: {}", shared.path.display(), told(&e));
             if shared.over_io_uring.load(Ordering::SeqCst) {
-                // Nobody answers requests from this thread's processors: rather all of them fail than some wait for ever.
+                // Requests from this thread's processors have no answer any more: all requests fail,
+                // so that none waits for ever.
                 shared.cut_off.store(true, Ordering::SeqCst);
                 shared.mapping.rouse();
             }

@@ -1,4 +1,5 @@
-//! How requests come from the kernel: through io_uring where both sides can, else through /dev/fuse.
+//! How requests come from the kernel: through io_uring where both sides can, else through
+//! /dev/fuse.
 
 use std::fmt;
 

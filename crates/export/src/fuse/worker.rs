@@ -20,7 +20,7 @@ use underseal_device::POLLIN;
 use underseal_fuse::wire::Body;
 use underseal_fuse::{FuseChannel, ReceivedRequest, RingShare};
 
-use self::entries::Entries;
+use self::entries::ThreadEntries;
 use super::INBOX;
 use super::protocol::HEAD;
 use super::server::Shared;
@@ -43,7 +43,8 @@ const STREAM: u32 = 16;
 /// After a request of so many bytes another one that is there already has waited.
 const LONG: usize = 32 << 10;
 
-/// The ring's numbers for the descriptor and for the bell of those that rest. Lower numbers are those of entries.
+/// The ring's numbers for the descriptor and for the bell of those that rest. Lower numbers are
+/// those of entries.
 const READABLE: u32 = 1 << 31;
 const WANTED: u32 = READABLE + 1;
 
@@ -58,8 +59,9 @@ pub(super) struct Worker {
     out: Vec<u8>,
     tickets: Tickets<Ticket>,
     /// Where requests arrive through io_uring, if they do.
-    entries: Option<Entries>,
-    /// The descriptor may have a request. Without io_uring that is so whenever this thread has time for one.
+    entries: Option<ThreadEntries>,
+    /// The descriptor may have a request. Without io_uring that is so whenever this thread has time
+    /// for one.
     readable: bool,
     /// The length of a request that has arrived and found no room.
     held: Option<usize>,
@@ -83,7 +85,7 @@ struct Ticket {
     unique: u64,
     answer: Answer,
     origin: Origin,
-    /// What follows the part of an entry's payload that the queue has.
+    /// The rest of an entry's payload, whose front the queue has.
     rest: Option<Buffer>,
 }
 
@@ -98,7 +100,7 @@ enum Origin {
 
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// What was read: so many bytes.
+    /// The bytes that were read, and their count.
     Data(usize),
     Written(u32),
     Done,
@@ -116,7 +118,8 @@ impl Answer {
 }
 
 impl Worker {
-    /// The calling thread's. `share`: its part of the kernel's queues, where requests are to come through io_uring.
+    /// The calling thread's. `share`: its part of the kernel's queues, where requests are to come
+    /// through io_uring.
     ///
     /// # Errors
     /// `Io` when the system has no ring or memory for its queue.
@@ -136,7 +139,7 @@ impl Worker {
             Some(share) => {
                 let no_memory =
                     |e| Error::new(ErrorKind::Io, "no memory for requests of the mount").with_source(e);
-                Some(Entries::new(share).map_err(no_memory)?)
+                Some(ThreadEntries::new(share).map_err(no_memory)?)
             }
         };
         Ok(Self {
@@ -181,7 +184,7 @@ impl Worker {
 
     /// Whether no request is under way here.
     fn has_nothing(&self) -> bool {
-        let waits = self.entries.as_ref().is_some_and(Entries::has_waiting);
+        let waits = self.entries.as_ref().is_some_and(ThreadEntries::has_waiting);
         self.held.is_none() && self.tickets.is_empty() && !waits
     }
 
@@ -350,7 +353,7 @@ impl Door for Worker {
     }
 
     fn is_due(&self) -> bool {
-        self.entries.as_ref().is_some_and(Entries::is_due)
+        self.entries.as_ref().is_some_and(ThreadEntries::is_due)
     }
 
     /// Replies through io_uring are handed over when the thread sleeps, unless they are due before.
@@ -389,7 +392,7 @@ impl Door for Worker {
     }
 
     fn is_over(&self) -> bool {
-        let live = self.entries.as_ref().is_some_and(Entries::are_live);
+        let live = self.entries.as_ref().is_some_and(ThreadEntries::are_live);
         let leaves = !live || self.shared.cut_off.load(Ordering::Relaxed);
         self.ended && leaves && self.has_nothing()
     }

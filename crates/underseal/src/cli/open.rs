@@ -90,8 +90,8 @@ pub(crate) struct ServeArgs {
     /// Let the kernel keep no pages of the file; always so for a volume that is also written to through --nbd
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_cache: bool,
-    /// Take requests through /dev/fuse, even where the kernel offers io_uring for them (Linux 6.14, the setting
-    /// fuse.enable_uring); always so with --hand-over
+    /// Take requests through /dev/fuse, even where the kernel offers io_uring for them (Linux 6.14,
+    /// the setting fuse.enable_uring); always so with --hand-over
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_io_uring: bool,
 

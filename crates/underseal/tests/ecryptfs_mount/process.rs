@@ -30,7 +30,8 @@ fn no_thread_stays_in_the_folder_it_was_started_from() {
         left.retain(|task| {
             fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ecryptfs-"))
         });
-        // Two take requests, eight do those that take long; and one takes what does not come through io_uring.
+        // Two take requests, eight do those that take long; and one takes what does not come
+        // through io_uring.
         left.len() == if cannot_fuse_over_io_uring().is_none() { 11 } else { 10 }
             && left.iter().all(|task| fs::read_link(task.join("cwd")).is_ok_and(|cwd| cwd == Path::new("/")))
     });

@@ -78,7 +78,8 @@ fn requests_of_every_processor_are_served_by_any_number_of_threads() {
         assert!(mounted.log().contains("through io_uring"), "{}", mounted.log());
         let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
         on_each_processor(|processor| {
-            // One request of every length, sectors in part among them; and one longer than the kernel sends in one.
+            // Requests of several lengths, sectors in part among them; and one longer than the
+            // kernel sends in one.
             for (len, skip) in [(1, 5), (512, 512), (4096, 0), (65536, 512), (1 << 20, 0), (3 << 20, 100)] {
                 let (data, mut back) = (bytes(seed ^ processor as u64 ^ len as u64, len), vec![0; len]);
                 file.write_all_at(&data, skip).unwrap();
@@ -129,7 +130,7 @@ fn every_end_is_as_through_the_descriptor() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "32M");
     for options in [&["--fuse-threads=1"][..], &["--fuse-threads=3"], &["--fuse-no-io-uring"]] {
-        // What the kernel has in memory needs no server.
+        // Pages in the kernel's cache need no server.
         let options = &[options, &["--fuse-no-cache"]].concat();
         // Unmounted by its user, with requests just before.
         let mut mounted = Mounted::start(&scratch, &volume, options);
@@ -137,7 +138,7 @@ fn every_end_is_as_through_the_descriptor() {
         run(client("fusermount3").arg("-u").arg(mounted.path()));
         mounted.end_well();
         assert_eq!(volume.read(0, 8), b"not lost");
-        // Killed under load: whoever waits gets an error, and the next server clears the mount.
+        // Killed under load: waiting callers get an error, and the next server clears the mount.
         let mounted = Mounted::start(&scratch, &volume, options);
         let path = mounted.path().to_owned();
         let under_load = AtomicBool::new(false);
@@ -158,8 +159,8 @@ fn every_end_is_as_through_the_descriptor() {
             users.into_iter().for_each(|user| user.join().unwrap());
         });
         assert!(is_mounted(&path));
-        // In use when it is told to end, twice.
-        let mut mounted = Mounted::start_again(&scratch, &volume, &path);
+        // In use when it is stopped, twice.
+        let mut mounted = Mounted::start_at(&scratch, volume.command("open"), &path, options);
         let file = File::open(mounted.path()).unwrap();
         mounted.signal(Signal::TERM);
         wait_until("it is out of sight", PATIENCE, || !mounted.is_mounted());

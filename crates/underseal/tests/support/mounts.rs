@@ -36,8 +36,8 @@ pub(crate) fn cannot_fuse_over_io_uring() -> Option<&'static str> {
     cannot_fuse().or_else(|| (!is_on).then_some(off))
 }
 
-/// Says that a test of FUSE over io_uring does not run here, if it does not. `.ci/run` says so itself, by this variable, where the kernel
-/// cannot.
+/// Says that a test of FUSE over io_uring does not run here, if it does not. `.ci/run` says so
+/// itself, by this variable, where the kernel cannot.
 pub(crate) fn without_io_uring(part: &str) -> bool {
     let Some(reason) = cannot_fuse_over_io_uring() else { return false };
     if std::env::var_os("UNDERSEAL_WITHOUT_FUSE_IO_URING").is_none() {

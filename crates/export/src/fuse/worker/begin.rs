@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, Result};
 const O_DIRECT: u32 = OFlags::DIRECT.bits();
 const O_DSYNC: u32 = OFlags::DSYNC.bits();
 
-/// A longer write from an entry's payload goes to the queue with its memory: should the lower device block, no copy is needed.
+/// A longer write from an entry's payload goes to the queue with its memory: should the lower
+/// device block, no copy is needed.
 const SHORT: usize = 64 << 10;
 
 /// Whether `out` has the answer, the queue the request, or neither: there is no room for it.
@@ -84,7 +85,8 @@ impl Worker {
             Operation::OpenDir => _ = body.opened(0, 0),
             Operation::StatFs => _ = body.statfs(&files.totals(), 255),
             Operation::Done => {}
-            // The kernel does not ask again for what is not there: extended attributes, flushes on close.
+            // The kernel does not ask again for what is not there: extended attributes, flushes on
+            // close.
             _ => return Err(Errno::NOSYS),
         }
         Ok(Taken::Answered)
@@ -236,8 +238,9 @@ impl Worker {
     }
 }
 
-/// How a file's data goes through the kernel. Who wants to go past the page cache does, without taking turns; the kernel
-/// keeps both ways coherent. For the others the page cache holds what it has over closing and opening, where it may.
+/// How a file's data goes through the kernel. Who wants to go past the page cache does, without
+/// taking turns; the kernel keeps both ways coherent. For the others the page cache holds what it
+/// has over closing and opening, where it may.
 fn open_flags(flags: u32, cache: bool) -> u32 {
     match cache {
         _ if flags & O_DIRECT != 0 => open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES,
@@ -246,8 +249,8 @@ fn open_flags(flags: u32, cache: bool) -> u32 {
     }
 }
 
-/// Whether a file's attributes may be set so. As with a block device, cutting it to nothing when it is opened does
-/// nothing, and so do new times.
+/// Whether a file's attributes may be set so. As with a block device, cutting it to nothing when it
+/// is opened does nothing, and so do new times.
 fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errno> {
     const OWNER_AND_MODE: u32 = 0b111;
     const SIZE: u32 = 1 << 3;

@@ -13,14 +13,14 @@ use super::{Origin, Worker};
 use crate::door::Took;
 use crate::{Error, ErrorKind, Result};
 
-/// After so many replies, or so many bytes in them, they go to the kernel while the thread goes on.
+/// This many replies, or bytes in replies, go to the kernel before the thread takes more requests.
 const DUE: usize = 8;
 const DUE_BYTES: usize = 64 << 10;
 
 /// A thread's entries.
-pub(super) struct Entries {
+pub(super) struct ThreadEntries {
     ring: RingEntries,
-    /// Entries whose requests have arrived, or wait for room.
+    /// ThreadEntries whose requests have arrived, or wait for room.
     arrived: VecDeque<u32>,
     /// Replies that the kernel has not been given yet, and their bytes.
     unsent: (usize, usize),
@@ -30,7 +30,7 @@ pub(super) struct Entries {
     home: HomeProcessors,
 }
 
-impl Entries {
+impl ThreadEntries {
     pub(super) fn new(share: &RingShare) -> io::Result<Self> {
         let home = HomeProcessors::of(share);
         let arrived = VecDeque::with_capacity(share.entries() as usize);
@@ -64,23 +64,21 @@ impl Entries {
 }
 
 impl Worker {
-    /// Gives the kernel this thread's entries. From when all threads have done so, requests come there.
-    ///
-    /// # Errors
-    /// `FuseDevice` when the kernel does not take them.
+    /// Gives the kernel this thread's entries. From when all threads have done so, requests come
+    /// there.
     pub(in super::super) fn register(&mut self) -> Result<()> {
         let refused =
             |e| Error::new(ErrorKind::FuseDevice, "the kernel takes no requests' memory").with_source(e);
         let Some(entries) = &mut self.entries else { return Ok(()) };
         let (queue, channel) = (&mut self.queue, &self.channel);
-        // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread, while no request is in it; it
-        // is unmapped when no entry is live (see `RingEntries`).
+        // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread,
+        // while no request is in it; it is unmapped when no entry is live (see `RingEntries`).
         let give = |command: &LongCommand<'_>, number: u32| unsafe {
             queue.long_command(channel.as_fd(), command, number)
         };
         entries.ring.register(give).map_err(refused)?;
         self.queue.poll().map_err(refused)?;
-        // What the kernel does not take it says at once.
+        // The kernel refuses an entry at once.
         while self.note_event() {}
         let Some(entries) = &mut self.entries else { return Ok(()) };
         entries.is_registered = entries.ring.are_in_every_queue();
@@ -151,7 +149,8 @@ impl Worker {
 
     /// Puts the payload together again that the queue had a part of.
     pub(super) fn payload_is_back(&mut self, number: u32, data: Option<Buffer>, rest: Buffer) -> Result<()> {
-        // Without it the kernel would write the next request to memory that something else may have.
+        // Without it the kernel would write the next request to memory that something else may
+        // have.
         let gone = || Error::new(ErrorKind::Io, "a request's memory did not come back from the queue");
         self.put_back(number, (data.ok_or_else(gone)?, rest));
         Ok(())

@@ -64,8 +64,8 @@ pub(crate) struct ServeMountArgs {
     /// Threads that take requests; growth, cuts and fsync have eight of their own
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
-    /// Take requests through /dev/fuse, even where the kernel offers io_uring for them (Linux 6.14, the setting
-    /// fuse.enable_uring)
+    /// Take requests through /dev/fuse, even where the kernel offers io_uring for them (Linux 6.14,
+    /// the setting fuse.enable_uring)
     #[arg(long)]
     pub(crate) no_io_uring: bool,
     /// Go on in the background once it is mounted
