@@ -77,7 +77,6 @@ pub(crate) use cast6::Cast6Key;
 pub(crate) use chacha::{ChaChaLanes, SUBKEYS};
 pub(crate) use diffuser::DiffuserLanes;
 pub(crate) use double::double;
-pub(crate) use fastest::AesMode;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use hctr2_key::Hctr2Key;
 pub(crate) use key::{AesKey, CbcWithMd5, Md5Batch, SectorBytes};

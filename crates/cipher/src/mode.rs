@@ -55,7 +55,8 @@ pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
     /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
-    /// As [`encrypt`](ChainCipher::encrypt), out of memory that another process may change meanwhile: each byte is read once.
+    /// As [`encrypt`](ChainCipher::encrypt), out of memory that another process may change
+    /// meanwhile: each byte is read once.
     ///
     /// # Panics
     /// When source and data are not as long as each other.
@@ -64,8 +65,8 @@ pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
         self.encrypt(ivs, data.into());
     }
 
-    /// As [`decrypt`](ChainCipher::decrypt), into memory that another process may read and change meanwhile. What is in `data` afterwards
-    /// is unspecified.
+    /// As [`decrypt`](ChainCipher::decrypt), into memory that another process may read and change
+    /// meanwhile. What is in `data` afterwards is unspecified.
     ///
     /// # Panics
     /// When data and destination are not as long as each other.

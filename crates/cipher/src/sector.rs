@@ -113,7 +113,8 @@ pub trait SectorCipher: Send + Sync {
         false
     }
 
-    /// The CPU paths that sectors are encrypted and decrypted on, where they are chosen by mode and direction.
+    /// The CPU paths that sectors are encrypted and decrypted on, where they are chosen by mode and
+    /// direction.
     fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
         None
     }
@@ -155,8 +156,9 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Encrypts a run of sectors out of memory that another process may change meanwhile, and writes their tags. Each byte is read
-    /// once. Unless the mode can do better, the sectors are copied, and encrypted where they are still in the cache.
+    /// Encrypts a run of sectors out of memory that another process may change meanwhile, and
+    /// writes their tags. Each byte is read once. Unless the mode can do better, the sectors are
+    /// copied, and encrypted where they are still in the cache.
     ///
     /// # Errors
     /// As [`SectorCipher::seal`].
@@ -183,8 +185,9 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Checks a run of sectors against their tags and decrypts them into memory that another process may read and change meanwhile.
-    /// What is in `data` afterwards is unspecified. Of a sector that fails its check nothing reaches the other process.
+    /// Checks a run of sectors against their tags and decrypts them into memory that another
+    /// process may read and change meanwhile. What is in `data` afterwards is unspecified. Of a
+    /// sector that fails its check nothing reaches the other process.
     ///
     /// # Errors
     /// As [`SectorCipher::open`].
@@ -212,7 +215,8 @@ pub trait SectorCipher: Send + Sync {
     }
 }
 
-/// Pieces of a run that is copied before it is encrypted, or afterwards: the ranges of their bytes and of their tags.
+/// Pieces of a run that is copied before it is encrypted, or afterwards: the ranges of their bytes
+/// and of their tags.
 #[derive(Clone, Copy)]
 struct SharedPieces {
     /// Bytes of a piece, which is whole sectors.
@@ -224,7 +228,8 @@ struct SharedPieces {
 }
 
 impl SharedPieces {
-    /// Enough sectors for the kernels that take the most at once, and far less than a second-level cache.
+    /// Enough sectors for the kernels that take the most at once, and far less than a second-level
+    /// cache.
     const MOST: usize = 128 << 10;
 
     /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector.

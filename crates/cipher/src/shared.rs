@@ -1,24 +1,30 @@
 //! Memory that another process reads and writes meanwhile: a virtual machine's.
 //!
-//! No reference points to it, since Rust takes what a reference points to for unchanged. Two types stand for it, and have no more
-//! than what a cipher needs: bytes are copied once, or a kernel reads or writes each block with one instruction. What the other
-//! process changes meanwhile changes bytes of its own: of each byte one value is read, and it is that value that is encrypted.
+//! No reference points to it, since Rust takes what a reference points to for unchanged. Two types
+//! stand for it, and have no more than what a cipher needs: bytes are copied once, or a kernel
+//! reads or writes each block with one instruction. What the other process changes meanwhile
+//! changes bytes of its own: of each byte one value is read, and it is that value that is
+//! encrypted.
 //!
 //! ```text
-//!   seal_from   SharedSource --> data         encryption: plaintext is read where it lies, ciphertext is ours
-//!   open_to     data --> SharedDestination    decryption: ciphertext is ours, plaintext goes where it is wanted
+//!   seal_from  SharedSource --> data        plaintext is read where it lies, ciphertext is ours
+//!   open_to    data --> SharedDestination   ciphertext is ours, plaintext goes where it is wanted
 //! ```
 //!
-//! The other side is a `&mut [u8]`, which no shared memory overlaps by the contract of [`SharedSource::new`].
+//! The other side is a `&mut [u8]`, which no shared memory overlaps by the contract of
+//! [`SharedSource::new`].
 //!
-//! | mode | out of shared memory, into it |
-//! | --- | --- |
-//! | XTS, CBC of AES on vector code | each block from where it lies to where it goes: a block is read once, and nothing is read back |
-//! | `cipher_null` | one copy |
-//! | Adiantum, HCTR2 | a copy first or last: a sector is read twice, and a hash of other bytes than those that are encrypted would give away their difference |
-//! | ciphertext stealing, LMK, TCW, Elephant, cascades | a copy: later steps read what earlier ones wrote |
-//! | with tags | a copy: the tag must be of the bytes that are written; a sector that fails its check must not be seen |
-//! | libraries' block ciphers | a copy: they take references |
+//! - XTS of AES on vector code: each block goes from where it lies to where it goes. A block is
+//!   read once, and nothing is read back. CBC of AES decrypts likewise; encrypting it copies
+//!   first, since lanes without a sector read the last one again.
+//! - `cipher_null`: one copy.
+//! - Adiantum, HCTR2: a copy. A sector is read twice, and a hash of other bytes than those that
+//!   are encrypted would give away their difference.
+//! - Ciphertext stealing, LMK, TCW, Elephant, cascades: a copy. Later steps read what earlier ones
+//!   wrote.
+//! - Modes with tags: a copy. The tag must be of the bytes that are written, and a sector that
+//!   fails its check must not be seen.
+//! - Block ciphers of libraries, and other vector code: a copy. They take references.
 
 use std::marker::PhantomData;
 
@@ -47,7 +53,8 @@ impl<'m> SharedSource<'m> {
     /// The `len` bytes at `at`.
     ///
     /// # Safety
-    /// The bytes are mapped and readable for `'m`, and no reference of this process points to them in that time.
+    /// The bytes are mapped and readable for `'m`, and no reference of this process points to them
+    /// in that time.
     pub unsafe fn new(at: *const u8, len: usize) -> Self {
         Self { at, len, memory: PhantomData }
     }
@@ -79,7 +86,8 @@ impl<'m> SharedSource<'m> {
     /// When `bytes` are not as many.
     pub fn copy_to(self, bytes: &mut [u8]) {
         assert_eq!(self.len, bytes.len(), "a copy of another length");
-        // SAFETY: as many bytes are readable there, and no reference points to them, so that these are others.
+        // SAFETY: as many bytes are readable there, and no reference points to them, so that these
+        // are others.
         unsafe { self.at.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
@@ -125,7 +133,8 @@ impl<'m> SharedDestination<'m> {
     /// When `bytes` are not as many.
     pub fn copy_from(self, bytes: &[u8]) {
         assert_eq!(self.len, bytes.len(), "a copy of another length");
-        // SAFETY: as many bytes are writable there, and no reference points to them, so that these are others.
+        // SAFETY: as many bytes are writable there, and no reference points to them, so that these
+        // are others.
         unsafe { self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 

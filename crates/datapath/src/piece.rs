@@ -21,8 +21,9 @@ pub(crate) enum PieceKind {
     Error,
 }
 
-/// Bytes of a piece while the lower device takes and gives them at once: they are in the second-level cache when they are encrypted or
-/// decrypted. Where the client's are elsewhere, all pieces go through the same memory.
+/// Bytes of a piece while the lower device takes and gives them at once: they are in the
+/// second-level cache when they are encrypted or decrypted. Where the client's are elsewhere, all
+/// pieces go through the same memory.
 pub(crate) const CACHED: u64 = 128 << 10;
 
 /// A run of bytes in one segment, under the volume that its request has pinned.
@@ -100,7 +101,8 @@ impl Piece {
         piece.map(|piece| if slot.tags.is_some() { piece.with_tags(volume) } else { piece })
     }
 
-    /// The rest of a request in cached pieces, all of it that lies in the segment: the lower device does not take this one at once.
+    /// The rest of a request in cached pieces, all of it that lies in the segment: the lower device
+    /// does not take this one at once.
     pub(crate) fn with_rest(self, slot: &Slot, volume: &Volume) -> Self {
         let end = slot.end.min(slot.at.saturating_add(slot.most));
         Self::find(volume, self.at, end, self.at - self.from as u64).unwrap_or(self)

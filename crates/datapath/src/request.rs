@@ -90,7 +90,8 @@ pub struct Completion {
     pub tag: u64,
     /// How it ended.
     pub result: Result<()>,
-    /// A read's plaintext, unless that went to shared bytes, or a write's memory (scrambled by now). It goes back through
-    /// [`Queue::free`](crate::Queue::free). After a failed read its contents are not the volume's.
+    /// A read's plaintext, unless that went to shared bytes, or a write's memory (scrambled by
+    /// now). It goes back through [`Queue::free`](crate::Queue::free). After a failed read its
+    /// contents are not the volume's.
     pub buffer: Option<Buffer>,
 }

@@ -1,4 +1,5 @@
-//! A request's bytes in memory that another process has, too: plaintext is encrypted from there, and decrypted to there.
+//! A request's bytes in memory that another process has, too: plaintext is encrypted from there,
+//! and decrypted to there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +8,15 @@ use underseal_cipher::{SharedDestination, SharedSource};
 
 /// What keeps shared memory mapped.
 pub trait SharedOwner: Send + Sync {
-    /// Some of the memory is gone: what was read of it meanwhile is not what the other process has written.
+    /// Some of the memory is gone: what was read of it meanwhile is not what the other process has
+    /// written.
     fn is_lost(&self) -> bool;
 }
 
 /// Bytes in memory that another process has, too, in the order of the volume's.
 ///
-/// The other process may read and change them at any moment. A write encrypts what it reads, once; a read's plaintext may be seen
-/// before the request is over, and is promised only then.
+/// The other process may read and change them at any moment. A write encrypts what it reads, once;
+/// a read's plaintext may be seen before the request is over, and is promised only then.
 pub struct SharedBytes(Arc<SharedList>);
 
 #[derive(Default)]
@@ -31,7 +33,8 @@ struct SharedSpan {
     len: usize,
 }
 
-// SAFETY: places in memory that is anyway shared, which the owner keeps mapped; each access stands for itself.
+// SAFETY: places in memory that is anyway shared, which the owner keeps mapped; each access stands
+// for itself.
 unsafe impl Send for SharedList {}
 // SAFETY: as above.
 unsafe impl Sync for SharedList {}
@@ -60,8 +63,8 @@ impl SharedBytes {
     /// Appends `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are readable and, for a read, writable for as long as the owner lives, and no reference of this process points to them in
-    /// that time.
+    /// They are readable and, for a read, writable for as long as the owner lives, and no reference
+    /// of this process points to them in that time.
     pub unsafe fn push(&mut self, at: *mut u8, len: usize) {
         let Some(list) = Arc::get_mut(&mut self.0) else { return };
         list.len += len;

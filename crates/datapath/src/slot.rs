@@ -163,7 +163,8 @@ impl Slot {
         }
     }
 
-    /// True if its pieces are short, so that they stay in the cache, as far as the lower device does them at once.
+    /// True if its pieces are short, so that they stay in the cache, as far as the lower device
+    /// does them at once.
     pub(crate) fn is_cached(&self) -> bool {
         let moves = matches!(self.op, SlotOperation::Read { .. } | SlotOperation::Write { durable: false });
         let in_turn = matches!(self.dispatch, Dispatch::Inline | Dispatch::Adaptive)
@@ -171,7 +172,8 @@ impl Slot {
         moves && in_turn && self.tags.is_none()
     }
 
-    /// Its shared bytes, if its crypto goes there or comes from there: not where a read brings more than was asked for.
+    /// Its shared bytes, if its crypto goes there or comes from there: not where a read brings more
+    /// than was asked for.
     pub(crate) fn direct(&self) -> Option<&SharedView> {
         self.shared.as_ref().filter(|_| !matches!(self.op, SlotOperation::Read { view: Some(_) }))
     }

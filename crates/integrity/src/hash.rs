@@ -108,7 +108,8 @@ impl TagMaker {
         let mut bad = Vec::new();
         self.digest(sector, data, &mut |nth, digest| {
             let Some(tag) = tags.get(nth * self.size..(nth + 1) * self.size) else { return };
-            // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
+            // All bytes are compared, whatever the first difference: the time does not show how far
+            // a forged tag is right.
             let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
             let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
             if difference != 0 && !discarded() {

@@ -77,7 +77,8 @@ impl JournalFormat {
         self.crypt.as_ref().map_or(Ok(()), |crypt| crypt.encrypt(index, section))
     }
 
-    /// True if [`seal`](Self::seal) leaves the section readable: what it changes then is in no block of it.
+    /// True if [`seal`](Self::seal) leaves the section readable: what it changes then is in no
+    /// block of it.
     pub(crate) fn seals_in_place(&self) -> bool {
         self.crypt.is_none()
     }

@@ -13,7 +13,7 @@ use crate::iv::{
     Benbi, Eboiv, Elephant, EncryptedIv, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64,
     Plain64Be, Tcw, Treatment,
 };
-use crate::kernel::{AesKey, AesMode, DiffuserLanes, Hctr2Key};
+use crate::kernel::{AesKey, DiffuserLanes, Hctr2Key};
 use crate::mode::{
     Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, ChaCha12Rounds, ChaCha20Rounds,
     ChainedSectors, Ctr, Cts, Ecb, EncryptedTweaks, Hctr2, Lrw, Null, NullBlock, OneByteBlocks, Pcbc,
@@ -128,14 +128,13 @@ enum Kernel {
 impl Assembly<'_> {
     fn on_kernels(&self, chain: ChainMode, sizes: &[usize], key: &[u8]) -> Result<Option<Kernel>> {
         let (layout, iv, half) = (self.layout, self.options.spec.iv(), key.len() / 2);
-        let (data, mode) = match chain {
-            ChainMode::Xts => (AesKey::new(self.path, &key[..half])?, AesMode::Xts),
-            ChainMode::Cbc => (AesKey::new(self.path, key)?, AesMode::Cbc),
-            _ => return Ok(None),
-        };
-        let data = match self.options.cpu {
-            None if !CpuPath::is_forced() => data.map(|data| data.for_mode(mode, layout.size)),
-            _ => data,
+        let data = match chain {
+            ChainMode::Xts => AesKey::new(self.path, &key[..half])?,
+            ChainMode::Cbc => AesKey::new(self.path, key)?.map(|data| match self.options.cpu {
+                None if !CpuPath::is_forced() => data.for_cbc(layout.size),
+                _ => data,
+            }),
+            _ => None,
         };
         let Some(data) = data else { return Ok(None) };
         let by = match (chain, iv) {

@@ -6,7 +6,7 @@ use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::list;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::iv::ExtentIv;
-use crate::kernel::{AesKey, AesMode};
+use crate::kernel::AesKey;
 use crate::mode::{AesCbc, Cbc, ChainedSectors, SectorSplit};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
@@ -29,7 +29,7 @@ pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Ar
             let aes = if kind.name == "aes" { AesKey::new(path, key)? } else { None };
             match aes {
                 Some(data) if cpu.is_none() && !CpuPath::is_forced() => {
-                    let data = data.for_mode(AesMode::Cbc, layout.size);
+                    let data = data.for_cbc(layout.size);
                     Arc::new(ChainedSectors { mode: AesCbc { data }, iv, layout })
                 }
                 Some(data) => Arc::new(ChainedSectors { mode: AesCbc { data }, iv, layout }),

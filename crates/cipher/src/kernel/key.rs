@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use cipher::inout::InOutBuf;
 
 use super::CryptDirection;
-use super::fastest::{self, AesMode, DirectedFunctions};
+use super::fastest::{self, DirectedFunctions};
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::schedule::{RoundKey, Schedule};
@@ -19,9 +19,9 @@ use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result, SharedDestination, SharedSource};
 
 /// The most stack that a kernel uses; a test looks for what may be left.
-const SPILLED: usize = 1536;
+const SPILLED: usize = 1792;
 /// The same for long XTS, which has a ring of tweaks there.
-const SPILLED_AHEAD: usize = 2560;
+const SPILLED_AHEAD: usize = 2816;
 /// The same for CBC, which fetches lines of sectors to the stack.
 const SPILLED_BY_CBC: usize = 4608;
 
@@ -37,8 +37,8 @@ pub(crate) struct AesKey {
     beside_md5: Option<CbcWithMd5>,
 }
 
-/// Where whole sectors are read and where they are written: the same bytes, or others. One of the two may be shared with another
-/// process.
+/// Where whole sectors are read and where they are written: the same bytes, or others. One of the
+/// two may be shared with another process.
 #[derive(Clone, Copy)]
 pub(crate) struct SectorBytes<'a> {
     src: *const u8,
@@ -248,10 +248,11 @@ impl AesKey {
         }
     }
 
-    /// The same key, for a mode of it on the paths that are fastest for that here, if its own is the processor's best.
-    pub(crate) fn for_mode(self, mode: AesMode, sector_size: SectorSize) -> Self {
+    /// The same key for CBC, encrypting on the path that is fastest for that here, if its own is
+    /// the processor's best.
+    pub(crate) fn for_cbc(self, sector_size: SectorSize) -> Self {
         let nth = [16, 24, 32].iter().position(|&n| n == self.bytes).unwrap_or(0);
-        let directed = fastest::fastest(mode, self.path, nth, sector_size.bytes(), table);
+        let directed = fastest::cbc(self.path, nth, sector_size.bytes(), table);
         Self { directed: directed.unwrap_or(self.directed), ..self }
     }
 
@@ -276,8 +277,8 @@ impl AesKey {
             CryptDirection::Encrypt => self.schedule.encrypt.as_ptr(),
             CryptDirection::Decrypt => self.schedule.decrypt.as_ptr(),
         };
-        // SAFETY: the processor has this path; the assertion above gives the shape; `SectorBytes` are one buffer or two
-        // apart, readable and writable.
+        // SAFETY: the processor has this path; the assertion above gives the shape; `SectorBytes`
+        // are one buffer or two apart, readable and writable.
         unsafe { run(keys, ivs.as_ptr().cast(), ivs.len(), bytes, src, dst) }
     }
 

@@ -46,7 +46,8 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// XTS for calls of `len` bytes, encryption first, and whether it reaches further down the stack.
+    /// XTS for calls of `len` bytes, encryption first, and whether it reaches further down the
+    /// stack.
     pub(super) fn xts(&self, len: usize) -> ([SectorsFn; 2], bool) {
         match self.xts_long {
             Some((from, both)) if len >= from => (both, true),

@@ -8,8 +8,8 @@ use super::{Blocks1, IN_FLIGHT};
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
-/// Reads a register, with a volatile load: the compiler does not read the bytes again instead of keeping them. No store needs the
-/// like: what a kernel stores it never reads back.
+/// Reads a register, with a volatile load: the compiler does not read the bytes again instead of
+/// keeping them. No store needs the like: what a kernel stores it never reads back.
 ///
 /// # Safety
 /// The register's bytes at `at` are readable.
@@ -40,7 +40,8 @@ pub(super) trait Vector: Copy {
     const BYTES: usize = Self::BLOCKS * 16;
 
     unsafe fn load(at: *const u8) -> Self;
-    /// As `load`, of memory that another process may change meanwhile: read once, and nothing is taken for granted of it. As fast.
+    /// As `load`, of memory that another process may change meanwhile: read once, and nothing is
+    /// taken for granted of it. As fast.
     unsafe fn load_shared(at: *const u8) -> Self;
     /// Loads a round key.
     unsafe fn key(at: *const RoundKey) -> Self;

@@ -29,7 +29,8 @@ pub(super) const fn makes_tweaks_ahead_from<V: Vector, const R: usize>() -> usiz
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys of this direction; `bytes` is a positive
 /// multiple of 512; `tweaks` holds `sectors` blocks; `src` is readable and `dst` writable for all sectors, and they
-/// are the same or apart. Another process may change what is at either meanwhile: blocks are read once.
+/// are the same or apart. Another process may change what is at either meanwhile: blocks are read
+/// once.
 #[inline(always)]
 pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool, const LONG: bool>(
     keys: *const RoundKey,

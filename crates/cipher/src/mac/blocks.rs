@@ -1,4 +1,5 @@
-//! HMAC-SHA256 of numbered blocks, as dm-integrity makes tags with it: for a layer that keeps tags and has no cipher.
+//! HMAC-SHA256 of numbered blocks, as dm-integrity makes tags with it: for a layer that keeps tags
+//! and has no cipher.
 
 use std::fmt;
 
@@ -20,15 +21,17 @@ impl BlockHmac {
     /// From a key of any length.
     ///
     /// # Errors
-    /// `Memory` when its states cannot be placed on locked pages; `Unsupported` as [`CpuPath::chosen`].
+    /// `Memory` when its states cannot be placed on locked pages; `Unsupported` as
+    /// [`CpuPath::chosen`].
     pub fn new(key: &[u8]) -> Result<Self> {
         let mac = HmacSha256::new(CpuPath::chosen()?, key);
         wipe_stack::<4096>();
         Ok(Self(mac?))
     }
 
-    /// Calls `each` with the number and the sum of each block of `size` bytes, a multiple of 512, in `data`: the MAC of the salt,
-    /// le64(its first 512-byte sector) and the block. The first block begins at `sector`.
+    /// Calls `each` with the number and the sum of each block of `size` bytes, a multiple of 512,
+    /// in `data`: the MAC of the salt, le64(its first 512-byte sector) and the block. The first
+    /// block begins at `sector`.
     ///
     /// # Panics
     /// When the data is not whole blocks, or the salt is longer than [`BlockHmac::LONGEST_SALT`].

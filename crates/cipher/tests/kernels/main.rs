@@ -61,8 +61,8 @@ impl Case {
         output[at].to_vec()
     }
 
-    /// Sends `data` through `seal_from` or `open_to`, whose shared memory is as this case's input or output, and checks that nothing
-    /// around it is touched.
+    /// Sends `data` through `seal_from` or `open_to`, whose shared memory is as this case's input
+    /// or output, and checks that nothing around it is touched.
     fn shared(&self, data: &[u8], cipher: &dyn SectorCipher, encrypt: bool) -> Vec<u8> {
         const AROUND: u8 = 0x5a;
         let mut shared = vec![AROUND; data.len() + 256];

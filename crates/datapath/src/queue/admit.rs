@@ -73,8 +73,8 @@ impl Queue {
         self.arena.alloc(usize::try_from(len.min(ZEROS)).ok()?)
     }
 
-    /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since they go into sectors that are read
-    /// first.
+    /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since
+    /// they go into sectors that are read first.
     ///
     /// # Errors
     /// Gives the memory back when the shared bytes are gone.

@@ -200,8 +200,8 @@ impl Queue {
         self.start(index, piece.device, io)
     }
 
-    /// Makes one piece of what is left of a request in cached pieces, since the lower device does not take this one at once. The rest of a
-    /// write is encrypted.
+    /// Makes one piece of what is left of a request in cached pieces, since the lower device does
+    /// not take this one at once. The rest of a write is encrypted.
     fn take_rest(&mut self, index: u32, buffer: &mut [u8]) -> std::result::Result<(), CryptoFailure> {
         let slot = self.slots.get(index);
         if !slot.is_cached() || slot.piece.end() >= slot.end {

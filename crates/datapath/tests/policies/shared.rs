@@ -87,7 +87,8 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// Offsets, lengths and spans: whole sectors, sectors in part, sectors that lie in two spans, many spans.
+/// Offsets, lengths and spans: whole sectors, sectors in part, sectors that lie in two spans, many
+/// spans.
 const CASES: [(u64, usize, &[usize]); 8] = [
     (0, 4096, &[4096]),
     (65536, 65536, &[65536]),
@@ -152,7 +153,7 @@ fn zeros_of_a_segment_reach_shared_bytes() {
     assert_eq!(foreign.get(4096, &[8192]), [0; 4096]);
 }
 
-/// Memory that went away reads as zeros, which nobody has written.
+/// Memory that went away reads as zeros, which no guest has written.
 #[test]
 fn nothing_is_written_of_memory_that_is_gone() {
     for text in POLICIES {
@@ -176,7 +177,8 @@ fn nothing_is_written_of_memory_that_is_gone() {
     }
 }
 
-/// The other process changes what is written meanwhile: it is one of the two values of each byte, and nothing beyond it.
+/// The other process changes what is written meanwhile: it is one of the two values of each byte,
+/// and nothing beyond it.
 #[test]
 fn what_changes_meanwhile_is_one_value_or_the_other() {
     let mapping = Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap();

@@ -68,8 +68,8 @@ pub struct Status {
     /// What was read and is not as it was written; nothing of a volume that keeps no tags beside its sectors.
     #[serde(default)]
     pub mismatches: Option<Mismatches>,
-    /// The CPU path that sectors are encrypted on, and the one that they are decrypted on; nothing where the cipher has no choice of
-    /// them, or the key is wiped.
+    /// The CPU path that sectors are encrypted on, and the one that they are decrypted on; nothing
+    /// where the cipher has no choice of them, or the key is wiped.
     #[serde(default)]
     pub cpu_paths: Option<[String; 2]>,
 }

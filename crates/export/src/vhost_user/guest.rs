@@ -130,7 +130,8 @@ impl Region {
     }
 }
 
-/// One ring's hold on guest memory, for its requests: their count of it is on a cache line of that ring.
+/// One ring's hold on guest memory, for its requests: their count of it is on a cache line of that
+/// ring.
 pub(super) struct HeldMemory(pub(super) Arc<Memory>);
 
 impl SharedOwner for HeldMemory {
@@ -156,7 +157,8 @@ pub(super) fn share(
         let slices = ram.get_slices(segment.at, count as usize, Permissions::ReadWrite);
         for slice in slices.map_err(|_| Status::IoError)? {
             let slice = slice.map_err(|_| Status::IoError)?;
-            // SAFETY: the memory is mapped for as long as `held`, which the list keeps, and no reference points to guest memory.
+            // SAFETY: the memory is mapped for as long as `held`, which the list keeps, and no
+            // reference points to guest memory.
             unsafe { bytes.push(slice.ptr_guard_mut().as_ptr(), slice.len()) };
         }
         left -= count;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kick --> Ring::take --parse--> Queue (Tickets remember where the answer goes) --> Ring::put, publish --> call
-//!            a write is encrypted from guest memory to ours       a read is decrypted from our memory to the guest's
+//!            a write is encrypted from guest memory        a read is decrypted to guest memory
 //! ```
 //!
 //! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders.

@@ -44,7 +44,8 @@ pub(super) struct Journal {
     state: Mutex<State>,
     /// Nobody fills a section any more that somebody waits for.
     filled: Condvar,
-    /// Held by who writes sections: memory for those that are written together, where the disk has them encrypted.
+    /// Held by who writes sections: memory for those that are written together, where the disk has
+    /// them encrypted.
     commits: Mutex<Vec<u8>>,
     /// Held by who copies back: memory for the tags of a run.
     copies: Mutex<Vec<u8>>,
@@ -86,8 +87,9 @@ struct Section {
     round: JournalRound,
     /// Numbers below are durable before it is written.
     after: u64,
-    /// As on the disk, but for encryption: filled, then sealed where the disk has it like that. Ends of the blocks' sectors are in the
-    /// entries, and may be in their places, too, once it was written.
+    /// As on the disk, but for encryption: filled, then sealed where the disk has it like that.
+    /// Ends of the blocks' sectors are in the entries, and may be in their places, too, once it was
+    /// written.
     image: RwLock<Vec<u8>>,
 }
 
@@ -180,7 +182,7 @@ impl Journal {
         count
     }
 
-    /// True when so many blocks find room at once, unless others take it first.
+    /// True when `blocks` blocks find room at once, unless other writers take it first.
     pub(super) fn has_room(&self, blocks: usize) -> bool {
         let room = self.geometry.section().entries();
         let state = self.state();
@@ -299,7 +301,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes sections: from their images, unless the disk has them encrypted. `durable`: they are on the disk then.
+    /// Writes sections: from their images, unless the disk has them encrypted. `durable`: they are
+    /// on the disk then.
     fn write_sections(
         &self,
         lower: &mut dyn LowerDisks,

@@ -16,8 +16,8 @@ pub(super) trait Function: Send + Sync {
     /// `out` is as long as [`Function::size`] says.
     fn digest(&self, parts: &[&[u8]], out: &mut [u8]);
 
-    /// Calls `each` with the number of each block of `size` bytes in `data`, and its result over the salt, le64(its first sector) and the
-    /// block.
+    /// Calls `each` with the number of each block of `size` bytes in `data`, and its result over
+    /// the salt, le64(its first sector) and the block.
     fn digest_blocks(
         &self,
         salt: &[u8],

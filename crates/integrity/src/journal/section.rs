@@ -54,8 +54,8 @@ impl SectionShape {
         }
     }
 
-    /// Puts the ends of the sectors of entry `n` back, where commit ids were: the block is in one piece then, until the section is
-    /// sealed again.
+    /// Puts the ends of the sectors of entry `n` back, where commit ids were: the block is in one
+    /// piece then, until the section is sealed again.
     pub(crate) fn restore(&self, section: &mut [u8], n: usize) {
         let (entry, data) = (self.entry_at(n) + 8, self.data_at(n));
         for i in 0..self.block_sectors {
