@@ -213,11 +213,19 @@ impl Mapping {
         if self.read_only() {
             return Ok(());
         }
-        let flushed = self.devices.iter().try_for_each(|device| flush(&**device));
+        let flushed = self.flush();
         if flushed.is_err() && was_running {
             self.control.resume()?;
         }
         flushed
+    }
+
+    /// Flushes past all queues what was written before, also where no queue can be opened any more.
+    ///
+    /// # Errors
+    /// Those of the lower devices.
+    pub fn flush(&self) -> Result<()> {
+        self.devices.iter().try_for_each(|device| flush(&**device))
     }
 
     /// Wakes every thread that sleeps in a queue, so that its door looks for orders. One that was about to sleep may do so.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
-use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
+use underseal_datapath::Mapping;
 use underseal_export::TellSize;
 use underseal_export::control::Giver;
 use underseal_export::fuse::FuseServer;
@@ -321,20 +321,13 @@ fn still_there(stoppers: &Stoppers) -> Result<()> {
 
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
-    // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
-    if mapping.read_only() || mapping.is_stopped() {
+    if mapping.read_only() {
         return Ok(());
     }
     let failed = |e: Error| {
         e.within("the last flush").into_lost().with_remedy("check the image's disk before using it again")
     };
-    let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 4096 })?;
-    // A new queue has room for one request.
-    let _ = queue.submit(0, Request::Flush);
-    loop {
-        if let Some(completion) = queue.next_completion() {
-            return completion.result.map_err(|e| failed(e.into()));
-        }
-        queue.wait().map_err(|e| failed(Error::new(Exit::Failed, "waiting").because(&e)))?;
-    }
+    // Past the queues, which wait while the volume is suspended. That it is suspended does not say
+    // that it was flushed: a suspension may be under way.
+    mapping.flush().map_err(|e| failed(e.into()))
 }
