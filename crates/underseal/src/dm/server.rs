@@ -294,7 +294,8 @@ impl Server {
             }
         }
         let Ok(mapping) = self.mapping().cloned() else { return Ok(()) };
-        // The key may be wiped: nothing was written since.
+        // Suspended here means flushed, since orders come one after the other. The key may be
+        // wiped: nothing was written since.
         let flushed = if mapping.is_stopped() { Ok(()) } else { mapping.suspend(DRAIN) };
         let closed = self.opened()?.close().map_err(refused(Errno::IO));
         mapping.let_go();

@@ -321,12 +321,13 @@ fn still_there(stoppers: &Stoppers) -> Result<()> {
 
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
-    // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
-    if mapping.read_only() || mapping.is_stopped() {
+    if mapping.read_only() {
         return Ok(());
     }
     let failed = |e: Error| {
         e.within("the last flush").into_lost().with_remedy("check the image's disk before using it again")
     };
+    // Past the queues, which wait while the volume is suspended. That it is suspended does not say
+    // that it was flushed: a suspension may be under way.
     mapping.flush().map_err(|e| failed(e.into()))
 }

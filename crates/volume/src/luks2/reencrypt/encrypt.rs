@@ -106,6 +106,7 @@ impl NewVolume {
             len: moved,
             copied_to: moved_to,
             device: data_size,
+            clears: true,
         });
         Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ErrorKind;
+use crate::signature::signature;
 use crate::storage::recorder::left_of;
 
 #[test]
@@ -59,24 +60,98 @@ fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_the_data_the_mark_
 #[test]
 fn a_start_that_was_cut_off_can_be_undone_whenever_that_is_cut_off() {
     let (plain, size) = (pattern(DATA), DATA + 2 * OFFSET);
+    for clears in [true, false] {
+        let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+        let (len, copied_to) = (DATA as u64, (size - OFFSET) as u64);
+        let start = UnfinishedStart { len, copied_to, device: size as u64, clears };
+        storage::write(&device, start.copied_to, &plain).unwrap();
+        storage::write(&device, 0, &vec![0xaa; OFFSET]).unwrap();
+        start.mark(&device).unwrap();
+        device.forget_events();
+        let before = device.bytes().clone();
+        start.undo(&device).unwrap();
+        let mut cut = 0;
+        device.each_crash(before, |bytes, at| {
+            let again = Recorder::new(bytes.to_vec());
+            if let Some(start) = UnfinishedStart::find(bytes).unwrap() {
+                cut += 1;
+                start.undo(&again).unwrap();
+            }
+            assert!(again.bytes()[..DATA] == plain, "{at}");
+        });
+        assert!(cut > 0);
+    }
+}
+
+/// Where an ext4 superblock has its magic, and another of its bytes.
+const EXT4: (usize, usize) = (0x438, 0x430);
+
+/// Plain data that begin as an ext4 file system does.
+fn file_system() -> Vec<u8> {
+    let mut plain = pattern(DATA);
+    plain[..1024].fill(0);
+    plain[EXT4.0..EXT4.0 + 2].copy_from_slice(b"\x53\xef");
+    plain
+}
+
+#[test]
+fn a_file_system_behind_the_mark_is_cleared_first_and_keeps_what_is_written_before() {
+    let (plain, size) = (file_system(), DATA + 2 * OFFSET);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
-    let start = UnfinishedStart { len: DATA as u64, copied_to: (size - OFFSET) as u64, device: size as u64 };
-    storage::write(&device, start.copied_to, &plain).unwrap();
-    storage::write(&device, 0, &vec![0xaa; OFFSET]).unwrap();
+    let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
+    let before = device.bytes().clone();
+    new.write_in_front(&device).unwrap();
+    let mut mounted = 0;
+    device.each_crash(before, |bytes, at| {
+        let start = UnfinishedStart::find(bytes).unwrap();
+        if signature(&bytes[..DATA]).is_none() || bytes[..DATA] == plain {
+            return;
+        }
+        // Sector 0 is the mark's, or the header's; the kernel mounts it all the same.
+        let start = start.unwrap_or_else(|| panic!("{at}: an ext4 superblock behind a header"));
+        assert!(
+            bytes[1024..DATA].iter().zip(&plain[1024..]).all(|(now, was)| now == was || *now == 0),
+            "{at}"
+        );
+        mounted += 1;
+        let device = Recorder::new(bytes.to_vec());
+        storage::write(&device, EXT4.1 as u64, b"M").unwrap();
+        storage::write(&device, (DATA - 4096) as u64, &[0x5a; 4096]).unwrap();
+        start.undo(&device).unwrap();
+        let mut changed = plain.clone();
+        changed[EXT4.1] = b'M';
+        changed[DATA - 4096..].fill(0x5a);
+        assert!(device.bytes()[..DATA] == changed, "{at}");
+    });
+    assert!(mounted > 0);
+}
+
+#[test]
+fn an_undone_file_system_keeps_what_is_written_when_the_undoing_was_cut_off() {
+    let (plain, size) = (file_system(), DATA + 2 * OFFSET);
+    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+    let (len, copied_to) = (DATA as u64, (size - OFFSET) as u64);
+    let start = UnfinishedStart { len, copied_to, device: size as u64, clears: true };
+    storage::write(&device, copied_to, &plain).unwrap();
     start.mark(&device).unwrap();
     device.forget_events();
     let before = device.bytes().clone();
     start.undo(&device).unwrap();
-    let mut cut = 0;
+    let mut mounted = 0;
     device.each_crash(before, |bytes, at| {
-        let again = Recorder::new(bytes.to_vec());
-        if let Some(start) = UnfinishedStart::find(bytes).unwrap() {
-            cut += 1;
-            start.undo(&again).unwrap();
+        let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return };
+        if signature(&bytes[..DATA]).is_none() {
+            return;
         }
-        assert!(again.bytes()[..DATA] == plain, "{at}");
+        mounted += 1;
+        let device = Recorder::new(bytes.to_vec());
+        storage::write(&device, EXT4.1 as u64, b"M").unwrap();
+        start.undo(&device).unwrap();
+        let mut changed = plain.clone();
+        changed[EXT4.1] = b'M';
+        assert!(device.bytes()[..DATA] == changed, "{at}");
     });
-    assert!(cut > 0);
+    assert!(mounted > 0);
 }
 
 #[test]
