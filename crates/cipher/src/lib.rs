@@ -58,6 +58,7 @@ pub use mac::BlockHmac;
 pub use sector::{BadSector, SectorCipher, SectorSize};
 pub use shared::{SharedDestination, SharedSource};
 pub use spec::CipherSpec;
+pub use wipe::wipe_traces;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;
