@@ -58,7 +58,7 @@ pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Resul
 /// A run of a device.
 fn window(place: &DevicePlace, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
     let inner = device(&place.device)?;
-    let bytes = |sectors: u64| sectors.checked_mul(512).unwrap_or(u64::MAX);
+    let bytes = |sectors: u64| sectors.saturating_mul(512);
     Ok(Arc::new(WindowDevice::new(inner, bytes(place.offset), bytes(sectors))?))
 }
 
@@ -95,12 +95,9 @@ fn verity(line: &VerityLine, device: Devices<'_>) -> Result<Arc<VerityDevice>> {
         ignore_corruption: line.on_corruption == Some("ignore_corruption"),
         ignore_zero_blocks: line.ignore_zero_blocks,
     };
-    let opened = Tree::new(settings).and_then(|tree| {
-        let [data, hashes] = [&line.device, &line.hash_device].map(|name| device(name));
-        Ok((tree, data, hashes))
-    });
-    let (tree, data, hashes) =
-        opened.map_err(|e| Error::usage(underseal_error::with_causes(&e).to_string()))?;
-    let verity = VerityDevice::open(data?, hashes?, tree, options);
-    Ok(Arc::new(verity.map_err(|e| Error::usage(underseal_error::with_causes(&e).to_string()))?))
+    let refused = |e: underseal_verity::Error| Error::usage(underseal_error::with_causes(&e).to_string());
+    let tree = Tree::new(settings).map_err(refused)?;
+    let (data, hashes) = (device(&line.device)?, device(&line.hash_device)?);
+    let verity = VerityDevice::open(data, hashes, tree, options);
+    Ok(Arc::new(verity.map_err(refused)?))
 }
