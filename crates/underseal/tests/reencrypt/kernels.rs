@@ -50,7 +50,9 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
                 "--runtime=120",
             ])
             .arg(format!("--directory={}", text(mount.directory())))
-            .arg(format!("--exec_prerun=touch {}", text(&begun)));
+            .arg(format!("--exec_prerun=touch {}", text(&begun)))
+            // There fio leaves what the command printed.
+            .current_dir(operator.scratch.folder());
         let mut fio = fio.stdout(std::process::Stdio::piped()).spawn().unwrap();
         // Interrupted while it still makes its files, fio prints no result.
         wait_until("fio has begun", PATIENCE, || begun.exists());
