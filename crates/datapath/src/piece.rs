@@ -137,7 +137,7 @@ impl Piece {
         })
     }
 
-    /// What it has behind a piece that begins where it does.
+    /// Returns the part of the piece behind `first`, which begins where the piece does.
     pub(crate) fn behind(self, first: &Self) -> Self {
         let skip = first.len.min(self.len);
         #[expect(clippy::cast_possible_truncation, reason = "as in `find`")]

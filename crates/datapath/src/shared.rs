@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{SharedDestination, SharedSource};
 
-/// What keeps shared memory mapped.
+/// Keeps shared memory mapped.
 pub trait SharedOwner: Send + Sync {
     /// Some of the memory is gone: what was read of it meanwhile is not what the other process has
     /// written.
@@ -53,7 +53,7 @@ impl SharedBytes {
         Some(self)
     }
 
-    /// Whose memory it is.
+    /// Sets the owner of the memory.
     pub(crate) fn set_owner(&mut self, owner: Arc<dyn SharedOwner>) {
         if let Some(list) = Arc::get_mut(&mut self.0) {
             list.owner = Some(owner);

@@ -179,7 +179,7 @@ impl Core {
         if let Some(journal) = self.journal.as_ref().filter(|_| !lower.may_wait())
             && !journal.has_room(self.count(&blocks))
         {
-            // Who makes room does the whole of it: tags would be made twice, and blocks with tags
+            // A worker makes room and does all: tags would be made twice, and blocks with tags
             // of the caller's put twice.
             return Err(Stop::Blocked(0));
         }
