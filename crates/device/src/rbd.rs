@@ -60,8 +60,6 @@ const PREFERRED: u32 = 4096;
 /// Features of an image: a lock that one writer has; a map of what is stored.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 const FAST_DIFF: u64 = 1 << 4;
-/// A machine's persistent cache has writes that the cluster lacks.
-const DIRTY_CACHE: u64 = 1 << 9;
 /// Flags of one: its maps are not right.
 const MAPS_INVALID: u64 = 0b11;
 /// Place of writes on this machine before the cluster has them: none, in memory, on an
@@ -120,13 +118,6 @@ impl RbdDevice {
             move |e: Errno| Error::new(ErrorKind::Open, format!("{name}: {what}")).with_source(e)
         };
         let features = image.features().map_err(failed("its features cannot be read"))?;
-        if features & DIRTY_CACHE != 0 && !address.is_snapshot() {
-            let what = format!(
-                "{name}: librbd's persistent cache on some machine has writes that the cluster lacks: run `rbd persistent-cache \
-                 flush` on that machine (`rbd status` names it)"
-            );
-            return Err(Error::new(ErrorKind::Open, what));
-        }
         let mut holder = None;
         if !read_only {
             only_as_asked(&image, address)?;

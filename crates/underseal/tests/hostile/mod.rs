@@ -333,9 +333,9 @@ fn code_in_a_server_of_a_block_device() {
     let mut guest = guest(&scratch);
     let tests = std::env::current_exe().unwrap();
     let task = format!(
-        "serve /run/image hostile --log-file /run/log\n\
+        "serve /run/image hostile --log-file /run/log\nmount -t tmpfs tmp /tmp\n\
          HOSTILE=$server {} --exact hostile::child_in_a_machine --ignored --nocapture\n\
-         dd if=/dev/underseal/hostile of=/dev/null bs=1M count=4 iflag=direct\nstop",
+         dd if=/dev/underseal/hostile of=/dev/null bs=1M count=4 iflag=direct\nstop\numount /tmp",
         text(&tests)
     );
     guest.task("hostile", &script(&volume, &task));

@@ -100,39 +100,6 @@ fn the_cache_that_an_image_turns_on_is_refused() {
     }
 }
 
-/// librbd marks an image whose writes lie in the persistent cache of a machine; without that cache
-/// they are missing.
-#[test]
-fn an_image_whose_writes_are_in_a_cache_elsewhere_is_refused() {
-    const FEATURES: usize = 8;
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(24) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let info = run(image.rbd("info").args(["--format", "json"]).arg(image.path()));
-    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
-    let header = format!("rbd_header.{}", info["id"].as_str().unwrap());
-    let file = scratch.path("features");
-    run(image.rados().args(["-p", "rbd", "getomapval", &header, "features"]).arg(&file));
-    let mut features: [u8; FEATURES] = std::fs::read(&file).unwrap().try_into().unwrap();
-    for (is_dirty, expected) in [(true, 1), (false, 0)] {
-        features[1] = features[1] & !2 | u8::from(is_dirty) << 1;
-        std::fs::write(&file, features).unwrap();
-        let mut set = image.rados();
-        run(set.args(["-p", "rbd", "setomapval", &header, "features", "--input-file"]).arg(&file));
-        for verb in ["read", "info"] {
-            let mut command = underseal();
-            command.arg(verb).arg(&volume.image).stdout(std::process::Stdio::null());
-            if verb == "read" {
-                command.args(["--length", "1M", "--passphrase-file"]).arg(&volume.passphrase);
-            }
-            let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(expected), "{verb}, {is_dirty}: {said}");
-            assert!(!is_dirty || said.contains("rbd persistent-cache flush"), "{verb}: {said}");
-        }
-    }
-}
-
 /// In a namespace, too, the pool's settings are in force: they are not kept there.
 #[test]
 fn what_a_pool_turns_on_again_is_refused_in_its_namespaces_too() {
