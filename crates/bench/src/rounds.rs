@@ -28,10 +28,7 @@ impl InterleavedRounds {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// The workloads that were asked for.
-    ///
-    /// # Errors
-    /// When no workload has the name that was asked for.
+    /// The workloads that were asked for. Fails when no workload has such a name.
     pub(crate) fn wanted<W: BenchWorkload>(
         &self,
         all: impl IntoIterator<Item = W>,
