@@ -71,7 +71,7 @@ impl Header {
 
     /// Where the bad copy is, if one is bad.
     pub(crate) fn bad_copy(&self) -> Option<Range<u64>> {
-        let Stored { binary, damage, .. } = &self.stored;
+        let store::Stored { binary, damage, .. } = &self.stored;
         let at = damage.as_ref()?.place.offset(binary.size);
         Some(at..at + binary.size)
     }
