@@ -71,9 +71,9 @@ impl Header {
 
     /// Where the bad copy is, if one is bad.
     pub(crate) fn bad_copy(&self) -> Option<Range<u64>> {
-        let size = self.stored.binary.size;
-        let at = self.stored.damage.as_ref()?.place.offset(size);
-        Some(at..at + size)
+        let store::Stored { binary, damage, .. } = &self.stored;
+        let at = damage.as_ref()?.place.offset(binary.size);
+        Some(at..at + binary.size)
     }
 
     /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's lock.
