@@ -15,7 +15,7 @@ struct Steps(Cell<u32>);
 
 impl Foreground for Steps {
     fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn Claim + '_>> {
-        NoStep::default().claim(range)
+        reencrypt::Alone.claim(range).map(|_| Box::new(reencrypt::Alone) as Box<dyn Claim>)
     }
 
     fn claims_ahead(&self) -> bool {
