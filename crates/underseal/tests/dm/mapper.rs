@@ -21,7 +21,7 @@ pub(crate) struct Mapper {
     prefix: String,
     /// dmsetup removes what it does not know from /dev/mapper, which all processes share: one
     /// mapper at a time. Dropped last.
-    _turn: File,
+    _turn: Option<File>,
 }
 
 impl Mapper {
@@ -34,7 +34,12 @@ impl Mapper {
         let turn = File::open("/dev").unwrap();
         turn.lock().unwrap();
         let prefix = format!("us{}-{}", std::process::id(), fastrand::u32(..));
-        Some(Self { scratch: Scratch::new(), prefix, _turn: turn })
+        Some(Self { scratch: Scratch::new(), prefix, _turn: Some(turn) })
+    }
+
+    /// Another back end with the same names.
+    pub(crate) fn beside(&self) -> Self {
+        Self { scratch: Scratch::new(), prefix: self.prefix.clone(), _turn: None }
     }
 
     /// A device's name.
