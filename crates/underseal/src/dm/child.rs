@@ -96,7 +96,7 @@ impl Child {
         let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
         line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(failed)?;
         let known = RememberedTable::parse(&kept)?;
-        let claims = heard.fds.into_iter().map(|fd| lowers.adopt(fd.into())).collect::<Result<_>>()?;
+        let claims = lowers.adopt(heard.fds)?;
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));

@@ -128,6 +128,8 @@ struct Server {
     wiped: Option<Keyless>,
     /// The facts for another back end.
     remembered: Option<Key>,
+    /// Keeps other programs from the files of its loop devices, also when the back end is gone.
+    locks: Vec<OwnedFd>,
 }
 
 /// A table that is shown as a file.
@@ -139,11 +141,13 @@ struct Shown {
 }
 
 impl Server {
-    fn obey(&mut self, order: Order, fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
+    fn obey(&mut self, order: Order, mut fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
         match order {
             Order::Open { devices, read_only, late } => {
                 let text = std::str::from_utf8(bytes.as_bytes());
                 let text = text.map_err(|e| (Errno::INVAL, e.to_string()))?;
+                // Those after the devices keep locks, as long as this process lives.
+                self.locks = fds.split_off(devices.len().min(fds.len()));
                 let opened = Opened::new(text, devices, fds, read_only)?;
                 let opened = if late { opened } else { opened.activate()? };
                 let block = opened.block();

@@ -39,7 +39,8 @@ impl Server {
     /// Says what it has to a back end that has come.
     pub(super) fn present_to(&self, line: &Line) -> Result<()> {
         let devices = self.opened.as_ref().map(|opened| opened.devices()).unwrap_or_default();
-        let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
+        let locks = self.locks.iter().map(|lock| lock.as_fd());
+        let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).chain(locks).collect();
         let suspended = self.mapping().is_ok_and(|mapping| mapping.is_stopped());
         let remembered = self.remembered.as_ref().map(|key| key.as_bytes()).unwrap_or_default();
         Ok(line.send(&Answer::Adopted { suspended }, &fds, &[remembered], Instant::now() + SOON)?)
