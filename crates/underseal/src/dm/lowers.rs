@@ -89,8 +89,7 @@ impl Lowers {
                 continue;
             }
             let key = (DeviceNumber::of_node(of.dev()), of.ino());
-            let lock =
-                all.locks.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(file));
+            let lock = all.locks.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(file));
             all.locks.insert(key, Arc::downgrade(&lock));
             locks.push(lock);
         }
