@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use underseal_volume::{ReencryptionLock, SegmentKind, Target, Volume};
 
 use crate::layer::Layer;
 use crate::lower::Lower;
 use crate::sectors::Sectors;
+use crate::turn::Turn;
 use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
@@ -20,7 +20,7 @@ pub struct Image {
     writable: bool,
     info: String,
     /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is read, changed and written back.
-    turn: RwLock<()>,
+    turn: Turn,
     _reencryption: Option<ReencryptionLock>,
 }
 
@@ -47,7 +47,7 @@ impl Image {
         reencryption: Option<ReencryptionLock>,
     ) -> Self {
         let sectors = Sectors::new(volume, lower, layer);
-        Self { sectors, writable, info, turn: RwLock::default(), _reencryption: reencryption }
+        Self { sectors, writable, info, turn: Turn::default(), _reencryption: reencryption }
     }
 
     /// The size of the plaintext in bytes.
@@ -93,7 +93,7 @@ impl Image {
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let left = self.size().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-        let _turn = self.read_turn();
+        let _turn = self.turn.to_read()?;
         self.sectors.read(offset, &mut bytes[..len])?;
         Ok(len)
     }
@@ -105,7 +105,7 @@ impl Image {
     /// the range hold their old or their new bytes.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.may_change(offset, bytes.len() as u64)?;
-        let _turn = self.write_turn();
+        let _turn = self.turn.to_write()?;
         self.sectors.write(offset, bytes)
     }
 
@@ -128,7 +128,7 @@ impl Image {
     /// header allows them; `ReadOnly`, `OutOfRange`, `Io`.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.may_change(offset, len)?;
-        let _turn = self.write_turn();
+        let _turn = self.turn.to_write()?;
         self.sectors.discard(offset, len)
     }
 
@@ -141,14 +141,6 @@ impl Image {
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
         Ok(())
-    }
-
-    fn read_turn(&self) -> RwLockReadGuard<'_, ()> {
-        self.turn.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn write_turn(&self) -> RwLockWriteGuard<'_, ()> {
-        self.turn.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -42,6 +42,7 @@ mod lower;
 mod new;
 mod open;
 mod sectors;
+mod turn;
 
 pub use error::{Error, ErrorKind};
 pub use header::{Header, KeyslotOptions, VolumeKey};

@@ -1,5 +1,6 @@
 //! New headers.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
@@ -141,14 +142,15 @@ impl Header {
             let image = Lower::open(path, true)?;
             let size = |e| Error::new(ErrorKind::Io, "cannot find the size").with_source(e);
             let data_size = ReadAt::size(&image).map_err(size)?;
-            let on = match &options.header {
+            let (on, new) = match &options.header {
                 Some(header) => made(header, options.force)?,
-                None => image.clone(),
+                None => (image.clone(), None),
             };
             if !options.force {
                 refuse_what_is_there(&on)?;
             }
             underseal_volume::format(&on, data_size, &passphrase, wanted)?;
+            new.into_iter().for_each(NewFile::keep);
             Ok(())
         };
         format().map_err(|e| e.in_file(path))?;
@@ -156,18 +158,34 @@ impl Header {
     }
 }
 
-/// A new file for a detached header; an existing one only by force.
-fn made(path: &Path, force: bool) -> Result<Lower> {
-    let made = std::fs::File::options().write(true).create_new(true).open(path);
-    match made {
-        Ok(_) => {}
-        Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => {}
+/// A file that was made, and is removed again unless it is kept.
+struct NewFile<'p>(&'p Path);
+
+impl NewFile<'_> {
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        // What failed is told of.
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+/// A new file for a detached header, for its owner only; an existing one only by force.
+fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
+    let made = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path);
+    let new = match made {
+        Ok(_) => Some(NewFile(path)),
+        Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => None,
         Err(e) => {
             let what = format!("{}: cannot make the header's file", path.display());
             return Err(Error::new(ErrorKind::Io, what).with_source(e));
         }
-    }
-    Lower::open_header(path, true)
+    };
+    Ok((Lower::open_header(path, true)?, new))
 }
 
 /// Refuses to overwrite a header or a file system.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -273,6 +274,67 @@ fn a_programs_own_device_is_read_and_its_errors_come_back() {
     image.read_at(0, &mut back).unwrap();
     assert_eq!(image.read_at((1 << 20) + 5, &mut back).unwrap_err().errno(), 121);
     assert_eq!(open(1 << 10, u64::MAX).unwrap_err().kind(), ErrorKind::TooSmall);
+}
+
+/// A program's own device that reads the image while the image writes to it.
+struct Recursive {
+    bytes: Mutex<Vec<u8>>,
+    image: Mutex<Option<Arc<Image>>>,
+}
+
+impl LowerDevice for Recursive {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        let from = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.bytes.lock().unwrap()[from..from + into.len()]);
+        Ok(())
+    }
+
+    fn write_all_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        let image = self.image.lock().unwrap().clone().unwrap();
+        image.read_at(0, &mut [0; 16]).map(drop).map_err(io::Error::from)
+    }
+}
+
+#[test]
+fn a_device_that_uses_its_own_image_fails_instead_of_waiting_for_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+    Header::format(&path, b"secret", &FormatOptions::luks2().pbkdf2(1000)).unwrap();
+    let bytes = Mutex::new(std::fs::read(&path).unwrap());
+    let device = Arc::new(Recursive { bytes, image: Mutex::default() });
+    let options = OpenOptions::new().passphrase(b"secret").unwrap().writable(true);
+    let image = Arc::new(options.open_on(device.clone()).unwrap());
+    *device.image.lock().unwrap() = Some(image.clone());
+    let (done, ends) = std::sync::mpsc::channel();
+    std::thread::spawn({
+        let image = image.clone();
+        move || done.send(image.write_at(0, &[1; 4096]).unwrap_err().text())
+    });
+    let text = ends.recv_timeout(std::time::Duration::from_secs(30)).expect("the write waits for itself");
+    assert!(text.contains("uses the volume that lies on it"), "{text}");
+    assert_eq!(image.read_at(0, &mut [0; 16]).unwrap(), 16, "other requests go on");
+    device.image.lock().unwrap().take();
+}
+
+#[test]
+fn a_new_header_file_is_its_owners_and_gone_when_formatting_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, header] = ["image", "header"].map(|name| folder.path().join(name));
+    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+    let options = FormatOptions::luks2().pbkdf2(1000).header(&header);
+    assert!(Header::format(&path, b"secret", &options.clone().cipher("aes-xts-nothing")).is_err());
+    assert!(Header::format(&path, b"secret", &options.clone().key_size(7)).is_err());
+    assert!(!header.exists());
+    Header::format(&path, b"secret", &options).unwrap();
+    assert_eq!(std::fs::metadata(&header).unwrap().permissions().mode() & 0o777, 0o600);
+    // A file that was there stays when it is refused.
+    assert!(Header::format(&path, b"secret", &options.key_size(7).force(true)).is_err());
+    assert!(header.exists());
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! The lock of an image's reads and writes. A program's own device that uses the image that lies on
+//! it is refused: it would wait for the request that it is answering.
+
+use std::cell::RefCell;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The errno of a request that would wait for itself.
+const EDEADLK: i32 = 35;
+
+thread_local! {
+    /// The images that this thread reads or writes just now, by the addresses of their locks.
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets reads run side by side, and a write alone.
+#[derive(Default)]
+pub(crate) struct Turn(RwLock<()>);
+
+/// A request that runs.
+pub(crate) struct Running<G> {
+    // Dropped in this order: threads that wait go on first.
+    _guard: G,
+    _inside: Inside,
+}
+
+impl Turn {
+    /// Waits for writes of other threads.
+    pub(crate) fn to_read(&self) -> Result<Running<RwLockReadGuard<'_, ()>>> {
+        let _inside = self.enter()?;
+        Ok(Running {
+            _guard: self.0.read().unwrap_or_else(PoisonError::into_inner),
+            _inside,
+        })
+    }
+
+    /// Waits for all requests of other threads.
+    pub(crate) fn to_write(&self) -> Result<Running<RwLockWriteGuard<'_, ()>>> {
+        let _inside = self.enter()?;
+        Ok(Running {
+            _guard: self.0.write().unwrap_or_else(PoisonError::into_inner),
+            _inside,
+        })
+    }
+
+    fn enter(&self) -> Result<Inside> {
+        let lock = std::ptr::from_ref(self).addr();
+        INSIDE.with_borrow_mut(|inside| {
+            if inside.contains(&lock) {
+                let what = "the lower device uses the volume that lies on it";
+                let cause = io::Error::from_raw_os_error(EDEADLK);
+                return Err(Error::new(ErrorKind::Io, what).with_source(cause));
+            }
+            inside.push(lock);
+            Ok(Inside { lock, _of_this_thread: PhantomData })
+        })
+    }
+}
+
+/// The thread's mark that it is in a request. It stays in its thread.
+struct Inside {
+    lock: usize,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with_borrow_mut(|inside| {
+            if let Some(at) = inside.iter().rposition(|lock| *lock == self.lock) {
+                inside.swap_remove(at);
+            }
+        });
+    }
+}
