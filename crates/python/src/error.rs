@@ -1,5 +1,7 @@
 //! Error kinds as Python exceptions, each a subclass of the built-in that fits.
 
+use std::cell::Cell;
+
 use pyo3::create_exception;
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyOSError, PyPermissionError, PyValueError};
 use pyo3::prelude::*;
@@ -37,8 +39,22 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Mismatch", py.get_type::<Mismatch>())
 }
 
+thread_local! {
+    /// What a file object raised in this thread that is no error: KeyboardInterrupt, SystemExit.
+    /// The facade's errors hold none.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// Keeps an exception for the end of the call that a file object raised it in.
+pub(crate) fn keep(raised: PyErr) {
+    RAISED.set(Some(raised));
+}
+
 /// The exception for an error of the facade.
 pub(crate) fn exception(e: &Error) -> PyErr {
+    if let Some(raised) = RAISED.take() {
+        return raised;
+    }
     let (text, code) = (e.text(), e.errno());
     match e.kind() {
         ErrorKind::WrongPassphrase => WrongPassphrase::new_err((code, text)),

@@ -1,12 +1,13 @@
 //! Headers: keyslots, backups, what they say.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use underseal_image::{FormatOptions, KeyslotOptions};
+use underseal_image::{FormatOptions, KeyslotOptions, Result};
 use zeroize::Zeroizing;
 
 use crate::error::exception;
@@ -46,15 +47,38 @@ impl VolumeKey {
     }
 }
 
-/// A LUKS header on an image or in a file of its own.
+/// A LUKS header on an image or in a file of its own. One thread uses it at a time.
 #[pyclass(frozen, module = "underseal._underseal")]
-pub(crate) struct Header(Mutex<underseal_image::Header>);
+pub(crate) struct Header {
+    header: Mutex<underseal_image::Header>,
+    user: Mutex<Option<ThreadId>>,
+}
 
 impl Header {
-    fn get(&self) -> MutexGuard<'_, underseal_image::Header> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs a call without Python's lock. A file object that uses the header that lies on it would wait for itself.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut underseal_image::Header) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let user = || self.user.lock().unwrap_or_else(PoisonError::into_inner);
+        let me = Some(thread::current().id());
+        if *user() == me {
+            return Err(PyOSError::new_err((EDEADLK, "the file object uses the header that lies on it")));
+        }
+        let done = py.detach(|| {
+            let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+            *user() = me;
+            let done = call(&mut header);
+            *user() = None;
+            done
+        });
+        done.map_err(|e| exception(&e))
     }
 }
+
+/// The errno of a call that would wait for itself.
+const EDEADLK: i32 = 35;
 
 #[pymethods]
 impl Header {
@@ -72,17 +96,19 @@ impl Header {
             (None, true) => underseal_image::Header::open_writable(&path),
             (None, false) => underseal_image::Header::open(&path),
         };
-        py.detach(open).map(|header| Self(Mutex::new(header))).map_err(|e| exception(&e))
+        py.detach(open)
+            .map(|header| Self { header: Mutex::new(header), user: Mutex::default() })
+            .map_err(|e| exception(&e))
     }
 
     #[getter]
     fn info_json(&self, py: Python<'_>) -> PyResult<String> {
-        py.detach(|| self.get().info_json()).map_err(|e| exception(&e))
+        self.call(py, |header| header.info_json())
     }
 
     fn unlock(&self, py: Python<'_>, passphrase: Vec<u8>, keyslot: Option<u32>) -> PyResult<VolumeKey> {
         let passphrase = Zeroizing::new(passphrase);
-        py.detach(|| self.get().unlock(&passphrase, keyslot)).map(VolumeKey).map_err(|e| exception(&e))
+        self.call(py, |header| header.unlock(&passphrase, keyslot)).map(VolumeKey)
     }
 
     fn keyslot_add(
@@ -94,11 +120,11 @@ impl Header {
         pbkdf: Option<Pbkdf>,
     ) -> PyResult<u32> {
         let (passphrase, options) = (Zeroizing::new(passphrase), keyslot_options(number, pbkdf)?);
-        py.detach(|| self.get().add_keyslot(&key.0, &passphrase, &options)).map_err(|e| exception(&e))
+        self.call(py, |header| header.add_keyslot(&key.0, &passphrase, &options))
     }
 
     fn keyslot_remove(&self, py: Python<'_>, number: u32, last: bool) -> PyResult<()> {
-        py.detach(|| self.get().remove_keyslot(number, last)).map_err(|e| exception(&e))
+        self.call(py, |header| header.remove_keyslot(number, last))
     }
 
     fn keyslot_change(
@@ -110,11 +136,11 @@ impl Header {
         pbkdf: Option<Pbkdf>,
     ) -> PyResult<u32> {
         let (old, new, options) = (Zeroizing::new(old), Zeroizing::new(new), keyslot_options(None, pbkdf)?);
-        py.detach(|| self.get().change_keyslot(&old, &new, keyslot, &options)).map_err(|e| exception(&e))
+        self.call(py, |header| header.change_keyslot(&old, &new, keyslot, &options))
     }
 
     fn backup<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.get().backup()).map_err(|e| exception(&e))?;
+        let bytes = self.call(py, |header| header.backup())?;
         Ok(PyBytes::new(py, &bytes))
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
+use pyo3::exceptions::{PyAttributeError, PyException};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use underseal_image::LowerDevice;
@@ -44,12 +45,28 @@ impl FileObject {
     }
 }
 
-/// The system's error of an OSError, else the exception's text.
+/// The system's error of an OSError, else the exception's text. An exception that is no error, as
+/// KeyboardInterrupt, is kept for the caller.
 fn cause(py: Python<'_>, e: &PyErr) -> io::Error {
+    if !e.is_instance_of::<PyException>(py) {
+        crate::error::keep(e.clone_ref(py));
+    }
     let number = e.value(py).getattr("errno").ok().and_then(|number| number.extract::<i32>().ok());
     match number {
         Some(number) if number > 0 => io::Error::from_raw_os_error(number),
         _ => io::Error::other(e.to_string()),
+    }
+}
+
+/// The descriptor of an object that has one.
+fn fileno(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    let py = object.py();
+    match object.call_method0("fileno") {
+        Ok(number) => number.extract().map(Some),
+        // A file in memory, as io.IOBase says it; an object that is no file.
+        Err(e) if e.is_instance_of::<PyAttributeError>(py) => Ok(None),
+        Err(e) if e.is_instance(py, &py.import("io")?.getattr("UnsupportedOperation")?) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
@@ -94,7 +111,15 @@ impl LowerDevice for FileObject {
         .and_then(|whole| if whole { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
     }
 
+    /// The object's buffer goes to its file, and the file to the disk. An object without a file is
+    /// as durable as its `flush`.
     fn sync(&self) -> io::Result<()> {
-        self.alone(|object| object.call_method0("flush").map(drop))
+        self.alone(|object| {
+            object.call_method0("flush")?;
+            match fileno(object)? {
+                Some(number) => object.py().import("os")?.call_method1("fsync", (number,)).map(drop),
+                None => Ok(()),
+            }
+        })
     }
 }

@@ -226,7 +226,10 @@ class Volume(io.RawIOBase):
         return len(data)
 
     def flush(self):
-        """Returns when everything that was written is on stable storage."""
+        """Returns when everything that was written is on stable storage.
+
+        On a file object that means its ``flush``, and ``os.fsync`` of its ``fileno`` where it has one.
+        """
         if not self.closed:
             self._image.flush()
 
@@ -257,7 +260,11 @@ class _View(Volume):
 
 
 class Header:
-    """A LUKS header on an image or in a file of its own. Changes are on disk when a method returns."""
+    """A LUKS header on an image or in a file of its own. Changes are on disk when a method returns.
+
+    On a file object without ``fileno`` they are as durable, and in the order, that its ``flush`` makes them: change headers
+    by their path where a power cut matters.
+    """
 
     def __init__(self, image, *, writable=False):
         is_path = _is_path(image)

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import underseal
 
@@ -224,6 +225,90 @@ class FileObjects(Case):
 
         for lower in (Lies(self.bytes), object()):
             self.assertRaises(Exception, underseal.open, lower, passphrase="secret")
+
+    def test_an_object_that_uses_its_own_volume_while_it_writes_fails_instead_of_waiting(self):
+        class Recursive(io.BytesIO):
+            volume = None
+
+            def write(self, data):
+                if self.volume is not None:
+                    self.volume.read_at(0, 16)
+                return super().write(data)
+
+        lower = Recursive(self.bytes)
+        with underseal.open(lower, passphrase="secret", writable=True) as volume:
+            lower.volume = volume
+            with self.assertRaises(OSError) as raised:
+                volume.write_at(0, b"x" * 4096)
+            self.assertEqual(raised.exception.errno, errno.EDEADLK)
+            lower.volume = None
+            volume.write_at(0, b"x" * 4096)
+
+    def test_an_object_that_uses_its_own_header_fails_instead_of_waiting(self):
+        class Recursive(io.BytesIO):
+            header = None
+
+            def write(self, data):
+                return self.header.info and super().write(data)
+
+        lower = Recursive(self.bytes)
+        lower.header = underseal.Header(lower, writable=True)
+        with self.assertRaises(OSError) as raised:
+            lower.header.keyslot_change("secret", "other", pbkdf=CHEAP)
+        self.assertEqual(raised.exception.errno, errno.EDEADLK)
+        self.assertEqual(lower.header.type, "luks2")
+
+    def test_an_interrupt_in_an_object_is_the_callers(self):
+        class Interrupted(io.BytesIO):
+            armed = False
+
+            def read(self, size=-1):
+                if self.armed:
+                    raise KeyboardInterrupt
+                return super().read(size)
+
+        lower = Interrupted(self.bytes)
+        with underseal.open(lower, passphrase="secret") as volume:
+            lower.armed = True
+            self.assertRaises(KeyboardInterrupt, volume.read_at, 0, 4096)
+            lower.armed = False
+            self.assertEqual(len(volume.read_at(0, 4096)), 4096)
+
+    def test_a_flush_and_header_changes_sync_the_objects_file(self):
+        path = self.image()
+        done = []
+        real = os.fsync
+
+        class Counted(io.FileIO):
+            def flush(self):
+                done.append("flush")
+
+        def fsync(number):
+            done.append(number)
+            real(number)
+
+        with Counted(path, "r+") as lower, unittest.mock.patch("os.fsync", fsync):
+            with underseal.open(lower, passphrase="secret", writable=True) as volume:
+                volume.write_at(0, b"x")
+                volume.flush()
+                self.assertEqual(done, ["flush", lower.fileno()])
+            del done[:]
+            underseal.Header(lower).keyslot_change("secret", "other", pbkdf=CHEAP)
+            # Each step of the change is on disk before the next one begins.
+            self.assertGreater(done.count(lower.fileno()), 3)
+            self.assertEqual(done, ["flush", lower.fileno()] * (len(done) // 2))
+        # A file in memory has no descriptor, and one that fails is told of.
+        with underseal.open(io.BytesIO(self.bytes), passphrase="secret", writable=True) as volume:
+            volume.flush()
+
+        class Broken(io.BytesIO):
+            def fileno(self):
+                return 1 << 20
+
+        with self.assertRaises(OSError) as raised:
+            with underseal.open(Broken(self.bytes), passphrase="secret", writable=True) as volume:
+                volume.flush()
+        self.assertEqual(raised.exception.errno, errno.EBADF)
 
     def test_an_object_that_reads_from_its_own_volume_fails_instead_of_waiting(self):
         class Recursive(io.BytesIO):
