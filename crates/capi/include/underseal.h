@@ -37,7 +37,8 @@ struct underseal;
 /* Passes discards to the lower device, which then shows which sectors are in use. */
 #define UNDERSEAL_ALLOW_DISCARDS 4u
 
-/* A program's own lower device. Functions return 0 or -errno and may be called from any thread that uses the handle. */
+/* A program's own lower device. Functions return 0 or -errno and may be called from any thread that
+ * uses the handle. A function that uses the same handle gets -EDEADLK from it. */
 struct underseal_callbacks {
         void *argument;                                                          /* given to each function */
         uint64_t size;                                                           /* in bytes */
@@ -90,6 +91,11 @@ int underseal_keyslot_add(struct underseal *handle, const uint8_t *passphrase, s
 int underseal_keyslot_remove(struct underseal *handle, int keyslot, int last);
 int underseal_keyslot_change(struct underseal *handle, const uint8_t *old_passphrase, size_t old_len,
                              const uint8_t *new_passphrase, size_t new_len, int keyslot, uint32_t *number);
+
+/* Keeps this process's memory out of core dumps, and away from debuggers and other processes of the
+ * same user. Without it a dump has the program's own passphrases and plaintext, but no keys of this
+ * library unless a call is under way. 0 or -errno. */
+int underseal_protect_process(void);
 
 #ifdef __cplusplus
 }

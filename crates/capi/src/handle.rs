@@ -386,3 +386,9 @@ unsafe extern "C" fn underseal_string_free(text: *mut c_char) {
         drop(unsafe { CString::from_raw(text) });
     }
 }
+
+/// Keeps this process's memory out of core dumps: 0 or -errno.
+#[unsafe(no_mangle)]
+extern "C" fn underseal_protect_process() -> c_int {
+    underseal_image::protect_process().map_or_else(|e| -e.errno(), |()| 0)
+}

@@ -158,5 +158,6 @@ int main(int count, char **arguments)
         FAILS(ENOENT, underseal_keyslot_remove(disk, 0, 0));
         underseal_free(disk);
         puts("ok");
+        FAILS(0, underseal_protect_process());
         return 0;
 }

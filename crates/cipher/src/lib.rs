@@ -55,6 +55,7 @@ pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
 pub use sector::{BadSector, SectorCipher, SectorSize};
 pub use spec::CipherSpec;
+pub use wipe::wipe_traces;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -10,6 +10,7 @@ use underseal_volume::{
 
 use crate::lower::{Lower, LowerDevice};
 use crate::open::{Secret, unlock};
+use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Result};
 
 /// A LUKS1 or LUKS2 header on an image or in a file of its own.
@@ -140,7 +141,8 @@ impl Header {
     /// `WrongPassphrase`, `Keyslot`, `TooCostly`, `Io`, `Memory`.
     pub fn unlock(&self, passphrase: &[u8], keyslot: Option<u32>) -> Result<VolumeKey> {
         let secret = Secret::Passphrase(Key::new(passphrase)?);
-        unlock(&self.header, &self.on, &secret, keyslot, false).map(VolumeKey).map_err(|e| self.say(e))
+        let unlocked = without_traces(|| unlock(&self.header, &self.on, &secret, keyslot, false));
+        unlocked.map(VolumeKey).map_err(|e| self.say(e))
     }
 
     /// Adds a keyslot for a new passphrase and returns its number.
@@ -155,7 +157,7 @@ impl Header {
         options: &KeyslotOptions,
     ) -> Result<u32> {
         let (passphrase, new) = (Key::new(passphrase)?, self.new_keyslot(options));
-        let added = self.header.add_keyslot(&self.on, &key.0, &passphrase, &new);
+        let added = without_traces(|| self.header.add_keyslot(&self.on, &key.0, &passphrase, &new));
         added.map_err(|e| self.say(e.into()))
     }
 
@@ -181,9 +183,11 @@ impl Header {
     ) -> Result<u32> {
         let (old, new) = (Key::new(old)?, Key::new(new)?);
         let unlock = UnlockOptions { slot: keyslot, ..UnlockOptions::default() };
-        let opened = self.header.unlock(&self.on, &old, &unlock).map_err(|e| self.say(e.into()))?;
         let wanted = self.new_keyslot(options);
-        let changed = self.header.change_keyslot(&self.on, &opened, &new, &wanted, Replace::Beside);
+        let changed = without_traces(|| {
+            let opened = self.header.unlock(&self.on, &old, &unlock)?;
+            self.header.change_keyslot(&self.on, &opened, &new, &wanted, Replace::Beside)
+        });
         changed.map_err(|e| self.say(e.into()))
     }
 

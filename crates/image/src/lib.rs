@@ -42,6 +42,7 @@ mod lower;
 mod new;
 mod open;
 mod sectors;
+mod traces;
 mod turn;
 
 pub use error::{Error, ErrorKind};
@@ -50,6 +51,18 @@ pub use image::{Image, Segment};
 pub use lower::LowerDevice;
 pub use new::FormatOptions;
 pub use open::OpenOptions;
+
+/// Keeps this process's memory out of core dumps, and away from debuggers and other processes of
+/// the same user. For programs that hold secrets of their own too: a core dump has no pages of this
+/// crate's keys, and what its calls leave in registers and on the stack is wiped, but the plaintext
+/// and a passphrase in the program's memory are dumped.
+///
+/// # Errors
+/// `Io`. What could be done is done.
+pub fn protect_process() -> Result<()> {
+    let done = underseal_cipher::protect_process();
+    done.map_err(|e| Error::new(ErrorKind::Io, "the process's memory is not protected").with_source(e))
+}
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

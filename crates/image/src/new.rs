@@ -8,6 +8,7 @@ use underseal_volume::{Pbkdf, ReadAt, Version, signature};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
+use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Header, Result};
 
 /// Options of a new volume.
@@ -153,7 +154,7 @@ impl Header {
             new.into_iter().for_each(NewFile::keep);
             Ok(())
         };
-        format().map_err(|e| e.in_file(path))?;
+        without_traces(format).map_err(|e| e.in_file(path))?;
         Self::open_writable(options.header.as_deref().unwrap_or(path))
     }
 }

@@ -9,6 +9,7 @@ use underseal_volume::{ActivateOptions, LockTo, ReadAt, ReencryptionLock, Unlock
 
 use crate::layer::Layer;
 use crate::lower::{Lower, LowerDevice};
+use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Image, Result};
 
 /// The secret that opens the volume.
@@ -129,7 +130,7 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
         let open = || self.open_lower(Lower::open(path, self.writable)?);
-        open().map_err(|e| e.in_file(path))
+        without_traces(open).map_err(|e| e.in_file(path))
     }
 
     /// Opens an image on a file or block device that is open already. The file is locked as one that is opened by its path.
@@ -137,7 +138,7 @@ impl OpenOptions {
     /// # Errors
     /// As [`OpenOptions::open`]; `Io` when the file is not open for writing and the image is to be.
     pub fn open_file(&self, file: std::fs::File) -> Result<Image> {
-        self.open_lower(Lower::file(file, self.writable)?)
+        without_traces(|| self.open_lower(Lower::file(file, self.writable)?))
     }
 
     /// Opens an image on a program's own device.
@@ -145,7 +146,7 @@ impl OpenOptions {
     /// # Errors
     /// As [`OpenOptions::open`].
     pub fn open_on(&self, device: Arc<dyn LowerDevice>) -> Result<Image> {
-        self.open_lower(Lower::custom(device))
+        without_traces(|| self.open_lower(Lower::custom(device)))
     }
 
     fn open_lower(&self, lower: Lower) -> Result<Image> {

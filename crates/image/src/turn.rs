@@ -6,6 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::traces::RequestTraces;
 use crate::{Error, ErrorKind, Result};
 
 /// The errno of a request that would wait for itself.
@@ -25,6 +26,7 @@ pub(crate) struct Running<G> {
     // Dropped in this order: threads that wait go on first.
     _guard: G,
     _inside: Inside,
+    _traces: RequestTraces,
 }
 
 impl Turn {
@@ -34,6 +36,7 @@ impl Turn {
         Ok(Running {
             _guard: self.0.read().unwrap_or_else(PoisonError::into_inner),
             _inside,
+            _traces: RequestTraces,
         })
     }
 
@@ -43,6 +46,7 @@ impl Turn {
         Ok(Running {
             _guard: self.0.write().unwrap_or_else(PoisonError::into_inner),
             _inside,
+            _traces: RequestTraces,
         })
     }
 

@@ -62,6 +62,12 @@ pub(crate) fn open(
     Ok(Image { open: RwLock::new(Some(Arc::new(image))) })
 }
 
+/// Keeps this process's memory out of core dumps.
+#[pyfunction]
+pub(crate) fn protect_process() -> PyResult<()> {
+    underseal_image::protect_process().map_err(|e| exception(&e))
+}
+
 /// An unlocked image. Calls that run while another thread closes it end as if it were open; later ones fail.
 #[pyclass(frozen, module = "underseal._underseal")]
 pub(crate) struct Image {

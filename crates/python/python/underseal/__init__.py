@@ -7,8 +7,8 @@
 A volume is an ``io.RawIOBase``: any byte offset may be read, and ``io.BufferedReader`` or ``TextIOWrapper`` go on top.
 ``read_at`` reads from several threads at once; the global lock is released while it runs.
 
-Copies of passphrases and keys that this module makes are wiped. The ``str`` and ``bytes`` objects of the caller are not:
-Python keeps them until it reuses their memory.
+Copies of passphrases and keys that this module makes are wiped, and are in no core dump. The ``str`` and ``bytes`` objects of
+the caller are not: Python keeps them until it reuses their memory. :func:`protect_process` keeps all memory out of core dumps.
 """
 
 import io
@@ -42,6 +42,7 @@ __all__ = [
     "format",
     "info",
     "open",
+    "protect_process",
     "restore",
 ]
 
@@ -322,6 +323,11 @@ class Header:
     def backup(self):
         """The header and its keyslots as bytes."""
         return self._header.backup()
+
+
+def protect_process():
+    """Keeps this process's memory out of core dumps, and away from debuggers and other processes of the same user."""
+    _underseal.protect_process()
 
 
 def info(image):
