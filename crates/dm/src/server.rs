@@ -35,6 +35,8 @@ const DM_IOCTL: u32 = 0xfd;
 pub const STAY: u32 = 0x5354;
 /// Connections at a time.
 const MOST_CLIENTS: usize = 1000;
+/// How long the server waits when it has no descriptor for a caller.
+const SHORTAGE: Duration = Duration::from_millis(100);
 /// How long a caller may take to send a request that it has begun, and to receive an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -57,17 +59,28 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
     // Accepted sockets have it from the listener, before their callers' bytes can come.
     set_socket_passcred(listener, true)?;
     let clients = &callers.0;
+    let most = most_clients();
+    let mut is_short = false;
     loop {
         let (socket, _) = match listener.accept() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+            // Callers that end give back what is missing now: descriptors or memory.
+            Err(e) if is_shortage(&e) => {
+                if !std::mem::replace(&mut is_short, true) {
+                    log::error!("no caller can be let in for now: {e}");
+                }
+                thread::sleep(SHORTAGE);
+                continue;
+            }
             accepted => accepted?,
         };
+        is_short = false;
         if !is_allowed(&socket) {
             continue;
         }
-        if clients.load(Ordering::Relaxed) >= MOST_CLIENTS {
-            log::warn!("there are {MOST_CLIENTS} callers at a time already");
+        if clients.load(Ordering::Relaxed) >= most {
+            log::warn!("there are {most} callers at a time already");
             continue;
         }
         let one = Client::new(clients);
@@ -82,6 +95,16 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
             log::error!("no thread for a caller: {e}");
         }
     }
+}
+
+/// How many callers are let in at a time: half of the descriptors are left for tables.
+fn most_clients() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+    limit.map_or(MOST_CLIENTS, |limit| MOST_CLIENTS.min(limit / 2))
+}
+
+fn is_shortage(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// A connection, as long as it is served.

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, serve as answer};
 use underseal_dm::{Family, LoopNodes, Mapper};
 
@@ -96,6 +97,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
         return child.detach_saying(READY);
     };
     logging::to_file(&log_file(folder))?;
+    raise_descriptor_limit();
     let socket = socket(folder);
     match fs::remove_file(&socket) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -122,6 +124,14 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
+}
+
+/// Lets this process have as many descriptors as it can: each device and each caller takes some.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        log::warn!("there can be few devices and callers at a time: {e}");
+    }
 }
 
 fn until_idle(mapper: &Mapper, callers: &Callers) {
