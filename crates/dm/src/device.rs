@@ -15,6 +15,9 @@ pub(crate) struct Device {
     node: Box<dyn Node>,
     /// Held by each command that changes the device, however long that takes.
     turn: Mutex<()>,
+    /// Held while the device gets another name, and while it is removed under the name that it has:
+    /// taken before `turn`.
+    naming: Mutex<()>,
     /// Held for moments.
     state: Mutex<State>,
     changed: Condvar,
@@ -64,7 +67,18 @@ pub(crate) struct Snapshot {
 
 impl Device {
     pub(crate) fn new(node: Box<dyn Node>) -> Self {
-        Self { node, turn: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
+        Self {
+            node,
+            turn: Mutex::default(),
+            naming: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Keeps the device's name as it is.
+    pub(crate) fn naming(&self) -> MutexGuard<'_, ()> {
+        self.naming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn number(&self) -> DeviceNumber {

@@ -135,6 +135,14 @@ pub trait Nodes: Send + Sync {
     /// # Errors
     /// `EBUSY` where that one is in use; the system's.
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>>;
+
+    /// Refuses a name under which another program shows a device.
+    ///
+    /// # Errors
+    /// `EBUSY`; the system's.
+    fn is_free(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A block device: there from the creation on, of size 0 until it is attached.

@@ -22,6 +22,7 @@ pub mod header;
 mod host;
 mod loops;
 mod mapper;
+mod node_name;
 mod number;
 mod opens;
 pub mod records;
@@ -33,7 +34,7 @@ mod targets;
 
 pub use error::{Error, Result};
 pub use host::{Given, Host, Messaged, Node, Nodes, Room, Served, Table};
-pub use loops::LoopNodes;
+pub use loops::{LoopNodes, backing_file};
 pub use mapper::{Command, Mapper};
 pub use number::DeviceNumber;
 pub use opens::Family;

@@ -16,15 +16,18 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 
 use crate::host::{Node, Nodes};
+use crate::node_name::free_name;
 use crate::opens::opens;
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
 const CLR_FD: libc::Ioctl = 0x4c01;
 const SET_STATUS64: libc::Ioctl = 0x4c04;
+const GET_STATUS64: libc::Ioctl = 0x4c05;
 const SET_CAPACITY: libc::Ioctl = 0x4c07;
 const SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
 const CONFIGURE: libc::Ioctl = 0x4c0a;
@@ -40,6 +43,10 @@ const NAME: usize = 64;
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 const FIRST: u32 = 1000;
 const MOST: u32 = 1 << 16;
+/// The name of a device's file in its folder.
+const FILE: &str = "volume";
+/// Numbers that are tried for one device.
+const TRIES: u32 = 16;
 /// How long a device may take to be unbound after its last user has closed it.
 const UNBINDING: Duration = Duration::from_secs(5);
 /// How long others, like udev, may look at a device that is to be unbound.
@@ -58,7 +65,9 @@ struct Config {
 /// `loop_info64`.
 #[repr(C)]
 struct Info {
-    before: [u64; 5],
+    device: u64,
+    inode: u64,
+    before: [u64; 3],
     number: u32,
     encrypt: [u32; 2],
     flags: u32,
@@ -81,11 +90,11 @@ impl LoopNodes {
         Self { folder: folder.into(), mapper: mapper.into(), family }
     }
 
-    fn add(wanted: Option<u32>) -> Result<u32> {
+    fn add(wanted: Option<u32>, from: u32) -> Result<u32> {
         let control = control()?;
         let numbers = match wanted {
-            Some(number) => number..number + 1,
-            None => FIRST..MOST,
+            Some(number) => number..number.saturating_add(1),
+            None => from..MOST,
         };
         for number in numbers {
             match ioctl(&control, CTL_ADD, u64::from(number)) {
@@ -99,13 +108,28 @@ impl LoopNodes {
 }
 
 impl Nodes for LoopNodes {
+    fn is_free(&self, name: &str) -> Result<()> {
+        free_name(&self.mapper.join(name))
+    }
+
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
-        let number = Self::add(minor)?;
-        let folder = self.folder.join(number.to_string());
-        let (mapper, family) = (self.mapper.clone(), self.family.clone());
-        let node = LoopNode { number, folder, mapper, family, dev: device_of(number)? };
-        node.prepare()?;
-        Ok(Box::new(node))
+        let mut from = FIRST;
+        loop {
+            let number = Self::add(minor, from)?;
+            let folder = self.folder.join(number.to_string());
+            let (mapper, family) = (self.mapper.clone(), self.family.clone());
+            let node = LoopNode { number, folder, mapper, family, dev: device_of(number)? };
+            match node.prepare() {
+                Ok(()) => return Ok(Box::new(node)),
+                // Another program was faster, or a table's server of a back end that is gone serves
+                // on.
+                Err(e) if minor.is_none() && from < FIRST + TRIES => {
+                    log::warn!("loop device {number} is left out: {e}");
+                    from = number.saturating_add(1);
+                }
+                Err(e) => return Err(e),
+            }
+        }
     }
 }
 
@@ -114,6 +138,16 @@ fn device_of(number: u32) -> Result<DeviceNumber> {
     let path = format!("/sys/block/loop{number}/dev");
     let text = fs::read_to_string(&path).map_err(|e| Error::system(&path, &e))?;
     text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
+}
+
+/// What a loop device is bound to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Binding {
+    Nothing,
+    /// The device's own file.
+    Own,
+    /// A file of another program.
+    Other,
 }
 
 struct LoopNode {
@@ -129,11 +163,29 @@ impl LoopNode {
     fn prepare(&self) -> Result<()> {
         let failed = |e: io::Error| Error::system(self.folder.display(), &e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        self.clear();
+        let of_folder = fs::symlink_metadata(&self.folder).map_err(failed)?;
+        if fs::symlink_metadata(self.file()).is_ok_and(|of| of.dev() != of_folder.dev()) {
+            let what = format!("{} is another back end's table", self.file().display());
+            return Err(Error::new(Errno::BUSY, what));
+        }
         let mut how = File::options();
         how.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = how.open(self.file()).map_err(failed)?;
         self.node_exists().map_err(failed)?;
         self.bind(&file, 512, READ_ONLY).map_err(failed)
+    }
+
+    /// Takes away the mount of a table's server that was killed. The folder is this process's
+    /// alone, so the path leads nowhere else.
+    fn clear(&self) {
+        if statfs(self.file()).err() != Some(Errno::NOTCONN) {
+            return;
+        }
+        match unmount(self.file(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => log::warn!("{}: its server was killed; it was unmounted", self.file().display()),
+            Err(e) => log::warn!("{}: cannot be unmounted: {e}", self.file().display()),
+        }
     }
 
     /// The device's node, which devtmpfs makes; somebody has to where there is none.
@@ -183,38 +235,80 @@ impl LoopNode {
         name
     }
 
-    fn is_bound(&self) -> bool {
-        Path::new(&format!("/sys/block/loop{}/loop/backing_file", self.number)).exists()
+    /// What the device is bound to now. Who holds an open descriptor of the node keeps that from
+    /// changing: the kernel unbinds a device when its last user closes it.
+    fn binding(&self) -> io::Result<Binding> {
+        let path = format!("/sys/block/loop{}/loop/backing_file", self.number);
+        let found = match fs::read(path) {
+            // An attribute that was opened before the device was unbound reads as nothing, or
+            // fails.
+            Ok(found) if found.is_empty() => return Ok(Binding::Nothing),
+            Ok(found) => found,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Binding::Nothing),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => return Ok(Binding::Nothing),
+            Err(e) => return Err(e),
+        };
+        let own = fs::canonicalize(&self.folder)?.join(FILE);
+        let is_own = found.strip_suffix(b"\n") == Some(own.as_os_str().as_encoded_bytes());
+        Ok(if is_own { Binding::Own } else { Binding::Other })
     }
 
-    /// Unbinds the device. While others have it open it stays bound.
+    fn is_bound(&self) -> io::Result<bool> {
+        Ok(self.binding()? == Binding::Own)
+    }
+
+    /// Unbinds the device. While others have it open it stays bound. Another program's file stays
+    /// bound: that program took the device's number when the device was free for a moment.
     fn unbind(&self) -> io::Result<()> {
         let until = Instant::now() + LOOKING;
         loop {
-            match ioctl(&self.open()?, CLR_FD, 0) {
+            let node = self.open()?;
+            match self.binding()? {
+                Binding::Own => {}
+                Binding::Nothing => return Ok(()),
+                Binding::Other => {
+                    log::warn!("{} is bound to another program's file, and stays", self.node().display());
+                    return Ok(());
+                }
+            }
+            match ioctl(&node, CLR_FD, 0) {
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => return Ok(()),
                 cleared => cleared?,
             }
-            // Who has it open last unbinds it, in closing it.
-            while self.is_bound() && opens(self.dev, &self.node(), &self.family, false) == 0 {
-                if Instant::now() > until + UNBINDING {
-                    return Err(Errno::BUSY.into());
-                }
+            drop(node);
+            // Who has it open last unbinds it, in closing it. /proc does not show each of them.
+            while self.is_bound()?
+                && opens(self.dev, &self.node(), &self.family, false) == 0
+                && Instant::now() < until + UNBINDING
+            {
                 thread::sleep(AGAIN);
             }
-            if !self.is_bound() {
+            if !self.is_bound()? {
                 return Ok(());
             }
             if Instant::now() < until {
                 thread::sleep(AGAIN);
                 continue;
             }
-            // Others keep it: the kernel is not to unbind it when they close it.
-            let info = Info { file_name: self.file_name(), ..Info::zeroed() };
-            return match set_status(&self.open()?, &info) {
-                Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => Ok(()),
-                _ => Err(Errno::BUSY.into()),
-            };
+            return self.stay_bound();
+        }
+    }
+
+    /// Fails with `EBUSY`: others keep the device, and the kernel is not to unbind it when they
+    /// close it.
+    fn stay_bound(&self) -> io::Result<()> {
+        let node = self.open()?;
+        if !self.is_bound()? {
+            return Ok(());
+        }
+        let info = Info { file_name: self.file_name(), ..Info::zeroed() };
+        match set_status(&node, &info) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => Ok(()),
+            Err(e) => {
+                log::error!("{}: the kernel unbinds it when it is closed: {e}", self.node().display());
+                Err(Errno::BUSY.into())
+            }
+            Ok(()) => Err(Errno::BUSY.into()),
         }
     }
 
@@ -230,7 +324,7 @@ impl Node for LoopNode {
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.join("volume")
+        self.folder.join(FILE)
     }
 
     fn attach(&self, room: Room, read_only: bool) -> Result<()> {
@@ -243,6 +337,10 @@ impl Node for LoopNode {
 
     fn follow(&self, room: Room) -> Result<()> {
         let node = self.open().map_err(self.failed("cannot be opened"))?;
+        if !self.is_bound().map_err(self.failed("cannot be looked at"))? {
+            let what = format!("{} is not bound to its file any more", self.node().display());
+            return Err(Error::new(Errno::IO, what));
+        }
         // The kernel asks for the file's size again when it is looked at.
         let looked = fs::metadata(self.file()).map(|of| of.len());
         let block = ioctl(&node, SET_BLOCK_SIZE, room.block.clamp(512, 4096).into());
@@ -268,7 +366,7 @@ impl Node for LoopNode {
         let path = self.mapper.join(name);
         if !self.leads_here(&path) {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-            let _ = fs::remove_file(&path);
+            free_name(&path)?;
             let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
             made.map_err(|e| Error::system(path.display(), &e.into()))?;
         }
@@ -305,14 +403,24 @@ impl Drop for LoopNode {
         if let Err(e) = gone {
             log::warn!("{} stays: {e}", self.node().display());
         }
-        // Nothing is mounted there any more.
+        // A server that was killed has left its mount.
+        self.clear();
         let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
     }
 }
 
 impl Info {
     const fn zeroed() -> Self {
-        Self { before: [0; 5], number: 0, encrypt: [0; 2], flags: 0, file_name: [0; NAME], after: [0; 112] }
+        Self {
+            device: 0,
+            inode: 0,
+            before: [0; 3],
+            number: 0,
+            encrypt: [0; 2],
+            flags: 0,
+            file_name: [0; NAME],
+            after: [0; 112],
+        }
     }
 }
 
@@ -342,6 +450,17 @@ fn configure(node: &File, config: &Config) -> io::Result<()> {
 fn set_status(node: &File, info: &Info) -> io::Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
+}
+
+/// The device and the inode number of the file that an open loop device lies on.
+///
+/// # Errors
+/// `ENXIO` for one that is bound to nothing; the system's.
+pub fn backing_file(node: &File) -> io::Result<(DeviceNumber, u64)> {
+    let mut info = Info::zeroed();
+    // SAFETY: the kernel fills the structure, whose size is asserted above, during the call.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), GET_STATUS64, &raw mut info) })?;
+    Ok((DeviceNumber::decode(info.device), info.inode))
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -150,6 +150,7 @@ impl Mapper {
             check_uuid(&uuid)?;
         }
         self.0.registry.is_free(&name, &uuid)?;
+        self.0.nodes.is_free(&name)?;
         let wanted = message.has(flags::PERSISTENT_DEV).then(|| message.dev()).flatten();
         let node = self.0.nodes.create(wanted.map(|dev| dev.minor))?;
         let entry = self.0.registry.add(&name, &uuid, Arc::new(Device::new(node)))?;
@@ -175,8 +176,14 @@ impl Mapper {
         }
     }
 
-    /// Removes a device that nobody has open.
+    /// Removes a device that nobody has open, under the name that it has by now.
     fn take_away(&self, entry: &Entry) -> Result<()> {
+        let _naming = entry.device.naming();
+        let by_number = Called { name: "", uuid: "", dev: Some(entry.device.number()) };
+        let found = self.0.registry.find(by_number).ok();
+        let entry = &found.filter(|found| Arc::ptr_eq(&found.device, &entry.device)).ok_or_else(|| {
+            Error::new(Errno::NXIO, format!("{}: the device is removed already", entry.name))
+        })?;
         if self.opens(entry) > 0 {
             return Err(Error::new(Errno::BUSY, format!("{}: the device is in use", entry.name)));
         }
@@ -234,10 +241,17 @@ impl Mapper {
         let is_uuid = message.has(flags::UUID);
         let new = text(message.data()?)?.to_owned();
         if is_uuid { check_uuid(&new) } else { check_name(&new) }?;
+        let device = self.find(message)?.device;
+        let _naming = device.naming();
         let (old, now) = self.0.registry.rename(called(message)?, &new, is_uuid)?;
         let snapshot = now.device.snapshot();
-        if !is_uuid && snapshot.live.is_some() {
-            now.device.node().name(&new, Some(&old.name))?;
+        if !is_uuid
+            && snapshot.live.is_some()
+            && let Err(e) = now.device.node().name(&new, Some(&old.name))
+        {
+            let by_number = Called { name: "", uuid: "", dev: Some(now.device.number()) };
+            self.0.registry.rename(by_number, &old.name, false)?;
+            return Err(e);
         }
         if snapshot.live.is_some() {
             now.device.happens();

@@ -1,9 +1,15 @@
 //! Hostile callers, processes that are killed.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::dm::mapper::Mapper;
+use crate::support::volume::text;
+use crate::support::{output, tool};
 
 #[test]
 fn callers_that_say_nonsense_are_refused_and_others_served() {
@@ -90,4 +96,118 @@ dmsetup remove $N-a
 test \"$(dmsetup ls)\" = 'No devices found'",
     );
     assert!(mapper.log().contains("Device lookup failed"), "{}", mapper.log());
+}
+
+/// The kernel's users of a device are in no list: another loop device, or a program in another PID
+/// namespace.
+#[test]
+fn a_device_that_the_kernel_uses_stays_live_when_it_cannot_be_removed() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+dmsetup create $N-a --table '0 2048 zero'
+upper=$(losetup --find --show /dev/mapper/$N-a)
+trap 'losetup --detach $upper' EXIT
+code=0; dmsetup remove --noudevsync $N-a 2> /dev/null || code=$?; echo $code
+cat /sys/dev/block/$(stat --dereference --format %Hr:%Lr /dev/mapper/$N-a)/loop/autoclear
+losetup --detach $upper
+trap - EXIT
+sleep 0.2
+blockdev --getsz /dev/mapper/$N-a
+dmsetup remove $N-a",
+    );
+    assert_eq!(out, "1\n0\n2048\n", "{}", mapper.log());
+}
+
+/// A loop device is a number: once it is free for a moment, another program may have it.
+#[test]
+fn a_loop_device_that_another_program_has_taken_is_left_to_it() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 4M other.img
+dmsetup create $N-a --table '0 2048 zero'
+loop=/dev/loop$(stat --dereference --format %Lr /dev/mapper/$N-a)
+losetup --detach $loop
+losetup $loop other.img
+trap 'losetup --detach $loop' EXIT
+dmsetup remove $N-a
+test ! -e /dev/mapper/$N-a
+losetup --noheadings --output BACK-FILE $loop | sed 's,.*/,,'",
+    );
+    assert_eq!(out, "other.img\n", "{}", mapper.log());
+}
+
+#[test]
+fn a_deferred_removal_takes_the_name_away_that_the_device_has_by_then() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+dmsetup create $N-x --table '0 2048 zero'
+exec 3< /dev/mapper/$N-x
+dmsetup remove --deferred $N-x
+dmsetup rename $N-x $N-y
+exec 3<&-
+tries=100; while dmsetup info $N-y > /dev/null 2>&1; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+test ! -e /dev/mapper/$N-x
+test ! -e /dev/mapper/$N-y",
+    );
+}
+
+/// Two back ends share /dev/mapper.
+#[test]
+fn another_back_end_s_name_is_in_use() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("dmsetup create $N-a --table '0 2048 zero'");
+    let before = fs::metadata(format!("/dev/mapper/{}", mapper.name("a"))).unwrap().rdev();
+    let second = mapper.beside();
+    let refused = second.try_script("dmsetup create $N-a --table '0 8 zero'");
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(second.log().contains("is another program's"), "{}", second.log());
+    let after = fs::metadata(format!("/dev/mapper/{}", mapper.name("a"))).unwrap().rdev();
+    assert_eq!(before, after);
+    mapper.script("test $(blockdev --getsz /dev/mapper/$N-a) = 2048; dmsetup remove $N-a");
+}
+
+#[test]
+fn a_device_whose_server_was_killed_is_removed_whole() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("dmsetup create $N-a --table '0 2048 zero'");
+    let back_end = mapper.back_end().unwrap().as_raw_nonzero();
+    let servers: Vec<_> = fs::read_dir(format!("/proc/{back_end}/task"))
+        .unwrap()
+        .flat_map(|task| fs::read_to_string(task.unwrap().path().join("children")))
+        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
+        .collect();
+    assert_eq!(servers.len(), 1, "{servers:?}");
+    kill_process(Pid::from_raw(servers[0]).unwrap(), Signal::KILL).unwrap();
+    mapper.script(
+        "
+dmsetup remove $N-a
+dmsetup create $N-b --table '0 4096 zero'
+test $(blockdev --getsz /dev/mapper/$N-b) = 4096
+dmsetup remove $N-b",
+    );
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(text(&mapper.folder())), "{mounts}");
+}
+
+#[test]
+fn more_callers_than_descriptors_are_sent_away_and_later_ones_served() {
+    let Some(mapper) = Mapper::new() else { return };
+    let limited = |script: &str| {
+        let command = mapper.command(&["sh", "-euc", script]);
+        let program = command.get_program().to_owned();
+        let mut limited = tool("prlimit");
+        limited.arg("--nofile=64:64").arg(program).args(command.get_args());
+        limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        output(limited.env("N", mapper.name("")))
+    };
+    let made = limited("dmsetup create ${N}a --table '0 8 zero'");
+    assert!(made.status.success(), "{made:?}");
+    let callers: Vec<_> =
+        (0..100).map(|_| UnixStream::connect(mapper.folder().join("control")).unwrap()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    drop(callers);
+    mapper.script("dmsetup info $N-a > info; dmsetup remove $N-a");
 }

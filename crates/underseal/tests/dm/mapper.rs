@@ -17,7 +17,7 @@ pub(crate) struct Mapper {
     pub(crate) scratch: Scratch,
     prefix: String,
     /// dmsetup removes what it does not know from /dev/mapper, which all share: one mapper at a time. Dropped last.
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Mapper {
@@ -30,7 +30,12 @@ impl Mapper {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let prefix = format!("us{}-{}", std::process::id(), fastrand::u32(..));
-        Some(Self { scratch: Scratch::new(), prefix, _turn: turn })
+        Some(Self { scratch: Scratch::new(), prefix, _turn: Some(turn) })
+    }
+
+    /// Another back end with the same names.
+    pub(crate) fn beside(&self) -> Self {
+        Self { scratch: Scratch::new(), prefix: self.prefix.clone(), _turn: None }
     }
 
     /// A device's name.
