@@ -54,6 +54,7 @@ pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// What a [`Ring`] waits for: poll(2)'s bits.
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
+pub use lock::lock as lock_image;
 pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;

@@ -19,8 +19,12 @@ const LEN: libc::off_t = 200;
 /// its files for a moment after it closed them.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Takes the lock for as long as `file` is open: shared for readers, exclusive for writers.
-pub(crate) fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
+/// Takes the lock of an image for as long as `file` is open: shared for readers, exclusive for
+/// writers. [`FileDevice`](crate::FileDevice) takes it itself.
+///
+/// # Errors
+/// `Locked` when another program has it; `NoLock` when the file system has no locks.
+pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     for_a_moment(|| try_lock(file, exclusive)).map_err(|e| refused(name, e))
 }
 

@@ -58,6 +58,7 @@ impl Host for Tables {
             .map(|at| &claims[at].file)
             .collect();
         let devices = names.into_iter().map(|(name, _)| name).collect();
+        let files: Vec<_> = files.into_iter().chain(claims.iter().filter_map(|claim| claim.lock())).collect();
         let block = child.open(&Order::Open { devices, read_only, late }, &text, &files)?;
         let room = Room { sectors: table.sectors(), block };
         Ok(Loaded { lines: canonical, deps, room, served: Arc::new(child) })

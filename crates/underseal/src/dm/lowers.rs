@@ -1,34 +1,60 @@
 //! Lower devices: claimed once, for all tables that lie on them, as the kernel claims them for device mapper.
+//!
+//! The file of a loop device is locked as well, as `underseal open` and QEMU lock an image: a claim
+//! of the loop device alone keeps nobody from the file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::io::Errno;
-use underseal_dm::{DeviceNumber, Error, Result};
+use underseal_dm::{DeviceNumber, Error, Result, backing_file};
+use underseal_export::fuse::SOURCE;
+use underseal_fuse::MountEntry;
 
-/// Claims of lower devices.
+/// Claims of lower devices, and locks of the files below them.
 #[derive(Default)]
-pub(super) struct Lowers(Mutex<BTreeMap<DeviceNumber, Weak<Claim>>>);
+pub(super) struct Lowers(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    claims: BTreeMap<DeviceNumber, Weak<Claim>>,
+    /// By device and inode number: several loop devices lie on one file.
+    locks: BTreeMap<(DeviceNumber, u64), Weak<File>>,
+}
 
 /// A device that others are kept from claiming, for as long as this is there.
 pub(super) struct Claim {
     /// Opened exclusively; a table server gets a duplicate, so that the claim lasts while one of them is there.
     pub(super) file: File,
     read_only: bool,
+    lock: Option<Arc<File>>,
+}
+
+impl Claim {
+    /// The file of a loop device, which is locked while a duplicate of this is open.
+    pub(super) fn lock(&self) -> Option<&File> {
+        self.lock.as_deref()
+    }
 }
 
 impl Lowers {
     /// Claims a device, or shares the claim that there is.
     ///
     /// # Errors
-    /// `EBUSY` where others have it; `ENXIO` and others as the system says.
+    /// `EBUSY` where others have it, or the file that it lies on; `ENXIO` and others as the system
+    /// says.
     pub(super) fn claim(&self, number: DeviceNumber, read_only: bool) -> Result<Arc<Claim>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(&number).and_then(Weak::upgrade);
+        let known = all.claims.get(&number).and_then(Weak::upgrade);
         if let Some(claim) = known.filter(|claim| read_only || !claim.read_only) {
+            if let (Some(file), false) = (claim.lock(), read_only) {
+                lock(number, file, true)?;
+            }
             return Ok(claim);
         }
         // To write, where that can be: a later table may want to, and a second claim would be refused.
@@ -37,11 +63,72 @@ impl Lowers {
             Err(e) if read_only && e.errno() != Errno::BUSY => open(number, true).map(|file| (file, true)),
             opened => opened,
         };
-        let (file, read_only) = opened?;
-        let claim = Arc::new(Claim { file, read_only });
-        all.retain(|_, claim| claim.strong_count() > 0);
-        all.insert(number, Arc::downgrade(&claim));
+        let (file, opened_read_only) = opened?;
+        let lock = all.lock(number, &file, read_only)?;
+        let claim = Arc::new(Claim { file, read_only: opened_read_only, lock });
+        all.claims.retain(|_, claim| claim.strong_count() > 0);
+        all.claims.insert(number, Arc::downgrade(&claim));
         Ok(claim)
+    }
+}
+
+impl Known {
+    /// Locks the file of a loop device, if this is one. Other devices have no file.
+    fn lock(&mut self, number: DeviceNumber, node: &File, read_only: bool) -> Result<Option<Arc<File>>> {
+        let Some((path, key)) = file_below(number, node) else { return Ok(None) };
+        if let Some(file) = self.locks.get(&key).and_then(Weak::upgrade) {
+            if !read_only {
+                lock(number, &file, true)?;
+            }
+            return Ok(Some(file));
+        }
+        let open =
+            |writes| File::options().read(true).write(writes).custom_flags(libc::O_NONBLOCK).open(&path);
+        let opened = match open(true) {
+            Ok(file) => Some((file, !read_only)),
+            Err(_) => open(false).ok().map(|file| (file, false)),
+        };
+        let Some((file, exclusive)) = opened.filter(|(file, _)| is_file(file, key)) else {
+            log::warn!("{number}: {} cannot be locked: another program may open it", path.display());
+            return Ok(None);
+        };
+        lock(number, &file, exclusive)?;
+        let file = Arc::new(file);
+        self.locks.retain(|_, lock| lock.strong_count() > 0);
+        self.locks.insert(key, Arc::downgrade(&file));
+        Ok(Some(file))
+    }
+}
+
+/// The path and the numbers of the file that a loop device, or a partition of one, lies on. None
+/// for a file that Underseal serves: its server has locked the image, and a server that is
+/// suspended would not answer.
+fn file_below(number: DeviceNumber, node: &File) -> Option<(PathBuf, (DeviceNumber, u64))> {
+    let places = ["loop/backing_file", "../loop/backing_file"];
+    let read = |place| fs::read(format!("/sys/dev/block/{number}/{place}")).ok();
+    let mut path = places.into_iter().find_map(read)?;
+    path.pop_if(|last| *last == b'\n');
+    let path = PathBuf::from(OsString::from_vec(path));
+    let is_served = |mounted: MountEntry| mounted.source == SOURCE;
+    if MountEntry::at(&path).is_ok_and(|mounted| mounted.is_some_and(is_served)) {
+        return None;
+    }
+    Some((path, backing_file(node).ok()?))
+}
+
+fn is_file(file: &File, (device, inode): (DeviceNumber, u64)) -> bool {
+    file.metadata().is_ok_and(|of| (DeviceNumber::of_node(of.dev()), of.ino()) == (device, inode))
+}
+
+fn lock(number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {
+    use underseal_device::{ErrorKind, lock_image};
+    match lock_image(file, &format!("the file of {number}"), exclusive) {
+        Err(e) if e.kind() == ErrorKind::Locked => Err(Error::new(Errno::BUSY, e.to_string())),
+        Err(e) => {
+            log::warn!("{e}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }
 

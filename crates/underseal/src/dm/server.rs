@@ -106,6 +106,8 @@ struct Server {
     shown: Option<Shown>,
     /// What its key was in, while it is wiped.
     wiped: Option<Keyless>,
+    /// Keeps other programs from the files of its loop devices, also when the back end is gone.
+    locks: Vec<OwnedFd>,
 }
 
 /// A table that is shown as a file.
@@ -117,11 +119,13 @@ struct Shown {
 }
 
 impl Server {
-    fn obey(&mut self, order: Order, fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
+    fn obey(&mut self, order: Order, mut fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
         match order {
             Order::Open { devices, read_only, late } => {
                 let text = std::str::from_utf8(bytes.as_bytes());
                 let text = text.map_err(|e| (Errno::INVAL, e.to_string()))?;
+                // Those after the devices keep locks, as long as this process lives.
+                self.locks = fds.split_off(devices.len().min(fds.len()));
                 let opened = Opened::new(text, devices, fds, read_only)?;
                 let opened = if late { opened } else { opened.activate()? };
                 let block = opened.block();

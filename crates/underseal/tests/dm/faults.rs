@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::dm::mapper::Mapper;
-use crate::support::volume::text;
-use crate::support::{output, tool};
+use crate::support::volume::{Volume, text};
+use crate::support::{Server, output, tool};
 
 #[test]
 fn callers_that_say_nonsense_are_refused_and_others_served() {
@@ -167,6 +167,26 @@ fn another_back_end_s_name_is_in_use() {
     let after = fs::metadata(format!("/dev/mapper/{}", mapper.name("a"))).unwrap().rdev();
     assert_eq!(before, after);
     mapper.script("test $(blockdev --getsz /dev/mapper/$N-a) = 2048; dmsetup remove $N-a");
+}
+
+/// `open` and a table over a loop device on the same file.
+#[test]
+fn one_image_has_one_writer_through_tables_and_servers() {
+    let Some(mapper) = Mapper::new() else { return };
+    let volume = Volume::luks2(&mapper.scratch, "17M");
+    let [image, passphrase] = [text(&volume.image), text(&volume.passphrase)];
+    let open = format!("cryptsetup open --key-file {passphrase} {image} $N-p");
+    let server = Server::start(&volume, &[]);
+    let refused = mapper.try_script(&open);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(mapper.log().contains("in use by another program"), "{}", mapper.log());
+    server.stop();
+    mapper.script(&open);
+    let ran = output(volume.command("open").args(["--name", "second", "--daemon"]));
+    assert_eq!(ran.status.code(), Some(4), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("in use"), "{ran:?}");
+    mapper.script("cryptsetup close $N-p");
+    Server::start(&volume, &[]).stop();
 }
 
 #[test]
