@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use underseal_volume::luks2::{BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{Claim, Direction, Foreground, Pace, Protection};
+use underseal_volume::reencrypt::{Alone, Claim, Direction, Foreground, Pace, Protection};
 use underseal_volume::{ActivateOptions, Cost, FormatOptions, NewHeader, Pbkdf, UnlockOptions, Volume};
 
 use super::*;
@@ -15,7 +15,7 @@ struct Steps(Cell<u32>);
 
 impl Foreground for Steps {
     fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn Claim + '_>> {
-        reencrypt::Alone.claim(range).map(|_| Box::new(reencrypt::Alone) as Box<dyn Claim>)
+        Alone.claim(range).map(|_| Box::new(Alone) as Box<dyn Claim>)
     }
 
     fn claims_ahead(&self) -> bool {
