@@ -207,7 +207,7 @@ impl Mapper {
         }
     }
 
-    /// Removes a device that nobody has open, under the name that it has by now.
+    /// Removes a device without openers, under its present name.
     fn take_away(&self, entry: &Entry) -> Result<()> {
         let _naming = entry.device.naming();
         let by_number = Called { name: "", uuid: "", dev: Some(entry.device.number()) };

@@ -170,7 +170,7 @@ impl NewFile<'_> {
 
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
-        // What failed is told of.
+        // Formatting has failed already, and that error is returned.
         let _ = std::fs::remove_file(self.0);
     }
 }

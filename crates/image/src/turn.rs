@@ -23,7 +23,7 @@ pub(crate) struct Turn(RwLock<()>);
 
 /// A request that runs.
 pub(crate) struct Running<G> {
-    // Dropped in this order: threads that wait go on first.
+    // Dropped in this order: waiting threads get the lock first.
     _guard: G,
     _inside: Inside,
     _traces: RequestTraces,

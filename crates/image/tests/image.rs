@@ -317,7 +317,7 @@ fn a_device_that_uses_its_own_image_fails_instead_of_waiting_for_itself() {
     });
     let text = ends.recv_timeout(std::time::Duration::from_secs(30)).expect("the write waits for itself");
     assert!(text.contains("uses the volume that lies on it"), "{text}");
-    assert_eq!(image.read_at(0, &mut [0; 16]).unwrap(), 16, "other requests go on");
+    assert_eq!(image.read_at(0, &mut [0; 16]).unwrap(), 16, "later requests are served");
     device.image.lock().unwrap().take();
 }
 

@@ -38,7 +38,7 @@ fn dump(pid: i32) -> Vec<(String, Vec<u8>)> {
             let (from, to) = head.split_once(' ').unwrap().0.split_once('-').unwrap();
             let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
             let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
-            let is_dumped = flags.contains(" rd") && !flags.contains(" dd") && !head.contains("[v");
+            let is_dumped = flags.contains(" wr") && !flags.contains(" dd") && !head.contains("[v");
             if is_dumped
                 && memory.seek(SeekFrom::Start(from)).is_ok()
                 && memory.read_exact(&mut bytes).is_ok()
@@ -53,8 +53,7 @@ fn dump(pid: i32) -> Vec<(String, Vec<u8>)> {
         let mut part = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: registers.len() };
         // NT_X86_XSTATE, and NT_PRFPREG.
         let set: usize = if cfg!(target_arch = "x86_64") { 0x202 } else { 2 };
-        // SAFETY: the thread is this process's child's; the kernel writes into the buffer, whose
-        // length it is told.
+        // SAFETY: the thread is this process's child's; the kernel writes into the buffer only.
         unsafe {
             assert_eq!(
                 libc::ptrace(libc::PTRACE_ATTACH, tid, 0, 0),
@@ -64,6 +63,7 @@ fn dump(pid: i32) -> Vec<(String, Vec<u8>)> {
             );
             assert_eq!(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL), tid);
             assert_eq!(libc::ptrace(libc::PTRACE_GETREGSET, tid, set, &raw mut part), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_DETACH, tid, 0, 0), 0);
         }
         assert!(part.iov_len >= 512);
         parts.push((format!("registers of thread {tid}"), registers));

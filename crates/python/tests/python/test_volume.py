@@ -297,7 +297,7 @@ class FileObjects(Case):
             # Each step of the change is on disk before the next one begins.
             self.assertGreater(done.count(lower.fileno()), 3)
             self.assertEqual(done, ["flush", lower.fileno()] * (len(done) // 2))
-        # A file in memory has no descriptor, and one that fails is told of.
+        # A file in memory has no descriptor, and one that fails is an exception.
         with underseal.open(io.BytesIO(self.bytes), passphrase="secret", writable=True) as volume:
             volume.flush()
 

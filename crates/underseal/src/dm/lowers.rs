@@ -1,7 +1,7 @@
 //! Lower devices: claimed once, for all tables that lie on them, as the kernel claims them for device mapper.
 //!
 //! The file of a loop device is locked as well, as `underseal open` and QEMU lock an image: a claim
-//! of the loop device alone keeps nobody from the file.
+//! of the loop device alone leaves the file open to other programs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

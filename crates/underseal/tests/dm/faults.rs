@@ -75,7 +75,7 @@ fn a_connection_does_not_outlive_its_owners_rights() {
     mapper.script("dmsetup create $N-a --table '0 8 zero'");
     let ran =
         |how: &str| mapper.script(&format!("python3 steals.py {} $N-a {how}", mapper.folder().display()));
-    // Root's own connection is answered; the inherited one and the node's are not, whoever asks.
+    // Root's own connection is answered; the inherited one and the node's never are.
     assert_eq!(ran("stay"), "nothing\nnothing\nanswered\n3\n");
     assert_eq!(ran("drop"), "nothing\nnothing\nnothing\n3\n");
     assert!(mapper.log().contains("of user 65534"), "{}", mapper.log());

@@ -59,7 +59,7 @@ impl Listener {
                 let what = format!("{name}: the socket is not bound to {path}");
                 return Err(Error::new(ErrorKind::Listen, what));
             }
-            // Nobody's yet: dropping it leaves the file alone.
+            // Dropping the listener leaves the file alone, until it is this process's.
             listener.path = Some(UnixPath::of(path, device, inode).left_alone());
         }
         Ok(listener)
