@@ -59,7 +59,7 @@ struct Shared {
     /// What discards on a block device are multiples of.
     discard_unit: Option<u32>,
     losses: Arc<FlushLosses>,
-    /// What another program has removed when it took the data over.
+    /// Bytes that are gone when another program has taken the data over.
     expected: OnceLock<Expected>,
 }
 

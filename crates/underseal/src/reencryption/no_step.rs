@@ -31,8 +31,7 @@ impl Foreground for NoStep {
         log::warn!("reencryption: another program holds the header's lock: waiting for it");
     }
 
-    /// Nobody can stop a recovery: it gives up when a lock is not had in time, and is made again
-    /// later.
+    /// True once the lock is not had in time. The recovery fails then, and is made again later.
     fn is_stopped(&self) -> bool {
         self.waits_since.get().is_some_and(|since| since.elapsed() >= LOCK_PATIENCE)
     }

@@ -212,7 +212,7 @@ fn a_server_says_that_its_data_was_moved_away_by_cryptsetup() {
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &plain[..4096]).unwrap();
     client.flush().unwrap();
-    // It takes the lock only when the first data are over the header.
+    // cryptsetup takes the lock only when the first data are over the header.
     let header = operator.scratch.path("header");
     let decrypt = format!("{OFFLINE} --decrypt --header {}", text(&header));
     is_refused(&mut cryptsetup(&volume, &decrypt), BUSY, "Reencryption process is already running");

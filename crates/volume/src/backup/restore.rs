@@ -68,7 +68,7 @@ impl Backup {
         if now != *found {
             return Err(changed());
         }
-        // Whoever reencrypts the volume just now would have its key and its progress taken away.
+        // A reencryption that runs just now would lose its key and its progress.
         let _no_reencryption = match &old {
             Some(old) if is_reencrypted(old) => ReencryptionLock::take_turn(old.uuid(), LockTo::Change)?,
             _ => None,
