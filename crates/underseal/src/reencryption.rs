@@ -2,10 +2,10 @@
 
 pub(crate) mod beside;
 pub(crate) mod marker;
+mod no_step;
 mod watched;
 
 use std::fs::File;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,11 +15,11 @@ use underseal_device::{Device, FileDevice, OpenOptions, open_again};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::state::{self, State};
-use underseal_volume::reencrypt::{Claim, Foreground, Options, Pace};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
 use self::marker::Marker;
 use self::watched::Watched;
+use self::no_step::NoStep;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
@@ -426,7 +426,7 @@ pub(crate) fn mended(
         log::warn!(
             "all of the volume was reencrypted, and the reencryption had not ended: it is ended first"
         );
-        reencrypt::run(&**data, &mut ledger, &NoStep, &Options::default())?;
+        reencrypt::run(&**data, &mut ledger, &NoStep::default(), &Options::default())?;
     } else {
         mend(data, &mut ledger)?;
     }
@@ -441,7 +441,7 @@ pub(crate) fn mended(
 pub(crate) fn mend(data: &Bytes, ledger: &mut dyn reencrypt::Ledger) -> Result<()> {
     if ledger.progress().hot.is_some() {
         log::warn!("a reencryption was cut off in the middle of a step, which is made good first");
-        reencrypt::run(&**data, ledger, &NoStep, &Options::default())?;
+        reencrypt::run(&**data, ledger, &NoStep::default(), &Options::default())?;
     }
     Ok(())
 }
@@ -454,23 +454,6 @@ pub(crate) fn status_of(header: &Header) -> Result<Option<Status>> {
     match header {
         Header::Luks2(header) => Ok(header.reencryption()?),
         _ => Ok(None),
-    }
-}
-
-/// Nobody uses the volume, and no step is begun.
-struct NoStep;
-
-impl Foreground for NoStep {
-    fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn Claim + '_>> {
-        reencrypt::Alone.claim(range).map(|_| Box::new(reencrypt::Alone) as Box<dyn Claim>)
-    }
-
-    fn claims_ahead(&self) -> bool {
-        false
-    }
-
-    fn pace(&self, _done: u64, _left: u64) -> Pace {
-        Pace::Stop
     }
 }
 

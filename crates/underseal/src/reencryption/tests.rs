@@ -1,7 +1,8 @@
 use std::cell::Cell;
+use std::ops::Range;
 
 use underseal_volume::luks2::{BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{Direction, Protection};
+use underseal_volume::reencrypt::{Alone, Claim, Direction, Foreground, Pace, Protection};
 use underseal_volume::{ActivateOptions, Cost, FormatOptions, NewHeader, Pbkdf, UnlockOptions, Volume};
 
 use super::*;
@@ -14,7 +15,7 @@ struct Steps(Cell<u32>);
 
 impl Foreground for Steps {
     fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn Claim + '_>> {
-        NoStep.claim(range)
+        Alone.claim(range).map(|_| Box::new(Alone) as Box<dyn Claim>)
     }
 
     fn claims_ahead(&self) -> bool {

@@ -273,3 +273,31 @@ fn nobody_goes_on_with_a_volume_that_somebody_reads() {
     run(theirs().stdin(std::process::Stdio::null()));
     assert_same(&volume.read(0, plain.len()), &plain, "at the end");
 }
+
+#[test]
+fn a_step_that_was_cut_off_waits_for_a_lock_only_for_a_while_and_says_so() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "a_step_that_was_cut_off_waits_for_a_lock", &[]);
+    run(&mut reencrypt(&volume, "--init-only"));
+    let is_hot = || info(&volume)["segments"].to_string().contains("in-reencryption");
+    for sync in 1..30 {
+        if is_hot() {
+            break;
+        }
+        let step = reencrypt(&volume, "--resume-only --hotzone-size 4M");
+        let mut traced = tool("strace");
+        traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
+        traced.arg(format!("inject=fsync,fdatasync:signal=KILL:when={sync}"));
+        crate::support::output(traced.arg(step.get_program()).args(step.get_args()));
+    }
+    assert!(is_hot(), "{}", info(&volume));
+    let held = File::open(&volume.image).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+    let refused = Ran::from(crate::support::output(&mut volume.command("open")));
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(refused.err.contains("waiting for it") && refused.err.contains("lock"), "{refused:?}");
+    drop(held);
+    let server = operator.serve(&volume, &[]);
+    server.stop();
+    assert_same(&volume.read(0, plain.len()), &plain, "made good");
+}
