@@ -62,11 +62,15 @@ impl<'a> Request<'a> {
 /// The format of another system that the image has: the one that is named, or the one whose mark is there.
 ///
 /// # Errors
-/// `Failed` when the image cannot be read.
+/// `Failed` when the image cannot be read; where its first sector cannot, it has no mark.
 pub(crate) fn format(kind: VolumeType, on: &Bytes) -> Result<Option<Format>> {
     match (kind.format(), kind) {
         (Some(format), _) => Ok(Some(format)),
-        (None, VolumeType::Luks) => Ok(Format::detect(&**on)?),
+        (None, VolumeType::Luks) => match Format::detect(&**on) {
+            // A LUKS2 header has a second copy elsewhere.
+            Err(e) if e.kind() == ErrorKind::Io => Ok(None),
+            detected => Ok(detected?),
+        },
         (None, _) => Ok(None),
     }
 }

@@ -32,7 +32,7 @@ impl Backup {
     pub fn take(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         let header = Header::parse(from)?;
-        let bytes = Bytes::new(storage::read(from, 0, len(&header)?)?);
+        let bytes = Bytes::new(read(from, &header)?);
         mend(&header, &bytes)?;
         Self::parse(bytes)
     }
@@ -81,6 +81,24 @@ fn len(header: &Header) -> Result<usize> {
     }
     // At most 256 MiB.
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+/// Reads a header with its keyslots. In the place of a copy that cannot be read are zeros.
+fn read(from: &(impl ReadAt + ?Sized), header: &Header) -> Result<Vec<u8>> {
+    let len = len(header)?;
+    match storage::read(from, 0, len) {
+        Err(e) if e.kind() == ErrorKind::Io => {
+            let Header::Luks2(header) = header else { return Err(e) };
+            let Some(bad) = header.bad_copy() else { return Err(e) };
+            // Both copies lie before the end of the keyslots.
+            let [start, end] = [bad.start, bad.end].map(|at| usize::try_from(at).unwrap_or(len).min(len));
+            let mut bytes = vec![0; len];
+            storage::read_into(from, 0, &mut bytes[..start])?;
+            storage::read_into(from, end as u64, &mut bytes[end..])?;
+            Ok(bytes)
+        }
+        read => read,
+    }
 }
 
 /// Writes LUKS2's bad copy again, in the backup only.

@@ -69,6 +69,13 @@ impl Header {
         self.stored.damage.as_ref().map(|damage| damage.why.as_str())
     }
 
+    /// Where the bad copy is, if one is bad.
+    pub(crate) fn bad_copy(&self) -> Option<Range<u64>> {
+        let store::Stored { binary, damage, .. } = &self.stored;
+        let at = damage.as_ref()?.place.offset(binary.size);
+        Some(at..at + binary.size)
+    }
+
     /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's lock.
     ///
     /// # Errors

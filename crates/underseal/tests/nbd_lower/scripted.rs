@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::control::operator::Operator;
 use crate::nbd_lower::backing::Backing;
-use crate::support::Scratch;
 use crate::support::nbd::{Client, Command};
+use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::text;
+use crate::support::volume::{Volume, text};
+use crate::support::{Scratch, bytes, seed};
 
 /// nbdkit's eval plugin over the file `image`: before each read, and each flush, a piece of shell
 /// script.
@@ -56,4 +57,27 @@ fn a_suspension_that_comes_while_the_volume_closes_does_not_stand_for_the_last_f
     assert_ne!(closed.status.code(), Some(0), "{closed:?} {suspended:?}\n{log}");
     assert_eq!(server.wait().code(), Some(8), "{suspended:?}\n{log}");
     assert!(log.contains("flush failed"), "{log}");
+}
+
+#[test]
+fn a_bad_first_sector_keeps_no_volume_closed() {
+    let operator = Operator::new();
+    let whole = Volume::at(&operator.scratch, "whole").format("32M", &[]);
+    let plain = bytes(seed("a_bad_first_sector"), 1 << 20);
+    whole.write(0, &plain);
+    let bad = "if [ $4 -lt 512 ]; then echo EIO >&2; exit 1; fi";
+    let lower = scripted(&operator.scratch, &whole.image, bad, "exit 0");
+    let volume = lower.volume(&operator.scratch, "");
+    assert_same(&volume.read(0, plain.len()), &plain, "read");
+    assert!(operator.does(&format!("info {}", text(&volume.image))).contains("cannot"));
+    let backup = operator.scratch.path("backup");
+    operator.does(&format!("header backup {} {}", text(&volume.image), text(&backup)));
+    operator.does(&format!("keyslot test {} --passphrase-file {}", text(&backup), text(&volume.passphrase)));
+    let server = operator.serve(&volume, &["--name", "image"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    server.stop();
+    assert_eq!(volume.read(4096, 4096), [2; 4096]);
 }

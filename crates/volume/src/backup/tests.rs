@@ -79,6 +79,40 @@ fn a_backup_of_a_header_with_a_bad_copy_has_two_good_ones() {
     }
 }
 
+/// A disk of which these bytes cannot be read.
+struct BadDisk {
+    bytes: Vec<u8>,
+    bad: std::ops::Range<u64>,
+}
+
+impl ReadAt for BadDisk {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if offset < self.bad.end && self.bad.start < offset + buf.len() as u64 {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.bytes.as_slice().read_exact_at(buf, offset)
+    }
+}
+
+#[test]
+fn a_backup_is_taken_where_one_copy_cannot_be_read() {
+    let disk = disk_with(options(Version::Luks2), "old");
+    let whole = Backup::take(&disk).unwrap();
+    for bad in [0..512, 4096..4608, (16 << 10)..(16 << 10) + 512] {
+        let disk = BadDisk { bytes: disk.bytes().clone(), bad };
+        let backup = Backup::take(&disk).unwrap();
+        assert_eq!(backup.header().damage(), None);
+        assert!(backup.bytes()[32 << 10..] == whole.bytes()[32 << 10..]);
+        assert_eq!(opens(backup.bytes(), "old"), Some(0));
+    }
+    let disk = BadDisk { bytes: disk.bytes().clone(), bad: 40 << 10..41 << 10 };
+    assert_eq!(Backup::take(&disk).unwrap_err().kind(), ErrorKind::Io, "a keyslot");
+}
+
 #[test]
 fn what_is_no_sound_header_is_no_backup() {
     let disk = disk_with(options(Version::Luks2), "old");
