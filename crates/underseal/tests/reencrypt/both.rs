@@ -195,3 +195,25 @@ fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_e
         cut.goes_on_everywhere(&reencrypt(&volume, &options), true);
     }
 }
+
+#[test]
+fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "a_decryption_in_small_steps", &[]);
+    let header = scratch.path("header");
+    let apart = format!("--header {}", text(&header));
+    let program = reencrypt(&volume, &format!("--decrypt {apart} --force --hotzone-size 4M"));
+    let before = std::fs::read(&volume.image).unwrap();
+    let syncs = syncs(&program);
+    for number in syncs - 8..syncs {
+        std::fs::write(&volume.image, &before).unwrap();
+        let _ = std::fs::remove_file(&header);
+        traced(&program, Some(number));
+        for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
+            let mut theirs = cryptsetup(&volume, &format!("{words} {apart}"));
+            crate::support::output(theirs.stdin(Stdio::null()));
+        }
+        let now = std::fs::read(&volume.image).unwrap();
+        assert_same(&now[..plain.len()], &plain, &format!("cut at sync {number} of {syncs}"));
+    }
+}

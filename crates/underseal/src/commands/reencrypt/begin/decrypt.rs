@@ -94,7 +94,9 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result
     Ok(DecryptOptions {
         direction: super::direction(args).unwrap_or(Direction::Forward),
         protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
-        first: args.hotzone_size,
+        // `--hotzone-size` does not limit this length: cryptsetup cannot finish with less than can
+        // be moved at first.
+        first: None,
         size: args.device_size,
         over_header: false,
         allow_null: false,
