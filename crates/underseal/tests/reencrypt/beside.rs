@@ -275,6 +275,23 @@ fn nobody_goes_on_with_a_volume_that_somebody_reads() {
 }
 
 #[test]
+fn no_backup_comes_back_beside_a_running_reencryption() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "no_backup_comes_back_beside_a_running", &[]);
+    let backup = operator.scratch.path("backup");
+    operator.does(&format!("header backup {} {}", text(&volume.image), text(&backup)));
+    let server = operator.serve(&volume, &[]);
+    operator.does(&words(&volume, "--rate 2M --no-wait"));
+    wait_for_progress(&operator, "image");
+    let restore = format!("header restore {} {} --force", text(&volume.image), text(&backup));
+    operator.is_refused(&restore, 4, "being reencrypted already");
+    operator.does("reencrypt image --rate full");
+    wait_for(&operator, "image", "done");
+    server.stop();
+    assert_same(&volume.read(0, plain.len()), &plain, "reencrypted");
+}
+
+#[test]
 fn a_step_that_was_cut_off_waits_for_a_lock_only_for_a_while_and_says_so() {
     let operator = Operator::new();
     let (volume, plain) = filled(&operator.scratch, "a_step_that_was_cut_off_waits_for_a_lock", &[]);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use uuid::Uuid;
 
 use super::Backup;
-use crate::lock::LockTo;
+use crate::lock::{LockTo, ReencryptionLock};
 use crate::signature::{LOOKED_AT, signature};
 use crate::{Error, ErrorKind, Header, ReadAt, Result, Target, format, storage};
 use underseal_error::with_causes;
@@ -56,7 +56,7 @@ impl Backup {
     /// # Errors
     /// `BadOption` when the header that is there keeps its data or its keyslots in other places; `Unsupported` when the backup's requires what
     /// cannot be put back; `TooSmall` when it does not fit; `NoRoom` when a crash could lose both, unless that is allowed; `Busy` when something
-    /// else stands there meanwhile; `Io`.
+    /// else stands there meanwhile, and while the volume that is there is being reencrypted; `Io`.
     pub fn restore(
         &self,
         on: &(impl Target + ?Sized),
@@ -68,6 +68,11 @@ impl Backup {
         if now != *found {
             return Err(changed());
         }
+        // A reencryption that runs just now would lose its key and its progress.
+        let _no_reencryption = match &old {
+            Some(old) if is_reencrypted(old) => ReencryptionLock::take_turn(old.uuid(), LockTo::Change)?,
+            _ => None,
+        };
         self.fits(on, options)?;
         match (old, &self.header) {
             (Some(Header::Luks1(old)), Header::Luks1(new)) => {
@@ -103,7 +108,7 @@ impl Backup {
         };
         let same_version = std::mem::discriminant(&header) == std::mem::discriminant(&self.header);
         let same = same_version && header.uuid() == self.header.uuid();
-        let reencrypting = header.info().requirements.iter().any(|name| name.contains("reencrypt"));
+        let reencrypting = is_reencrypted(&header);
         let found = match same {
             false => Found::Another(header.uuid()),
             true if reencrypting || header.data_digests() != self.header.data_digests() => Found::OtherKey,
@@ -162,6 +167,11 @@ impl Backup {
         }
         Ok(())
     }
+}
+
+/// Whether a reencryption of the volume is under way, running or not.
+fn is_reencrypted(header: &Header) -> bool {
+    header.info().requirements.iter().any(|name| name.contains("reencrypt"))
 }
 
 fn changed() -> Error {
