@@ -1,6 +1,7 @@
 //! A regular file or a block device.
 
 mod channel;
+mod expected;
 mod extents;
 mod sysfs;
 mod trim;
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
@@ -21,6 +22,7 @@ use crate::losses::{FlushLosses, Sticky};
 use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
+use expected::Expected;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -57,6 +59,8 @@ struct Shared {
     /// What discards on a block device are multiples of.
     discard_unit: Option<u32>,
     losses: Arc<FlushLosses>,
+    /// Bytes that are gone when another program has taken the data over.
+    expected: OnceLock<Expected>,
 }
 
 /// How a file's data is reached.
@@ -125,7 +129,8 @@ impl FileDevice {
         };
         let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
-        let shared = Shared { file, asking: Mutex::default(), is_stacked, name, way, discard_unit, losses };
+        let (asking, expected) = (Mutex::default(), OnceLock::new());
+        let shared = Shared { file, asking, is_stacked, name, way, discard_unit, losses, expected };
         Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
     }
 

@@ -14,15 +14,19 @@ use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, FileDevice, OpenOptions, open_again};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
+use underseal_volume::reencrypt::Options;
 use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
 use self::marker::Marker;
-use self::watched::Watched;
 use self::no_step::NoStep;
+use self::watched::Watched;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
+
+/// How a LUKS header begins, of both versions.
+const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 
 /// Where a volume lies, opened as long as anything can be opened.
 pub(crate) struct Place {
@@ -163,7 +167,9 @@ impl Place {
         }
     }
 
-    /// Keeps other programs from reencrypting an open LUKS2 volume as if it were closed, from now on.
+    /// Keeps other programs from reencrypting an open LUKS2 volume as if it were closed, from now
+    /// on. Where one moves the data over the header before it takes the lock, the volume's flushes
+    /// fail.
     ///
     /// # Errors
     /// `Busy` while one does.
@@ -175,6 +181,15 @@ impl Place {
         {
             // One thread opens a volume.
             let _ = self.open.set(lock);
+        }
+        if self.is_open
+            && let Header::Luks2(_) = header
+            && let (Kept::Header { apart: None, .. }, Where::Image(image)) = (&self.kept, &self.data)
+        {
+            // cryptsetup takes the lock only after it has moved data over the header.
+            image.expect_at_start(MAGIC, "its LUKS header").map_err(|e| {
+                underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
+            })?;
         }
         Ok(())
     }

@@ -22,7 +22,8 @@ impl Shared {
     /// Makes every flush fail from now on if the kernel could not write something back since the device was opened, whichever
     /// program was told of it.
     ///
-    /// It costs a system call that neither writes nor waits.
+    /// It costs a system call that neither writes nor waits; and one that reads, where something is
+    /// [expected](super::expected).
     pub(super) fn note_write_back_errors(&self) {
         // The kernel tells it once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,6 +33,7 @@ impl Shared {
             asked => asked,
         };
         asked.unwrap_or_else(|e| self.losses.fail(e));
+        self.miss_expected();
     }
 }
 

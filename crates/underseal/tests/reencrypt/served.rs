@@ -167,3 +167,24 @@ fn a_server_that_takes_a_volume_over_keeps_it_from_being_reencrypted_from_the_fi
         assert_same(&volume.read(0, plain.len()), &plain, "at the end");
     }
 }
+
+#[test]
+fn a_server_says_that_its_data_was_moved_away_by_cryptsetup() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "a_server_says_that_its_data_was_moved_away", &[]);
+    let mut server = operator.serve(&volume, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &plain[..4096]).unwrap();
+    client.flush().unwrap();
+    // cryptsetup takes the lock only when the first data are over the header.
+    let header = operator.scratch.path("header");
+    let decrypt = format!("{OFFLINE} --decrypt --header {}", text(&header));
+    is_refused(&mut cryptsetup(&volume, &decrypt), BUSY, "Reencryption process is already running");
+    assert_ne!(std::fs::read(&volume.image).unwrap()[..6], *b"LUKS\xba\xbe", "the header is where it was");
+    client.write(0, &[1; 4096]).unwrap();
+    assert!(client.flush().is_err(), "the write is not where the decryption goes on");
+    drop(client);
+    operator.is_refused("close image", 1, "the last flush");
+    assert_eq!(server.wait().code(), Some(8));
+    assert!(server.log().contains("its LUKS header is gone from byte 0"), "{}", server.log());
+}
