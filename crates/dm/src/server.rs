@@ -28,7 +28,7 @@ use rustix::process::{Resource, getrlimit};
 use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
-use crate::sender::Requests;
+use crate::sender::RequestReader;
 use crate::{Caller, Command, Error, GrantedKeys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
@@ -149,7 +149,7 @@ fn is_allowed(socket: &UnixStream) -> bool {
 fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut keys = GrantedKeys::default();
-    let mut requests = Requests::of(socket)?;
+    let mut requests = RequestReader::of(socket)?;
     loop {
         socket.set_read_timeout(None)?;
         let mut head = [0; 8];
