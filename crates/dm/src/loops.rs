@@ -140,7 +140,7 @@ fn device_of(number: u32) -> Result<DeviceNumber> {
     text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
 }
 
-/// What a loop device is bound to.
+/// The file that a loop device is bound to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Binding {
     Nothing,
@@ -235,7 +235,7 @@ impl LoopNode {
         name
     }
 
-    /// What the device is bound to now. Who holds an open descriptor of the node keeps that from
+    /// The file that the device is bound to now. An open descriptor of the node keeps that from
     /// changing: the kernel unbinds a device when its last user closes it.
     fn binding(&self) -> io::Result<Binding> {
         let path = format!("/sys/block/loop{}/loop/backing_file", self.number);
@@ -276,7 +276,7 @@ impl LoopNode {
                 cleared => cleared?,
             }
             drop(node);
-            // Who has it open last unbinds it, in closing it. /proc does not show each of them.
+            // The last opener unbinds the device by closing it. /proc does not show each opener.
             while self.is_bound()?
                 && opens(self.dev, &self.node(), &self.family, false) == 0
                 && Instant::now() < until + UNBINDING

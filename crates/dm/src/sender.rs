@@ -18,9 +18,9 @@ const ROOM: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) }
 struct Control([u8; ROOM]);
 
 /// Reads what root and this process's user have sent, and fails with `EPERM` for bytes of others.
-pub(crate) struct Requests<'s>(&'s UnixStream);
+pub(crate) struct RequestReader<'s>(&'s UnixStream);
 
-impl<'s> Requests<'s> {
+impl<'s> RequestReader<'s> {
     /// Has the kernel say who sends each byte.
     pub(crate) fn of(socket: &'s UnixStream) -> io::Result<Self> {
         set_socket_passcred(socket, true)?;
@@ -28,7 +28,7 @@ impl<'s> Requests<'s> {
     }
 }
 
-impl Read for Requests<'_> {
+impl Read for RequestReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (n, uid) = receive(self.0, into)?;
         let own = rustix::process::geteuid().as_raw();

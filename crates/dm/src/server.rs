@@ -25,7 +25,7 @@ use rustix::process::{Resource, getrlimit};
 use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
-use crate::sender::Requests;
+use crate::sender::RequestReader;
 use crate::{Command, Error, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
@@ -142,7 +142,7 @@ fn is_allowed(socket: &UnixStream) -> bool {
 /// Answers one caller after another's request until it hangs up.
 fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
-    let mut requests = Requests::of(socket)?;
+    let mut requests = RequestReader::of(socket)?;
     loop {
         socket.set_read_timeout(None)?;
         let mut head = [0; 8];

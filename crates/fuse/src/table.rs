@@ -28,9 +28,6 @@ impl MountEntry {
     }
 
     /// The mount of this number.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     pub(crate) fn of_mount(number: u64) -> io::Result<Option<Self>> {
         let table = fs::read("/proc/self/mountinfo")?;
         let number = number.to_string();

@@ -8,7 +8,7 @@ use underseal_volume::{ReencryptionLock, SegmentKind, Target, Volume};
 use crate::layer::Layer;
 use crate::lower::Lower;
 use crate::sectors::Sectors;
-use crate::turn::Turn;
+use crate::turn::ImageLock;
 use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
@@ -19,8 +19,9 @@ pub struct Image {
     sectors: Sectors,
     writable: bool,
     info: String,
-    /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is read, changed and written back.
-    turn: Turn,
+    /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is
+    /// read, changed and written back.
+    turn: ImageLock,
     _reencryption: Option<ReencryptionLock>,
 }
 
@@ -47,7 +48,7 @@ impl Image {
         reencryption: Option<ReencryptionLock>,
     ) -> Self {
         let sectors = Sectors::new(volume, lower, layer);
-        Self { sectors, writable, info, turn: Turn::default(), _reencryption: reencryption }
+        Self { sectors, writable, info, turn: ImageLock::default(), _reencryption: reencryption }
     }
 
     /// The size of the plaintext in bytes.

@@ -14,9 +14,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A program's own lower device: a split image, an object store, a file in memory. Calls come from several threads at once.
 ///
-/// None of these functions may use the image that lies on the device: that fails with EDEADLK in
-/// the thread of the call, and waits for ever where a function waits for another thread that does
-/// so.
+/// Functions of a device must not use the image that lies on the device: that fails with EDEADLK in
+/// the thread of the call, and waits for ever where a function waits for another thread that does so.
 ///
 /// Errors of these functions reach the caller of [`Image`](crate::Image) as the cause of an [`ErrorKind::Io`].
 pub trait LowerDevice: Send + Sync {

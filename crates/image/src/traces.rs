@@ -1,5 +1,5 @@
-//! What the calls of this crate leave behind in the caller's thread. A program's memory may be
-//! dumped, unless it asked for [`protect_process`](crate::protect_process).
+//! Wipes what the calls of this crate leave behind in the caller's thread. A program's memory may
+//! be dumped, unless it asked for [`protect_process`](crate::protect_process).
 
 use underseal_cipher::wipe_traces;
 

@@ -19,21 +19,21 @@ thread_local! {
 
 /// Lets reads run side by side, and a write alone.
 #[derive(Default)]
-pub(crate) struct Turn(RwLock<()>);
+pub(crate) struct ImageLock(RwLock<()>);
 
 /// A request that runs.
-pub(crate) struct Running<G> {
+pub(crate) struct RunningCall<G> {
     // Dropped in this order: waiting threads get the lock first.
     _guard: G,
     _inside: Inside,
     _traces: RequestTraces,
 }
 
-impl Turn {
+impl ImageLock {
     /// Waits for writes of other threads.
-    pub(crate) fn to_read(&self) -> Result<Running<RwLockReadGuard<'_, ()>>> {
+    pub(crate) fn to_read(&self) -> Result<RunningCall<RwLockReadGuard<'_, ()>>> {
         let _inside = self.enter()?;
-        Ok(Running {
+        Ok(RunningCall {
             _guard: self.0.read().unwrap_or_else(PoisonError::into_inner),
             _inside,
             _traces: RequestTraces,
@@ -41,9 +41,9 @@ impl Turn {
     }
 
     /// Waits for all requests of other threads.
-    pub(crate) fn to_write(&self) -> Result<Running<RwLockWriteGuard<'_, ()>>> {
+    pub(crate) fn to_write(&self) -> Result<RunningCall<RwLockWriteGuard<'_, ()>>> {
         let _inside = self.enter()?;
-        Ok(Running {
+        Ok(RunningCall {
             _guard: self.0.write().unwrap_or_else(PoisonError::into_inner),
             _inside,
             _traces: RequestTraces,

@@ -1,4 +1,4 @@
-//! What a core dump of a program holds: its stopped process is read as gcore reads it, without the
+//! A core dump of a program: its stopped process is read as gcore reads it, without the
 //! pages that dumps leave out.
 #![allow(unsafe_code, reason = "ptrace(2)")]
 

@@ -40,7 +40,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 thread_local! {
-    /// What a file object raised in this thread that is no error: KeyboardInterrupt, SystemExit.
+    /// An exception of a file object in this thread that is no error, as KeyboardInterrupt.
     /// The facade's errors hold none.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }

@@ -55,7 +55,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Runs a call without Python's lock. A file object that uses the header that lies on it would wait for itself.
+    /// Runs a call without Python's lock. A file object that uses the header that lies on it would
+    /// wait for itself.
     fn call<T: Send>(
         &self,
         py: Python<'_>,

@@ -124,7 +124,7 @@ impl Server {
             Order::Open { devices, read_only, late } => {
                 let text = std::str::from_utf8(bytes.as_bytes());
                 let text = text.map_err(|e| (Errno::INVAL, e.to_string()))?;
-                // Those after the devices keep locks, as long as this process lives.
+                // Descriptors after the devices keep locks, as long as this process lives.
                 self.locks = fds.split_off(devices.len().min(fds.len()));
                 let opened = Opened::new(text, devices, fds, read_only)?;
                 let opened = if late { opened } else { opened.activate()? };
