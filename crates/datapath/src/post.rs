@@ -12,6 +12,7 @@ use crate::stats::QueueStats;
 use crate::workers::Task;
 
 /// What comes to a queue from other threads.
+#[expect(clippy::large_enum_variant, reason = "nearly all are of that variant, and lie in slots made before")]
 pub(crate) enum QueueMessage {
     /// A worker is done with a piece.
     Task(Task),

@@ -207,8 +207,9 @@ impl Ring {
         let mut entry = built.user_data(RingToken::event(number).0);
         // `len` of `struct io_uring_sqe`, which the library does not set for commands.
         const LEN: usize = 24;
+        let count = u32::try_from(buffers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: an entry is the kernel's structure of 128 bytes, and nothing else.
-        unsafe { (&raw mut entry).cast::<u8>().add(LEN).cast::<u32>().write(buffers.len() as u32) };
+        unsafe { (&raw mut entry).cast::<u8>().add(LEN).cast::<u32>().write(count) };
         // SAFETY: the caller's promise.
         if !unsafe { self.ring.push_long(&entry) } {
             self.submit()?;

@@ -11,7 +11,9 @@ use rustix::net::sockopt::set_socket_passcred;
 /// Room for the sender's credentials, and for no descriptors: those that come with a request are
 /// dropped by the kernel.
 // SAFETY: a computation.
-const ROOM: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize;
+const ROOM: usize = unsafe { libc::CMSG_SPACE(CREDENTIALS) } as usize;
+#[expect(clippy::cast_possible_truncation, reason = "twelve bytes")]
+const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
 
 /// A control message, as aligned as its header wants.
 #[repr(C, align(8))]
@@ -57,7 +59,7 @@ fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<u3
     // null.
     let uid = unsafe {
         libc::CMSG_FIRSTHDR(&raw const message).as_ref().and_then(|head| {
-            let is_whole = head.cmsg_len as usize >= libc::CMSG_LEN(size_of::<libc::ucred>() as u32) as usize;
+            let is_whole = head.cmsg_len >= libc::CMSG_LEN(CREDENTIALS) as usize;
             let is_sender = (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
             let data = libc::CMSG_DATA(std::ptr::from_ref(head)).cast::<libc::ucred>();
             (is_whole && is_sender).then(|| data.read_unaligned().uid)

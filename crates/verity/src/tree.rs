@@ -230,7 +230,7 @@ mod tests {
             let sha1 = TreeSettings { version, algorithm: "sha1".into(), root: vec![0; 20], ..settings(500) };
             Tree::new(sha1).unwrap()
         };
-        let block: Vec<u8> = (0..4096_u32).map(|at| (at / 4) as u8).collect();
+        let block: Vec<u8> = (0..4096_u32).map(|at| (at / 4).to_le_bytes()[0]).collect();
         assert_eq!(of(0).entry(0, 3, &block).as_ref()[0], 15);
         assert_eq!(of(1).entry(0, 3, &block).as_ref()[0], 24);
         // 128 hashes of 20 bytes go into a block in both.

@@ -228,7 +228,7 @@ mod tests {
         }
 
         fn write(&mut self, _: Side, offset: u64, data: &[u8], _: bool) -> StepResult {
-            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            self.0[usize::try_from(offset).unwrap()..][..data.len()].copy_from_slice(data);
             Ok(())
         }
 

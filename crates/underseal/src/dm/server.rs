@@ -332,5 +332,6 @@ impl Shown {
 
 /// The kernel keeps the block device's pages; it is not to keep the file's as well, which would be another table's one day.
 fn config() -> FuseConfig {
-    FuseConfig { cache: false, ..FuseConfig::default() }
+    // Another table's server takes the mount over, which the kernel cannot do through io_uring.
+    FuseConfig { cache: false, io_uring: false, ..FuseConfig::default() }
 }
