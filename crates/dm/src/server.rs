@@ -37,7 +37,7 @@ const DM_IOCTL: u32 = 0xfd;
 const KEEP: u32 = 0x4b01;
 const GRANT: u32 = 0x4b02;
 /// The request after which a connection keeps the server from ending, and does nothing else. Its
-/// length is 0, and no answer comes.
+/// length is 0; the answer says that the server is there.
 pub const STAY: u32 = 0x5354;
 /// Connections at a time.
 const MOST_CLIENTS: usize = 1000;
@@ -199,6 +199,7 @@ fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
 
 /// Waits until all that have the connection are gone. Whatever comes is dropped.
 fn stay(mut socket: &UnixStream) -> io::Result<()> {
+    send(socket, None, &[])?;
     socket.set_read_timeout(None)?;
     while socket.read(&mut [0; 64])? > 0 {}
     Ok(())

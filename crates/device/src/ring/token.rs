@@ -3,7 +3,7 @@
 /// Tells whose completion it is.
 ///
 /// A device that stands on others may have several operations in flight for one request. Its lower channels see slots
-/// of their own, `slot << bits | part`, inside [`Ring::nested`]; the token then tells each of them its own number. What a
+/// of their own, `slot << bits | part`, inside [`Ring::nested`](super::Ring::nested); the token then tells each of them its own number. What a
 /// channel waits for by itself belongs to no request: its token leads to the channel, as a number at each fork of the way down.
 ///
 /// ```text
@@ -51,7 +51,7 @@ impl RingToken {
         is_lower.then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
     }
 
-    /// Which of the queue's channels is woken by it, as [`Ring::channel`] was told, if it is something that one waits for by itself.
+    /// Which of the queue's channels is woken by it, as [`Ring::channel`](super::Ring::channel) was told, if it is something that one waits for by itself.
     pub fn as_channel(self) -> Option<usize> {
         let channel = self.0 >> Self::OWNER & 0xf_ffff;
         (self.0 & Self::CHANNEL != 0).then_some(usize::try_from(channel).unwrap_or(usize::MAX))
@@ -62,7 +62,7 @@ impl RingToken {
         (self.0 & Self::WHAT) as u8
     }
 
-    /// The token as a lower channel knows it that was started in [`Ring::nested`] with as many `bits`; `None` when the
+    /// The token as a lower channel knows it that was started in [`Ring::nested`](super::Ring::nested) with as many `bits`; `None` when the
     /// operation is the channel's own.
     pub fn below(self, bits: u32) -> Option<Self> {
         (self.depth() != 0).then(|| Self(self.0 - Self::nesting(bits)))

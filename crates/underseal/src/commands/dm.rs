@@ -1,14 +1,12 @@
 //! `underseal dm`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use underseal_dm::server::STAY;
 
 use crate::cli::{Dm, DmArgs, DmHowArgs, DmRunArgs};
 use crate::dm::{backend, server};
@@ -34,12 +32,9 @@ fn start(how: &DmHowArgs, command: &[OsString]) -> Result<()> {
     let library = library()?;
     let folder = std::path::absolute(&how.folder);
     let folder = folder.map_err(|e| Error::io(&how.folder, "cannot be found", e))?;
-    let mut connection = backend::connect(&folder)?;
     // The back end stays while the command, or something that it started, has this. It carries no
     // requests: what the command starts may have fewer rights.
-    let stay = [STAY, 0].map(u32::to_ne_bytes).concat();
-    let said = connection.write_all(&stay);
-    said.map_err(|e| Error::new(Exit::Failed, "the back end does not listen").because(&e))?;
+    let connection = backend::connect(&folder)?;
     fcntl_setfd(&connection, FdFlags::empty())
         .map_err(|e| Error::new(Exit::Failed, "a connection cannot be left to the command").because(&e))?;
     let _ = connection.into_raw_fd();

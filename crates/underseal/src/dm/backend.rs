@@ -1,7 +1,7 @@
 //! The back end: a process that outlives who started it.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use underseal_dm::server::{Callers, serve as answer};
+use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
 
 use super::SERVER_SOCKET;
@@ -46,7 +46,8 @@ pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
     let socket = socket(folder);
     let until = Instant::now() + BEGINNING;
     loop {
-        match UnixStream::connect(&socket) {
+        // One that is killed just now may still be connected to.
+        match UnixStream::connect(&socket).and_then(stay) {
             Ok(stream) => return Ok(stream),
             Err(e) if Instant::now() > until => {
                 return Err(Error::io(&socket, "no back end listens there", e));
@@ -54,6 +55,15 @@ pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
             Err(_) => start(folder)?,
         }
     }
+}
+
+/// Has the back end keep a connection that carries no requests.
+fn stay(mut stream: UnixStream) -> io::Result<UnixStream> {
+    stream.write_all(&[STAY, 0].map(u32::to_ne_bytes).concat())?;
+    stream.set_read_timeout(Some(BEGINNING))?;
+    stream.read_exact(&mut [0; 8])?;
+    stream.set_read_timeout(None)?;
+    Ok(stream)
 }
 
 /// Starts a back end, and waits until it listens or another one does.

@@ -179,8 +179,8 @@ fn a_signal_ends_a_start_that_does_not_come_to_its_end() {
     let place = Place::with_volume();
     place.format("other", &["--size", "32M"]);
     std::fs::create_dir(place.path("mount")).unwrap();
-    // A folder where nothing is answered.
-    let asleep = Server::start_image(&place, "other", &["--fuse", "mount"]);
+    // A folder where nothing is answered. Who waits for an answer through io_uring cannot be killed.
+    let asleep = Server::start_image(&place, "other", &["--fuse", "mount", "--fuse-no-io-uring"]);
     asleep.signal(Signal::STOP);
     let args = ["open", "disk", "--passphrase-file", "pass", "--nbd", "unix:mount/s"];
     let mut starting = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
