@@ -31,6 +31,11 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         // One that is damaged is no plain image.
         Err(e) => return Err(e.in_file(image).into()),
     }
+    if args.header.is_none() && args.reduce_device_size.is_none() {
+        let what = "a header in front of the data needs room: --reduce-device-size says what is given up";
+        let what = format!("{}: {what} at the end of the device", image.display());
+        return Err(Error::usage(what).with_remedy("that, or --header FILE for a header of its own"));
+    }
     super::refuse_datashift(args)?;
     let options = options(args)?;
     blocks::fit_plain(options.format.sector_size.unwrap_or(SectorSize::S512), &*data, image)?;
