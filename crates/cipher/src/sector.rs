@@ -232,10 +232,8 @@ impl SharedPieces {
     /// cache.
     const MOST: usize = 128 << 10;
 
-    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector.
-    ///
-    /// # Errors
-    /// When the bytes are no whole sectors, or there are not as many tags.
+    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector. Bytes that
+    /// are no whole sectors are refused, and another number of tags.
     fn new(size: SectorSize, len: usize, tags: usize, tag: usize) -> std::result::Result<Self, BadSector> {
         let sector = size.bytes();
         let count = len / sector;

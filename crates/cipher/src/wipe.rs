@@ -1,4 +1,4 @@
-//! What calls leave behind on the stack and in vector registers, wiped.
+//! Wiping of the stack and of vector registers after calls.
 
 use std::hint::black_box;
 

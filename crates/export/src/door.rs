@@ -200,9 +200,6 @@ impl Lookouts {
 }
 
 /// Sleeps, unless something has changed what there is to do: while the thread was at work, or just now.
-///
-/// # Errors
-/// The door's own, and what the ring says.
 pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) -> Result<(), D::Error> {
     if door.hear()? {
         return come_back(door);

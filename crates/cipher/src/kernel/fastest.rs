@@ -19,7 +19,7 @@ use crate::CpuPath;
 pub(super) struct DirectedFunctions(pub(super) [(CpuPath, &'static Functions); 2]);
 
 impl DirectedFunctions {
-    /// Those of one path.
+    /// The functions of one path.
     pub(super) fn of(path: CpuPath, functions: &'static Functions) -> Self {
         Self([(path, functions); 2])
     }

@@ -30,7 +30,7 @@ pub(crate) struct AesKey {
     pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
     pub(super) functions: &'static Functions,
-    /// Those that sectors are encrypted and decrypted with.
+    /// The functions that sectors are encrypted and decrypted with.
     directed: DirectedFunctions,
     path: CpuPath,
     bytes: usize,

@@ -16,7 +16,7 @@ impl BlockHmac {
     /// Bytes of a sum.
     pub const SIZE: usize = 32;
     /// The longest salt.
-    pub const LONGEST_SALT: usize = 16;
+    const LONGEST_SALT: usize = 16;
 
     /// From a key of any length.
     ///
@@ -34,7 +34,7 @@ impl BlockHmac {
     /// block begins at `sector`.
     ///
     /// # Panics
-    /// When the data is not whole blocks, or the salt is longer than [`BlockHmac::LONGEST_SALT`].
+    /// When the data is not whole blocks, or the salt is longer than 16 bytes.
     pub fn sums(
         &self,
         salt: &[u8],

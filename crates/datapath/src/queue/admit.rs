@@ -74,10 +74,7 @@ impl Queue {
     }
 
     /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since
-    /// they go into sectors that are read first.
-    ///
-    /// # Errors
-    /// Gives the memory back when the shared bytes are gone.
+    /// they go into sectors that are read first. The memory comes back when the shared bytes are gone.
     pub(super) fn with_own_bytes(&self, request: Request) -> std::result::Result<Request, Buffer> {
         match request {
             Request::WriteShared { offset, from, mut data, durable }

@@ -85,7 +85,7 @@ pub(crate) fn build_long(entries: u32, completions: u32) -> io::Result<IoUring<s
     enabled(made, restricted)
 }
 
-/// What the kernel can make: a power of two, and at least twice as many completions.
+/// A request that the kernel can fulfil: a power of two, and at least twice as many completions.
 fn sized(entries: u32, completions: u32, single_issuer: bool, commands: bool) -> RingRequest {
     let entries = entries.next_power_of_two();
     let completions = completions.max(entries.saturating_mul(2));

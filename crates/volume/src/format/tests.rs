@@ -92,7 +92,7 @@ fn options_that_do_not_fit_each_other_are_refused() {
         ("label", FormatOptions { label: "a\nb".into(), ..luks2() }, ErrorKind::BadOption),
         ("subsystem", FormatOptions { subsystem: long, ..luks2() }, ErrorKind::BadOption),
         ("sectors", FormatOptions { sector_size: size(8192), ..luks2() }, ErrorKind::BadOption),
-        ("offset", FormatOptions { data_offset: Some(1 << 20 | 512), ..luks2() }, ErrorKind::BadOption),
+        ("offset", FormatOptions { data_offset: Some(1 << 20 | 256), ..luks2() }, ErrorKind::BadOption),
         ("offset 0", FormatOptions { data_offset: Some(0), ..luks2() }, ErrorKind::BadOption),
         ("small offset", FormatOptions { data_offset: Some(128 << 10), ..luks2() }, ErrorKind::BadOption),
         ("default offset", FormatOptions { data_offset: None, ..luks2() }, ErrorKind::TooSmall),

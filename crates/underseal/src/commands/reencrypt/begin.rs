@@ -229,9 +229,6 @@ pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
 pub(super) type Form = (CipherSpec, SectorSize);
 
 /// Refuses protection by the place that data move away from where they do not move: it would be none.
-///
-/// # Errors
-/// `Usage`.
 pub(super) fn refuse_datashift(args: &ReencryptArgs) -> Result<()> {
     use Resilience::{Datashift, DatashiftChecksum, DatashiftJournal};
     match args.resilience {
