@@ -191,7 +191,12 @@ fn names_and_flags_are_what_they_read() {
         assert!(dump.contains(text), "{dump}");
     }
     assert_eq!(header.hold_to(&pinned).unwrap_err().kind(), ErrorKind::Untrusted);
-    let off = vec![PersistentFlag::SameCpuCrypt, PersistentFlag::NoReadWorkqueue, PersistentFlag::NoJournal];
+    let off = vec![
+        PersistentFlag::SameCpuCrypt,
+        PersistentFlag::NoReadWorkqueue,
+        PersistentFlag::HighPriority,
+        PersistentFlag::NoJournal,
+    ];
     header.set(&open(&image), &Settings { off, ..Settings::default() }).unwrap();
     let info = Header::read(&open(&image)).unwrap().info();
     assert_eq!(info.flags, ["allow-discards", "submit-from-crypt-cpus", "no-write-workqueue"]);
