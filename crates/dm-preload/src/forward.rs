@@ -47,7 +47,7 @@ unsafe extern "C" {
 pub(crate) fn open(flags: c_int) -> c_int {
     let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::SOCK_CLOEXEC } else { 0 };
     let opened = connect(close_on_exec).filter(|fd| {
-        let stays = send(*fd, &STAY);
+        let stays = send(*fd, &STAY).and_then(|()| receive(*fd, &mut [0; 8], false));
         stays.inspect_err(|_| close(*fd)).is_ok()
     });
     opened.unwrap_or_else(|| {
