@@ -7,11 +7,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::{FileAccess, FileDevice, Shared};
 use crate::Result;
+
+/// How long a flush waits for the header's lock, where the first bytes are not there.
+const LOCKED: Duration = Duration::from_secs(2);
 
 /// Bytes at byte 0.
 pub(super) struct Expected {
@@ -43,6 +49,25 @@ impl Expected {
         self.file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes == self.bytes)
     }
+
+    /// Whether the bytes are gone for good: also while nobody holds the header's lock (flock), under
+    /// which a header is written anew and has no first bytes for a moment. A lock that is not had in
+    /// time is no evidence.
+    fn is_gone(&self) -> std::io::Result<bool> {
+        if self.is_there()? {
+            return Ok(false);
+        }
+        let until = Instant::now() + LOCKED;
+        while let Err(e) = flock(&self.file, FlockOperation::NonBlockingLockShared) {
+            if e != Errno::WOULDBLOCK || Instant::now() > until {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let is_there = self.is_there();
+        flock(&self.file, FlockOperation::Unlock)?;
+        Ok(!is_there?)
+    }
 }
 
 impl Shared {
@@ -50,7 +75,7 @@ impl Shared {
     /// read are no evidence.
     pub(super) fn miss_expected(&self) {
         if let Some(expected) = self.expected.get()
-            && expected.is_there().is_ok_and(|is_there| !is_there)
+            && expected.is_gone().is_ok_and(|is_gone| is_gone)
             && self.losses.check().is_ok()
         {
             log::error!(
