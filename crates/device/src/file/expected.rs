@@ -50,9 +50,9 @@ impl Expected {
         Ok(bytes == self.bytes)
     }
 
-    /// Whether the bytes are gone for good: also while nobody holds the header's lock (flock), under
-    /// which a header is written anew and has no first bytes for a moment. A lock that is not had in
-    /// time is no evidence.
+    /// Whether the bytes are gone for good: a header that is written anew has no first bytes for a
+    /// moment, under its lock (flock). So they are looked at under that lock too. A lock that is not
+    /// had in time is no evidence.
     fn is_gone(&self) -> std::io::Result<bool> {
         if self.is_there()? {
             return Ok(false);
