@@ -5,8 +5,8 @@
 //!   attach   bound to the table's file, and named /dev/mapper/NAME
 //!   detach   unbound, where nobody else has it open; and gone when it is dropped
 //! ```
-//!
-//! Source of structures and numbers: include/uapi/linux/loop.h.
+
+mod requests;
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -21,26 +21,16 @@ use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+pub use self::requests::backing_file;
+use self::requests::{
+    CLR_FD, CTL_ADD, CTL_REMOVE, Config, DIRECT_IO, Info, NAME, READ_ONLY, SET_BLOCK_SIZE, SET_CAPACITY,
+    configure, ioctl, set_status,
+};
 use crate::host::{Names, Node, Nodes};
 use crate::links::Links;
 use crate::node_name::free_name;
 use crate::opens::opens;
 use crate::{DeviceNumber, Error, Family, Result, Room};
-
-const CLR_FD: libc::Ioctl = 0x4c01;
-const SET_STATUS64: libc::Ioctl = 0x4c04;
-const GET_STATUS64: libc::Ioctl = 0x4c05;
-const SET_CAPACITY: libc::Ioctl = 0x4c07;
-const SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
-const CONFIGURE: libc::Ioctl = 0x4c0a;
-const CTL_ADD: libc::Ioctl = 0x4c80;
-const CTL_REMOVE: libc::Ioctl = 0x4c81;
-
-const READ_ONLY: u32 = 1;
-const DIRECT_IO: u32 = 16;
-/// Bytes of `loop_info64`, and of a name in it.
-const INFO: usize = 232;
-const NAME: usize = 64;
 
 /// The file with a device's name and UUID, a zero byte between them.
 const NAMES: &str = "names";
@@ -59,30 +49,6 @@ const UNBINDING: Duration = Duration::from_secs(5);
 /// How long others, like udev, may look at a device that is to be unbound.
 const LOOKING: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(2);
-
-/// `loop_config`.
-#[repr(C)]
-struct Config {
-    fd: u32,
-    block: u32,
-    info: Info,
-    reserved: [u64; 8],
-}
-
-/// `loop_info64`.
-#[repr(C)]
-struct Info {
-    device: u64,
-    inode: u64,
-    before: [u64; 3],
-    number: u32,
-    encrypt: [u32; 2],
-    flags: u32,
-    file_name: [u8; NAME],
-    after: [u8; 112],
-}
-
-const _: () = assert!(size_of::<Info>() == INFO && size_of::<Config>() == 304);
 
 /// Makes loop devices.
 pub struct LoopNodes {
@@ -271,7 +237,7 @@ impl LoopNode {
     fn bind(&self, file: &File, block: u32, flags: u32) -> io::Result<()> {
         let node = self.open()?;
         let fd = u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?;
-        let info = Info { flags, file_name: self.file_name(), ..Info::zeroed() };
+        let info = Info::new(flags, self.file_name());
         let mut config = Config { fd, block, info, reserved: [0; 8] };
         match configure(&node, &config) {
             // A file system that knows no direct I/O.
@@ -359,7 +325,7 @@ impl LoopNode {
         if !self.is_bound()? {
             return Ok(());
         }
-        let info = Info { file_name: self.file_name(), ..Info::zeroed() };
+        let info = Info::new(0, self.file_name());
         match set_status(&node, &info) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => Ok(()),
             Err(e) => {
@@ -501,21 +467,6 @@ impl Drop for LoopNode {
     }
 }
 
-impl Info {
-    const fn zeroed() -> Self {
-        Self {
-            device: 0,
-            inode: 0,
-            before: [0; 3],
-            number: 0,
-            encrypt: [0; 2],
-            flags: 0,
-            file_name: [0; NAME],
-            after: [0; 112],
-        }
-    }
-}
-
 const CONTROL: &str = "/dev/loop-control";
 
 fn control() -> Result<File> {
@@ -527,34 +478,4 @@ fn control() -> Result<File> {
 fn is_devtmpfs() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev", "devtmpfs"]))
-}
-
-fn ioctl(file: &File, request: libc::Ioctl, argument: u64) -> io::Result<()> {
-    // SAFETY: these requests take a number, or nothing.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), request, argument) })
-}
-
-fn configure(node: &File, config: &Config) -> io::Result<()> {
-    // SAFETY: the kernel reads the structure, whose size is asserted above, during the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), CONFIGURE, std::ptr::from_ref(config)) })
-}
-
-fn set_status(node: &File, info: &Info) -> io::Result<()> {
-    // SAFETY: as above.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
-}
-
-/// The device and the inode number of the file that an open loop device lies on.
-///
-/// # Errors
-/// `ENXIO` for one that is bound to nothing; the system's.
-pub fn backing_file(node: &File) -> io::Result<(DeviceNumber, u64)> {
-    let mut info = Info::zeroed();
-    // SAFETY: the kernel fills the structure, whose size is asserted above, during the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), GET_STATUS64, &raw mut info) })?;
-    Ok((DeviceNumber::decode(info.device), info.inode))
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
