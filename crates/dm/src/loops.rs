@@ -23,8 +23,8 @@ use rustix::mount::{UnmountFlags, unmount};
 
 pub use self::requests::backing_file;
 use self::requests::{
-    CLR_FD, CTL_ADD, CTL_REMOVE, Config, DIRECT_IO, Info, NAME, READ_ONLY, SET_BLOCK_SIZE, SET_CAPACITY,
-    configure, ioctl, set_status,
+    CLR_FD, CTL_ADD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE,
+    SET_CAPACITY, configure, ioctl, set_status,
 };
 use crate::host::{Names, Node, Nodes};
 use crate::links::Links;
@@ -237,8 +237,8 @@ impl LoopNode {
     fn bind(&self, file: &File, block: u32, flags: u32) -> io::Result<()> {
         let node = self.open()?;
         let fd = u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?;
-        let info = Info::new(flags, self.file_name());
-        let mut config = Config { fd, block, info, reserved: [0; 8] };
+        let info = LoopInfo::new(flags, self.file_name());
+        let mut config = LoopConfig { fd, block, info, reserved: [0; 8] };
         match configure(&node, &config) {
             // A file system that knows no direct I/O.
             Err(e) if flags & DIRECT_IO != 0 && e.kind() == io::ErrorKind::InvalidInput => {
@@ -325,7 +325,7 @@ impl LoopNode {
         if !self.is_bound()? {
             return Ok(());
         }
-        let info = Info::new(0, self.file_name());
+        let info = LoopInfo::new(0, self.file_name());
         match set_status(&node, &info) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => Ok(()),
             Err(e) => {

@@ -25,16 +25,16 @@ pub(super) const NAME: usize = 64;
 
 /// `loop_config`.
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct LoopConfig {
     pub(super) fd: u32,
     pub(super) block: u32,
-    pub(super) info: Info,
+    pub(super) info: LoopInfo,
     pub(super) reserved: [u64; 8],
 }
 
 /// `loop_info64`.
 #[repr(C)]
-pub(super) struct Info {
+pub(super) struct LoopInfo {
     device: u64,
     inode: u64,
     before: [u64; 3],
@@ -45,9 +45,9 @@ pub(super) struct Info {
     after: [u8; 112],
 }
 
-const _: () = assert!(size_of::<Info>() == INFO && size_of::<Config>() == 304);
+const _: () = assert!(size_of::<LoopInfo>() == INFO && size_of::<LoopConfig>() == 304);
 
-impl Info {
+impl LoopInfo {
     pub(super) const fn new(flags: u32, file_name: [u8; NAME]) -> Self {
         Self {
             device: 0,
@@ -67,12 +67,12 @@ pub(super) fn ioctl(file: &File, request: libc::Ioctl, argument: u64) -> io::Res
     check(unsafe { libc::ioctl(file.as_raw_fd(), request, argument) })
 }
 
-pub(super) fn configure(node: &File, config: &Config) -> io::Result<()> {
+pub(super) fn configure(node: &File, config: &LoopConfig) -> io::Result<()> {
     // SAFETY: the kernel reads the structure, whose size is asserted above, during the call.
     check(unsafe { libc::ioctl(node.as_raw_fd(), CONFIGURE, std::ptr::from_ref(config)) })
 }
 
-pub(super) fn set_status(node: &File, info: &Info) -> io::Result<()> {
+pub(super) fn set_status(node: &File, info: &LoopInfo) -> io::Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
 }
@@ -82,7 +82,7 @@ pub(super) fn set_status(node: &File, info: &Info) -> io::Result<()> {
 /// # Errors
 /// `ENXIO` for one that is bound to nothing; the system's.
 pub fn backing_file(node: &File) -> io::Result<(DeviceNumber, u64)> {
-    let mut info = Info::new(0, [0; NAME]);
+    let mut info = LoopInfo::new(0, [0; NAME]);
     // SAFETY: the kernel fills the structure, whose size is asserted above, during the call.
     check(unsafe { libc::ioctl(node.as_raw_fd(), GET_STATUS64, &raw mut info) })?;
     Ok((DeviceNumber::decode(info.device), info.inode))

@@ -119,14 +119,15 @@ for block in range(int(sys.argv[2])):
     );
     mapper.script(
         "
-truncate --size 32M disk.img low.img
+truncate --size 1G disk.img; truncate --size 32M low.img
 printf pass | cryptsetup luksFormat --batch-mode --pbkdf pbkdf2 --pbkdf-force-iterations 1000 disk.img -
 printf pass | cryptsetup open --disable-keyring disk.img $N-x -
 dmsetup create $N-y --uuid U-$N --table \"0 4096 crypt aes-xts-plain64 $(printf %064d 7) 0 $(losetup --find --show low.img) 0\"
 dmsetup suspend $N-y
 dmsetup table --showkeys > tables
 dmsetup info --columns --noheadings -o name,uuid,attr > infos
-python3 writer.py /dev/mapper/$N-x 3000 > writer.log 2>&1 &
+# More blocks than a fast machine writes before the file `stop` is there.
+python3 writer.py /dev/mapper/$N-x 250000 > writer.log 2>&1 &
 while test ! -s done; do sleep 0.05; done",
     );
     let before = mapper.back_end().expect("a back end");

@@ -1,6 +1,6 @@
 //! A volume in the middle of its reencryption, as it stands.
 
-use super::shape::{self, Given};
+use super::shape::{self, ShapeInput};
 use super::slot::Reencryption;
 use super::{Stage, digest};
 use crate::luks2::metadata::Metadata;
@@ -15,7 +15,7 @@ pub(super) fn verified(
     metadata: &Metadata,
     of: &Reencryption,
     key: &VolumeKey,
-    given: Given,
+    given: ShapeInput,
 ) -> Result<(Plan, Progress)> {
     if let Some(digest) = of.digests().into_iter().find(|digest| key.of(*digest).is_none()) {
         return Err(shape::lacks(metadata, digest));
@@ -52,7 +52,7 @@ pub(in crate::luks2) fn activate(
         Stage::Clean | Stage::Final => {}
     }
     let ActivateOptions { detached, allow_null, .. } = *options;
-    let given = Given { data_size, hot_zone: None, allow_null, detached };
+    let given = ShapeInput { data_size, hot_zone: None, allow_null, detached };
     let (plan, progress) = verified(metadata, &of, key, given)?;
     plan.volume(progress).map(Some)
 }

@@ -5,7 +5,7 @@ use underseal_cipher::Key;
 
 use super::digest;
 use super::ledger::write_segments;
-use super::shape::{self, Given};
+use super::shape::{self, ShapeInput};
 use super::slot::{FINAL, MOVED, PREVIOUS, Reencryption, bad};
 use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
 use crate::luks2::update::room::Room;
@@ -46,7 +46,7 @@ impl Arrangement {
         header_size: u64,
         room: &mut Room,
         key: &VolumeKey,
-        given: Given,
+        given: ShapeInput,
     ) -> Result<()> {
         let (version, slot) =
             (if self.moves_first() && self.mode == Mode::Decrypt { 3 } else { 2 }, self.slot(room)?);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use super::arrange::{Arrangement, Document};
-use super::shape::Given;
+use super::shape::ShapeInput;
 use super::slot::crypt_of;
 use crate::format::{bad, try_cipher};
 use crate::keyslots::{free_number, no_room, not_in_use};
@@ -148,8 +148,12 @@ impl Header {
         let new = New::prepare(self.metadata(), new_key, passphrases)?;
         let header_size = self.stored.binary.size;
         let mut key = key;
-        let given =
-            Given { data_size, hot_zone: None, allow_null: options.allow_null, detached: options.detached };
+        let given = ShapeInput {
+            data_size,
+            hot_zone: None,
+            allow_null: options.allow_null,
+            detached: options.detached,
+        };
         let edit = |document: &mut Document, metadata: &Metadata| {
             let (old_digest, segment, _) = eligible(metadata)?;
             let mut room = Room::of(metadata, header_size);

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::arrange::{Arrangement, Document};
 use super::begin::{eligible, iterations};
 use super::encrypt::{copy, linear};
-use super::shape::Given;
+use super::shape::ShapeInput;
 use crate::format::{bad, forget_old_headers};
 use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::Metadata;
@@ -109,7 +109,7 @@ impl Header {
             storage::sync(data)?;
         }
         let header_size = self.stored.binary.size;
-        let given = Given { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
+        let given = ShapeInput { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
         let edit = |document: &mut Document, metadata: &Metadata| {
             let start = Start::new(metadata, header_size, data_size, options)?;
             start.arrangement.write(document, header_size, &mut Room::of(metadata, header_size), key, given)
@@ -135,7 +135,7 @@ impl Header {
         keyslot::confirm(metadata, key)?;
         let header_size = self.stored.binary.size;
         let start = Start::new(metadata, header_size, data_size, options)?;
-        let given = Given { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
+        let given = ShapeInput { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
         let mut document = metadata.document.clone();
         start.arrangement.write(&mut document, header_size, &mut Room::of(metadata, header_size), key, given)
     }

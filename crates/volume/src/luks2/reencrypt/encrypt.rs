@@ -10,7 +10,7 @@ use underseal_cipher::{Key, SectorSize};
 use zeroize::Zeroizing;
 
 use super::arrange::Arrangement;
-use super::shape::Given;
+use super::shape::ShapeInput;
 use super::unfinished_start::UnfinishedStart;
 use crate::format::{self, Parts, bad};
 use crate::luks2::Header;
@@ -76,7 +76,7 @@ impl NewVolume {
         if place.is_some() {
             direction = Direction::Backward;
         }
-        let given = Given { data_size, hot_zone: None, allow_null, detached };
+        let given = ShapeInput { data_size, hot_zone: None, allow_null, detached };
         let copies = copies.edited(|document, metadata, header_size| {
             let last = document["segments"]["0"].clone();
             let crypt = metadata.segments.get(&0).and_then(|segment| segment.crypt.as_ref().ok());

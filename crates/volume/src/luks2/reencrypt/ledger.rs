@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::activate::{is_vouched_for, verified};
 use super::encrypt::differ;
-use super::shape::Given;
+use super::shape::ShapeInput;
 use super::slot::{HOT, Lay, Reencryption, bad};
 use super::{Stage, shape};
 use crate::lock::{LockTo, ReencryptionLock};
@@ -45,7 +45,7 @@ pub struct Ledger<'d> {
     pub(super) of: Reencryption,
     plan: Plan,
     progress: Progress,
-    pub(super) given: Given,
+    pub(super) given: ShapeInput,
     /// The keys vouch for the plan.
     pub(super) vouched: bool,
     /// The last segment reaches to the end of the device, however long that is.
@@ -97,7 +97,7 @@ impl<'d> Ledger<'d> {
         let metadata = header.metadata();
         let of = parse(&header)?;
         let ResumeOptions { detached, allow_null, hot_zone } = *options;
-        let given = Given { data_size, hot_zone, allow_null, detached };
+        let given = ShapeInput { data_size, hot_zone, allow_null, detached };
         let (vouched, (plan, progress)) = match shape::stage(metadata, &of) {
             // The old key may be gone.
             Stage::Final => {

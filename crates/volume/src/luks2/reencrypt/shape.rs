@@ -7,7 +7,7 @@ use std::sync::Arc;
 use underseal_cipher::SectorSize;
 
 use super::Stage;
-use super::slot::{HOT, Kept, Lay, Reencryption, bad, crypt_of};
+use super::slot::{AreaContents, HOT, Lay, Reencryption, bad, crypt_of};
 use crate::luks2::metadata::{Metadata, Segment};
 use crate::reencrypt::{Moved, Part, Plan, Progress, Protection, Which};
 use crate::{Error, ErrorKind, Recipe, Result, Stored, VolumeKey, recipe, unlock, volume};
@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 
 /// What the device and the caller add to a header.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct ShapeInput {
     /// The size of the data device.
     pub(crate) data_size: u64,
     /// The longest step.
@@ -47,7 +47,7 @@ pub(crate) fn read(
     metadata: &Metadata,
     of: &Reencryption,
     key: &VolumeKey,
-    given: Given,
+    given: ShapeInput,
 ) -> Result<(Plan, Progress)> {
     let found = parts(metadata, of)?;
     let plan = planned(metadata, of, key, given, size(metadata, of, &found, given)?)?;
@@ -77,7 +77,7 @@ pub(crate) fn planned(
     metadata: &Metadata,
     of: &Reencryption,
     key: &VolumeKey,
-    given: Given,
+    given: ShapeInput,
     size: u64,
 ) -> Result<Plan> {
     let [old, new] = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
@@ -92,7 +92,7 @@ pub(crate) fn read_final(
     metadata: &Metadata,
     of: &Reencryption,
     key: &VolumeKey,
-    given: Given,
+    given: ShapeInput,
 ) -> Result<(Plan, Progress)> {
     let size = size(metadata, of, &parts(metadata, of)?, given)?;
     let nothing = |lay: &Lay| {
@@ -105,7 +105,7 @@ pub(crate) fn read_final(
 }
 
 /// Whether the last segment reaches to the end of the device, also where the step under way, which says its length, is the last.
-pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: Given, size: u64) -> bool {
+pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: ShapeInput, size: u64) -> bool {
     let last = metadata.segments.values().rfind(|segment| !segment.is_backup());
     let to_end = || {
         let begins = of.last.segment.offset.max(of.previous.segment.offset);
@@ -201,7 +201,7 @@ fn is_hot(segment: &Segment) -> bool {
 }
 
 /// The size of the volume while it is reencrypted: what its segments say, or to the end of the device.
-fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: Given) -> Result<u64> {
+fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: ShapeInput) -> Result<u64> {
     let Some((number, last)) = parts.last() else { return Err(bad("segments: none")) };
     if last.range.end != OPEN {
         return Ok(last.range.end);
@@ -217,16 +217,18 @@ fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: Gi
     last.range.start.checked_add(len).ok_or_else(|| bad(format!("segments.{number}: is beyond any device")))
 }
 
-fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> Result<Plan> {
+fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: ShapeInput, size: u64) -> Result<Plan> {
     let unit = old.cipher.sector_size().max(new.cipher.sector_size()).bytes() as u64;
     let protection = match of.resilience.kept {
-        Some(Kept::Checksums { hash, block }) => Protection::Checksum { hash, block: u64::from(block) },
-        Some(Kept::Journal) => Protection::Journal,
+        Some(AreaContents::Checksums { hash, block }) => {
+            Protection::Checksum { hash, block: u64::from(block) }
+        }
+        Some(AreaContents::Journal) => Protection::Journal,
         // Nothing is written over its own source where the data moves.
-        Some(Kept::Nothing) | None => Protection::None,
+        Some(AreaContents::Nothing) | None => Protection::None,
     };
     let alignment = match of.resilience.kept {
-        Some(Kept::Checksums { block, .. }) => u64::from(block),
+        Some(AreaContents::Checksums { block, .. }) => u64::from(block),
         _ => PAGE,
     }
     .max(unit);
@@ -262,7 +264,7 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
 }
 
 /// One form of the data, with its cipher.
-fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: Given) -> Result<Stored> {
+fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> Result<Stored> {
     let place = format!("segments.{}", lay.number);
     let lower = lay.segment.offset;
     let Some(crypt) = crypt_of(&lay.segment, &place)? else {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::arrange::{self, Document};
 use super::begin::iterations;
 use super::ledger::ResumeOptions;
-use super::shape::{self, Given};
+use super::shape::{self, ShapeInput};
 use super::slot::{KIND, bad, is_reencryption, is_version_1, lacks_digest};
 use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::Header;
@@ -44,7 +44,7 @@ impl Header {
         let _lock = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
         let header_size = self.stored.binary.size;
         let &ResumeOptions { detached, allow_null, hot_zone } = options;
-        let given = Given { data_size, hot_zone, allow_null, detached };
+        let given = ShapeInput { data_size, hot_zone, allow_null, detached };
         let edit = |document: &mut Document, metadata: &Metadata| {
             let slot = slot_of(metadata)?;
             let of_data = metadata.digests.iter().find(|(_, digest)| !digest.segments.is_empty());

@@ -46,14 +46,14 @@ pub(crate) struct Reencryption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resilience {
     /// What is kept of a step that is written over its own source; none where there is no such step.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<AreaContents>,
     /// The bytes that the data moves by.
     pub(crate) shift: Option<u64>,
 }
 
-/// What the area keeps.
+/// The contents of the area: what a step that is cut off is finished from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum AreaContents {
     /// A hash of each block.
     Checksums { hash: Hash, block: u32 },
     /// All of the old bytes.
@@ -200,7 +200,7 @@ impl Reencryption {
     fn stays_in_place(&mut self) {
         let moves = self.previous.segment.offset != self.last.segment.offset || self.moved.is_some();
         if self.mode == Mode::Encrypt && self.resilience.kept.is_none() && !moves {
-            self.resilience = Resilience { kept: Some(Kept::Nothing), shift: None };
+            self.resilience = Resilience { kept: Some(AreaContents::Nothing), shift: None };
         }
     }
 
@@ -353,7 +353,7 @@ fn resilience(area: &Node<'_>, len: u64) -> Result<Resilience> {
         if !bytes.is_power_of_two() {
             return Err(block.error(ErrorKind::BadHeader, "is no power of two"));
         }
-        Ok(Kept::Checksums { hash, block: bytes })
+        Ok(AreaContents::Checksums { hash, block: bytes })
     };
     let shift = || {
         let field = area.field("shift_size")?;
@@ -367,21 +367,21 @@ fn resilience(area: &Node<'_>, len: u64) -> Result<Resilience> {
     };
     let kind = area.field("type")?;
     let (kept, shift) = match kind.text()? {
-        "none" => (Some(Kept::Nothing), None),
+        "none" => (Some(AreaContents::Nothing), None),
         "checksum" => (Some(checksums()?), None),
-        "journal" => (Some(Kept::Journal), None),
+        "journal" => (Some(AreaContents::Journal), None),
         "datashift" => (None, shift()?),
         "datashift-checksum" => (Some(checksums()?), shift()?),
-        "datashift-journal" => (Some(Kept::Journal), shift()?),
+        "datashift-journal" => (Some(AreaContents::Journal), shift()?),
         other => {
             let why = format_args!("{} is not known to this build", crate::printable(other));
             return Err(kind.error(ErrorKind::Unsupported, why));
         }
     };
     let least = match kept {
-        Some(Kept::Checksums { hash, .. }) => hash.output_len() as u64,
-        Some(Kept::Journal) => 512,
-        Some(Kept::Nothing) | None => 0,
+        Some(AreaContents::Checksums { hash, .. }) => hash.output_len() as u64,
+        Some(AreaContents::Journal) => 512,
+        Some(AreaContents::Nothing) | None => 0,
     };
     if len < least {
         return Err(area.error(ErrorKind::BadHeader, format_args!("{len} bytes keep nothing of any step")));

@@ -162,7 +162,7 @@ impl Foreground for Patient<'_> {
         let claims = self.claims.replace(self.claims.get() + 1);
         let denials = [2, 0, 1].get(claims as usize).copied();
         self.on.denials.store(denials.unwrap_or(0), SeqCst);
-        Ok(Box::new(Kept { users: self }))
+        Ok(Box::new(UsersKept { users: self }))
     }
 
     fn claims_ahead(&self) -> bool {
@@ -183,17 +183,17 @@ impl Foreground for Patient<'_> {
     }
 }
 
-struct Kept<'k> {
+struct UsersKept<'k> {
     users: &'k Patient<'k>,
 }
 
-impl Drop for Kept<'_> {
+impl Drop for UsersKept<'_> {
     fn drop(&mut self) {
         self.users.is_claimed.set(false);
     }
 }
 
-impl Claim for Kept<'_> {
+impl Claim for UsersKept<'_> {
     fn relay(&self, _volume: Volume) -> Result<()> {
         Ok(())
     }

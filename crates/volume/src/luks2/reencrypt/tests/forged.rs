@@ -90,7 +90,8 @@ fn what_an_attacker_writes_is_refused_or_makes_a_volume_within_its_device() {
             let Ok(Some(of)) = Reencryption::parse(&metadata) else { continue };
             shape::stage(&metadata, &of);
             for data_size in sizes {
-                let given = shape::Given { data_size, hot_zone: None, allow_null: false, detached: true };
+                let given =
+                    shape::ShapeInput { data_size, hot_zone: None, allow_null: false, detached: true };
                 // As if the attacker had the keys.
                 let Ok((plan, progress)) = shape::read(&metadata, &of, &key, given) else {
                     refused += 1;
