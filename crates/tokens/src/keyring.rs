@@ -46,7 +46,12 @@ pub(crate) fn enroll(description: &str) -> Result<(Key, Token)> {
     Ok((secret, crate::object(token)))
 }
 
-fn read(description: &str) -> Result<Key> {
+/// Reads the payload of the `user` key with this description, which is looked for in the keyrings of
+/// the thread, the process, the session and the user, in this order.
+///
+/// # Errors
+/// `NoHardware` where there is none, `NotUsable` where it cannot be read or has no bytes.
+pub fn read(description: &str) -> Result<Key> {
     let mut found = Err(KeyError::KeyDoesNotExist);
     for ring in RINGS {
         found = KeyRing::from_special_id(ring, false).and_then(|ring| ring.search(description));

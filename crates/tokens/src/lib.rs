@@ -34,6 +34,7 @@ use serde_json::{Map, Value};
 pub use underseal_cipher::Key;
 
 pub use error::{Error, ErrorKind};
+pub use keyring::read as read_keyring;
 pub use tpm2::Tpm2Enrollment;
 
 /// The result of this crate's operations.

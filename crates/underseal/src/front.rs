@@ -23,6 +23,7 @@ mod fit;
 mod foreign;
 mod header;
 mod key;
+mod keyring;
 mod keyslots;
 mod look;
 mod loops;
@@ -82,14 +83,14 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
         patience,
         verbose,
     ));
-    match act(&args, &given) {
+    match act(&mut args, &given) {
         Ok(()) if verbose => print("Command successful.\n").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(verbose),
     }
 }
 
-fn act(args: &Args, given: &[String]) -> Result<()> {
+fn act(args: &mut Args, given: &[String]) -> Result<()> {
     if args.version {
         return Ok(print(&format!(
             "cryptsetup 2.7.0 (underseal {}) flags: BLKID KEYRING\n",
@@ -112,6 +113,7 @@ fn act(args: &Args, given: &[String]) -> Result<()> {
     if let Some(name) = args.not_kept(verb.name) {
         return Err(Failure::unsupported(&format!("{name} is not supported")));
     }
+    let _key = keyring::as_key_file(args, verb.name)?;
     (verb.act)(args, &words)
 }
 

@@ -51,6 +51,10 @@ pub(super) struct Args {
     pub(super) new_keyfile_size: Option<u64>,
     #[arg(long, visible_alias = "master-key-file")]
     pub(super) volume_key_file: Option<PathBuf>,
+    #[arg(long)]
+    pub(super) new_volume_key_file: Option<PathBuf>,
+    #[arg(long)]
+    pub(super) new_key_size: Option<usize>,
     #[arg(short = 'T', long)]
     pub(super) tries: Option<u32>,
     #[arg(short = 't', long)]
@@ -242,6 +246,8 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) external_tokens_path: Option<PathBuf>,
     #[arg(long)]
+    pub(super) integrity_inline: bool,
+    #[arg(long)]
     pub(super) hw_opal: bool,
     #[arg(long)]
     pub(super) hw_opal_only: bool,
@@ -298,6 +304,11 @@ impl Args {
             (self.link_vk_to_keyring.is_some(), "--link-vk-to-keyring"),
             (self.hw_opal || self.hw_opal_only || self.hw_opal_factory_reset, "an OPAL drive"),
             (self.refresh, "--refresh"),
+            (self.integrity_inline, "--integrity-inline"),
+            (
+                self.new_volume_key_file.is_some() && self.volume_key_file.is_some(),
+                "--volume-key-file beside --new-volume-key-file",
+            ),
         ];
         kept_not.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
     }

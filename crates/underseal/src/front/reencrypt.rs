@@ -23,6 +23,9 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     if let Some(what) = not_done(args, words) {
         return Err(Failure::unsupported(&format!("reencrypt: {what} is not supported")));
     }
+    if args.new_volume_key_file.is_some() && args.new_key_size.is_none() && !args.resume_only {
+        return Err(Failure::wrong("Option --new-volume-key-file must be paired with --new-key-size"));
+    }
     let nobody = args.batch_mode || from_stdin().is_some();
     let loses = loses_passphrases(args, words);
     // As there: a line of stdin for each keyslot.
@@ -41,10 +44,10 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .flag("encrypt", args.encrypt || args.new)
         .flag("decrypt", args.decrypt)
         .option("cipher", args.cipher.as_ref())
-        .number("key-size", args.key_size)
+        .number("key-size", args.new_key_size.or(args.key_size))
         .number("sector-size", args.sector_size)
         .flag("force-offline-reencrypt", args.force_offline_reencrypt && args.sector_size.is_some())
-        .option("volume-key-file", args.volume_key_file.as_ref())
+        .option("volume-key-file", args.new_volume_key_file.as_ref().or(args.volume_key_file.as_ref()))
         .flag("keep-key", args.keep_key)
         .number("reduce-device-size", reduce)
         .number("data-offset", offset)

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::front::pair::{CHEAP, Pair, all, with_stdin};
+use crate::support::tool;
 
 /// An image of each program, with the passphrase "secret".
 fn formatted(kind: &str) -> Pair {
@@ -142,4 +143,39 @@ fn a_volume_key_opens_and_makes_keyslots() {
             assert_eq!(with_stdin(pair.ours().args(open), "").status.success(), opens, "{bits}");
         }
     }
+}
+
+/// Runs our program in a session keyring where the key `us-front` holds a passphrase.
+fn with_keyring(pair: &Pair, passphrase: &str, words: &str) -> std::process::Output {
+    let script = format!("printf '{passphrase}' | keyctl padd user us-front @s > /dev/null && {words}");
+    let mut command = tool("keyctl");
+    command.current_dir(pair.folder("ours")).env("UNDERSEAL_MAPPER", pair.folder("mapper"));
+    with_stdin(command.args(["session", "-", "sh", "-c", &script]), "new\n")
+}
+
+#[test]
+fn a_passphrase_of_the_keyring_opens_volumes() {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "sec\nret");
+    // The line of stdin ends before the newline; a key of the keyring is taken whole.
+    let front = |words: &str| format!("../bin/cryptsetup {words} --key-description us-front disk");
+    let opens = |passphrase: &str| with_keyring(&pair, passphrase, &front("open --test-passphrase"));
+    assert!(opens("sec").status.success(), "{}", all(&opens("sec")));
+    assert_eq!(opens("sec\\n").status.code(), Some(2), "{}", all(&opens("sec\\n")));
+    let cheap = CHEAP.join(" ");
+    let added = with_keyring(&pair, "sec", &front(&format!("luksAddKey {cheap}")));
+    assert!(added.status.success(), "{}", all(&added));
+    let theirs = ["open", "--test-passphrase", "disk"];
+    let opened = with_stdin(pair.theirs().current_dir(pair.folder("ours")).args(theirs), "new\n");
+    assert!(opened.status.success(), "{}", all(&opened));
+    // Opened for use, by a process of its own.
+    let open = format!("{} us-front-name", front("open"));
+    let used = with_keyring(&pair, "sec", &format!("{open} && ../bin/cryptsetup close us-front-name"));
+    assert!(used.status.success(), "{}", all(&used));
+    let none = with_stdin(
+        pair.ours().args(["open", "--test-passphrase", "--key-description", "us-none", "disk"]),
+        "sec\n",
+    );
+    assert!(all(&none).contains("Failed to read passphrase from keyring"), "{}", all(&none));
 }

@@ -204,3 +204,32 @@ fn data_that_stay_are_not_protected_by_their_source_in_both() {
         assert!(!said.ours.status.success(), "resumed, {option}: {}", all(&said.ours));
     }
 }
+
+#[test]
+fn the_new_volume_key_may_be_given_in_a_file() {
+    let pair = formatted();
+    let key = bytes(seed("the_new_volume_key_may_be_given_in_a_file"), 32);
+    pair.file("key", &key);
+    let disk = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--new-volume-key-file", "key"];
+    // An option of 2.8, which the real program here does not have.
+    let ours = |options: &[&str]| {
+        let words = [&disk[..], options, &CHEAP].concat();
+        with_stdin(pair.ours().args(words), "secret\n")
+    };
+    for (options, why) in [
+        (&[][..], "must be paired with --new-key-size"),
+        (&["--new-key-size", "256", "--keep-key"], "cannot be"),
+        (&["--new-key-size", "256", "--volume-key-file", "key"], "is not supported"),
+        (&["--new-key-size", "512"], "a key of 256 bits"),
+    ] {
+        let refused = ours(options);
+        assert!(!refused.status.success() && all(&refused).contains(why), "{options:?}: {}", all(&refused));
+    }
+    let done = ours(&["--cipher", "aes-xts-plain64", "--new-key-size", "256"]);
+    assert!(done.status.success(), "{}", all(&done));
+    let ours = pair.folder("ours");
+    let dump = ["-q", "luksDump", "--dump-volume-key", "--volume-key-file", "out", "disk"];
+    let dumped = with_stdin(pair.theirs().current_dir(&ours).args(dump), "secret\n");
+    assert!(dumped.status.success(), "{}", all(&dumped));
+    assert!(std::fs::read(ours.join("out")).unwrap() == key);
+}

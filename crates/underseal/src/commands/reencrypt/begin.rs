@@ -193,8 +193,14 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
 
 /// The one that was given.
 fn new_key(args: &ReencryptArgs) -> Result<Option<Key>> {
-    let len = key_size(args)?.unwrap_or(64);
-    args.volume_key_file.as_ref().map(|file| volume_key_file(file, None, len)).transpose()
+    let wanted = key_size(args)?;
+    let Some(file) = &args.volume_key_file else { return Ok(None) };
+    let key = volume_key_file(file, None, wanted.unwrap_or(64))?;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != key.len()) {
+        let (file, has, wanted) = (file.display(), key.len() * 8, wanted * 8);
+        return Err(Error::usage(format!("{file}: a key of {has} bits, and --key-size says {wanted}")));
+    }
+    Ok(Some(key))
 }
 
 /// In bytes.
