@@ -3,6 +3,7 @@
 //! ```text
 //!   Mount          mounts, starts the threads, unmounts
 //!     |  mount.rs       underseal_fuse::Session: what is asked of the kernel
+//!     |  threads.rs     the first thread that fails ends the mount
 //!     |
 //!   Worker         one thread, one underseal_fuse::Channel: a request in, its reply out
 //!     |- inbox.rs       the memory that requests arrive in
@@ -50,6 +51,7 @@ mod rings;
 pub mod script;
 mod sizes;
 mod slow;
+mod threads;
 mod xattrs;
 
 use std::os::fd::OwnedFd;

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -16,6 +15,7 @@ use underseal_sandbox::OwnTree;
 use super::dispatch::{FsWorker, ReplyPath};
 use super::rings::{self, RingWorker};
 use super::slow::{self, Later, Slow};
+use super::threads::MountThreads;
 use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{LockMode, RootLock};
 use crate::{Error, ErrorKind, Result};
@@ -76,7 +76,7 @@ pub struct Mount {
     session: FuseSession,
     unmounter: Unmounter,
     root: Option<Arc<OwnedFd>>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: MountThreads,
     later: Later,
     is_over_io_uring: bool,
     /// The lower folder is this mount's as long as it is served.
@@ -111,17 +111,17 @@ impl Mount {
             let context = format!("cannot mount on {}{e}", at.display());
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
-        let mut threads = Vec::new();
+        let mut threads = MountThreads::new();
         let slow = Slow::new();
         let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
         for number in 0..slow::THREADS {
             let mut worker = FsWorker::new(fs.clone(), ReplyPath::Channel(first.clone()), None);
             let requests = slow.requests();
-            let thread = thread::Builder::new().name(format!("ecryptfs-slow-{number}")).spawn(move || {
+            let spawned = threads.spawn(format!("ecryptfs-slow-{number}"), move || {
                 identity::detach()?;
                 worker.run_slow(requests)
             });
-            threads.push(thread.map_err(|e| failed("serve", &at, e))?);
+            spawned.map_err(|e| failed("serve", &at, e))?;
         }
         let queues = queues.and_then(|queues| {
             session.is_over_io_uring().then_some(queues).ok_or_else(underseal_fuse::not_offered)
@@ -133,7 +133,7 @@ impl Mount {
             let queues = queues.as_ref().copied().unwrap_or(1);
             let share = RingShare::of(number, count, queues, rings::PAYLOAD);
             let (fs, slow, begins) = (fs.clone(), slow.clone(), begins.clone());
-            let thread = thread::Builder::new().name(format!("ecryptfs-ring-{number}")).spawn(move || {
+            let spawned = threads.spawn(format!("ecryptfs-ring-{number}"), move || {
                 identity::detach()?;
                 let worker = FsWorker::new(fs, ReplyPath::Channel(channel.clone()), Some(slow));
                 let mut worker = match RingWorker::new(worker, channel, &share) {
@@ -148,7 +148,7 @@ impl Mount {
                 drop(begins);
                 worker.run()
             });
-            threads.push(thread.map_err(|e| failed("serve", &at, e))?);
+            spawned.map_err(|e| failed("serve", &at, e))?;
         }
         drop(begins);
         // The kernel sends none that way, unless all threads could begin.
@@ -168,11 +168,11 @@ impl Mount {
                 _ => Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?),
             };
             let mut worker = FsWorker::new(fs.clone(), ReplyPath::Channel(channel), Some(slow.clone()));
-            let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
+            let spawned = threads.spawn(format!("ecryptfs-{number}"), move || {
                 identity::detach()?;
                 worker.run()
             });
-            threads.push(thread.map_err(|e| failed("serve", &at, e))?);
+            spawned.map_err(|e| failed("serve", &at, e))?;
         }
         // The slow threads end when the others have.
         let later = slow.later();
@@ -206,19 +206,20 @@ impl Mount {
     /// Waits until it is unmounted, and nobody has anything in it open.
     ///
     /// # Errors
-    /// When a thread could not go on.
+    /// When a thread could not go on. The others may still serve: requests of that thread are answered
+    /// only when this process ends.
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
-        let mut outcome = Ok(());
-        let mut threads = self.threads;
-        while let Some(thread) = threads.pop() {
-            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-            outcome = outcome.and(ended);
-            if threads.is_empty() {
-                threads = self.later.threads();
+        let mut outcome = self.threads.join();
+        if outcome.is_ok() {
+            for thread in self.later.threads() {
+                let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+                outcome = outcome.and(ended);
             }
         }
-        self.session.close();
+        if outcome.is_ok() {
+            self.session.close();
+        }
         outcome.map_err(failed)
     }
 }
