@@ -18,6 +18,60 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
+/// Sectors of 512 bytes that have superblocks of what can be used although sector 0 is lost.
+pub(crate) const SUPERBLOCK_SECTORS: [u64; 10] = [1, 2, 4, 7, 8, 16, 18, 64, 128, 130];
+
+/// Where, and which bytes: magic numbers in these sectors. Those of two bytes are also found where
+/// there is something else. Sources: the kernel's headers of these file systems.
+const SUPERBLOCKS: [(usize, &[u8]); 35] = [
+    (512, b"EFI PART"),
+    (536, b"LVM2 001"),
+    (0x400, b"BD"),
+    (0x400, b"H+"),
+    (0x400, b"HX"),
+    (0x400, b"\x10\x20\xf5\xf2"),
+    (0x400, b"\xe2\xe1\xf5\xe0"),
+    (0x406, b"\x34\x34"),
+    (0x410, b"\x7f\x13"),
+    (0x410, b"\x8f\x13"),
+    (0x410, b"\x68\x24"),
+    (0x410, b"\x78\x24"),
+    (0x418, b"\x5a\x4d"),
+    (0x438, b"\x53\xef"),
+    (0x400, b"OCFSV2"),
+    (0x800, b"OCFSV2"),
+    (0x1000, b"OCFSV2"),
+    (0x2000, b"OCFSV2"),
+    (4086, b"SWAPSPACE2"),
+    (4086, b"SWAP-SPACE"),
+    (0x1000, b"EFI PART"),
+    (0x1000, b"\xfc\x4e\x2b\xa9"),
+    (0x1018, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    (0x2034, b"ReIsErFs"),
+    (0x255c, b"\x54\x19\x01\x00"),
+    (0x255c, b"\x19\x01\x54\x19"),
+    (0x8000, b"JFS1"),
+    (0x8001, b"CD001"),
+    (0x8001, b"BEA01"),
+    (0x8001, b"NSR0"),
+    (0x10000, b"\x01\x16\x19\x70"),
+    (0x10034, b"ReIsEr"),
+    (0x10040, b"_BHRfS_M"),
+    (0x1055c, b"\x54\x19\x01\x00"),
+    (0x1055c, b"\x19\x01\x54\x19"),
+];
+
+/// Which of [`SUPERBLOCK_SECTORS`] have a superblock in a device that begins with these bytes, bit by
+/// bit.
+pub(crate) fn superblocks(start: &[u8]) -> u64 {
+    let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let found = SUPERBLOCKS.iter().filter(|(at, bytes)| there(*at, bytes));
+    found.fold(0, |all, (at, _)| {
+        let sector = (at / 512) as u64;
+        all | SUPERBLOCK_SECTORS.iter().position(|known| *known == sector).map_or(0, |i| 1 << i)
+    })
+}
+
 /// What a device that begins with these bytes holds, if it is one of the common formats. LUKS is not among them.
 pub fn signature(start: &[u8]) -> Option<&'static str> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
@@ -90,6 +144,19 @@ mod tests {
         for (pieces, size) in cases {
             assert_eq!(block_size(&start(pieces)), size, "{pieces:?}");
         }
+    }
+
+    #[test]
+    fn every_superblock_is_in_a_sector_that_has_a_bit() {
+        for (at, bytes) in SUPERBLOCKS {
+            let bits = superblocks(&start(&[(at, bytes)]));
+            assert_eq!(bits.count_ones(), 1, "{at}");
+            let sector = SUPERBLOCK_SECTORS[bits.trailing_zeros() as usize];
+            assert!((sector * 512..(sector + 1) * 512).contains(&(at as u64)), "{at}");
+            assert!((at + bytes.len()).div_ceil(512) as u64 == sector + 1, "{at}: within the sector");
+        }
+        assert_eq!(superblocks(&start(&[(0, b"XFSB"), (510, b"\x55\xaa")])), 0);
+        assert_eq!(superblocks(&[]), 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::arrange::Arrangement;
 use super::shape::ShapeInput;
-use super::unfinished_start::UnfinishedStart;
+use super::unfinished_start::{StartPhase, UnfinishedStart};
 use crate::format::{self, Parts, bad};
 use crate::luks2::Header;
 use crate::luks2::update::room::Room;
@@ -106,7 +106,8 @@ impl NewVolume {
             len: moved,
             copied_to: moved_to,
             device: data_size,
-            clears: true,
+            phase: StartPhase::Marked,
+            superblocks: 0,
         });
         Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
     }

@@ -6,30 +6,34 @@
 //!   | first data | data ...................... | given up | first data, copied |
 //!   | mark       |
 //! ```
-//! In this order, each synced: the copy of the first data; the mark in sector 0, which says where
-//! the copy is; zeros over the rest of the first MiB; everything of the header but its first
-//! sector; that sector, in the place of the mark. So sector 0 says at every moment which one holds:
-//! the plain data, the mark, or the header. While the mark is there, copying the first data back
-//! undoes all of it ([`UnfinishedStart::undo`]): whoever finds it, by whatever name of the device,
-//! needs nothing else.
+//! In this order, each synced:
+//! 1. the copy of the first data;
+//! 2. the mark in sector 0, which says where the copy is ([`StartPhase::Marked`]);
+//! 3. zeros over the sector that has the file system's superblock, where that is not sector 0;
+//! 4. the mark again ([`StartPhase::Cleared`]), then zeros over the rest of the first MiB;
+//! 5. everything of the header but its first sector; then that sector, in the place of the mark.
 //!
-//! The zeros keep the kernel from mounting what is left, since many file systems have their
-//! superblock behind sector 0 (ext4 at byte 1024, btrfs at 64 KiB): its users would lose what they
-//! wrote when the copy comes back. They also keep the header's second sector from being taken for
-//! another format's while only the first one is written.
+//! So sector 0 says at every moment which one holds: the plain data, the mark, or the header. While
+//! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards: whoever finds it, by
+//! whatever name of the device, needs nothing else.
+//!
+//! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte 1024,
+//! btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In phase
+//! `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file system's
+//! own where it is not zeros; so nothing else is copied back. In phase `Cleared` the superblock is
+//! not there, nobody can have mounted anything, and everything is copied back.
 
 use crate::lock::LockTo;
 use crate::luks2::reencrypt::encrypt::copy;
-use crate::signature::{LOOKED_AT, signature};
+use crate::signature::{LOOKED_AT, SUPERBLOCK_SECTORS, superblocks};
 use crate::{Error, ErrorKind, Hash, ReadAt, Result, Target, storage};
 
 /// The first bytes of the mark.
 const MAGIC: &[u8; 16] = b"underseal start\n";
-/// The version of a mark behind which nothing else is cleared.
-const UNCLEARED: u64 = 1;
-/// The version of a mark behind which the rest of the first MiB is cleared before the header is
-/// written.
-const CLEARED: u64 = 2;
+/// The versions of marks without a phase: the header is written right behind these marks.
+const WITHOUT_PHASE: [u64; 2] = [1, 2];
+/// The version that is written.
+const VERSION: u64 = 3;
 const SECTOR: usize = 512;
 /// The bytes of the mark before its SHA-256.
 const HASHED: usize = 64;
@@ -42,8 +46,18 @@ pub struct UnfinishedStart {
     pub(super) copied_to: u64,
     /// The size of the device when the start began.
     pub(super) device: u64,
-    /// The first MiB is cleared behind the mark, before anything of the header is written.
-    pub(super) clears: bool,
+    pub(super) phase: StartPhase,
+    /// Which of [`SUPERBLOCK_SECTORS`] have the superblock of what is on the device, bit by bit.
+    pub(super) superblocks: u64,
+}
+
+/// How far a start has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartPhase {
+    /// Behind the mark all is as it was, but that superblocks may be zeros.
+    Marked,
+    /// Superblocks were zeros when this phase began; behind the mark is anything.
+    Cleared,
 }
 
 impl UnfinishedStart {
@@ -71,11 +85,8 @@ impl UnfinishedStart {
         Ok(Some(start))
     }
 
-    /// Copies the first data back. The device is then what it was before the encryption began. It can be cut off and done again.
-    ///
-    /// Between two syncs of a start, or of this, a power cut can leave a file system that can be
-    /// mounted although the mark is there. All but the mark is in its place then, perhaps changed
-    /// since by those who mounted it; so no more than the mark and what was cleared is copied back.
+    /// Copies the first data back. The device is then what it was before the encryption began, or
+    /// what those have made of it who mounted it meanwhile. It can be cut off and done again.
     ///
     /// # Errors
     /// `Busy` when the device has changed since it was looked at; `Io`.
@@ -84,52 +95,74 @@ impl UnfinishedStart {
         if Self::find(device)?.as_ref() != Some(self) {
             return Err(Error::new(ErrorKind::Busy, "the device was changed meanwhile; try again"));
         }
-        let (first, known) = (self.len.min(SECTOR as u64), self.len.min(LOOKED_AT));
-        let start = storage::read(device, 0, usize::try_from(known).unwrap_or(SECTOR))?;
-        if self.clears && signature(&start).is_some() {
-            self.copy_cleared_back(device, &start)?;
-        } else {
-            copy((device, self.copied_to + known), (device, known), self.len - known)?;
+        if self.phase == StartPhase::Cleared {
+            self.clear_superblocks(device)?;
+            let mut from = SECTOR as u64;
+            for superblock in self.superblocks() {
+                self.copy_back(device, from, superblock)?;
+                from = superblock + SECTOR as u64;
+            }
+            self.copy_back(device, from, self.len)?;
             storage::sync(device)?;
-            copy((device, self.copied_to + first), (device, first), known - first)?;
+            self.write(device, StartPhase::Marked)?;
+        }
+        for superblock in self.superblocks() {
+            if storage::read(device, superblock, SECTOR)?.iter().all(|&byte| byte == 0) {
+                self.copy_back(device, superblock, superblock + SECTOR as u64)?;
+            }
         }
         storage::sync(device)?;
-        copy((device, self.copied_to), (device, 0), first)?;
+        self.copy_back(device, 0, self.len.min(SECTOR as u64))?;
         storage::sync(device)
     }
 
-    /// Copies back the sectors behind the mark that hold nothing; `start` is the first MiB of the
-    /// device.
-    fn copy_cleared_back(&self, device: &(impl Target + ?Sized), start: &[u8]) -> Result<()> {
-        for (sector, bytes) in start.chunks(SECTOR).enumerate().skip(1) {
-            if bytes.iter().all(|&byte| byte == 0) {
-                let at = (sector * SECTOR) as u64;
-                copy((device, self.copied_to + at), (device, at), bytes.len() as u64)?;
-            }
+    fn copy_back(&self, device: &(impl Target + ?Sized), from: u64, to: u64) -> Result<()> {
+        copy((device, self.copied_to + from), (device, from), to.saturating_sub(from))
+    }
+
+    /// Where superblocks are, in ascending order.
+    fn superblocks(&self) -> impl Iterator<Item = u64> {
+        let Self { superblocks, len, .. } = *self;
+        let found =
+            SUPERBLOCK_SECTORS.into_iter().enumerate().filter(move |(i, _)| superblocks >> i & 1 == 1);
+        found.map(|(_, sector)| sector * SECTOR as u64).filter(move |at| at + SECTOR as u64 <= len)
+    }
+
+    fn clear_superblocks(&self, device: &(impl Target + ?Sized)) -> Result<()> {
+        for superblock in self.superblocks() {
+            storage::write(device, superblock, &[0; SECTOR])?;
         }
-        Ok(())
+        storage::sync(device)
     }
 
     /// Writes the mark over the first sector, which is at the end by now, and clears the rest of
     /// the first MiB as far as it is copied.
-    pub(super) fn mark(&self, device: &(impl Target + ?Sized)) -> Result<()> {
-        storage::write(device, 0, &self.encode())?;
-        storage::sync(device)?;
-        if self.clears {
-            let rest = self.len.min(LOOKED_AT).saturating_sub(SECTOR as u64);
-            storage::write(device, SECTOR as u64, &vec![0; usize::try_from(rest).unwrap_or(0)])?;
-            storage::sync(device)?;
-        }
-        Ok(())
+    pub(super) fn mark(mut self, device: &(impl Target + ?Sized)) -> Result<()> {
+        let known = usize::try_from(self.len.min(LOOKED_AT)).unwrap_or(SECTOR);
+        self.superblocks = superblocks(&storage::read(device, 0, known)?);
+        self.write(device, StartPhase::Marked)?;
+        self.clear_superblocks(device)?;
+        self.write(device, StartPhase::Cleared)?;
+        storage::write(device, SECTOR as u64, &vec![0; known.saturating_sub(SECTOR)])?;
+        storage::sync(device)
     }
 
-    /// The mark: magic; version, length, place of the copy, size of the device, as little-endian numbers of 8 bytes; zeros up to
-    /// byte 64; the SHA-256 of these 64 bytes; zeros.
+    pub(super) fn write(&self, device: &(impl Target + ?Sized), phase: StartPhase) -> Result<()> {
+        storage::write(device, 0, &Self { phase, ..*self }.encode())?;
+        storage::sync(device)
+    }
+
+    /// The mark: magic; version, length, place of the copy, size of the device, phase, superblocks, as
+    /// little-endian numbers of 8 bytes; the SHA-256 of these 64 bytes; zeros.
     fn encode(&self) -> [u8; SECTOR] {
         let mut mark = [0; SECTOR];
         mark[..MAGIC.len()].copy_from_slice(MAGIC);
-        let version = if self.clears { CLEARED } else { UNCLEARED };
-        for (i, number) in [version, self.len, self.copied_to, self.device].into_iter().enumerate() {
+        let phase = match self.phase {
+            StartPhase::Marked => 1,
+            StartPhase::Cleared => 2,
+        };
+        let numbers = [VERSION, self.len, self.copied_to, self.device, phase, self.superblocks];
+        for (i, number) in numbers.into_iter().enumerate() {
             let at = MAGIC.len() + 8 * i;
             mark[at..at + 8].copy_from_slice(&number.to_le_bytes());
         }
@@ -144,9 +177,10 @@ impl UnfinishedStart {
             return Err(bad("its mark at byte 0 is damaged".into()));
         }
         let number = |i: usize| u64::from_le_bytes(std::array::from_fn(|n| mark[MAGIC.len() + 8 * i + n]));
-        let clears = match number(0) {
-            UNCLEARED => false,
-            CLEARED => true,
+        let (phase, superblocks) = match (number(0), number(4)) {
+            (version, 0) if WITHOUT_PHASE.contains(&version) => (StartPhase::Cleared, 0),
+            (VERSION, 1) => (StartPhase::Marked, number(5)),
+            (VERSION, 2) => (StartPhase::Cleared, number(5)),
             _ => return Err(bad("its mark at byte 0 is of a newer version of this program".into())),
         };
         let (len, copied_to, device) = (number(1), number(2), number(3));
@@ -154,7 +188,7 @@ impl UnfinishedStart {
         if end.is_none() {
             return Err(bad("its mark at byte 0 names a place beyond the device".into()));
         }
-        Ok(Self { len, copied_to, device, clears })
+        Ok(Self { len, copied_to, device, phase, superblocks })
     }
 }
 
@@ -171,9 +205,15 @@ mod tests {
 
     #[test]
     fn forged_and_torn_marks_are_refused() {
-        let start = UnfinishedStart { len: 4096, copied_to: 8192, device: 12288, clears: true };
+        let start = UnfinishedStart {
+            len: 4096,
+            copied_to: 8192,
+            device: 12288,
+            phase: StartPhase::Marked,
+            superblocks: 5,
+        };
         let device = |mark: [u8; SECTOR]| Recorder::new([&mark[..], &[7; 12288 - SECTOR]].concat());
-        for start in [start, UnfinishedStart { clears: false, ..start }] {
+        for start in [start, UnfinishedStart { phase: StartPhase::Cleared, ..start }] {
             assert_eq!(UnfinishedStart::find(&device(start.encode())).unwrap(), Some(start));
         }
         assert_eq!(UnfinishedStart::find(&device([7; SECTOR])).unwrap(), None);
@@ -193,7 +233,7 @@ mod tests {
             (4096, u64::MAX, 12288),
             (4096, 8192, 16384),
         ] {
-            let forged = UnfinishedStart { len, copied_to, device: size, clears: true };
+            let forged = UnfinishedStart { len, copied_to, device: size, ..start };
             let found = UnfinishedStart::find(&device(forged.encode()));
             assert_eq!(found.unwrap_err().kind(), ErrorKind::BadHeader, "{forged:?}");
         }

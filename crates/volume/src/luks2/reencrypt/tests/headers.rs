@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ErrorKind;
-use crate::signature::signature;
+use crate::luks2::reencrypt::unfinished_start::StartPhase;
 use crate::storage::recorder::left_of;
 
 #[test]
@@ -57,32 +57,6 @@ fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_the_data_the_mark_
     }
 }
 
-#[test]
-fn a_start_that_was_cut_off_can_be_undone_whenever_that_is_cut_off() {
-    let (plain, size) = (pattern(DATA), DATA + 2 * OFFSET);
-    for clears in [true, false] {
-        let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
-        let (len, copied_to) = (DATA as u64, (size - OFFSET) as u64);
-        let start = UnfinishedStart { len, copied_to, device: size as u64, clears };
-        storage::write(&device, start.copied_to, &plain).unwrap();
-        storage::write(&device, 0, &vec![0xaa; OFFSET]).unwrap();
-        start.mark(&device).unwrap();
-        device.forget_events();
-        let before = device.bytes().clone();
-        start.undo(&device).unwrap();
-        let mut cut = 0;
-        device.each_crash(before, |bytes, at| {
-            let again = Recorder::new(bytes.to_vec());
-            if let Some(start) = UnfinishedStart::find(bytes).unwrap() {
-                cut += 1;
-                start.undo(&again).unwrap();
-            }
-            assert!(again.bytes()[..DATA] == plain, "{at}");
-        });
-        assert!(cut > 0);
-    }
-}
-
 /// Where an ext4 superblock has its magic, and another of its bytes.
 const EXT4: (usize, usize) = (0x438, 0x430);
 
@@ -94,64 +68,96 @@ fn file_system() -> Vec<u8> {
     plain
 }
 
+/// A device on which a header was begun over the data of a file system.
+fn with_header_bytes(plain: &[u8]) -> (Recorder, UnfinishedStart) {
+    let size = DATA + 2 * OFFSET;
+    let device = Recorder::new([plain, &vec![0; 2 * OFFSET]].concat());
+    let (len, copied_to) = (DATA as u64, (size - OFFSET) as u64);
+    let phase = StartPhase::Marked;
+    let start = UnfinishedStart { len, copied_to, device: size as u64, phase, superblocks: 0 };
+    storage::write(&device, start.copied_to, plain).unwrap();
+    start.mark(&device).unwrap();
+    storage::write(&device, 512, &vec![0xaa; DATA - 512]).unwrap();
+    device.forget_events();
+    let found = UnfinishedStart::find(&device).unwrap().unwrap();
+    (device, found)
+}
+
+/// Undoes what a power cut left. Where the file system can be mounted, it is as it was, and keeps
+/// what is written to it, zeros too. Returns whether it can be.
+fn undo(bytes: &[u8], plain: &[u8], at: &str) -> bool {
+    let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return false };
+    let (device, mut plain) = (Recorder::new(bytes.to_vec()), plain.to_vec());
+    let mounts = bytes[EXT4.0..].starts_with(b"\x53\xef");
+    if mounts {
+        assert!(bytes[512..DATA] == plain[512..], "{at}: a file system in parts can be mounted");
+        let (in_first, last) = (9 * 512, DATA - 4096);
+        for (at, new) in [(EXT4.1, &b"M"[..]), (in_first, &[0; 512]), (last, &[0x5a; 4096])] {
+            storage::write(&device, at as u64, new).unwrap();
+            plain[at..at + new.len()].copy_from_slice(new);
+        }
+    }
+    start.undo(&device).unwrap();
+    assert!(device.bytes()[..DATA] == plain, "{at}");
+    assert_eq!(UnfinishedStart::find(&device).unwrap(), None, "{at}");
+    mounts
+}
+
 #[test]
-fn a_file_system_behind_the_mark_is_cleared_first_and_keeps_what_is_written_before() {
+fn a_start_that_was_cut_off_can_be_undone_whenever_that_is_cut_off() {
+    // With and without a superblock behind sector 0.
+    for plain in [file_system(), pattern(DATA)] {
+        let (device, start) = with_header_bytes(&plain);
+        let before = device.bytes().clone();
+        start.undo(&device).unwrap();
+        let (mut cut, mut mounted) = (0, 0);
+        device.each_crash(before, |bytes, at| {
+            cut += usize::from(UnfinishedStart::find(bytes).unwrap().is_some());
+            mounted += usize::from(undo(bytes, &plain, at));
+        });
+        assert!(cut > 0);
+        assert_eq!(mounted > 0, plain == file_system());
+    }
+}
+
+#[test]
+fn a_file_system_behind_the_mark_is_whole_or_not_there_at_every_power_cut() {
     let (plain, size) = (file_system(), DATA + 2 * OFFSET);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
     let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
     let before = device.bytes().clone();
     new.write_in_front(&device).unwrap();
-    let mut mounted = 0;
+    let (mut mounted, mut cut) = (0, 0);
     device.each_crash(before, |bytes, at| {
-        let start = UnfinishedStart::find(bytes).unwrap();
-        if signature(&bytes[..DATA]).is_none() || bytes[..DATA] == plain {
-            return;
+        let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return };
+        mounted += usize::from(undo(bytes, &plain, at));
+        cut += 1;
+        if cut % 64 == 1 {
+            // The undoing is cut off, too.
+            let device = Recorder::new(bytes.to_vec());
+            start.undo(&device).unwrap();
+            device.each_crash(bytes.to_vec(), |bytes, again| {
+                undo(bytes, &plain, again);
+            });
         }
-        // Sector 0 is the mark's, or the header's; the kernel mounts it all the same.
-        let start = start.unwrap_or_else(|| panic!("{at}: an ext4 superblock behind a header"));
-        assert!(
-            bytes[1024..DATA].iter().zip(&plain[1024..]).all(|(now, was)| now == was || *now == 0),
-            "{at}"
-        );
-        mounted += 1;
-        let device = Recorder::new(bytes.to_vec());
-        storage::write(&device, EXT4.1 as u64, b"M").unwrap();
-        storage::write(&device, (DATA - 4096) as u64, &[0x5a; 4096]).unwrap();
-        start.undo(&device).unwrap();
-        let mut changed = plain.clone();
-        changed[EXT4.1] = b'M';
-        changed[DATA - 4096..].fill(0x5a);
-        assert!(device.bytes()[..DATA] == changed, "{at}");
     });
     assert!(mounted > 0);
 }
 
 #[test]
-fn an_undone_file_system_keeps_what_is_written_when_the_undoing_was_cut_off() {
-    let (plain, size) = (file_system(), DATA + 2 * OFFSET);
-    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
-    let (len, copied_to) = (DATA as u64, (size - OFFSET) as u64);
-    let start = UnfinishedStart { len, copied_to, device: size as u64, clears: true };
-    storage::write(&device, copied_to, &plain).unwrap();
-    start.mark(&device).unwrap();
-    device.forget_events();
-    let before = device.bytes().clone();
-    start.undo(&device).unwrap();
-    let mut mounted = 0;
-    device.each_crash(before, |bytes, at| {
-        let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return };
-        if signature(&bytes[..DATA]).is_none() {
-            return;
-        }
-        mounted += 1;
-        let device = Recorder::new(bytes.to_vec());
-        storage::write(&device, EXT4.1 as u64, b"M").unwrap();
-        start.undo(&device).unwrap();
-        let mut changed = plain.clone();
-        changed[EXT4.1] = b'M';
-        assert!(device.bytes()[..DATA] == changed, "{at}");
-    });
-    assert!(mounted > 0);
+fn marks_of_earlier_versions_are_undone() {
+    let plain = file_system();
+    for version in [1_u8, 2] {
+        let (device, _) = with_header_bytes(&plain);
+        let mut mark = storage::read(&device, 0, 512).unwrap();
+        mark[16] = version;
+        mark[48..64].fill(0);
+        let digest = crate::Hash::Sha256.digest(&[&mark[..64]]);
+        mark[64..96].copy_from_slice(&digest);
+        storage::write(&device, 0, &mark).unwrap();
+        UnfinishedStart::find(&device).unwrap().unwrap().undo(&device).unwrap();
+        assert!(device.bytes()[..DATA] == plain);
+    }
 }
 
 #[test]
