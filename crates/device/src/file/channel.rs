@@ -108,7 +108,8 @@ impl Channel for FileChannel {
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
-        if self.shared.way == FileAccess::Direct || !self.nowait_writes {
+        // Where nothing may be written any more, `start` says so.
+        if self.shared.way == FileAccess::Direct || !self.nowait_writes || self.shared.is_taken_over() {
             return Immediate::Blocked(0);
         }
         let mut done = 0;
@@ -135,15 +136,18 @@ impl Channel for FileChannel {
             Ok(io) => self.in_blocks(io),
             Err(refused) => return Started::Finished(refused),
         };
-        let is_done = match io {
-            Io::Flush => self.shared.way == FileAccess::Memory,
-            Io::Discard { len, .. } => len == 0,
-            _ => false,
+        let at_once = match io {
+            Io::Flush if self.shared.way == FileAccess::Memory => Some(self.shared.miss_expected()),
+            Io::Discard { len: 0, .. } => Some(Ok(())),
+            Io::Write { .. } | Io::WriteTagged { .. } | Io::Discard { .. } | Io::Zero { .. } => {
+                self.shared.is_taken_over().then_some(Err(Errno::IO))
+            }
+            _ => None,
         };
-        if is_done {
-            return Started::Finished(Finished::bare(slot, Ok(())));
-        }
         self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0, unsynced: None, order: None });
+        if let Some(result) = at_once {
+            return Started::Finished(self.over(slot, result));
+        }
         match self.push(ring, slot) {
             Ok(()) => Started::Pending,
             Err(e) => Started::Finished(self.over(slot, Err(e))),
@@ -177,11 +181,13 @@ impl FileChannel {
             return Some(self.over_with(slot, Err(error)));
         }
         let unsynced = flight.unsynced;
-        if let Io::Flush = flight.io {
-            self.shared.note_write_back_errors();
-        }
+        let looked = match flight.io {
+            Io::Flush => self.shared.note_write_back_errors(),
+            Io::Write { durable: true, .. } => self.shared.miss_expected(),
+            _ => Ok(()),
+        };
         unsynced.into_iter().for_each(|e| self.shared.losses.fail(e));
-        Some(self.over(slot, unsynced.map_or(Ok(()), Err)))
+        Some(self.over(slot, unsynced.map_or(looked, Err)))
     }
 
     /// The kernel has not done it. `None` when it is to be tried again, or in another way.

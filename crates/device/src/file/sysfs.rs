@@ -1,9 +1,9 @@
 //! What sysfs says of a block device.
 
-use std::fs::{read_dir, read_to_string};
+use std::fs::{File, read_dir, read_to_string};
 use std::path::PathBuf;
 
-use rustix::fs::{Dev, major, minor};
+use rustix::fs::{Dev, fstat, major, minor};
 
 /// The device's folder.
 fn folder(device: Dev) -> PathBuf {
@@ -16,6 +16,12 @@ pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
     let read = |queue| read_to_string(folder.join(queue).join(name)).ok();
     let word = read("queue").or_else(|| read("../queue"))?;
     Some(word.trim().into())
+}
+
+/// Whether a block device is a loop device.
+pub(super) fn is_loop(device: &File) -> bool {
+    const LOOP: u32 = 7;
+    fstat(device).is_ok_and(|stat| major(stat.st_rdev) == LOOP)
 }
 
 /// Who in the kernel keeps the device, or a part of it, for itself, as far as it tells: mounts, swap, devices on top.

@@ -24,7 +24,10 @@ impl Shared {
     ///
     /// It costs a system call that neither writes nor waits; and one that reads, where something is
     /// [expected](super::expected).
-    pub(super) fn note_write_back_errors(&self) {
+    ///
+    /// # Errors
+    /// Where the flush that has succeeded must fail all the same.
+    pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel tells it once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = if self.is_stacked { Err(Errno::NOSYS) } else { ask(&self.file) };
@@ -33,7 +36,7 @@ impl Shared {
             asked => asked,
         };
         asked.unwrap_or_else(|e| self.losses.fail(e));
-        self.miss_expected();
+        self.miss_expected()
     }
 }
 
