@@ -183,6 +183,21 @@ fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() 
 }
 
 #[test]
+fn an_encryption_with_its_header_in_front_is_cut_off_at_the_very_end_and_goes_on() {
+    let scratch = Scratch::new();
+    let plain = bytes(crate::support::seed("an_encryption_with_its_header_in_front_is_cut_off"), 24 << 20);
+    let volume = Volume::at(&scratch, "image");
+    std::fs::write(&volume.image, [&plain[..], &vec![0; 32 << 20]].concat()).unwrap();
+    let cut = Cut { volume: &volume, header: None, plain: &plain };
+    let pbkdf = CHEAP_PBKDF2.join(" ");
+    let options = format!("--encrypt --reduce-device-size 32M --hotzone-size 4M {pbkdf}");
+    cut.goes_on_everywhere(&reencrypt(&volume, &format!("{options} --force")), true);
+    // What cryptsetup opens then, it does not resume.
+    let theirs = format!("reencrypt --force-offline-reencrypt {options}");
+    cut.goes_on_everywhere(&cryptsetup(&volume, &theirs), false);
+}
+
+#[test]
 fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
     let scratch = Scratch::new();
     let header = scratch.path("header");

@@ -206,6 +206,12 @@ fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: Sh
     if last.range.end != OPEN {
         return Ok(last.range.end);
     }
+    // cryptsetup's encryption that moves, cut off when all is new: the volume will reach further than
+    // what was encrypted, over the place where the first data were kept.
+    let all_new = parts.iter().all(|(_, part)| part.which == Which::New);
+    if let (true, Some(_), Some(size)) = (all_new, &of.moved, of.previous.segment.size) {
+        return Ok(size);
+    }
     let unit = [&of.previous, &of.last].into_iter().filter_map(|lay| Some(lay.crypt()?.sector_size)).max();
     let unit = unit.unwrap_or(SectorSize::S512);
     // Data that moves has room at its old place and at its new one.
