@@ -10,6 +10,9 @@ use super::open::must_exist;
 use super::place::Place;
 use crate::lower::open_header;
 
+/// Bytes at the start of a device that are zeros where a header was taken away.
+const HEADER_START: usize = 4096;
+
 /// `reencrypt DEVICE`, or `--active-name NAME`.
 pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     let target = match &args.active_name {
@@ -26,6 +29,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     if args.new_volume_key_file.is_some() && args.new_key_size.is_none() && !args.resume_only {
         return Err(Failure::wrong("Option --new-volume-key-file must be paired with --new-key-size"));
     }
+    refuse_what_lies_in_front(args, words)?;
     let nobody = args.batch_mode || from_stdin().is_some();
     let loses = loses_passphrases(args, words);
     // As there: a line of stdin for each keyslot.
@@ -65,6 +69,33 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .secret(args);
     let makes_keyslots = args.encrypt || args.new;
     if makes_keyslots { call.cost(args).run() } else { call.run() }
+}
+
+/// Refuses to decrypt data to where nobody asked for it, as there: a header apart says that the data
+/// begin behind something else. Where a decryption was cut off as it began, that was their header,
+/// and its place is zeros now.
+fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
+    let (true, false, Some(header), Some(device)) =
+        (args.decrypt, args.resume_only, &args.header, words.get(0))
+    else {
+        return Ok(());
+    };
+    let header = open_header(header, true).ok().and_then(|on| Header::read(&*on).ok());
+    let Some(Header::Luks2(header)) = header else { return Ok(()) };
+    let info = header.info();
+    let is_behind = info.requirements.is_empty() && info.segments.iter().any(|segment| segment.offset > 0);
+    let is_free = || -> std::io::Result<bool> {
+        let mut start = vec![0; HEADER_START];
+        let mut device = std::fs::File::open(device)?;
+        std::io::Read::read_exact(&mut device, &mut start)?;
+        Ok(start.iter().all(|&byte| byte == 0))
+    };
+    if is_behind && !crate::lower::is_remote(device) && !is_free().unwrap_or(false) {
+        let line =
+            "LUKS2 decryption is supported with detached header device only (with data offset set to 0).";
+        return Err(Failure::wrong(line));
+    }
+    Ok(())
 }
 
 /// Whether there are keyslots for whose passphrases nobody can be asked. As there: whoever names one keyslot gives the others up.

@@ -233,3 +233,18 @@ fn the_new_volume_key_may_be_given_in_a_file() {
     assert!(dumped.status.success(), "{}", all(&dumped));
     assert!(std::fs::read(ours.join("out")).unwrap() == key);
 }
+
+#[test]
+fn data_behind_something_else_are_not_decrypted_over_it() {
+    let pair = Pair::new();
+    let user = bytes(seed("data_behind_something_else_are_not_decrypted_over_it"), 16 << 20);
+    pair.file("disk", &[&user[..], &vec![0; 4 << 20]].concat());
+    let format = ["luksFormat", "-q", "--header", "header", "--offset", "32768", "disk"];
+    pair.succeed(&[&format[..], &CHEAP].concat(), "secret\n");
+    let decrypt = ["reencrypt", "-q", "--decrypt", "--header", "header", "--force-offline-reencrypt", "disk"];
+    let said = pair.agree(&decrypt, "secret\n");
+    assert!(!said.ours.status.success(), "{}", all(&said.ours));
+    for whose in ["ours", "theirs"] {
+        assert!(std::fs::read(pair.folder(whose).join("disk")).unwrap().starts_with(&user), "{whose}");
+    }
+}

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use underseal_volume::luks2::{self, DecryptOptions};
 use underseal_volume::reencrypt::Direction;
+use underseal_volume::signature::{LOOKED_AT, signature};
 use underseal_volume::{ErrorKind, Header, VolumeKey};
 
 use super::losing::Losses;
@@ -28,6 +29,16 @@ pub(in super::super) fn decrypt(
         DecryptOptions { is_open: place.size.is_some(), ..options(args, &header, place.image)? };
     let before = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
     if before > 0 {
+        let mut start = vec![0; usize::try_from(before.min(LOOKED_AT)).unwrap_or(0)];
+        let read = place.data.read_exact_at(&mut start, 0);
+        read.map_err(|e| Error::io(place.image, "cannot be read", e))?;
+        if let Some(there) = signature(&start) {
+            let what = format!(
+                "{}: the data would move over {there}, which lies in front of them",
+                place.image.display()
+            );
+            return Err(Error::usage(what).with_remedy("copy it away, and wipe its start"));
+        }
         // As after a start that was cut off when the header was in its file.
         let what = format!(
             "{}: the data move over its first {}, where their header was. What else lies there is lost.",
@@ -84,7 +95,12 @@ pub(in super::super) fn takes_header_away(
     let header = super::luks2_of(header, image)?;
     let options = DecryptOptions { over_header: true, ..options(args, &header, image)? };
     let file = super::new_file(path)?;
-    let mut header = header.export(&*data, &file, &key, &options).map_err(|e| e.in_file(image))?;
+    let exported = header.export(&*data, &file, &key, &options);
+    if exported.is_err() && file.metadata().is_ok_and(|new| new.len() == 0) {
+        // Nothing of the header is in it.
+        let _ = std::fs::remove_file(path);
+    }
+    let mut header = exported.map_err(|e| e.in_file(image))?;
     header.begin_decryption(&file, &*data, &key, &options).map_err(|e| e.in_file(path))?;
     place.kept = Kept::Header { apart: Some(Where::File(file)), allow_null: false };
     Ok(Some(key))
