@@ -29,13 +29,16 @@ pub fn unmount(path: &Path, lazily: bool, is_meant: impl FnOnce(&MountEntry) -> 
 
 /// A mount of another process, by a descriptor of the folder that it is in: names on the way to
 /// that folder may change, and the mount that was looked at is the one that is unmounted. The last
-/// name cannot: the kernel renames and removes no mount points.
+/// name can only be changed in a mount namespace that does not have the mount, by a user who may
+/// rename in the folder; so a mount that goes lazily is reached through a descriptor of its own.
 #[derive(Debug)]
 struct Found {
     path: PathBuf,
     folder: OwnedFd,
     name: OsString,
     entry: MountEntry,
+    /// Its number.
+    mount: u64,
 }
 
 impl Found {
@@ -49,10 +52,23 @@ impl Found {
         let mount = mount_of(&openat(&folder, &name, flags, Mode::empty())?)?;
         let entry = if mount == mount_of(&folder)? { None } else { MountEntry::of_mount(mount)? };
         let entry = entry.ok_or(Errno::INVAL)?;
-        Ok(Self { path: parent.join(&name), folder, name, entry })
+        Ok(Self { path: parent.join(&name), folder, name, entry, mount })
     }
 
     fn unmount(&self, lazily: bool) -> io::Result<()> {
+        if lazily {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mount = openat(&self.folder, &self.name, flags, Mode::empty())?;
+            if mount_of(&mount)? != self.mount {
+                return Err(Errno::AGAIN.into());
+            }
+            let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            return match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
+                // Only root may do it without help.
+                Err(Errno::PERM) => fusermount(&self.path, true),
+                other => Ok(other?),
+            };
+        }
         // A descriptor of the mount itself would be a user that keeps it busy, so it is reached
         // through the folder's.
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
