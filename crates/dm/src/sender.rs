@@ -2,6 +2,7 @@
 //! root's rights since: the kernel asks for `CAP_SYS_ADMIN` at each ioctl, not when the node is
 //! opened.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,7 @@ const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
 #[repr(C, align(8))]
 struct Control([u8; ROOM]);
 
-/// Reads what root and this process's user have sent, and fails with `EPERM` for bytes of others.
+/// Reads what this process's user has sent with its rights, and fails with `EPERM` for bytes of others.
 pub(crate) struct RequestReader<'s>(&'s UnixStream);
 
 impl<'s> RequestReader<'s> {
@@ -32,19 +33,40 @@ impl<'s> RequestReader<'s> {
 
 impl Read for RequestReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let (n, uid) = receive(self.0, into)?;
-        let own = rustix::process::geteuid().as_raw();
-        if n > 0 && !uid.is_some_and(|uid| uid == 0 || uid == own) {
-            let uid = uid.map_or("unknown".to_owned(), |uid| uid.to_string());
-            log::warn!("a request of user {uid} over an inherited connection is refused");
+        let (n, sender) = receive(self.0, into)?;
+        if n > 0 && !sender.is_some_and(may_ask) {
+            let uid = sender.map_or("unknown".to_owned(), |sender| sender.uid.to_string());
+            log::warn!("a request of user {uid} is refused, who has not the rights of this back end's user");
             return Err(rustix::io::Errno::PERM.into());
         }
         Ok(n)
     }
 }
 
-/// Receives bytes of one sender, and its user. The kernel keeps bytes of different senders apart.
-fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+/// Whether who sent a request may: this process's user; and where that is root, with
+/// `CAP_SYS_ADMIN` in its user namespace, as the kernel asks for. A sender that is gone may not.
+fn may_ask(sender: libc::ucred) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    if sender.uid != own {
+        return false;
+    }
+    own != 0 || has_capability(sender.pid).unwrap_or(false)
+}
+
+fn has_capability(pid: libc::pid_t) -> io::Result<bool> {
+    const SYS_ADMIN: u32 = 21;
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user"));
+    if namespace(&pid.to_string())? != namespace("self")? {
+        return Ok(false);
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    Ok(effective.is_some_and(|set| set >> SYS_ADMIN & 1 == 1))
+}
+
+/// Receives bytes of one sender, and who that is. The kernel keeps bytes of different senders apart.
+fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<libc::ucred>)> {
     let mut bytes = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut control = Control([0; ROOM]);
     // SAFETY: zeros are a message without anything.
@@ -57,13 +79,13 @@ fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<u3
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has filled the message in: the header lies in the control buffer, or is
     // null.
-    let uid = unsafe {
+    let sender = unsafe {
         libc::CMSG_FIRSTHDR(&raw const message).as_ref().and_then(|head| {
             let is_whole = head.cmsg_len >= libc::CMSG_LEN(CREDENTIALS) as usize;
             let is_sender = (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
             let data = libc::CMSG_DATA(std::ptr::from_ref(head)).cast::<libc::ucred>();
-            (is_whole && is_sender).then(|| data.read_unaligned().uid)
+            (is_whole && is_sender).then(|| data.read_unaligned())
         })
     };
-    Ok((n, uid))
+    Ok((n, sender))
 }
