@@ -8,7 +8,6 @@
 
 mod requests;
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -101,11 +100,9 @@ impl LeftNode {
     /// Takes the device away, whose table's server is gone too: every request for it fails.
     pub fn discard(self) {
         let Self { node, name, uuid } = self;
+        // As the node is dropped it is unbound, for which its file must be there still, and then
+        // unmounted.
         node.unname(Names { name: &name, uuid: &uuid });
-        if let Ok(path) = CString::new(node.file().into_os_string().into_encoded_bytes()) {
-            // SAFETY: the path ends. What is mounted there, if anything is, has no server.
-            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        }
     }
 }
 
@@ -401,6 +398,10 @@ impl Node for LoopNode {
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
+        // First, so that a server that comes after this one knows what it finds.
+        if let Err(e) = self.write_names(name, uuid) {
+            log::warn!("{name}: a server that comes after this one will not find it: {e}");
+        }
         let path = self.mapper.join(name);
         if !self.leads_here(&path) {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
@@ -409,9 +410,6 @@ impl Node for LoopNode {
             made.map_err(|e| Error::system(path.display(), &e.into()))?;
         }
         self.links().make(name, uuid);
-        if let Err(e) = fs::write(self.folder.join(NAMES), format!("{name}\0{uuid}")) {
-            log::warn!("{name}: a server that comes after this one will not find it: {e}");
-        }
         if let Some(Names { name: old, uuid: old_uuid }) = before {
             self.links()
                 .remove(if old == name { "" } else { old }, if old_uuid == uuid { "" } else { old_uuid });
@@ -429,6 +427,13 @@ impl Node for LoopNode {
 }
 
 impl LoopNode {
+    /// Keeps the names for another server: the old ones or these, also on a full file system.
+    fn write_names(&self, name: &str, uuid: &str) -> io::Result<()> {
+        let (new, path) = (self.folder.join("names.new"), self.folder.join(NAMES));
+        let written = fs::write(&new, format!("{name}\0{uuid}")).and_then(|()| fs::rename(&new, path));
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
+    }
+
     /// The names that are not in /dev/mapper.
     fn links(&self) -> Links<'_> {
         Links { folder: Path::new(BY_ID), to: format!("../../loop{}", self.number).into() }

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use underseal_dm::{DeviceNumber, Error, Result, backing_file};
 use underseal_export::fuse::SOURCE;
@@ -121,13 +122,14 @@ impl Known {
             }
             return Ok(Some(file));
         }
-        let open =
-            |writes| File::options().read(true).write(writes).custom_flags(libc::O_NONBLOCK).open(&path);
-        let opened = match open(true) {
+        // Another user may have put something else there, so it is looked at before it is opened:
+        // a terminal would become this process's, a tape would be rewound.
+        let found = open_again_where(&path, |file| is_file(file, key));
+        let opened = found.and_then(|open| match open(true) {
             Ok(file) => Some((file, !read_only)),
             Err(_) => open(false).ok().map(|file| (file, false)),
-        };
-        let Some((file, exclusive)) = opened.filter(|(file, _)| is_file(file, key)) else {
+        });
+        let Some((file, exclusive)) = opened else {
             log::warn!("{number}: {} cannot be locked: another program may open it", path.display());
             return Ok(None);
         };
@@ -153,6 +155,22 @@ fn file_below(number: DeviceNumber, node: &File) -> Option<(PathBuf, (DeviceNumb
         return None;
     }
     Some((path, backing_file(node).ok()?))
+}
+
+/// Opens what a path leads to, for reading or for writing too, where it is what it should be.
+fn open_again_where(
+    path: &Path,
+    is_meant: impl Fn(&File) -> bool,
+) -> Option<impl Fn(bool) -> std::io::Result<File>> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    is_meant(&found).then(|| {
+        move |writes| {
+            let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+            let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+            File::options().read(true).write(writes).custom_flags(flags).open(path)
+        }
+    })
 }
 
 fn is_file(file: &File, (device, inode): (DeviceNumber, u64)) -> bool {
