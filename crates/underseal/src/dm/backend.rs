@@ -15,9 +15,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
 
-use super::SERVER_SOCKET;
 use super::host::Tables;
 use super::server::stay_in_memory;
+use super::{GIVEN_SOCKET, SERVER_SOCKET};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::logging;
@@ -101,6 +101,8 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     }
     // Before anything is open that would be closed on the way into the background.
     let child = crate::daemon::fork()?;
+    // Others may look at the names of devices, whatever the caller's files are like.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     make(folder)?;
     prepare_mapper()?;
     let Some(lock) = lock(folder)? else {
@@ -125,7 +127,9 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     // Devices of a back end that was killed.
     let mut adopted: Vec<(LeftNode, _, _, _)> = Vec::new();
     for left in nodes.left() {
-        match tables.adopt(&left.file().with_file_name(SERVER_SOCKET)) {
+        let at = |socket| left.file().with_file_name(socket);
+        // The last back end may have been killed while one server took the mount from another.
+        match tables.adopt(&at(SERVER_SOCKET)).or_else(|e| tables.adopt(&at(GIVEN_SOCKET)).map_err(|_| e)) {
             Ok((table, read_only, suspended)) => {
                 log::info!("{}: taken over from a back end that is gone", left.name());
                 adopted.push((left, table, read_only, suspended));
@@ -139,6 +143,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let mapper = Mapper::new(tables, nodes);
     for (left, table, read_only, suspended) in adopted {
         let name = left.name().to_owned();
+        super::child::Child::dismiss(&left.file().with_file_name(GIVEN_SOCKET));
         if let Err(e) = mapper.adopt(left, table, read_only, suspended) {
             log::error!("{name}: {e}");
         }

@@ -58,6 +58,8 @@ impl Child {
         command
             .arg0("@underseal")
             .args(["dm", "table-server"])
+            // Signals of a terminal, should the back end ever have one, are not for it.
+            .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
         let process = command.spawn().map_err(failed)?;
@@ -101,6 +103,16 @@ impl Child {
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
+    }
+
+    /// Ends a server that has given its mount to another one, where one waits at this socket.
+    pub(super) fn dismiss(socket: &Path) {
+        if let Ok(stream) = UnixStream::connect(socket) {
+            let line = Line::new(Socket::from(OwnedFd::from(stream)));
+            if let Err(e) = line.send(&Order::Leave, &[], &[], Instant::now() + SOON) {
+                log::warn!("{}: {}", socket.display(), underseal_error::with_causes(&e));
+            }
+        }
     }
 
     /// Has the server keep what the next back end has to know.

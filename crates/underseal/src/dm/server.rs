@@ -124,12 +124,21 @@ fn refused(errno: Errno) -> impl Fn(Error) -> Refusal {
 struct Server {
     opened: Option<Opened>,
     shown: Option<Shown>,
+    /// The mount was given to another server, which may have taken it: why this one is suspended.
+    given: Option<Suspended>,
     /// What its key was in, while it is wiped.
     wiped: Option<Keyless>,
     /// The facts for another back end.
     remembered: Option<Key>,
     /// Keeps other programs from the files of its loop devices, also when the back end is gone.
     locks: Vec<OwnedFd>,
+}
+
+/// Why a server that has given its mount away is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suspended {
+    Before,
+    ForGiving,
 }
 
 /// A table that is shown as a file.
@@ -157,7 +166,7 @@ impl Server {
             Order::Show { file } => self.show(&file).map(|()| Answer::Done.into()),
             Order::Take { place } => self.take(place, fds).map(|()| Answer::Done.into()),
             Order::Give => self.give(),
-            Order::Keep | Order::Resume { anyway: false } => self.resume(false).map(|()| Answer::Done.into()),
+            Order::Keep | Order::Resume { anyway: false } => self.keep().map(|()| Answer::Done.into()),
             Order::Resume { anyway: true } => self.resume(true).map(|()| Answer::Done.into()),
             Order::Suspend => self.suspend().map(|()| Answer::Done.into()),
             Order::WipeKey => self.wipe_key().map(|()| Answer::Done.into()),
@@ -213,13 +222,32 @@ impl Server {
     }
 
     fn give(&mut self) -> Obeyed {
+        let suspended = if self.mapping()?.is_stopped() { Suspended::Before } else { Suspended::ForGiving };
         self.suspend()?;
+        self.given = Some(suspended);
         let opened = self.opened()?;
         opened.close().map_err(refused(Errno::IO))?;
         let shown = self.shown.as_ref().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
         let fd = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
         let place = Box::new(shown.carried.place.clone());
         Ok(Done { answer: Answer::Given { place }, fd: Some(fd) })
+    }
+
+    /// Serves again what was suspended, or given to another server that does not have it in the end.
+    fn keep(&mut self) -> Obeyed<()> {
+        if self.given.is_some() && self.opened()?.is_closed_for_good() {
+            let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
+            let device = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
+            let place = shown.carried.place.clone();
+            // Its threads rest, and would unmount the file as they end.
+            std::mem::forget(shown);
+            self.opened = self.opened.take().map(Opened::inactive);
+            self.take(place, vec![device.into()])?;
+        } else {
+            self.resume(false)?;
+        }
+        self.given = None;
+        Ok(())
     }
 
     /// The requests that the kernel handed out are answered, the others stay with it, and all writes are on disk.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -324,4 +325,92 @@ fn more_callers_than_descriptors_are_sent_away_and_later_ones_served() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     drop(callers);
     mapper.script("dmsetup info $N-a > info; dmsetup remove $N-a");
+}
+
+/// Kills the back end when it sends its message with this number, while a table is swapped.
+fn kill_in_swap(mapper: &Mapper, message: u32) {
+    let back_end = mapper.back_end().expect("a back end").as_raw_nonzero();
+    let mut traced = tool("strace");
+    traced.args(["-f", "-o", "/dev/null", "-e", "trace=sendmsg", "-e"]);
+    traced.arg(format!("inject=sendmsg:signal=KILL:when={message}")).args(["-p", &back_end.to_string()]);
+    let mut traced = traced.stderr(Stdio::piped()).spawn().unwrap();
+    // It says so when it is attached.
+    let mut attached = [0; 16];
+    traced.stderr.as_mut().unwrap().read_exact(&mut attached).unwrap();
+    mapper.script("fails dmsetup resume $N-v 2> /dev/null");
+    traced.wait().unwrap();
+}
+
+#[test]
+fn a_back_end_that_is_killed_while_a_table_is_swapped_leaves_one_server() {
+    let Some(mapper) = Mapper::new() else { return };
+    // After the mount was given, and after it was taken.
+    for message in [2, 3] {
+        mapper.script(
+            "
+truncate --size 20M A.img B.img
+dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
+dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
+        );
+        kill_in_swap(&mapper, message);
+        // Nobody has to come for requests to be answered.
+        let out = mapper.script(
+            "
+sleep 3
+timeout 10 ls -l /dev/mapper/$N-v > /dev/null
+timeout 10 losetup --list > /dev/null
+dmsetup resume $N-v
+for i in $(seq 100 140); do
+    echo W$i | dd of=/dev/mapper/$N-v bs=512 seek=$i conv=sync oflag=direct status=none
+done
+low=$(dmsetup deps -o blkdevname $N-v | sed 's/.*(//; s/)//')
+dmsetup remove $N-v
+blockdev --flushbufs /dev/$low
+echo $(grep --text --only-matching 'W1[0-9]*' A.img | wc -l) $(grep --text --only-matching 'W1[0-9]*' B.img | wc -l)
+for l in $(losetup --list --noheadings --output NAME,BACK-FILE | grep \"$PWD/[AB].img\" | cut -d' ' -f1); do
+    losetup --detach $l
+done
+rm A.img B.img",
+        );
+        let count = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let counts = count(out.trim());
+        assert!(counts == ["41", "0"] || counts == ["0", "41"], "{message}: {out}: {}", mapper.log());
+    }
+}
+
+#[test]
+fn a_table_that_is_refused_at_resume_leaves_the_live_one() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 20M disk.img
+L=$(losetup --find --show disk.img)
+dmsetup create $N-v --table \"0 20000 integrity $L 0 4 J 1 internal_hash:crc32c\"
+dd if=/dev/zero of=/dev/mapper/$N-v bs=4096 count=2400 oflag=direct status=none
+dmsetup load $N-v --table \"0 20000 integrity $L 0 32 J 1 internal_hash:sha256\"
+fails dmsetup resume $N-v 2> /dev/null
+echo here | dd of=/dev/mapper/$N-v bs=4096 seek=5 conv=sync,fsync status=none
+dd if=/dev/mapper/$N-v bs=4096 skip=5 count=1 iflag=direct status=none | head --bytes 4
+dmsetup remove $N-v
+losetup --detach $L",
+    );
+    assert_eq!(out.trim(), "here", "{}", mapper.log());
+}
+
+#[test]
+fn root_without_the_capability_asks_nothing() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 20M disk.img
+L=$(losetup --find --show disk.img)
+dmsetup create $N-v --table \"0 4096 crypt aes-xts-plain64 $(printf %064d 7) 0 $L 0\"
+for as in 'setpriv --bounding-set=-all --inh-caps=-all' 'unshare --user --map-root-user'; do
+    fails $as dmsetup table --showkeys $N-v 2> /dev/null
+    fails $as dmsetup remove $N-v 2> /dev/null
+done
+dmsetup remove $N-v
+losetup --detach $L",
+    );
+    assert_eq!(out, "", "{}", mapper.log());
 }

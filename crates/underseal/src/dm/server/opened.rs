@@ -56,6 +56,16 @@ impl Opened {
         Ok(self)
     }
 
+    /// Whether closing has ended something that the mapping needs.
+    pub(super) fn is_closed_for_good(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| !active.layers.is_empty())
+    }
+
+    /// The table before its devices were opened.
+    pub(super) fn inactive(self) -> Self {
+        Self { active: None, ..self }
+    }
+
     /// Formats what is new. The sectors of each line that keeps tags which others make.
     fn prepare(&self) -> Result<Vec<u64>> {
         let mut kept = Vec::new();
