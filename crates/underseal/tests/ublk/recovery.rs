@@ -80,14 +80,14 @@ kill $holder
 /// Again and again, under a load that is verified.
 const KILLED: &str = "
 serve /run/image disk
-(verify /dev/ublkb0 --size=24M --loops=2) &
-load=$!
+load /dev/ublkb0
 for round in 1 2 3 4; do
     sleep 0.$((round * 2))
     kill -9 $server
     serve /run/image disk
 done
-wait $load
+loaded
+verify /dev/ublkb0
 stop
 no_errors
 ";
@@ -114,7 +114,7 @@ no_errors
 /// A device is nobody else's.
 const OTHERS: &str = "
 serve /run/image disk
-cp $IMAGE /run/other
+cp --sparse=always /run/image /run/other
 refused 'is in use: process' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS
 kill -9 $server
 refused 'was made for another volume' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS
