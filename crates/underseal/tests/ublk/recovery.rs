@@ -9,24 +9,26 @@ use crate::ublk::tasks::{guest, script};
 fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "48M");
+    scratch.file("half.py", include_bytes!("half.py"));
     let mut guest = guest(&scratch);
     guest.task("killed", &script(&volume, KILLED));
     guest.task("mounted", &script(&volume, MOUNTED));
     guest.task("others", &script(&volume, OTHERS));
     guest.task("swap", &script(&volume, SWAP));
     guest.task("stopped", &script(&volume, STOPPED));
+    guest.task("unfinished", &script(&volume, &format!("steps='begun mapped 0'{UNFINISHED}")));
     guest.boot();
 }
 
 #[test]
-fn a_recovery_that_another_process_began_and_did_not_finish_is_finished() {
+fn a_recovery_that_another_process_finished_for_one_queue_or_all_is_finished() {
     let scratch = Scratch::new();
     scratch.file("half.py", include_bytes!("half.py"));
     let volume = Volume::luks2(&scratch, "48M");
     let mut guest = guest(&scratch);
     // A device has no more queues than processors.
     guest.hardware(&TWO_PROCESSORS);
-    guest.task("unfinished", &script(&volume, UNFINISHED));
+    guest.task("unfinished", &script(&volume, &format!("steps='1 2'{UNFINISHED}")));
     guest.boot();
 }
 
@@ -39,9 +41,10 @@ fn users_of_a_device_that_does_not_go_on_get_errors() {
     guest.boot();
 }
 
-/// The process dies at each step; the last one has all queues, and does not let the device go on.
+/// A process that recovers the device dies at each of these steps: begun, mapped, or with so many
+/// queues. With all of them it does not let the device go on.
 const UNFINISHED: &str = "
-for where in begun mapped 0 1 2; do
+for where in $steps; do
     serve /run/image disk --ublk-queues 2
     kill -9 $server
     python3 ./half.py 0 $where

@@ -18,7 +18,6 @@ fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
     let memory = format!("memory-backend-memfd,id=ram,size={MEMORY},share=on");
     let channel = format!("socket,id=disk,path={},reconnect=1", text(socket));
     guest.hardware(&["-object", &memory, "-machine", "memory-backend=ram", "-chardev", &channel]);
-    guest.hardware(&TWO_PROCESSORS);
     guest.hardware(&["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
     guest
 }
@@ -29,6 +28,7 @@ fn a_machine_whose_plug_is_pulled_finds_its_files_again() {
     let volume = Volume::luks2(&scratch, "200M");
     let (server, socket) = serve(&volume, &["--allow-discards"]);
     let mut first = machine(&scratch, &socket);
+    first.hardware(&TWO_PROCESSORS);
     first.task("fill", FILL);
     let mut running = first.start();
     running.wait_for("synced");
@@ -77,6 +77,7 @@ fn a_machine_goes_on_when_its_disks_server_is_killed_and_comes_back() {
     let options = ["--vhost-user", text(&socket)];
     let (volume, mut server) = operator.open(&options);
     let mut guest = machine(scratch, &socket);
+    guest.hardware(&TWO_PROCESSORS);
     guest.task("load", LOAD);
     let mut running = guest.start();
     running.wait_for("begun");
@@ -110,6 +111,7 @@ fn a_machine_does_not_notice_that_another_process_has_its_disk() {
     let socket = scratch.path("vm");
     let (_volume, server) = operator.open(&["--hand-over", "--vhost-user", text(&socket)]);
     let mut guest = machine(scratch, &socket);
+    guest.hardware(&TWO_PROCESSORS);
     guest.task("load", LOAD);
     let mut running = guest.start();
     running.wait_for("begun");
