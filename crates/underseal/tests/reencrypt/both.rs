@@ -163,9 +163,9 @@ impl Cut<'_> {
 #[test]
 fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
     let scratch = Scratch::new();
-    let (volume, plain) = filled(&scratch, "what_is_cut_off_at_the_very_end_goes_on", &[]);
+    let (volume, plain) = filled_to(&scratch, "what_is_cut_off_at_the_very_end_goes_on", 8, &[]);
     let cut = Cut { volume: &volume, header: None, plain: &plain };
-    for options in ["--hotzone-size 8M", "--hotzone-size 8M --resilience journal"] {
+    for options in ["--hotzone-size 2M", "--hotzone-size 2M --resilience journal"] {
         cut.goes_on_everywhere(&reencrypt(&volume, options), true);
     }
 }
@@ -173,11 +173,11 @@ fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
 #[test]
 fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
     let scratch = Scratch::new();
-    let (volume, plain) = filled(&scratch, "a_volume_that_moves_is_cut_off_at_the_very_end", &[]);
-    let cut = Cut { volume: &volume, header: None, plain: &plain[..24 << 20] };
-    cut.goes_on_everywhere(&reencrypt(&volume, "--reduce-device-size 8M --force"), true);
+    let (volume, plain) = filled_to(&scratch, "a_volume_that_moves_is_cut_off_at_the_very_end", 8, &[]);
+    let cut = Cut { volume: &volume, header: None, plain: &plain[..6 << 20] };
+    cut.goes_on_everywhere(&reencrypt(&volume, "--reduce-device-size 2M --force"), true);
     let pbkdf = CHEAP_PBKDF2.join(" ");
-    let theirs = format!("reencrypt --force-offline-reencrypt --reduce-device-size 8M {pbkdf}");
+    let theirs = format!("reencrypt --force-offline-reencrypt --reduce-device-size 2M {pbkdf}");
     // cryptsetup destroys some of those itself.
     cut.goes_on_everywhere(&cryptsetup(&volume, &theirs), false);
 }
@@ -201,12 +201,12 @@ fn an_encryption_with_its_header_in_front_is_cut_off_at_the_very_end_and_goes_on
 fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
     let scratch = Scratch::new();
     let header = scratch.path("header");
-    let plain = bytes(crate::support::seed("an_encryption_with_a_header_apart_is_cut_off"), 32 << 20);
+    let plain = bytes(crate::support::seed("an_encryption_with_a_header_apart_is_cut_off"), 8 << 20);
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
     std::fs::write(&volume.image, &plain).unwrap();
     let cut = Cut { volume: &volume, header: Some(&header), plain: &plain };
     for options in ["--resilience journal", "--resilience checksum"] {
-        let options = format!("--encrypt --hotzone-size 8M {options} {}", CHEAP_PBKDF2.join(" "));
+        let options = format!("--encrypt --hotzone-size 2M {options} {}", CHEAP_PBKDF2.join(" "));
         cut.goes_on_everywhere(&reencrypt(&volume, &options), true);
     }
 }

@@ -24,8 +24,14 @@ use crate::support::{Scratch, bytes, run, tool};
 
 /// A volume of 32 MiB with random bytes in it.
 fn filled(scratch: &Scratch, test: &str, options: &[&str]) -> (Volume, Vec<u8>) {
-    let volume = Volume::at(scratch, "image").format("48M", options);
-    let plain = bytes(crate::support::seed(test), 32 << 20);
+    filled_to(scratch, test, 32, options)
+}
+
+/// A volume of this many MiB with random bytes in it.
+fn filled_to(scratch: &Scratch, test: &str, size: usize, options: &[&str]) -> (Volume, Vec<u8>) {
+    // The header takes 16 MiB.
+    let volume = Volume::at(scratch, "image").format(&format!("{}M", size + 16), options);
+    let plain = bytes(crate::support::seed(test), size << 20);
     volume.write(0, &plain);
     (volume, plain)
 }

@@ -23,6 +23,7 @@ fn a_volume_is_a_disk_to_the_kernel() {
     guest.task("operator", &script(&volume, OPERATOR));
     guest.task("resize", &script(&volume, RESIZE));
     guest.task("user", &script(&volume, USER));
+    guest.task("load", &script(&volume, LOAD));
     guest.boot();
 }
 
@@ -33,7 +34,7 @@ fn its_processors_have_queues_of_their_own() {
     let mut guest = guest(&scratch);
     guest.hardware(&TWO_PROCESSORS);
     guest.task("shape", &script(&volume, SHAPE));
-    guest.task("load", &script(&volume, LOAD));
+    guest.task("both", &script(&volume, ON_BOTH));
     guest.boot();
 }
 
@@ -64,7 +65,7 @@ stop
 const SMALL: &str = "
 serve /run/image small
 [ $(cat /sys/block/ublkb0/queue/logical_block_size) = 512 ]
-verify /dev/ublkb0 --bsrange=512-9k
+verify /dev/ublkb0 --bsrange=512-9k --size=1M
 stop
 ";
 
@@ -89,18 +90,23 @@ cmp -n 4k -i $((BAD * 4096)):0 /dev/ublkb0 /dev/zero
 stop
 ";
 
+/// Both processors have requests in flight, through a queue of each, also where workers encrypt them.
+const ON_BOTH: &str = "
+for policy in inline workers; do
+    serve /run/image load --policy $policy
+    verify /dev/ublkb0 --numjobs=2 --size=2M --offset_increment=8M --iodepth=64
+    stop
+done
+";
+
 const LOAD: &str = "
 serve /run/image load
 verify /dev/ublkb0
-verify /dev/ublkb0 --fsync=32 --sync=dsync --size=2M
-verify /dev/ublkb0 --numjobs=2 --size=6M --offset_increment=8M --iodepth=64
+verify /dev/ublkb0 --fsync=32 --sync=dsync --size=1M
 # What is larger than one request, and through the page cache.
-verify /dev/ublkb0 --bsrange=1M-4M --iodepth=4
+verify /dev/ublkb0 --bsrange=1M-4M --iodepth=4 --size=8M
 verify /dev/ublkb0 --direct=0 --ioengine=psync --end_fsync=1
 \"$OURS\" status load | grep -q 'served at  /dev/ublkb0 /dev/underseal/load'
-stop
-serve /run/image load --policy workers
-verify /dev/ublkb0
 stop
 ";
 

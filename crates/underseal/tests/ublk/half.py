@@ -1,6 +1,6 @@
 """half.py N QUEUES WHERE: begins to take over /dev/ublkcN as the next server does, and dies there: once it has begun, once it has
 mapped the descriptors of a queue, or once so many queues fetch their requests."""
-import ctypes, mmap, os, struct, sys, threading
+import ctypes, mmap, os, struct, sys, threading, time
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -59,7 +59,7 @@ def control(number, operation, into=None):
 
 number, where = int(sys.argv[1]), sys.argv[2]
 while (answer := control(number, START_RECOVERY)) == -16:
-    pass
+    time.sleep(0.05)
 assert answer == 0, os.strerror(-answer)
 if where == "begun":
     os._exit(0)

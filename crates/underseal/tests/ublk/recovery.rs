@@ -9,24 +9,26 @@ use crate::ublk::tasks::{guest, script};
 fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "48M");
+    scratch.file("half.py", include_bytes!("half.py"));
     let mut guest = guest(&scratch);
     guest.task("killed", &script(&volume, KILLED));
     guest.task("mounted", &script(&volume, MOUNTED));
     guest.task("others", &script(&volume, OTHERS));
     guest.task("swap", &script(&volume, SWAP));
     guest.task("stopped", &script(&volume, STOPPED));
+    guest.task("unfinished", &script(&volume, &format!("steps='begun mapped 0'{UNFINISHED}")));
     guest.boot();
 }
 
 #[test]
-fn a_recovery_that_another_process_began_and_did_not_finish_is_finished() {
+fn a_recovery_that_another_process_finished_for_one_queue_or_all_is_finished() {
     let scratch = Scratch::new();
     scratch.file("half.py", include_bytes!("half.py"));
     let volume = Volume::luks2(&scratch, "48M");
     let mut guest = guest(&scratch);
     // A device has no more queues than processors.
     guest.hardware(&TWO_PROCESSORS);
-    guest.task("unfinished", &script(&volume, UNFINISHED));
+    guest.task("unfinished", &script(&volume, &format!("steps='1 2'{UNFINISHED}")));
     guest.boot();
 }
 
@@ -39,9 +41,10 @@ fn users_of_a_device_that_does_not_go_on_get_errors() {
     guest.boot();
 }
 
-/// The process dies at each step; the last one has all queues, and does not let the device go on.
+/// A process that recovers the device dies at each of these steps: begun, mapped, or with so many
+/// queues. With all of them it does not let the device go on.
 const UNFINISHED: &str = "
-for where in begun mapped 0 1 2; do
+for where in $steps; do
     serve /run/image disk --ublk-queues 2
     kill -9 $server
     python3 ./half.py 0 $where
@@ -80,14 +83,14 @@ kill $holder
 /// Again and again, under a load that is verified.
 const KILLED: &str = "
 serve /run/image disk
-(verify /dev/ublkb0 --size=24M --loops=2) &
-load=$!
+load /dev/ublkb0
 for round in 1 2 3 4; do
     sleep 0.$((round * 2))
     kill -9 $server
     serve /run/image disk
 done
-wait $load
+loaded
+verify /dev/ublkb0
 stop
 no_errors
 ";
@@ -114,7 +117,7 @@ no_errors
 /// A device is nobody else's.
 const OTHERS: &str = "
 serve /run/image disk
-cp $IMAGE /run/other
+cp --sparse=always /run/image /run/other
 refused 'is in use: process' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS
 kill -9 $server
 refused 'was made for another volume' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS

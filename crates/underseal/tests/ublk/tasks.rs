@@ -1,5 +1,7 @@
 //! Tasks that know the command, and the volumes that they are about.
 
+use std::fs;
+
 use crate::guest::Guest;
 use crate::support::Scratch;
 use crate::support::volume::{Volume, text};
@@ -12,10 +14,14 @@ pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     guest
 }
 
-/// A task's script after what all tasks share. It begins with a copy of the volume in the guest's memory, /run/image.
+/// A task's script after what all tasks share. It begins with a copy of the volume in the guest's
+/// memory, /run/image: its header, and a hole where nothing was written.
 pub(crate) fn script(volume: &Volume, script: &str) -> String {
+    let bytes = fs::read(&volume.image).unwrap();
+    let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let copy = format!("head -c {written} $IMAGE > /run/image\ntruncate -s {} /run/image", bytes.len());
     format!(
-        "OURS={} IMAGE={} PASS={}\n. ./serve.sh\ncp $IMAGE /run/image\n{script}\nrm /run/image\n",
+        "OURS={} IMAGE={} PASS={}\n. ./serve.sh\n{copy}\n{script}\nrm /run/image\n",
         env!("CARGO_BIN_EXE_underseal"),
         text(&volume.image),
         text(&volume.passphrase)

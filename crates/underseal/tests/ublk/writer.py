@@ -15,4 +15,5 @@ while not os.path.exists(sys.argv[2]):
     assert os.preadv(device, [block], at) == 4096
     assert block[:] == data, count
     count += 1
+    time.sleep(0.02)
 print(f"longest {longest * 1000:.0f} ms, of {count} writes")

@@ -28,7 +28,7 @@ serve /dev/nullb0 zoned $plain --direct
 [ $(cat /sys/block/ublkb0/queue/nr_zones) = 256 ]
 blkzone report /dev/ublkb0 > ours
 blkzone report /dev/nullb0 | cmp - ours
-verify /dev/ublkb0 --zonemode=zbd --rw=write --bsrange=64k-64k --offset=8M
+verify /dev/ublkb0 --zonemode=zbd --rw=write --bsrange=64k-64k --offset=8M --size=12M
 blkzone report --count 4 /dev/nullb0 | grep -q 'wptr 0x002000'
 blkzone reset --offset 16384 --count 1 /dev/ublkb0
 blkzone finish --offset 24576 --count 1 /dev/ublkb0
