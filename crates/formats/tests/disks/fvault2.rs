@@ -93,7 +93,7 @@ fn a_volume_key_opens_what_holds_no_keys() {
     assert_eq!(error.kind(), ErrorKind::BadOption);
 }
 
-struct File(Vec<u8>);
+pub(crate) struct File(pub(crate) Vec<u8>);
 
 impl underseal_volume::ReadAt for File {
     fn size(&self) -> std::io::Result<u64> {

@@ -3,8 +3,12 @@
 //!
 //!   support     the manifest, the images, a volume's plaintext
 //!   bitlk, ..   a format each
+//!   exercise    what a fuzzer does with bytes
+//!   findings    the fuzzer's seeds, and images with bytes changed
 
 mod bitlk;
+mod exercise;
+mod findings;
 mod fvault2;
 mod loopaes;
 mod support;
