@@ -132,6 +132,22 @@ impl Bitlk {
         self.boot.kind
     }
 
+    /// Whether it is a volume of BitLocker To Go.
+    pub fn is_to_go(&self) -> bool {
+        self.boot.to_go
+    }
+
+    /// Bytes of the wrapped volume key, without nonce and tag.
+    ///
+    /// # Errors
+    /// `BadHeader` when it is missing, or there are two.
+    pub fn wrapped_key_len(&self) -> Result<usize> {
+        let entry = self.block.entry(kind::FVEK, value::CCM, "volume key")?;
+        let entry =
+            entry.ok_or_else(|| Error::new(ErrorKind::BadHeader, "the metadata hold no volume key"))?;
+        Ok(entry.data.len().saturating_sub(ccm::HEAD))
+    }
+
     /// The cipher of the data.
     pub fn method(&self) -> Method {
         self.method
