@@ -1,7 +1,8 @@
 //! Files that GPG encrypted with a passphrase: key files of loop-AES.
 //!
-//! The passphrase goes through the tool's stdin, and what it decrypts comes through a pipe into locked memory. The tool
-//! has a home of its own, which is removed: no agent is started, and no option of the user's counts.
+//! The passphrase goes through the tool's stdin, and what it decrypts comes through a pipe into
+//! locked memory. The tool has a home of its own, which is removed: no agent is started, and no
+//! option of the user's counts.
 
 use std::time::Duration;
 

@@ -158,7 +158,8 @@ pub fn enroll_keyring(description: &str) -> Result<(Key, Token)> {
 /// Decrypts a file that GPG encrypted with a passphrase, by the installed gpg.
 ///
 /// # Errors
-/// `NotUsable` for a wrong passphrase and for a file that wants a key of a keyring; `NoTool` without gpg; `Failed`, `System`.
+/// `NotUsable` for a wrong passphrase and for a file that wants a key of a keyring; `NoTool`
+/// without gpg; `Failed`, `System`.
 pub fn decrypt_by_gpg(file: &[u8], passphrase: &Key, limit: Duration) -> Result<Key> {
     gpg::decrypt(file, passphrase, limit)
 }

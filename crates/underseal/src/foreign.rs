@@ -106,7 +106,8 @@ pub(crate) fn called(format: Format) -> status::Format {
     }
 }
 
-/// Unlocks a volume on an image, or on a part of it, and on others. Its segments count from the images' beginnings.
+/// Unlocks a volume on an image, or on a part of it, and on others. Its segments count from the
+/// images' beginnings.
 ///
 /// # Errors
 /// `NoKey` for a secret that opens nothing; those of the format.
@@ -168,10 +169,29 @@ pub(crate) fn described(format: Format, on: &Bytes, others: &[On]) -> Result<Opt
     }
 }
 
-/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+/// The volume key of a volume that need not be one that is opened here: converted, or of another
+/// kind.
+///
+/// # Errors
+/// As [`open`]; `Usage` for a format whose volumes have no header of their own.
+pub(crate) fn volume_key(of: Request<'_>, format: Format, on: &Bytes) -> Result<Key> {
+    let key = match format {
+        Format::Bitlk => bitlk_key(of, &Bitlk::read(&**on)?),
+        Format::Fvault2 => fvault2_key(of, on, &[]).map(|(_, key)| key),
+        Format::Tcrypt | Format::Loopaes => Err(Error::usage("its header is found with the secret only")),
+    };
+    key.map_err(|e| e.within(of.image.display()))
+}
+
 fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
-    use bitlk::Secret as With;
     let volume = Bitlk::read(&**on)?;
+    let key = bitlk_key(of, &volume)?;
+    Ok(volume.activate(key)?)
+}
+
+/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+fn bitlk_key(of: Request<'_>, volume: &Bitlk) -> Result<Key> {
+    use bitlk::Secret as With;
     let limits = of.trust.limits();
     let unlock = |secret: &With<'_>| volume.unlock(secret, &limits);
     let unlocked = if let Some(key) = of.volume_key(64)? {
@@ -188,14 +208,19 @@ fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
     } else {
         of.with_passphrase(|passphrase| Ok(unlock(&With::Passphrase(passphrase))?))?
     };
-    Ok(volume.activate(unlocked.key)?)
+    Ok(unlocked.key)
 }
 
 /// The longest key file that is a passphrase; `EncryptedRoot.plist.wipekey` is longer.
 const PASSPHRASE: usize = 512;
 
-/// By the volume key or a passphrase; a key file holds the passphrase, or is `EncryptedRoot.plist.wipekey`.
 fn fvault2(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<OpenedFormat> {
+    let (volume, key) = fvault2_key(of, on, others)?;
+    Ok(volume.activate(key)?)
+}
+
+/// By the volume key or a passphrase; a key file holds the passphrase, or is `EncryptedRoot.plist.wipekey`.
+fn fvault2_key(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<(Fvault2, Key)> {
     use fvault2::Secret as With;
     let file = of.key_file()?;
     let wipekey = file.as_ref().filter(|file| file.len() > PASSPHRASE);
@@ -206,7 +231,7 @@ fn fvault2(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<OpenedFormat
         (None, Some(file)) if wipekey.is_none() => volume.unlock(&With::Passphrase(file), &limits)?,
         _ => of.with_passphrase(|key| Ok(volume.unlock(&With::Passphrase(key), &limits)?))?,
     };
-    Ok(volume.activate(key)?)
+    Ok((volume, key))
 }
 
 /// The metadata on all images.

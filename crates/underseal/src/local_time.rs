@@ -6,7 +6,8 @@ const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A number of seconds since 1970-01-01 as `ctime` prints it, without its line end: `Sat Jan 11 00:00:00 2020`.
+/// A number of seconds since 1970-01-01 as `ctime` prints it, without its line end: `Sat Jan 11
+/// 00:00:00 2020`.
 pub(crate) fn local_time(seconds: i64) -> String {
     let seconds: libc::time_t = seconds;
     let mut broken = MaybeUninit::<libc::tm>::uninit();

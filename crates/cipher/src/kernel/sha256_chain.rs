@@ -1,13 +1,15 @@
 //! SHA-256 of 88 bytes in a chain, as BitLocker stretches passwords (FIPS 180-4, 6.2).
 //!
-//! A link hashes the last digest (32 bytes, zeros at first), the initial digest (32), the salt (16) and its own number
-//! (8, little-endian). These are two blocks, of which the first digest and the number change. By the processor's
-//! instructions the digest stays in registers: a way through memory costs a sixth of the time, and the schedule of
-//! the second block is made beside the rounds of the first.
+//! A link hashes the last digest (32 bytes, zeros at first), the initial digest (32), the salt (16)
+//! and its own number (8, little-endian). These are two blocks, of which the first digest and the
+//! number change. By the processor's instructions the digest stays in registers: a way through
+//! memory costs a sixth of the time, and the schedule of the second block is made beside the rounds
+//! of the first.
 
 use sha2::block_api::compress256;
 use zeroize::Zeroize;
 
+use crate::wipe::wipe_stack;
 use crate::{Key, Locked, Result};
 
 /// SHA-256's initial state (5.3.3).
@@ -27,6 +29,7 @@ pub fn sha256_chain(initial: &[u8; 32], salt: [u8; 16], count: u64) -> Result<Ke
     if is_x86_feature_detected!("sha") && is_x86_feature_detected!("sse4.1") {
         // SAFETY: the processor has the features.
         unsafe { x86::chain(initial, salt, count, digest) };
+        wipe_stack::<4096>();
         return Ok(last);
     }
     portable(initial, salt, count, digest)?;
@@ -80,26 +83,61 @@ mod x86 {
         [word(0), word(1), word(2), word(3)]
     }
 
-    /// The 64 rounds over a block, whose words are in four vectors. A state is two vectors, FEBA and HGDC from the lowest
-    /// word on, as the instructions want it.
+    /// Four rounds from round `$at` on, over the words `$this`.
+    macro_rules! rounds {
+        ($at:literal, $state:ident, $more:ident, $this:expr) => {
+            let constants = const { [K[$at], K[$at + 1], K[$at + 2], K[$at + 3]] };
+            let sum = _mm_add_epi32($this, words(constants));
+            $more = _mm_sha256rnds2_epu32($more, $state, sum);
+            $state = _mm_sha256rnds2_epu32($state, $more, _mm_shuffle_epi32::<0x0e>(sum));
+        };
+    }
+
+    /// The words 16 behind `$this`, in its place, out of the 16 from there on.
+    macro_rules! schedule {
+        ($this:ident, $next:ident, $third:ident, $last:ident) => {
+            let behind = _mm_alignr_epi8::<4>($last, $third);
+            let sum = _mm_add_epi32(_mm_sha256msg1_epu32($this, $next), behind);
+            $this = _mm_sha256msg2_epu32(sum, $last);
+        };
+    }
+
+    /// The 64 rounds over a block, whose words are in four vectors. A state is two vectors, FEBA
+    /// and HGDC from the lowest word on, as the instructions want it. The rounds are written out: a
+    /// loop over them is not unrolled, and takes several times as long.
     #[inline]
     #[target_feature(enable = "sha,sse4.1")]
-    fn block((start, start_more): (__m128i, __m128i), mut block: [__m128i; 4]) -> (__m128i, __m128i) {
-        let (mut state, mut more) = (start, start_more);
-        for quarter in 0..16 {
-            let at = 4 * quarter;
-            let this = block[quarter % 4];
-            let sum = _mm_add_epi32(this, words([K[at], K[at + 1], K[at + 2], K[at + 3]]));
-            more = _mm_sha256rnds2_epu32(more, state, sum);
-            state = _mm_sha256rnds2_epu32(state, more, _mm_shuffle_epi32::<0x0e>(sum));
-            if quarter < 12 {
-                let [next, third, last] = [1, 2, 3].map(|behind| block[(quarter + behind) % 4]);
-                let added =
-                    _mm_add_epi32(_mm_sha256msg1_epu32(this, next), _mm_alignr_epi8::<4>(last, third));
-                block[quarter % 4] = _mm_sha256msg2_epu32(added, last);
-            }
-        }
-        (_mm_add_epi32(state, start), _mm_add_epi32(more, start_more))
+    fn block(start: (__m128i, __m128i), [mut a, mut b, mut c, mut d]: [__m128i; 4]) -> (__m128i, __m128i) {
+        let (mut state, mut more) = start;
+        rounds!(0, state, more, a);
+        schedule!(a, b, c, d);
+        rounds!(4, state, more, b);
+        schedule!(b, c, d, a);
+        rounds!(8, state, more, c);
+        schedule!(c, d, a, b);
+        rounds!(12, state, more, d);
+        schedule!(d, a, b, c);
+        rounds!(16, state, more, a);
+        schedule!(a, b, c, d);
+        rounds!(20, state, more, b);
+        schedule!(b, c, d, a);
+        rounds!(24, state, more, c);
+        schedule!(c, d, a, b);
+        rounds!(28, state, more, d);
+        schedule!(d, a, b, c);
+        rounds!(32, state, more, a);
+        schedule!(a, b, c, d);
+        rounds!(36, state, more, b);
+        schedule!(b, c, d, a);
+        rounds!(40, state, more, c);
+        schedule!(c, d, a, b);
+        rounds!(44, state, more, d);
+        schedule!(d, a, b, c);
+        rounds!(48, state, more, a);
+        rounds!(52, state, more, b);
+        rounds!(56, state, more, c);
+        rounds!(60, state, more, d);
+        (_mm_add_epi32(state, start.0), _mm_add_epi32(more, start.1))
     }
 
     #[target_feature(enable = "sha,sse4.1")]

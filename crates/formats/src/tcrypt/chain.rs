@@ -290,7 +290,8 @@ impl Chain {
     }
 }
 
-/// CBC with whitening of a header: the whitening is bytes 8..16 of the seed, the IV its first block.
+/// CBC with whitening of a header: the whitening is bytes 8..16 of the seed, the IV its first
+/// block.
 fn cbc(cipher: &dyn SectorCipher, block: usize, material: &[u8], (sector, encrypt): (&mut Key, bool)) {
     let add = |bytes: &mut [u8], mask: &[u8]| {
         bytes.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);

@@ -89,8 +89,8 @@ impl NewHeaders {
     /// Seals the headers of an unlocked volume under another password, PRF or PIM. Keys and fields stay.
     ///
     /// # Errors
-    /// `Unsupported` for a system's PRF that its boot loader does not know and what TrueCrypt does not have; `TooCostly`,
-    /// `Memory`, `Io`.
+    /// `Unsupported` for a system's PRF that its boot loader does not know and what TrueCrypt does
+    /// not have; `TooCostly`, `Memory`, `Io`.
     pub fn again(host: u64, of: &Unlocked, prf: Prf, pim: Pim, password: &Password) -> Result<Self> {
         let unsupported = |why| Err(Error::new(ErrorKind::Unsupported, why));
         let derivation = match of.derivation.veracrypt {

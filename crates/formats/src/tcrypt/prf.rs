@@ -179,7 +179,8 @@ impl Derivation {
         Ok(Self { prf, rounds, memory_kib: 0, veracrypt: true, system: false })
     }
 
-    /// The same function and kind of count with another multiplier, for the header of an encrypted system.
+    /// The same function and kind of count with another multiplier, for the header of an encrypted
+    /// system.
     ///
     /// # Errors
     /// `BadOption` for a multiplier beyond those of systems.

@@ -76,7 +76,8 @@ fn size(input: &mut &[u8]) -> u64 {
     le64(&bytes, 0) >> (bytes[8] % 64)
 }
 
-/// What opened lies within its devices, in whole sectors; what must not be written to is a part of it.
+/// What opened lies within its devices, in whole sectors; what must not be written to is a part of
+/// it.
 fn check(opened: &OpenedFormat, devices: &[u64]) {
     let volume = &opened.volume;
     for segment in volume.segments() {

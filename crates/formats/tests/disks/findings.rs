@@ -11,7 +11,8 @@ use underseal_volume::KdfLimits;
 use crate::support::{entries, file, image, read_all, text, texts};
 use crate::{exercise, fvault2};
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never panic.
+/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never
+/// panic.
 #[test]
 fn every_seed_of_the_fuzzer_opens_and_no_finding_panics() {
     for (target, run) in [
@@ -119,7 +120,8 @@ fn changed_bytes_of_bitlocker_give_an_error_or_the_right_bytes() {
             let what = format!("{}, bytes {places:?} changed, sealed: {sealed}", entry["image"]);
             let is_open = error_or_right(&right, &image, &what, || {
                 let volume = Bitlk::read(image.as_slice())?;
-                // The secrets that cost nothing and have the seal checked; else the key, where the CRC tells.
+                // The secrets that cost nothing and have the seal checked; else the key, where the
+                // CRC tells.
                 let secret = match &startup {
                     _ if volume.has_clear_key() => Secret::Clear,
                     Some(key) => Secret::StartupKey(key),
@@ -139,7 +141,8 @@ fn skipped() -> Error {
     Error::new(underseal_formats::ErrorKind::BadOption, "not unlocked")
 }
 
-/// CoreStorage with bytes of the header, the label, the descriptor and the encrypted blocks changed.
+/// CoreStorage with bytes of the header, the label, the descriptor and the encrypted blocks
+/// changed.
 #[test]
 fn changed_bytes_of_corestorage_give_an_error_or_the_right_bytes() {
     let mut dice = Dice(0xfeed_beef_0bad_cafe);

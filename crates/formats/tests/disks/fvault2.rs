@@ -75,7 +75,8 @@ fn what_must_be_refused_is_refused_with_its_reason() {
     assert_eq!(count, expected.len());
 }
 
-/// The disks may be given in any order; without one of them, and with one twice, the volume is refused.
+/// The disks may be given in any order; without one of them, and with one twice, the volume is
+/// refused.
 #[test]
 fn a_volume_on_two_disks_opens_with_both() {
     let entry = entry("fv-two-segments.img");

@@ -1,4 +1,5 @@
-//! A FileVault 2 volume in two pieces on one disk, made one on two disks. Shared with the command's tests.
+//! A FileVault 2 volume in two pieces on one disk, made one on two disks. Shared with the command's
+//! tests.
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_volume::Recipe;
@@ -61,7 +62,8 @@ fn cipher(disk: &[u8]) -> std::sync::Arc<dyn underseal_cipher::SectorCipher> {
     Recipe { iv_large_sectors: true, ..recipe }.build(&Key::new(&key).unwrap()).unwrap()
 }
 
-/// Writes CoreStorage's checksum in front of a block: CRC-32C without the inversion at its end, bit by bit.
+/// Writes CoreStorage's checksum in front of a block: CRC-32C without the inversion at its end, bit
+/// by bit.
 fn seal(block: &mut [u8]) {
     let sum = block[8..].iter().fold(u32::MAX, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })

@@ -159,7 +159,8 @@ pub(crate) struct KeyslotChangeArgs {
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) tcrypt: TcryptHeaderArgs,
-    /// The image is of a disk with system encryption. Its PRF stays, and its PIM unless --new-pim is given
+    /// The image is of a disk with system encryption. Its PRF stays, and its PIM unless --new-pim
+    /// is given
     #[arg(long, conflicts_with_all = ["hidden", "backup_header", "new_prf"])]
     pub(crate) system: bool,
     /// The PIM that VeraCrypt's headers get; none unless given

@@ -18,7 +18,8 @@ use crate::output::print;
 use crate::passphrase::confirm;
 use crate::reencryption::Bytes;
 
-/// `keyslot change --type tcrypt`: both headers, or the only one, get another passphrase, PIM or PRF.
+/// `keyslot change --type tcrypt`: both headers, or the only one, get another passphrase, PIM or
+/// PRF.
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
     let (_lock, host) = open(path)?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use underseal_cipher::Key;
 use underseal_formats::Format;
 use underseal_formats::bitlk::{Bitlk, Guid, ProtectorKind};
 use underseal_formats::fvault2::Fvault2;
@@ -39,7 +40,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
         )?;
         // --volume-key-file is where the key goes.
         let call = Call::new(&["info"]).word(device).option("type", Some(format.name())).secret(args);
-        let key = opened(call, device, format)?.volume_key;
+        let key = volume_key(call, device, format)?;
         print(&before_key(&*open_header(device, true)?, format, &shown, key.len() * 8)?)?;
         if let Some(file) = &args.volume_key_file {
             new_file(file, key.as_bytes())?;
@@ -164,7 +165,7 @@ fn fvault2(of: &Fvault2, shown: &str) -> crate::error::Result<String> {
 /// As [`dump`].
 pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     let call = volume(Call::new(&["info"]).word(device), args)?;
-    opened(call, device, kind(args, device)?).map(drop)
+    volume_key(call, device, kind(args, device)?).map(drop)
 }
 
 fn kind(args: &Args, device: &Path) -> Result<Format> {
@@ -179,12 +180,13 @@ fn kind(args: &Args, device: &Path) -> Result<Format> {
     Ok(format)
 }
 
-fn opened(call: Call, device: &Path, format: Format) -> Result<underseal_formats::OpenedFormat> {
+/// As there, also of a volume that is not opened in its state.
+fn volume_key(call: Call, device: &Path, format: Format) -> Result<Key> {
     let Command::Info(info) = call.parsed()?.command else {
         return Err(Failure::wrong("no such command"));
     };
     let on = open_header(device, true)?;
-    Ok(foreign::open(Request::of(&info.volume), format, (on, None), &[])?)
+    Ok(foreign::volume_key(Request::of(&info.volume), format, &on)?)
 }
 
 fn name(format: Format) -> String {
