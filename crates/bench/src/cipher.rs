@@ -101,13 +101,14 @@ const WIDE: [(&str, &[usize]); 3] = [
 ];
 
 /// Other block ciphers, and the bits of a key: what our kernels for them, or their libraries, reach across sectors.
-const BLOCKS: [(&str, usize); 6] = [
+const BLOCKS: [(&str, usize); 7] = [
     ("serpent-xts-plain64", 256),
     ("twofish-xts-plain64", 256),
     ("camellia-xts-plain64", 256),
     ("aria-xts-plain64", 256),
     ("sm4-xts-plain64", 128),
     ("cast6-xts-plain64", 256),
+    ("kuznyechik-xts-plain64", 256),
 ];
 
 /// IV generators that hash or encrypt, below what they are held against; with the sectors that they take.

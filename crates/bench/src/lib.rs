@@ -17,6 +17,7 @@
 //!   rbd()                       rows: our volume on a Ceph image, librbd's own encryption, and neither
 //!   reencrypt()                 rows: our reencryption of a closed volume and cryptsetup's
 //!   unlock()                    rows: our unlock of a keyslot and cryptsetup's: time and memory
+//!   formats()                   rows: VeraCrypt's chains and search, BitLocker's stretch
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
@@ -25,6 +26,7 @@ mod beside;
 mod cipher;
 mod ecryptfs;
 mod fio;
+mod formats;
 mod fuse;
 mod integrity;
 mod limits;
@@ -50,6 +52,7 @@ pub use ecryptfs::{
     CryptoRow, EcryptfsReport, MountBenchOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };
 pub use fio::FioResult;
+pub use formats::{FormatsBenchOptions, FormatsReport, formats};
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use integrity::{IntegrityBenchOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;

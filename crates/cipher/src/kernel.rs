@@ -23,6 +23,7 @@
 //!   Whiten                            eight bytes added over a whole sector
 //!   Sliced<C>                         Camellia, ARIA and SM4 on the AES instructions: a byte of many blocks in each register
 //!   Cast6Key                          CAST-256 over its tables, several blocks abreast
+//!   sha256_chain                 SHA-256 over and over, for BitLocker: the digest stays in registers
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
@@ -57,6 +58,7 @@ mod nh;
 mod schedule;
 mod serpent;
 mod sha256;
+mod sha256_chain;
 mod sliced;
 mod table;
 mod twofish;
@@ -84,6 +86,7 @@ pub(crate) use md5::Md5Lanes;
 pub(crate) use nh::NhLanes;
 pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
+pub use sha256_chain::sha256_chain;
 pub(crate) use sliced::{Aria, Camellia, Kuznyechik, Sliced, SlicedCipher, Sm4};
 pub(crate) use twofish::TwofishKey;
 pub(crate) use whiten::Whiten;

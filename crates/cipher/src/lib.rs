@@ -52,6 +52,7 @@ pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
 pub use integrity::{Authentication, Integrity, IntegrityKind};
+pub use kernel::sha256_chain;
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
 pub use mac::BlockHmac;

@@ -90,11 +90,21 @@ impl Bitlk {
         let block = Block::read(image, &boot)?;
         let protectors = Protector::all(&block)?;
         let method = Method::new(block.method)?;
+        // Sector 0 is not sealed, and its size of a sector decides about every IV; the length of the
+        // moved header is, in sectors and in bytes.
+        let unit = boot.sector.bytes() as u64;
         let header = match block.entry(kind::MOVED_HEADER, value::PLACE, "moved volume header")? {
             Some(entry) => (Fields(entry.data).le64(0)?, Fields(entry.data).le64(8)?),
             // Windows 10 has volumes without the entry.
-            None => (block.header, u64::from(block.header_sectors) * boot.sector.bytes() as u64),
+            None => (block.header, u64::from(block.header_sectors) * unit),
         };
+        if block.header_sectors != 0 && u64::from(block.header_sectors) * unit != header.1 {
+            let context = format!(
+                "sector 0 says sectors of {unit} bytes, but {} sectors of the metadata are {} bytes",
+                block.header_sectors, header.1
+            );
+            return Err(Error::new(ErrorKind::BadHeader, context));
+        }
         let description = block.entry(kind::DESCRIPTION, value::TEXT, "description")?;
         let description = description.map(|entry| entries::text(entry.data)).unwrap_or_default();
         let device = fields::size(image)?;
@@ -120,6 +130,22 @@ impl Bitlk {
     /// The kind of volume.
     pub fn volume_type(&self) -> VolumeType {
         self.boot.kind
+    }
+
+    /// Whether it is a volume of BitLocker To Go.
+    pub fn is_to_go(&self) -> bool {
+        self.boot.to_go
+    }
+
+    /// Bytes of the wrapped volume key, without nonce and tag.
+    ///
+    /// # Errors
+    /// `BadHeader` when it is missing, or there are two.
+    pub fn wrapped_key_len(&self) -> Result<usize> {
+        let entry = self.block.entry(kind::FVEK, value::CCM, "volume key")?;
+        let entry =
+            entry.ok_or_else(|| Error::new(ErrorKind::BadHeader, "the metadata hold no volume key"))?;
+        Ok(entry.data.len().saturating_sub(ccm::HEAD))
     }
 
     /// The cipher of the data.

@@ -17,6 +17,8 @@ pub enum ErrorKind {
     NoProtector,
     /// The header is sound, but this build does not open such a volume, or refuses to.
     Unsupported,
+    /// The volume lies on several devices, and not all of them were given.
+    MissingDevice,
     /// The image ends before the header or the data does.
     TooSmall,
     /// The header asks for more work or memory than the caller allows.

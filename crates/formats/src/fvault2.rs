@@ -79,8 +79,8 @@ impl Fvault2 {
     ///
     /// # Errors
     /// `NoHeader` for anything else, `Unsupported` for APFS and for layouts that are not opened
-    /// here, `BadHeader` for damaged metadata and images that do not belong together, `TooCostly`
-    /// for metadata of sizes that no real volume has, `TooSmall`, `Io`, `Memory`.
+    /// here, `BadHeader` for damaged metadata and images that do not belong together,
+    /// `MissingDevice`, `TooCostly` for metadata of sizes that no real volume has, `TooSmall`, `Io`, `Memory`.
     pub fn read(images: &[&dyn ReadAt], wipekey: Option<&Key>) -> Result<Self> {
         let (devices, order, label) = group(images)?;
         let (blocks, places) = blocks(images, &devices, &order, &label)?;
@@ -265,7 +265,7 @@ fn group(images: &[&dyn ReadAt]) -> Result<(Vec<Header>, Vec<usize>, Label)> {
     if let Some((_, missing)) = label.devices.iter().enumerate().find(|(number, _)| !order.contains(number)) {
         let context =
             format!("the volume lies on {} disks; physical volume {missing} is missing", label.devices.len());
-        return Err(Error::new(ErrorKind::TooSmall, context));
+        return Err(Error::new(ErrorKind::MissingDevice, context));
     }
     let mut by_number: Vec<(usize, Header)> = order.iter().copied().zip(headers).collect();
     by_number.sort_by_key(|(number, _)| *number);

@@ -60,14 +60,16 @@ impl<T: std::ops::Deref<Target: Target>> Target for Window<T> {
     }
 }
 
-/// The same volume on an image in which its device 0 begins at byte `base`.
+/// The same volume on images in which its devices begin at the bytes `bases`, in the order of their
+/// numbers.
 ///
 /// # Errors
 /// `BadHeader` when a segment would end beyond any file.
-pub fn moved(volume: &Volume, base: u64) -> Result<Volume> {
+pub fn moved(volume: &Volume, bases: &[u64]) -> Result<Volume> {
     let segments = volume.segments().iter().map(|segment| {
         let kind = match &segment.kind {
-            SegmentKind::Stored(stored) if stored.device == 0 => {
+            SegmentKind::Stored(stored) => {
+                let base = bases.get(stored.device).copied().unwrap_or(0);
                 SegmentKind::Stored(Stored { lower: stored.lower.saturating_add(base), ..stored.clone() })
             }
             other => other.clone(),

@@ -8,6 +8,7 @@
 //!   systemd-fido2    fido2      fido2-assert, fido2-cred of fido2-tools
 //!   systemd-pkcs11   pkcs11     pkcs11-tool of OpenSC
 //!   clevis           clevis     clevis: tang, sss, tpm2
+//!   (no token)       gpg        gpg: key files of loop-AES
 //!        |
 //!   tool     a child with an environment of its own; secrets go through pipes only
 //! ```
@@ -20,6 +21,7 @@
 mod clevis;
 mod error;
 mod fido2;
+mod gpg;
 mod keyring;
 mod member;
 mod pkcs11;
@@ -152,6 +154,15 @@ pub fn enroll_clevis(pin: &str, config: &str, trust: bool, options: &Options) ->
 /// `NotUsable` when it is not there; `System`.
 pub fn enroll_keyring(description: &str) -> Result<(Key, Token)> {
     keyring::enroll(description)
+}
+
+/// Decrypts a file that GPG encrypted with a passphrase, by the installed gpg.
+///
+/// # Errors
+/// `NotUsable` for a wrong passphrase and for a file that wants a key of a keyring; `NoTool`
+/// without gpg; `Failed`, `System`.
+pub fn decrypt_by_gpg(file: &[u8], passphrase: &Key, limit: Duration) -> Result<Key> {
+    gpg::decrypt(file, passphrase, limit)
 }
 
 /// What a program of the user's prints: a passphrase, without one newline at its end. It is run without a shell: words are what

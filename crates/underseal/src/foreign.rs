@@ -3,7 +3,7 @@
 mod tcrypt;
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use underseal_cipher::Key;
 use underseal_export::control::status;
@@ -14,9 +14,12 @@ use underseal_formats::{ErrorKind, Facts, Format, GuardRule, OpenedFormat, moved
 
 pub(crate) use tcrypt::{new_password, new_password_of, unlock_header, with_password};
 
-use crate::cli::{PlainArgs, SecretArgs, SecretSource, TcryptArgs, TrustArgs, VolumeArgs, VolumeType};
+use crate::cli::{
+    PartArgs, PlainArgs, SecretArgs, SecretSource, TcryptArgs, TrustArgs, VolumeArgs, VolumeType,
+};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::open_header;
 use crate::part;
 use crate::passphrase::{Secret, secret_file, volume_key_file};
 use crate::reencryption::Bytes;
@@ -29,14 +32,16 @@ pub(crate) struct Request<'a> {
     pub(crate) tcrypt: &'a TcryptArgs,
     pub(crate) plain: &'a PlainArgs,
     pub(crate) trust: &'a TrustArgs,
+    /// The names of the volume's other images.
+    pub(crate) devices: &'a [PathBuf],
     volume_key: (Option<&'a Path>, Option<usize>),
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn of(args: &'a VolumeArgs) -> Self {
-        let VolumeArgs { image, secret, tcrypt, plain, trust, .. } = args;
+        let VolumeArgs { image, secret, tcrypt, plain, trust, device: devices, .. } = args;
         let volume_key = (args.volume_key_file.as_deref(), args.volume_key_size);
-        Self { image, secret, tcrypt, plain, trust, volume_key }
+        Self { image, secret, tcrypt, plain, trust, devices, volume_key }
     }
 
     /// The key of a volume, where a file with it is named; of a device, which never ends, so many bytes.
@@ -57,6 +62,22 @@ impl<'a> Request<'a> {
     fn with_passphrase<T>(&self, open: impl Fn(&Key) -> Result<T>) -> Result<T> {
         Secret::new(self.secret.passphrase(), self.image).try_with(open)
     }
+}
+
+/// An image, and the part of it that is used.
+pub(crate) type On = (Bytes, Option<Range<u64>>);
+
+/// The other images of a volume, only to be looked at.
+///
+/// # Errors
+/// Those of an image that cannot be opened; `Usage` for a part that is not there.
+pub(crate) fn others(devices: &[PathBuf], part: PartArgs) -> Result<Vec<On>> {
+    let open = |path: &PathBuf| {
+        let image = open_header(path, true)?;
+        let part = part::range(part, &*image).map_err(|e| e.within(path.display()))?;
+        Ok((image, part))
+    };
+    devices.iter().map(open).collect()
 }
 
 /// The format of another system that the image has: the one that is named, or the one whose mark is there.
@@ -85,16 +106,18 @@ pub(crate) fn called(format: Format) -> status::Format {
     }
 }
 
-/// Unlocks a volume on an image, or on a part of it. Its segments count from the image's beginning.
+/// Unlocks a volume on an image, or on a part of it, and on others. Its segments count from the
+/// images' beginnings.
 ///
 /// # Errors
 /// `NoKey` for a secret that opens nothing; those of the format.
 pub(crate) fn open(
     of: Request<'_>,
     format: Format,
-    image: &Bytes,
-    part: Option<Range<u64>>,
+    (image, part): On,
+    others: &[On],
 ) -> Result<OpenedFormat> {
+    check_devices(of.devices, Some(format))?;
     if of.trust.is_asked() {
         let what = format!(
             "--require-cipher, --require-integrity and --header-digest are for LUKS, not {}",
@@ -102,38 +125,73 @@ pub(crate) fn open(
         );
         return Err(Error::usage(what));
     }
-    let on = part::window(image, part.as_ref());
+    let on = part::window(&image, part.as_ref());
     let opened = match format {
-        Format::Tcrypt => tcrypt::open(of, image, part.clone()),
+        Format::Tcrypt => tcrypt::open(of, &image, part.clone()),
         Format::Bitlk => bitlk(of, &on),
-        Format::Fvault2 => fvault2(of, &on),
+        Format::Fvault2 => fvault2(of, &on, &windows(others)),
         Format::Loopaes => loopaes(of, &on),
     };
     let mut opened = opened.map_err(|e| e.within(of.image.display()))?;
     // A system's partition counts from the disk's beginning anyway.
-    let base = if format == Format::Tcrypt && of.tcrypt.system { None } else { part };
-    if let Some(base) = base {
-        opened.volume = moved(&opened.volume, base.start)?;
+    if format != Format::Tcrypt || !of.tcrypt.system {
+        let parts = [&part].into_iter().chain(others.iter().map(|(_, part)| part));
+        let bases: Vec<u64> = parts.map(|part| part.as_ref().map_or(0, |part| part.start)).collect();
+        opened.volume = moved(&opened.volume, &bases)?;
     }
     Ok(opened)
+}
+
+/// Refuses several images for a volume that has one.
+///
+/// # Errors
+/// `Usage`.
+pub(crate) fn check_devices(devices: &[PathBuf], format: Option<Format>) -> Result<()> {
+    if devices.is_empty() || format == Some(Format::Fvault2) {
+        return Ok(());
+    }
+    Err(Error::usage("several images are for FileVault 2 volumes").with_remedy("without --device"))
+}
+
+fn windows(others: &[On]) -> Vec<Bytes> {
+    others.iter().map(|(image, part)| part::window(image, part.as_ref())).collect()
 }
 
 /// The facts of a header that needs no secret; none where a secret opens it first.
 ///
 /// # Errors
 /// Those of the format.
-pub(crate) fn described(format: Format, on: &Bytes) -> Result<Option<Facts>> {
+pub(crate) fn described(format: Format, on: &Bytes, others: &[On]) -> Result<Option<Facts>> {
     match format {
         Format::Bitlk => Ok(Some(Bitlk::read(&**on)?.facts())),
-        Format::Fvault2 => Ok(Some(Fvault2::read(&[&**on], None)?.facts())),
+        Format::Fvault2 => Ok(Some(corestorage(on, &windows(others), None)?.facts())),
         Format::Tcrypt | Format::Loopaes => Ok(None),
     }
 }
 
-/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+/// The volume key of a volume that need not be one that is opened here: converted, or of another
+/// kind.
+///
+/// # Errors
+/// As [`open`]; `Usage` for a format whose volumes have no header of their own.
+pub(crate) fn volume_key(of: Request<'_>, format: Format, on: &Bytes) -> Result<Key> {
+    let key = match format {
+        Format::Bitlk => bitlk_key(of, &Bitlk::read(&**on)?),
+        Format::Fvault2 => fvault2_key(of, on, &[]).map(|(_, key)| key),
+        Format::Tcrypt | Format::Loopaes => Err(Error::usage("its header is found with the secret only")),
+    };
+    key.map_err(|e| e.within(of.image.display()))
+}
+
 fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
-    use bitlk::Secret as With;
     let volume = Bitlk::read(&**on)?;
+    let key = bitlk_key(of, &volume)?;
+    Ok(volume.activate(key)?)
+}
+
+/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+fn bitlk_key(of: Request<'_>, volume: &Bitlk) -> Result<Key> {
+    use bitlk::Secret as With;
     let limits = of.trust.limits();
     let unlock = |secret: &With<'_>| volume.unlock(secret, &limits);
     let unlocked = if let Some(key) = of.volume_key(64)? {
@@ -150,35 +208,50 @@ fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
     } else {
         of.with_passphrase(|passphrase| Ok(unlock(&With::Passphrase(passphrase))?))?
     };
-    Ok(volume.activate(unlocked.key)?)
+    Ok(unlocked.key)
 }
 
 /// The longest key file that is a passphrase; `EncryptedRoot.plist.wipekey` is longer.
 const PASSPHRASE: usize = 512;
 
+fn fvault2(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<OpenedFormat> {
+    let (volume, key) = fvault2_key(of, on, others)?;
+    Ok(volume.activate(key)?)
+}
+
 /// By the volume key or a passphrase; a key file holds the passphrase, or is `EncryptedRoot.plist.wipekey`.
-fn fvault2(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
+fn fvault2_key(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<(Fvault2, Key)> {
     use fvault2::Secret as With;
     let file = of.key_file()?;
     let wipekey = file.as_ref().filter(|file| file.len() > PASSPHRASE);
-    let volume = Fvault2::read(&[&**on], wipekey)?;
+    let volume = corestorage(on, others, wipekey)?;
     let limits = of.trust.limits();
     let key = match (of.volume_key(32)?, &file) {
         (Some(key), _) => volume.unlock(&With::VolumeKey(&key), &limits)?,
         (None, Some(file)) if wipekey.is_none() => volume.unlock(&With::Passphrase(file), &limits)?,
         _ => of.with_passphrase(|key| Ok(volume.unlock(&With::Passphrase(key), &limits)?))?,
     };
-    Ok(volume.activate(key)?)
+    Ok((volume, key))
+}
+
+/// The metadata on all images.
+fn corestorage(on: &Bytes, others: &[Bytes], wipekey: Option<&Key>) -> Result<Fvault2> {
+    // A trait object of a subtrait is none of the supertrait's by itself.
+    let images: Vec<&dyn underseal_volume::ReadAt> =
+        [on].into_iter().chain(others).map(|image| -> &dyn underseal_volume::ReadAt { &**image }).collect();
+    Ok(Fvault2::read(&images, wipekey)?)
 }
 
 /// By a key file; nothing can tell whether it is the right one.
 fn loopaes(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
-    let Some(bytes) = of.key_file()? else {
+    let Some(mut bytes) = of.key_file()? else {
         return Err(Error::usage("loop-AES volumes open with a key file").with_remedy("--key-file FILE"));
     };
-    if !matches!(of.secret.passphrase(), SecretSource::Asked) {
-        return Err(Error::usage("a key file of loop-AES has no passphrase here")
-            .with_remedy("gpg --decrypt FILE | underseal open IMAGE --type loopaes --key-file -"));
+    if loopaes::is_pgp(bytes.as_bytes()) {
+        bytes = by_gpg(of, &bytes)?;
+    } else if !matches!(of.secret.passphrase(), SecretSource::Asked) {
+        return Err(Error::usage("this key file is not encrypted, and has no passphrase")
+            .with_remedy("--key-file alone"));
     }
     let plain = of.plain;
     if !plain.data_offset.is_multiple_of(512) {
@@ -197,6 +270,24 @@ fn loopaes(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
         skip: plain.skip,
     };
     Ok(loopaes::open(&KeyFile::parse(&bytes)?, size(on)?, &options)?)
+}
+
+/// How long gpg may take: it stretches the passphrase.
+const GPG: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// A key file that GPG encrypted with a passphrase.
+fn by_gpg(of: Request<'_>, bytes: &Key) -> Result<Key> {
+    let file = of.secret.key_files().first().map_or(of.image, PathBuf::as_path);
+    let elsewhere = format!(
+        "the key file's passphrase; where GPG wants a key of your keyring: \
+         gpg --decrypt {} | underseal open {} --type loopaes --key-file -",
+        file.display(),
+        of.image.display()
+    );
+    Secret::new(of.secret.passphrase(), file).try_with(|passphrase| {
+        let decrypted = underseal_tokens::decrypt_by_gpg(bytes.as_bytes(), passphrase, GPG);
+        decrypted.map_err(|e| Error::from(e).within(file.display()).with_remedy(&*elsewhere))
+    })
 }
 
 fn size(of: &Bytes) -> Result<u64> {

@@ -30,6 +30,7 @@ mod foreign;
 mod front;
 mod generator;
 mod integrity;
+mod local_time;
 mod logging;
 mod lower;
 mod manner;

@@ -74,7 +74,8 @@ struct Unlocked {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
-    if args.kind != VolumeType::Tcrypt {
+    // Their key files go with a passphrase.
+    if !matches!(args.kind, VolumeType::Tcrypt | VolumeType::Loopaes) {
         Secret::new(args.secret.source(), &args.image).check()?;
     }
     let options = args.lower.options(access.read_only);
@@ -82,8 +83,9 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let image = lower.again().bytes()?;
     let part = part::range(args.part, &*image)?;
     if let Some(format) = foreign::format(args.kind, &part::window(&image, part.as_ref()))? {
-        return open_foreign(args, access, lower, (format, image, part));
+        return open_foreign(args, access, lower, (format, (image, part)));
     }
+    foreign::check_devices(&args.device, None)?;
     if let Some(part) = part {
         return open_part(args, access, lower, (image, part));
     }
@@ -138,14 +140,24 @@ fn open_foreign(
     args: &VolumeArgs,
     access: Access,
     lower: Lower,
-    (format, image, part): (underseal_formats::Format, Bytes, Option<Range<u64>>),
+    (format, on): (underseal_formats::Format, foreign::On),
 ) -> Result<Opened> {
     if access.allow_discards && args.tcrypt.protect_hidden {
         let what =
             "discards show which parts of the outer volume are in use, and so that there is a hidden one";
         return Err(Error::usage(what).with_remedy("without --allow-discards"));
     }
-    let unlocked = foreign::open(foreign::Request::of(args), format, &image, part)?;
+    foreign::check_devices(&args.device, Some(format))?;
+    let mut devices = vec![lower];
+    let mut others = Vec::new();
+    for path in &args.device {
+        let lower = Lower::open(path, args.lower.options(access.read_only))?;
+        let image = lower.again().bytes()?;
+        let part = part::range(args.part, &*image).map_err(|e| e.within(path.display()))?;
+        others.push((image, part));
+        devices.push(lower);
+    }
+    let unlocked = foreign::open(foreign::Request::of(args), format, on, &others)?;
     let volume = unlocked.volume.clone().with_discards(access.allow_discards);
     let key_size = Some(unlocked.volume_key.len());
     let opened = status::Opened {
@@ -156,7 +168,8 @@ fn open_foreign(
         plain: None,
         discards: access.allow_discards,
     };
-    let mapping = Mapping::new(volume, lower.into_device())?;
+    let devices = devices.into_iter().map(Lower::into_device).collect();
+    let mapping = Mapping::over(volume, devices)?;
     let mapping = foreign::guarded(mapping, &unlocked, &args.image, access.read_only);
     Ok(Opened::alone(mapping, args, opened))
 }
@@ -186,7 +199,7 @@ fn open_part(
         plain: None,
         discards: access.allow_discards,
     };
-    let volume = underseal_formats::moved(&volume, part.start)?;
+    let volume = underseal_formats::moved(&volume, &[part.start])?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
     Ok(Opened { locks: lock.into_iter().collect(), ..Opened::alone(mapping, args, opened) })
 }
@@ -194,7 +207,7 @@ fn open_part(
 impl Opened {
     /// A volume that nothing can be changed of while it is open, and that no other process takes over.
     fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
-        let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
+        let lower = [&args.image].into_iter().chain(&args.header).chain(&args.device).cloned().collect();
         let known = Known::default();
         Self {
             mapping,

@@ -22,6 +22,9 @@ use crate::place::{BenchFolder, SocketServer, this_program};
 const OURS: &str = "underseal, 4 KiB sectors";
 /// Ours with the sectors that the LUKS1 peers have.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
+/// Ours over a VeraCrypt volume with the same cipher, beside the one above: the format costs
+/// nothing.
+const OURS_VERACRYPT: &str = "underseal, VeraCrypt AES";
 /// Ours without structured replies, which cost libnbd two more calls a read.
 const OURS_SIMPLE: &str = "underseal, simple replies";
 /// Ours, which sleeps at once when there is nothing to do.
@@ -69,6 +72,7 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
     Ok(vec![
         ours(&place, OURS, "4096", &[])?,
         ours(&place, OURS_512, "512", &[])?,
+        veracrypt(&place)?,
         ours(&place, OURS_SIMPLE, "4096", &["--simple-replies"])?,
         ours(&place, OURS_SLEEPS, "4096", &["--busy-poll=0"])?,
         null(&place)?,
@@ -90,6 +94,19 @@ fn ours(
     let (image, socket) = (place.luks2(&stem, sector)?, place.path(&format!("{stem}.sock")));
     let mut open = place.open(&image);
     NbdServerProcess::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
+}
+
+fn veracrypt(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {
+    let (image, socket) = (place.path("veracrypt.img"), place.path("veracrypt.sock"));
+    let cheap = ["--pim", "1", "--prf", "sha512", "--key-file"];
+    let mut format = place.underseal();
+    // Headers at both ends. A key file allows the low PIM.
+    let size = place.size() + (256 << 10);
+    format.arg("format").arg(&image).args(["--type", "veracrypt", "--quick", "--size", &size.to_string()]);
+    run(format.args(cheap).arg(place.passphrase()).arg("--passphrase-file").arg(place.passphrase()))?;
+    let mut open = place.open(&image);
+    open.args(["--type", "tcrypt", "--cipher", "aes"]).args(cheap).arg(place.passphrase());
+    NbdServerProcess::start(OURS_VERACRYPT, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
 fn null(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {

@@ -117,7 +117,7 @@ impl Sha256Lanes {
 }
 
 /// FIPS 180-4, 4.2.2.
-const K: [u32; 64] = [
+pub(super) const K: [u32; 64] = [
     0x428a_2f98,
     0x7137_4491,
     0xb5c0_fbcf,

@@ -12,7 +12,7 @@ use crate::fields::Fields;
 use crate::{Error, ErrorKind, Result};
 
 /// Nonce and tag before the data.
-const HEAD: usize = 28;
+pub(crate) const HEAD: usize = 28;
 
 /// The fields before an unwrapped key: its size with these fields, a version, its method.
 pub(crate) const KEY_HEAD: usize = 12;

@@ -156,6 +156,11 @@ impl Protector {
         Ok(protector)
     }
 
+    /// Bytes of the wrapped VMK, without nonce and tag.
+    pub fn wrapped_len(&self) -> usize {
+        self.wrapped.len().saturating_sub(super::ccm::HEAD)
+    }
+
     /// The damage of a protector of a supported kind, as an error.
     pub(super) fn damaged(&self, what: &str) -> Error {
         Error::new(ErrorKind::BadHeader, format!("the {} {} has no {what}", self.kind, self.guid))

@@ -1,60 +1,24 @@
 //! BitLocker's key derivation: SHA-256 in a loop of 2^20 rounds.
 //!
-//! A round hashes 88 bytes: the last digest (32, zeros at first), the initial digest (32), the salt
-//! (16), the number of the round (8, little-endian). These are two blocks of SHA-256, of which 56
-//! bytes change: padding is laid out once. The last digest is an AES-256 key.
+//! The loop is the cipher crate's, which keeps the digest in the processor's registers.
 
-use sha2::block_api::compress256;
 use sha2::{Digest, Sha256};
-use underseal_cipher::{Key, Locked};
-use zeroize::Zeroize;
+use underseal_cipher::{Key, Locked, sha256_chain};
 
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// Rounds of one stretch.
 pub(crate) const ROUNDS: u64 = 1 << 20;
 
-/// SHA-256's initial state (FIPS 180-4, 5.3.3).
-const START: [u32; 8] =
-    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
-
-/// Bytes that a round hashes.
-const MESSAGE: usize = 88;
-
-/// The message of a round, padded, and the state.
-struct Round {
-    blocks: [[u8; 64]; 2],
-    state: [u32; 8],
-}
-
 /// The AES-256 key of an initial digest and a salt.
 ///
 /// # Errors
-/// `Memory`.
+/// `Memory`; `BadHeader` for an initial digest that is none.
 pub(crate) fn stretch(initial: &Key, salt: [u8; 16]) -> Result<Key> {
-    rounds(initial, salt, ROUNDS)
-}
-
-fn rounds(initial: &Key, salt: [u8; 16], count: u64) -> Result<Key> {
-    let mut round = Locked::new(Round { blocks: [[0; 64]; 2], state: [0; 8] })?;
-    let Round { blocks, state } = &mut *round;
-    blocks[0][32..].copy_from_slice(initial.as_bytes());
-    let (salted, padding) = blocks[1].split_at_mut(MESSAGE - 64);
-    salted[..16].copy_from_slice(&salt);
-    padding[0] = 0x80;
-    let bits = (MESSAGE as u64) * 8;
-    padding[32..].copy_from_slice(&bits.to_be_bytes());
-    for number in 0..count {
-        blocks[1][16..24].copy_from_slice(&number.to_le_bytes());
-        *state = START;
-        compress256(state, blocks);
-        for (bytes, word) in blocks[0].as_chunks_mut().0.iter_mut().zip(*state) {
-            *bytes = word.to_be_bytes();
-        }
-    }
-    let key = Key::new(&round.blocks[0][..32]);
-    round.state.zeroize();
-    Ok(key?)
+    let initial = <&[u8; 32]>::try_from(initial.as_bytes());
+    let initial =
+        initial.map_err(|_| Error::new(ErrorKind::BadHeader, "an initial digest of another size"))?;
+    Ok(sha256_chain(initial, salt, ROUNDS)?)
 }
 
 /// The initial digest of a password: SHA-256 twice over its UTF-16 code units.

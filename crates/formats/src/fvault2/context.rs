@@ -22,6 +22,10 @@ use crate::{Error, ErrorKind, Result};
 const MOST: usize = 64;
 /// Bytes of a key that is wrapped: 16, and 8 that check them.
 const WRAPPED: usize = 24;
+/// Characters of a structure's base64; real ones have 380.
+const MOST_TEXT: usize = 65536;
+/// Bytes of a list of keys; real ones have a few thousand.
+pub(super) const MOST_LIST: usize = 1 << 20;
 
 /// A user of the volume.
 pub(super) struct User {
@@ -42,10 +46,13 @@ impl Context {
     /// Reads a list.
     ///
     /// # Errors
-    /// `BadHeader` when it is no text, or a structure is cut; `TooCostly` for more users than any
-    /// real volume has; `Memory`.
+    /// `BadHeader` when it is no text, or a structure is cut; `TooCostly` for a list, structures or
+    /// more users than any real volume has; `Memory`.
     pub(super) fn parse(list: &Key) -> Result<Self> {
         let bytes = list.as_bytes();
+        if bytes.len() > MOST_LIST {
+            return Err(Error::new(ErrorKind::TooCostly, format!("a list of keys of {} bytes", bytes.len())));
+        }
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         let text = std::str::from_utf8(&bytes[..end])
             .map_err(|_| Error::new(ErrorKind::BadHeader, "the list of keys is no text"))?;
@@ -53,6 +60,7 @@ impl Context {
         let mut context = Self { users: Vec::new(), volume_keys: Vec::new(), conversion: None };
         for element in list.values("PassphraseWrappedKEKStruct") {
             let Some(bytes) = decoded(element.text("data"))? else { continue };
+            few(context.users.len())?;
             let fields = Fields(bytes.as_bytes());
             let iterations = fields.le32(168)?;
             if iterations == 0 {
@@ -67,11 +75,8 @@ impl Context {
         for element in list.values("KEKWrappedVolumeKeyStruct") {
             // Of a volume that is not encrypted, or not yet, the structure is empty.
             let Some(bytes) = decoded(element.text("data"))? else { continue };
+            few(context.volume_keys.len())?;
             context.volume_keys.push(Fields(bytes.as_bytes()).array(8)?);
-        }
-        if context.users.len() > MOST || context.volume_keys.len() > MOST {
-            let context = format!("more than {MOST} users or volume keys");
-            return Err(Error::new(ErrorKind::TooCostly, context));
         }
         let status = list.value("ConversionStatus").and_then(|element| element.text("string"));
         context.conversion = status.map(str::to_owned);
@@ -108,10 +113,22 @@ impl Context {
     }
 }
 
+/// # Errors
+/// `TooCostly` when as many users or volume keys as any real volume has are there before one more.
+fn few(before: usize) -> Result<()> {
+    if before < MOST {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::TooCostly, format!("more than {MOST} users or volume keys")))
+}
+
 /// The bytes of a `data` element; none where it is empty or missing.
 fn decoded(text: Option<&str>) -> Result<Option<Key>> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let bad = || Error::new(ErrorKind::BadHeader, "a wrapped key is no base64");
+    if text.len() > MOST_TEXT {
+        return Err(Error::new(ErrorKind::TooCostly, format!("a wrapped key of {} characters", text.len())));
+    }
     // Long texts are broken into lines.
     let mut packed = Key::zeroed(text.len())?;
     let mut len = 0;
@@ -178,6 +195,26 @@ mod tests {
         assert_eq!(kind(vec![user(1000), user(1000), user(1001)]), ErrorKind::TooCostly);
         assert_eq!(kind(vec![user(1000), user(1000), user(1000)]), ErrorKind::WrongPassphrase);
         assert_eq!(kind(Vec::new()), ErrorKind::NoProtector);
+    }
+
+    /// A list in which every key refers to what is far away, or is not there.
+    #[test]
+    fn a_list_of_many_references_is_read_in_short_time() {
+        let reference = "<key>KEKWrappedVolumeKeyStruct</key><reference IDREF=\"x\"/>";
+        let data = Base64::encode_string(&[1; 256]);
+        for last in [String::new(), format!("<data ID=\"x\">{data}</data>"), "<data ID=\"x\"></data>".into()]
+        {
+            let list = Key::new((reference.repeat(15_000) + &last).as_bytes()).unwrap();
+            let begun = std::time::Instant::now();
+            let parsed = Context::parse(&list).map(|context| context.volume_keys.len());
+            let expected = if last.contains(&data) { Err(ErrorKind::TooCostly) } else { Ok(0) };
+            assert_eq!(parsed.map_err(|e| e.kind()), expected);
+            // Before, this took minutes.
+            assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+        }
+        let long = format!("<key>KEKWrappedVolumeKeyStruct</key><data>{}</data>", "A".repeat(100_000));
+        let error = Context::parse(&Key::new(long.as_bytes()).unwrap()).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooCostly);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use underseal_cipher::{Key, SectorCipher, SectorSize};
 use underseal_volume::{ReadAt, Recipe};
 
+use super::context::MOST_LIST;
 use super::header::{Header, is_whole};
 use super::plist::Plist;
 use crate::fields::{self, Fields};
@@ -232,13 +233,13 @@ impl Blocks {
     ///
     /// # Errors
     /// `BadHeader` for places outside of the block, pieces that are missing, and data that do not
-    /// decompress; `TooCostly` beyond [`Key::MAX`] bytes; `Memory`.
+    /// decompress; `TooCostly` beyond [`MOST_LIST`] bytes; `Memory`.
     pub(super) fn family_list(&self, family: &Found) -> Result<Key> {
         let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("the list of keys {why}"));
         let fields = family.fields();
         let size = |at| -> Result<usize> {
             let size = usize::try_from(fields.le32(at)?).unwrap_or(usize::MAX);
-            if size > Key::MAX {
+            if size > MOST_LIST {
                 return Err(Error::new(ErrorKind::TooCostly, format!("a list of keys of {size} bytes")));
             }
             Ok(size)
@@ -249,12 +250,17 @@ impl Blocks {
         let mut filled = 0;
         let mut piece = first;
         let mut next = fields.le64(HEAD + 32)?;
-        loop {
+        // Pieces that refer to each other in a circle come to an end.
+        for _ in 0..=MOST_KEPT {
             let len = piece.len().min(stored - filled);
             list.as_mut_bytes()[filled..filled + len].copy_from_slice(&piece[..len]);
             filled += len;
             if filled == stored {
-                break;
+                return if stored == whole {
+                    Ok(list)
+                } else {
+                    inflate(&list, whole).ok_or_else(|| bad("does not decompress"))
+                };
             }
             if next == 0 || piece.is_empty() {
                 return Err(bad("ends before its length"));
@@ -265,11 +271,7 @@ impl Blocks {
             piece = more.bytes(HEAD + 16, len)?;
             next = more.le64(HEAD)?;
         }
-        if stored == whole {
-            Ok(list)
-        } else {
-            inflate(&list, whole).ok_or_else(|| bad("does not decompress"))
-        }
+        Err(bad("is in more pieces than the metadata have"))
     }
 }
 

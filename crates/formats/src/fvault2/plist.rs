@@ -2,7 +2,11 @@
 //!
 //! The lists need not be well-formed XML, so they are searched, not parsed: `<key>NAME</key>`, the
 //! element behind it, its text. An element `<reference IDREF="7"/>` stands for the one with
-//! `ID="7"`. Nothing is copied, so what is secret stays in locked memory.
+//! `ID="7"`. Nothing is copied, so what is secret stays in locked memory. Only so many elements of
+//! one name are looked at: a reference is searched for in the whole list.
+
+/// The elements behind one name that are looked at; real lists have a few for each user.
+const MOST_VALUES: usize = 128;
 
 /// The text of a list.
 #[derive(Clone, Copy)]
@@ -16,7 +20,7 @@ pub(super) struct Element<'a> {
 }
 
 impl<'a> Plist<'a> {
-    /// The elements behind each key of this name, in order.
+    /// The elements behind the first keys of this name, in order.
     pub(super) fn values(self, key: &'a str) -> impl Iterator<Item = Element<'a>> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -29,6 +33,7 @@ impl<'a> Plist<'a> {
                 }
             }
         })
+        .take(MOST_VALUES)
         .filter_map(move |behind| self.element(behind))
     }
 

@@ -202,60 +202,48 @@ impl Chain {
     /// # Errors
     /// As [`Chain::data_cipher`].
     pub(super) fn open_header(self, material: &[u8], sealed: &[u8; SEALED]) -> Result<Key> {
+        self.crypt_header(material, sealed, false)
+    }
+
+    /// Encrypts a header's plain fields under a derived key.
+    ///
+    /// # Errors
+    /// As [`Chain::data_cipher`].
+    pub(super) fn seal_header(self, material: &[u8], plain: &[u8]) -> Result<[u8; SEALED]> {
+        let mut sealed = [0; SEALED];
+        sealed.copy_from_slice(self.crypt_header(material, plain, true)?.as_bytes());
+        Ok(sealed)
+    }
+
+    fn crypt_header(self, material: &[u8], bytes: &[u8], encrypt: bool) -> Result<Key> {
         self.check(material)?;
         let mut sector = Key::zeroed(512)?;
-        sector.as_mut_bytes()[..SEALED].copy_from_slice(sealed);
+        sector.as_mut_bytes()[..SEALED].copy_from_slice(bytes);
         match self.mode {
             Mode::Xts | Mode::Lrw => {
                 let (cipher, _) = self.data_cipher(material)?;
-                cipher.decrypt(0, InOutBuf::from(sector.as_mut_bytes()));
+                let data = InOutBuf::from(sector.as_mut_bytes());
+                if encrypt { cipher.encrypt(0, data) } else { cipher.decrypt(0, data) }
             }
             Mode::OuterCbc => {
                 // With no whitening and no seed, sector 0 is plain CBC with an IV of zeros.
-                self.open_cbc(&*self.outer(material, &[0; TWEAK])?, 16, material, &mut sector);
+                cbc(&*self.outer(material, &[0; TWEAK])?, 16, material, (&mut sector, encrypt));
             }
             Mode::Cbc | Mode::InnerCbc => {
-                let ciphers: Vec<_> = self.ciphers().enumerate().collect();
-                for (nth, name) in ciphers.into_iter().rev() {
+                let mut ciphers: Vec<_> = self.ciphers().enumerate().collect();
+                if !encrypt {
+                    ciphers.reverse();
+                }
+                for (nth, name) in ciphers {
                     let spec: CipherSpec = format!("{name}-cbc-null").parse()?;
                     let key = Key::new(self.own_key(nth, material))?;
                     let cipher = build(&spec, &key, SectorSize::S512)?;
-                    self.open_cbc(&*cipher, block(name), material, &mut sector);
+                    cbc(&*cipher, block(name), material, (&mut sector, encrypt));
                 }
             }
         }
         sector.truncate(SEALED);
         Ok(sector)
-    }
-
-    /// Encrypts a header's plain fields under a derived key, in XTS.
-    ///
-    /// # Errors
-    /// As [`Chain::data_cipher`]; `Unsupported` in other modes, which no header is made in.
-    pub(super) fn seal_header(self, material: &[u8], plain: &[u8]) -> Result<[u8; SEALED]> {
-        self.check(material)?;
-        if self.mode != Mode::Xts || plain.len() != SEALED {
-            return Err(Error::new(ErrorKind::Unsupported, "new headers are encrypted in XTS"));
-        }
-        let mut sector = Key::zeroed(512)?;
-        sector.as_mut_bytes()[..SEALED].copy_from_slice(plain);
-        let (cipher, _) = self.data_cipher(material)?;
-        cipher.encrypt(0, InOutBuf::from(sector.as_mut_bytes()));
-        let mut sealed = [0; SEALED];
-        sealed.copy_from_slice(&sector.as_bytes()[..SEALED]);
-        Ok(sealed)
-    }
-
-    /// Undoes CBC with whitening of a header: the whitening is bytes 8..16 of the seed, the IV its first block.
-    fn open_cbc(self, cipher: &dyn SectorCipher, block: usize, material: &[u8], sector: &mut Key) {
-        let bytes = sector.as_mut_bytes();
-        for (byte, white) in bytes[..SEALED].iter_mut().zip(material[8..16].iter().cycle()) {
-            *byte ^= white;
-        }
-        cipher.decrypt(0, InOutBuf::from(&mut *bytes));
-        for (byte, iv) in bytes.iter_mut().zip(&material[..block]) {
-            *byte ^= iv;
-        }
     }
 
     fn outer(self, material: &[u8], extra: &[u8; TWEAK]) -> Result<Arc<dyn SectorCipher>> {
@@ -299,6 +287,25 @@ impl Chain {
             return Err(Error::new(ErrorKind::BadHeader, context));
         }
         Ok(())
+    }
+}
+
+/// CBC with whitening of a header: the whitening is bytes 8..16 of the seed, the IV its first
+/// block.
+fn cbc(cipher: &dyn SectorCipher, block: usize, material: &[u8], (sector, encrypt): (&mut Key, bool)) {
+    let add = |bytes: &mut [u8], mask: &[u8]| {
+        bytes.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    };
+    let (iv, white) = (&material[..block], &material[8..16]);
+    let bytes = sector.as_mut_bytes();
+    if encrypt {
+        add(&mut bytes[..block], iv);
+        cipher.encrypt(0, InOutBuf::from(&mut *bytes));
+        add(&mut bytes[..SEALED], white);
+    } else {
+        add(&mut bytes[..SEALED], white);
+        cipher.decrypt(0, InOutBuf::from(&mut *bytes));
+        add(&mut bytes[..block], iv);
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Header {
     pub sector_size: u32,
     /// The key area.
     pub(super) keys: Key,
+    /// When volume and header were made, before version 4; 16 bytes.
+    times: [u8; 16],
 }
 
 /// The outcome of looking at decrypted bytes.
@@ -107,6 +109,7 @@ impl Header {
             flags: if version >= 4 { fields.be32(60)? } else { 0 },
             sector_size: if version >= 5 { fields.be32(64)? } else { 512 },
             keys: Key::new(keys)?,
+            times: fields.array(12)?,
         }))
     }
 
@@ -167,28 +170,26 @@ impl Header {
             flags: 0,
             sector_size,
             keys,
+            times: [0; 16],
         }
     }
 
     /// The decrypted bytes 64 to 511 of this header, checksums included.
     ///
     /// # Errors
-    /// `Memory`; `Unsupported` before version 4, whose times are not kept.
+    /// `Memory`.
     pub(super) fn to_plain(&self) -> Result<Key> {
-        if self.version < 4 {
-            let context = "headers of versions before 4 are not written";
-            return Err(Error::new(ErrorKind::Unsupported, context));
-        }
         let mut plain = Key::zeroed(SEALED)?;
         let bytes = plain.as_mut_bytes();
         let magic = if self.program == Program::VeraCrypt { b"VERA" } else { b"TRUE" };
         let keys = crc32fast::hash(self.keys.as_bytes());
         let sector_size = if self.version >= 5 { self.sector_size } else { 0 };
-        let fields: [(usize, &[u8]); 11] = [
+        let fields: [(usize, &[u8]); 12] = [
             (0, magic),
             (4, &self.version.to_be_bytes()),
             (6, &self.least_program.to_be_bytes()),
             (8, &keys.to_be_bytes()),
+            (12, &self.times),
             (28, &self.hidden_size.to_be_bytes()),
             (36, &self.size.to_be_bytes()),
             (44, &self.start.to_be_bytes()),
@@ -200,8 +201,11 @@ impl Header {
         for (at, field) in fields {
             bytes[at..at + field.len()].copy_from_slice(field);
         }
-        let crc = crc32fast::hash(&bytes[..188]);
-        bytes[188..192].copy_from_slice(&crc.to_be_bytes());
+        // Older programs leave these bytes zero.
+        if self.version >= 4 {
+            let crc = crc32fast::hash(&bytes[..188]);
+            bytes[188..192].copy_from_slice(&crc.to_be_bytes());
+        }
         Ok(plain)
     }
 }

@@ -5,6 +5,7 @@
 //!      |
 //!      +-- make     noise over old headers and data; backup header, sync, header, sync
 //!      +-- replace  backup header, sync, header, sync: one of the two opens at every moment
+//!                   a header without a backup: one sector, which a disk writes whole or not at all
 //! ```
 
 use getrandom::fill;
@@ -44,9 +45,10 @@ pub struct NewOptions {
 /// Both headers of a volume, sealed.
 pub struct NewHeaders {
     header: [u8; HEADER],
-    backup: [u8; HEADER],
-    /// Where the header and its backup lie.
-    places: (u64, u64),
+    /// The backup header, and its place; none for old volumes and systems.
+    backup: Option<([u8; HEADER], u64)>,
+    /// Where the header lies.
+    at: u64,
     /// The data's bytes in the host.
     data: std::ops::Range<u64>,
     quick: bool,
@@ -87,40 +89,39 @@ impl NewHeaders {
     /// Seals the headers of an unlocked volume under another password, PRF or PIM. Keys and fields stay.
     ///
     /// # Errors
-    /// `Unsupported` for headers without a backup and for modes that no header is made in; `TooCostly`, `Memory`, `Io`.
+    /// `Unsupported` for a system's PRF that its boot loader does not know and what TrueCrypt does
+    /// not have; `TooCostly`, `Memory`, `Io`.
     pub fn again(host: u64, of: &Unlocked, prf: Prf, pim: Pim, password: &Password) -> Result<Self> {
         let unsupported = |why| Err(Error::new(ErrorKind::Unsupported, why));
-        if of.place == Place::System || of.header.version < 4 {
-            return unsupported("only headers that have a backup in the volume get another passphrase");
-        }
         let derivation = match of.derivation.veracrypt {
+            _ if of.place == Place::System && prf != of.derivation.prf => {
+                return unsupported("the boot loader on a system's disk knows one PRF, that of now");
+            }
+            true if of.place == Place::System => of.derivation.again_with(pim)?,
             true => Derivation::veracrypt(prf, pim)?,
+            false if pim.get().is_none() && password.short && prf == of.derivation.prf => of.derivation,
             false if pim.get().is_none() && password.short => Derivation::truecrypt(prf)?,
             false => return unsupported("TrueCrypt has no PIM, and passphrases of 64 bytes at most"),
         };
-        let place = if of.place.is_hidden() { Place::Hidden } else { Place::Normal };
         let data = of.header.start..of.header.start.saturating_add(of.header.size);
-        Self::seal(host, place, &of.header.to_plain()?, (of.chain, derivation), password, data)
+        let (plain, how) = (of.header.to_plain()?, (of.chain, derivation));
+        if of.place == Place::System || of.header.version < 4 {
+            let header = sealed(&plain, how, password)?;
+            let hidden = of.place.is_hidden();
+            return Ok(Self { header, backup: None, at: of.at, data, quick: true, hidden });
+        }
+        let place = if of.place.is_hidden() { Place::Hidden } else { Place::Normal };
+        Self::seal(host, place, &plain, how, password, data)
     }
 
     fn seal(
         host: u64,
         place: Place,
         plain: &Key,
-        (chain, derivation): (Chain, Derivation),
+        how: (Chain, Derivation),
         password: &Password,
         data: std::ops::Range<u64>,
     ) -> Result<Self> {
-        let sealed = || -> Result<[u8; HEADER]> {
-            let mut header = [0; HEADER];
-            random(&mut header[..SALT])?;
-            let kdf = derivation.kdf(&header[..SALT]);
-            // The user's own choice of a PIM, not a stranger's.
-            let limits = KdfLimits { memory_kib: KdfLimits::default().memory_kib, ..KdfLimits::NONE };
-            let key = kdf.derive(password.as_bytes(), chain.material(), &limits)?;
-            header[SALT..].copy_from_slice(&chain.seal_header(key.as_bytes(), plain.as_bytes())?);
-            Ok(header)
-        };
         let hidden = place == Place::Hidden;
         let at = if hidden { AREA } else { 0 };
         let Some(backup_at) = host.checked_sub(2 * AREA).map(|backups| backups + at) else {
@@ -129,8 +130,8 @@ impl NewHeaders {
                 format!("a host of {host} bytes has no backup headers"),
             ));
         };
-        let (header, backup) = (sealed()?, sealed()?);
-        Ok(Self { header, backup, places: (at, backup_at), data, quick: true, hidden })
+        let (header, backup) = (sealed(plain, how, password)?, sealed(plain, how, password)?);
+        Ok(Self { header, backup: Some((backup, backup_at)), at, data, quick: true, hidden })
     }
 
     /// Makes the volume: first noise over what was there, then the backup header, and the header last. Before that nothing
@@ -140,10 +141,12 @@ impl NewHeaders {
     /// `Io`.
     pub fn make(&self, host: &(impl Target + ?Sized), told: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let whole = if self.quick { 0..0 } else { self.data.clone() };
+        // New volumes have a backup.
+        let backup = self.backup.as_ref().map_or(0, |(_, at)| *at);
         let ranges = if self.hidden {
-            [self.places.0..AREA + self.places.0, whole, self.places.1..AREA + self.places.1]
+            [self.at..AREA + self.at, whole, backup..AREA + backup]
         } else {
-            [0..2 * AREA, whole, self.places.1..2 * AREA + self.places.1]
+            [0..2 * AREA, whole, backup..2 * AREA + backup]
         };
         let all = ranges.iter().map(|range| range.end - range.start).sum();
         let mut noise = vec![0; PIECE];
@@ -164,21 +167,44 @@ impl NewHeaders {
         self.replace(host)
     }
 
-    /// Writes both headers, the backup first: at every moment one of the two is whole, old or new.
+    /// Writes the headers, the backup first: at every moment one of the two is whole, old or new.
     ///
     /// # Errors
     /// `Io`.
     pub fn replace(&self, host: &(impl Target + ?Sized)) -> Result<()> {
-        write(host, self.places.1, &self.backup)?;
-        sync(host)?;
-        write(host, self.places.0, &self.header)?;
+        if let Some((backup, at)) = &self.backup {
+            write(host, *at, backup)?;
+            sync(host)?;
+        }
+        write(host, self.at, &self.header)?;
         sync(host)
+    }
+
+    /// Whether there is a backup header, which gets the passphrase too.
+    pub fn has_backup(&self) -> bool {
+        self.backup.is_some()
     }
 
     /// The data's bytes in the host.
     pub fn data(&self) -> std::ops::Range<u64> {
         self.data.clone()
     }
+}
+
+/// A header with these fields under a password, and a salt of its own.
+fn sealed(
+    plain: &Key,
+    (chain, derivation): (Chain, Derivation),
+    password: &Password,
+) -> Result<[u8; HEADER]> {
+    let mut header = [0; HEADER];
+    random(&mut header[..SALT])?;
+    let kdf = derivation.kdf(&header[..SALT]);
+    // The user's own choice of a PIM, not a stranger's.
+    let limits = KdfLimits { memory_kib: KdfLimits::default().memory_kib, ..KdfLimits::NONE };
+    let key = kdf.derive(password.as_bytes(), chain.material(), &limits)?;
+    header[SALT..].copy_from_slice(&chain.seal_header(key.as_bytes(), plain.as_bytes())?);
+    Ok(header)
 }
 
 /// The size of the copy of both header areas that VeraCrypt keeps as a backup file.

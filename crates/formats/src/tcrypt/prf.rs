@@ -137,8 +137,12 @@ impl Pim {
 
     /// Whether VeraCrypt would ask for a passphrase of 20 characters or more with this multiplier: it makes fewer rounds than
     /// the default.
-    pub fn is_low(self, prf: Prf) -> bool {
-        let least = if prf == Prf::Argon2id { 12 } else { 485 };
+    pub fn is_low(self, prf: Prf, system: bool) -> bool {
+        let least = match prf {
+            Prf::Argon2id => 12,
+            _ if system => 98,
+            _ => 485,
+        };
         self.0.is_some_and(|pim| pim < least)
     }
 }
@@ -154,6 +158,8 @@ pub struct Derivation {
     pub memory_kib: u32,
     /// Whether VeraCrypt derives so; if not, TrueCrypt does.
     pub veracrypt: bool,
+    /// Whether only systems that a BIOS starts count so.
+    pub system: bool,
 }
 
 impl Derivation {
@@ -170,7 +176,19 @@ impl Derivation {
         }
         let default = if prf == Prf::Ripemd160 { 655_331 } else { 500_000 };
         let rounds = pim.0.map_or(default, |pim| 15_000 + 1000 * pim);
-        Ok(Self { prf, rounds, memory_kib: 0, veracrypt: true })
+        Ok(Self { prf, rounds, memory_kib: 0, veracrypt: true, system: false })
+    }
+
+    /// The same function and kind of count with another multiplier, for the header of an encrypted
+    /// system.
+    ///
+    /// # Errors
+    /// `BadOption` for a multiplier beyond those of systems.
+    pub(super) fn again_with(self, pim: Pim) -> Result<Self> {
+        let all = Self::of_veracrypt(pim).into_iter();
+        let same = |of: &Self| (of.prf, of.system) == (self.prf, self.system);
+        let found = all.rev().find(same);
+        found.ok_or_else(|| Error::new(ErrorKind::BadOption, "a system's PIM is 65535 at most"))
     }
 
     /// TrueCrypt's, for a volume that is not a system's.
@@ -200,7 +218,7 @@ impl Derivation {
 
     /// All ways of TrueCrypt: none with a PIM, which TrueCrypt does not have.
     pub(super) fn of_truecrypt(pim: Pim) -> Vec<Self> {
-        let of = |(prf, rounds)| Self { prf, rounds, memory_kib: 0, veracrypt: false };
+        let of = |(prf, rounds)| Self { prf, rounds, memory_kib: 0, veracrypt: false, system: false };
         let all = [
             (Prf::Ripemd160, 1000),
             (Prf::Ripemd160, 2000),
@@ -214,7 +232,7 @@ impl Derivation {
     /// All ways of VeraCrypt, those of system encryption included: each is a stop on the way to the count of a usual volume, or
     /// the other way round, so that trying both costs no more than trying the higher one.
     pub(super) fn of_veracrypt(pim: Pim) -> Vec<Self> {
-        let of = |prf, rounds| Self { prf, rounds, memory_kib: 0, veracrypt: true };
+        let of = |prf, rounds| Self { prf, rounds, memory_kib: 0, veracrypt: true, system: true };
         let usual = Prf::ALL.into_iter().filter_map(|prf| Self::veracrypt(prf, pim).ok());
         let system = [
             (Prf::Sha256, 200_000),
@@ -236,7 +254,7 @@ fn argon2id(pim: Pim) -> Derivation {
     let pim = pim.0.unwrap_or(12);
     let memory_mib = if pim >= 31 { 1024 } else { 64 + 32 * (pim - 1) };
     let rounds = if pim <= 31 { 3 + (pim - 1) / 3 } else { 13 + (pim - 31) };
-    Derivation { prf: Prf::Argon2id, rounds, memory_kib: memory_mib << 10, veracrypt: true }
+    Derivation { prf: Prf::Argon2id, rounds, memory_kib: memory_mib << 10, veracrypt: true, system: false }
 }
 
 #[cfg(test)]

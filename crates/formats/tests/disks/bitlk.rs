@@ -194,3 +194,14 @@ fn facts_name_protectors_times_and_why_some_cannot_be_used() {
     assert!(of("bl-crc-two.img").contains("65536 bytes, read"));
     assert!(of("bl-togo.img").contains("BitLocker To Go"));
 }
+
+/// Sector 0 is under no seal; a wrong size of sectors would show noise, and writes would destroy.
+#[test]
+fn a_sector_size_that_the_sealed_metadata_contradict_is_refused() {
+    for (name, size) in [("bl-8002-4096.img", 512u16), ("bl-8004-4096.img", 0), ("bl-8004-512.img", 4096)] {
+        let mut image = file(name);
+        image[11..13].copy_from_slice(&size.to_le_bytes());
+        let error = Bitlk::read(image.as_slice()).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().contains("sector 0 says")), (ErrorKind::BadHeader, true));
+    }
+}

@@ -1,5 +1,4 @@
-//! All FileVault 2 volumes of the manifest, and volumes that are made of them: several disks,
-//! compressed lists, conversions.
+//! All FileVault 2 volumes of the manifest, and one of them on two disks.
 
 use serde_json::Value;
 use underseal_cipher::Key;
@@ -8,6 +7,7 @@ use underseal_formats::{Error, ErrorKind, OpenedFormat};
 use underseal_volume::KdfLimits;
 
 use crate::support::{check_writes, entries, image, read_all, sha256, text, texts};
+use crate::two_disks::two_disks;
 
 pub(crate) fn open(image: &[u8], passphrase: &str) -> Result<OpenedFormat, Error> {
     open_all(&[image], passphrase)
@@ -75,6 +75,29 @@ fn what_must_be_refused_is_refused_with_its_reason() {
     assert_eq!(count, expected.len());
 }
 
+/// The disks may be given in any order; without one of them, and with one twice, the volume is
+/// refused.
+#[test]
+fn a_volume_on_two_disks_opens_with_both() {
+    let entry = entry("fv-two-segments.img");
+    let [first, second] = two_disks(&image(&entry));
+    let passphrase = &texts(&entry, "passphrases")[0];
+    for images in [[&first[..], &second], [&second, &first]] {
+        let opened = open_all(&images, passphrase).unwrap();
+        let plaintext = read_all(&opened, &images);
+        assert_eq!(sha256(&plaintext), text(&entry, "plaintext_sha256").unwrap());
+        assert!(opened.facts.iter().filter(|(name, _)| *name == "physical volume").count() == 2);
+    }
+    for (images, kind) in [
+        (&[&first[..]][..], ErrorKind::MissingDevice),
+        (&[&second], ErrorKind::MissingDevice),
+        (&[&first, &first], ErrorKind::BadHeader),
+        (&[&first, &image(&self::entry("fv-plain.img"))], ErrorKind::BadHeader),
+    ] {
+        assert_eq!(open_all(images, passphrase).unwrap_err().kind(), kind);
+    }
+}
+
 fn entry(name: &str) -> Value {
     entries("fvault2").into_iter().find(|entry| entry["image"] == name).unwrap()
 }
@@ -93,7 +116,7 @@ fn a_volume_key_opens_what_holds_no_keys() {
     assert_eq!(error.kind(), ErrorKind::BadOption);
 }
 
-struct File(Vec<u8>);
+pub(crate) struct File(pub(crate) Vec<u8>);
 
 impl underseal_volume::ReadAt for File {
     fn size(&self) -> std::io::Result<u64> {

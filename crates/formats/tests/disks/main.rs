@@ -3,11 +3,17 @@
 //!
 //!   support     the manifest, the images, a volume's plaintext
 //!   bitlk, ..   a format each
+//!   exercise    what a fuzzer does with bytes
+//!   two_disks   one of them, made a volume on two disks
+//!   findings    the fuzzer's seeds, and images with bytes changed
 
 mod bitlk;
+mod exercise;
+mod findings;
 mod fvault2;
 mod loopaes;
 mod support;
+mod two_disks;
 
 /// A mark is BitLocker's or CoreStorage's; what has none may be anything.
 #[test]

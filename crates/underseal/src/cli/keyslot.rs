@@ -159,6 +159,10 @@ pub(crate) struct KeyslotChangeArgs {
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) tcrypt: TcryptHeaderArgs,
+    /// The image is of a disk with system encryption. Its PRF stays, and its PIM unless --new-pim
+    /// is given
+    #[arg(long, conflicts_with_all = ["hidden", "backup_header", "new_prf"])]
+    pub(crate) system: bool,
     /// The PIM that VeraCrypt's headers get; none unless given
     #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
     pub(crate) new_pim: Option<Pim>,

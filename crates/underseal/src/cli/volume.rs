@@ -24,6 +24,10 @@ pub(crate) struct VolumeArgs {
     /// The LUKS header is in this file
     #[arg(long, value_name = "FILE")]
     pub(crate) header: Option<PathBuf>,
+    /// FileVault 2 on several disks: another one of them, in any order; may be repeated.
+    /// --partition and --offset-bytes hold for each
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) device: Vec<PathBuf>,
     /// What is on the image
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = VolumeType::Luks)]
     pub(crate) kind: VolumeType,

@@ -18,12 +18,16 @@ pub(super) fn run(args: &InfoArgs) -> Result<()> {
     let part = part::range(volume.part, &*image)?;
     let on = part::window(&image, part.as_ref());
     if let Some(format) = foreign::format(volume.kind, &on)? {
-        let facts = match foreign::described(format, &on).map_err(|e| e.within(path.display()))? {
+        foreign::check_devices(&volume.device, Some(format))?;
+        let others = foreign::others(&volume.device, volume.part)?;
+        let described = foreign::described(format, &on, &others).map_err(|e| e.within(path.display()))?;
+        let facts = match described {
             Some(facts) => facts,
-            None => foreign::open(foreign::Request::of(volume), format, &image, part)?.facts,
+            None => foreign::open(foreign::Request::of(volume), format, (image, part), &others)?.facts,
         };
         return of_another_system(args, facts);
     }
+    foreign::check_devices(&volume.device, None)?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let mut info = header.info();
     if !args.raw_metadata {

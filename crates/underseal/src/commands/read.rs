@@ -22,7 +22,9 @@ use crate::volume::{self, Access, Opened};
 
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
-    let output = Output::plan(args.output.as_deref(), [Some(&*volume.image), volume.header.as_deref()])?;
+    let lower = [&volume.image].into_iter().chain(&volume.header).chain(&volume.device);
+    let lower = lower.map(|path| Some(path.as_path()));
+    let output = Output::plan(args.output.as_deref(), lower)?;
     let access = Access { read_only: true, allow_discards: false };
     let Opened { mapping, locks: _locks, .. } = volume::open(volume, access)?;
     let mapping = Arc::new(mapping);

@@ -18,23 +18,40 @@ use crate::output::print;
 use crate::passphrase::confirm;
 use crate::reencryption::Bytes;
 
-/// `keyslot change --type tcrypt`: both headers get another passphrase, PIM or PRF.
+/// `keyslot change --type tcrypt`: both headers, or the only one, get another passphrase, PIM or
+/// PRF.
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
     let (_lock, host) = open(path)?;
     let host_size = size(&host)?;
-    let old = unlocked(path, &args.secret, &host, &options(&args.tcrypt))?;
-    let pim = args.new_pim.unwrap_or_default();
+    let mut options = options(&args.tcrypt);
+    if args.system {
+        options.place = Place::System;
+    }
+    let old = unlocked(path, &args.secret, &host, &options)?;
+    // A boot loader may have the PIM of now in its settings.
+    let kept = if args.system { options.pim } else { Pim::default() };
+    let pim = args.new_pim.unwrap_or(kept);
     let prf = args.new_prf.unwrap_or(old.derivation.prf);
     let (password, len) = new_password_of(args.new.passphrase(), args.new.key_files(), path, true)?;
-    if pim.is_low(prf) && len < 20 {
+    if pim.is_low(prf, old.derivation.system) && len < 20 {
         let what = "a PIM that makes fewer rounds than the default wants 20 bytes of passphrase";
         return Err(Error::usage(what).with_remedy("a longer passphrase, or another --new-pim"));
     }
     let within = |e| Error::from(e).within(path.display());
     let new = NewHeaders::again(host_size, &old, prf, pim, &password).map_err(within)?;
     new.replace(&*host).map_err(within)?;
-    say(quiet, path, "both headers have the new passphrase")
+    say(
+        quiet,
+        path,
+        match new.has_backup() {
+            true => "both headers have the new passphrase",
+            false if args.system => {
+                "the system's header has the new passphrase; a rescue disk still has one with the old"
+            }
+            false => "the header, which has no backup in a volume this old, has the new passphrase",
+        },
+    )
 }
 
 /// `header backup --type tcrypt`: VeraCrypt's own backup file, under the passphrases of now.

@@ -18,7 +18,7 @@ use crate::output::{print, printable};
 use crate::passphrase::Secret;
 
 /// Bytes on a line.
-const ROW: usize = 16;
+pub(super) const ROW: usize = 16;
 
 /// The volume's key: to the file that is named, else to stdout.
 pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
@@ -54,7 +54,7 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
         printable(&info.uuid),
         key.len() * 8
     ))?;
-    Ok(write_secret(rows(key)?.as_bytes())?)
+    Ok(write_secret(rows(key, ROW)?.as_bytes())?)
 }
 
 /// The key of a keyslot that holds another than the volume's: to the file that is named, else to stdout.
@@ -83,17 +83,17 @@ pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> 
         return Ok(print(&format!("Key stored to file {}.\n", printable(&file.to_string_lossy())))?);
     }
     print("Unbound Key:\t")?;
-    Ok(write_secret(rows(key)?.as_bytes())?)
+    Ok(write_secret(rows(key, ROW)?.as_bytes())?)
 }
 
-/// The key in hex, `ROW` bytes on a line, in locked memory.
-pub(super) fn rows(key: &Key) -> Result<Key> {
+/// The key in hex, so many bytes on a line, in locked memory.
+pub(super) fn rows(key: &Key, each: usize) -> Result<Key> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     const INDENT: &[u8] = b"\n\t\t";
-    let lines = key.len().div_ceil(ROW).max(1);
+    let lines = key.len().div_ceil(each).max(1);
     let mut text = Key::zeroed(3 * key.len() + (lines - 1) * INDENT.len() + 1).map_err(Error::from)?;
     let mut rest = text.as_mut_bytes();
-    for (number, row) in key.as_bytes().chunks(ROW).enumerate() {
+    for (number, row) in key.as_bytes().chunks(each).enumerate() {
         if number > 0 {
             rest.split_off_mut(..INDENT.len()).unwrap_or_default().copy_from_slice(INDENT);
         }
@@ -114,6 +114,6 @@ mod tests {
     fn a_key_stands_in_rows() {
         let key = Key::new(&(0..20).collect::<Vec<u8>>()).unwrap();
         let text = "00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f \n\t\t10 11 12 13 \n";
-        assert_eq!(rows(&key).unwrap().as_bytes(), text.as_bytes());
+        assert_eq!(rows(&key, ROW).unwrap().as_bytes(), text.as_bytes());
     }
 }

@@ -9,7 +9,7 @@ use super::args::Args;
 use super::call::{Call, from_stdin};
 use super::failure::{Failure, Result, Status};
 use super::header::sure;
-use super::key::rows;
+use super::key::{ROW, rows};
 use super::open::must_exist;
 use crate::cli::Command;
 use crate::commands::{new_file, write_secret};
@@ -101,7 +101,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
         of.start / 512,
         key.len() * 8
     ))?;
-    Ok(write_secret(rows(&key)?.as_bytes())?)
+    Ok(write_secret(rows(&key, ROW)?.as_bytes())?)
 }
 
 fn text(unlocked: &Unlocked, shown: &str) -> String {

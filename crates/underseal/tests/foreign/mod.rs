@@ -1,9 +1,12 @@
 //! Volumes of other systems through the program: TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES, made by an independent
 //! maker; and what is made here, before cryptsetup.
 
+mod changed;
+mod disks;
 mod front;
 mod made;
 mod protected;
+mod wrapped;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

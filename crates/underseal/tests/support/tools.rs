@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
+    ("gpg", "gpg"),
     ("ip", "iproute2"),
     ("keyctl", "keyutils"),
     ("losetup", "mount"),

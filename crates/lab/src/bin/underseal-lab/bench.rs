@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, IntegrityBenchOptions, InterleavedRounds, MountBenchOptions, NbdOptions, Observer,
-    RbdOptions, ReencryptOptions, UblkOptions, UnlockBenchOptions, VhostUserOptions,
+    Effort, FormatsBenchOptions, FuseOptions, IntegrityBenchOptions, InterleavedRounds, MountBenchOptions,
+    NbdOptions, Observer, RbdOptions, ReencryptOptions, UblkOptions, UnlockBenchOptions, VhostUserOptions,
 };
 use underseal_bench::{
-    aead, cipher, ecryptfs, ecryptfs_mount, fuse, integrity, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
+    aead, cipher, ecryptfs, ecryptfs_mount, formats, fuse, integrity, nbd, rbd, reencrypt, ublk, unlock,
+    vhost_user,
 };
 
 use self::rows::RowReader;
@@ -87,6 +88,11 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
                 passes: args.passes,
             };
             Ok(unlock(&options, reader)?)
+        }
+        Bench::Formats(args) => {
+            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+            let rounds = if args.quick { 1 } else { args.rounds.into() };
+            Ok(formats(&FormatsBenchOptions { effort, rounds, pim: args.pim }, reader)?)
         }
         Bench::Reencrypt(args) => {
             let options = ReencryptOptions {

@@ -37,7 +37,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     }
     // Whoever types fewer rounds types a longer passphrase.
     let (password, len) = new_password(&args.secret, &args.image)?;
-    if of.pim.unwrap_or_default().is_low(options.prf) && len < LONG_ENOUGH {
+    if of.pim.unwrap_or_default().is_low(options.prf, false) && len < LONG_ENOUGH {
         let what =
             format!("a PIM that makes fewer rounds than the default wants {LONG_ENOUGH} bytes of passphrase");
         return Err(Error::usage(what).with_remedy("a longer passphrase, or no --pim"));

@@ -27,8 +27,10 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
             Error::usage(what).with_remedy("--type tcrypt, or `underseal table plain` for a plain volume")
         );
     };
-    let opened = foreign::open(Request::of(volume), format, &image, range)?;
-    let text = lines(&opened, &device_word(&volume.image)?)?;
+    let others = foreign::others(&volume.device, volume.part)?;
+    let opened = foreign::open(Request::of(volume), format, (image, range), &others)?;
+    let devices = [&volume.image].into_iter().chain(&volume.device).map(|path| device_word(path));
+    let text = lines(&opened, &devices.collect::<Result<Vec<_>>>()?)?;
     let table = Table::parse(&text).map_err(refused)?;
     print(&Zeroizing::new(table.print(true) + "\n"))
 }
@@ -37,7 +39,7 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
 ///
 /// # Errors
 /// `Unsupported` for a cipher that is not one of dm-crypt's: a chain is devices upon devices there.
-fn lines(opened: &OpenedFormat, device: &str) -> Result<Zeroizing<String>> {
+fn lines(opened: &OpenedFormat, devices: &[String]) -> Result<Zeroizing<String>> {
     let mut key = Zeroizing::new(String::new());
     for byte in opened.volume_key.as_bytes() {
         // Writing to a string cannot fail.
@@ -46,11 +48,12 @@ fn lines(opened: &OpenedFormat, device: &str) -> Result<Zeroizing<String>> {
     let mut text = Zeroizing::new(String::new());
     for segment in opened.volume.segments() {
         let (start, len) = (segment.start >> 9, segment.len >> 9);
+        let device = |number: usize| devices.get(number).map_or("", String::as_str);
         let _ = match &segment.kind {
             SegmentKind::Zero => writeln!(text, "{start} {len} zero"),
             SegmentKind::Error => writeln!(text, "{start} {len} error"),
             SegmentKind::Stored(stored) if stored.cipher.is_null() => {
-                writeln!(text, "{start} {len} linear {device} {}", stored.lower >> 9)
+                writeln!(text, "{start} {len} linear {} {}", device(stored.device), stored.lower >> 9)
             }
             SegmentKind::Stored(stored) => {
                 let recipe = stored.recipe.as_ref().filter(|of| of.key_size == opened.volume_key.len());
@@ -69,7 +72,7 @@ fn lines(opened: &OpenedFormat, device: &str) -> Result<Zeroizing<String>> {
                 } else {
                     format!(" {} {}", words.len(), words.join(" "))
                 };
-                let (iv, lower) = (stored.iv_offset, stored.lower >> 9);
+                let (iv, lower, device) = (stored.iv_offset, stored.lower >> 9, device(stored.device));
                 writeln!(text, "{start} {len} crypt {} {} {iv} {device} {lower}{more}", recipe.cipher, *key)
             }
         };

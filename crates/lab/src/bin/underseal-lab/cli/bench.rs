@@ -53,6 +53,7 @@ pub(crate) enum Bench {
     Ecryptfs(BenchEcryptfsArgs),
     VhostUser(BenchVhostUserArgs),
     Unlock(BenchUnlockArgs),
+    Formats(BenchFormatsArgs),
     Reencrypt(BenchReencryptArgs),
     Rbd(BenchRbdArgs),
 }
@@ -157,6 +158,22 @@ pub(crate) struct ServeFuseArgs {
     /// Take requests through /dev/fuse
     #[arg(long)]
     pub(crate) no_io_uring: bool,
+}
+
+/// VeraCrypt's chains beside their ciphers, BitLocker's key derivation, and a header with nothing
+/// known
+#[derive(Debug, Args)]
+pub(crate) struct BenchFormatsArgs {
+    /// A few seconds, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How often the header is searched
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// VeraCrypt's multiplier of rounds; 0 for its default counts, with which a round takes a
+    /// minute
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) pim: u32,
 }
 
 /// Unlocking a keyslot with 1, 2 and 4 lanes of Argon2id, beside cryptsetup, interleaved; and answers that need no key
@@ -293,6 +310,7 @@ Examples:
   underseal-lab bench integrity --only 'NBD 4k'            needs fio and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
   underseal-lab bench unlock                               needs cryptsetup-bin
+  underseal-lab bench formats --quick
   underseal-lab bench reencrypt                            needs cryptsetup-bin
   scripts/ceph-cluster underseal-lab bench rbd             needs ceph-mon, ceph-osd and ceph-common, or a cluster (--conf FILE)
   underseal-lab bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils

@@ -1,0 +1,56 @@
+//! FileVault 2 on several disks.
+
+use std::fs;
+
+use sha2::{Digest, Sha256};
+
+use super::{entries, images, run_in, text};
+use crate::support::Scratch;
+
+#[path = "../../../formats/tests/disks/two_disks.rs"]
+mod two_disks;
+
+#[test]
+fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
+    let entry = entries().into_iter().find(|entry| entry["image"] == "fv-two-segments.img").unwrap();
+    let secret = format!("{}\n", entry["passphrases"][0].as_str().unwrap());
+    let scratch = Scratch::new();
+    let disks = two_disks::two_disks(&fs::read(images().join("fv-two-segments.img")).unwrap());
+    for (name, disk) in ["a", "b"].iter().zip(&disks) {
+        scratch.file(name, disk);
+    }
+    let run = |words: &[&str], stdin: &[u8]| run_in(scratch.folder(), words, stdin);
+    let digest = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let stdin = ["--passphrase-fd", "0"];
+    for (image, device) in [("a", "b"), ("b", "a")] {
+        let both = [&[image, "--device", device][..], &stdin].concat();
+        let read = run(&[&["read"][..], &both, &["-o", "-"]].concat(), secret.as_bytes());
+        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+        assert_eq!(Some(&*digest(&read.stdout)), text(&entry, "plaintext_sha256"));
+        let info = run(&["info", image, "--device", device], b"");
+        assert_eq!(String::from_utf8_lossy(&info.stdout).matches("Physical volume:").count(), 2);
+        let table = run(&[&["table", "volume"][..], &both].concat(), secret.as_bytes());
+        let said = String::from_utf8_lossy(&table.stdout).into_owned();
+        let ends: Vec<&str> = said.lines().map(|line| line.rsplit(' ').nth(1).unwrap()).collect();
+        assert!(ends.len() == 2 && ends[0].ends_with("/a") && ends[1].ends_with("/b"), "{said}");
+    }
+    for (words, code, why) in [
+        (&["read", "a"][..], 2, "try: --device IMAGE"),
+        (&["read", "a", "--device", "a"], 5, "twice"),
+        (&["read", "a", "--device", "none"], 1, "none"),
+        (&["read", "a", "--device", "b", "--type", "tcrypt"], 2, "several images are for FileVault 2"),
+        (&["read", "a", "--device", "b", "--type", "plain"], 2, "several images are for FileVault 2"),
+    ] {
+        let output = run(&[words, &["-o", "-"], &stdin].concat(), secret.as_bytes());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(code) && said.contains(why),
+            "{words:?}: {:?} {said}",
+            output.status
+        );
+    }
+    // A disk of the volume is never what its bytes are written to.
+    let over = run(&["read", "a", "--device", "b", "-o", "b"], secret.as_bytes());
+    assert_eq!(over.status.code(), Some(2), "{}", String::from_utf8_lossy(&over.stderr));
+    assert!(fs::read(scratch.path("b")).unwrap() == disks[1]);
+}

@@ -1,0 +1,9 @@
+#![no_main]
+
+#[allow(dead_code)] // each target uses its own part
+#[path = "../../crates/formats/tests/disks/exercise.rs"]
+mod exercise;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    exercise::loopaes_key_file(bytes);
+});
