@@ -163,7 +163,7 @@ impl FileDevice {
     /// # Errors
     /// `Flush`, as every flush does from then on.
     pub fn check(&self) -> Result<()> {
-        // What it finds fails flushes.
+        // A loss that is found makes flushes fail.
         let _ = self.shared.note_write_back_errors();
         self.shared.losses.check()
     }

@@ -37,7 +37,7 @@ struct Found {
     folder: OwnedFd,
     name: OsString,
     entry: MountEntry,
-    /// Its number.
+    /// The mount's number.
     mount: u64,
 }
 

@@ -46,8 +46,8 @@ pub(crate) fn enroll(description: &str) -> Result<(Key, Token)> {
     Ok((secret, crate::object(token)))
 }
 
-/// Reads the payload of the `user` key with this description, which is looked for in the keyrings of
-/// the thread, the process, the session and the user, in this order.
+/// Reads the payload of the `user` key with this description. Keyrings are searched in this order:
+/// the thread's, the process's, the session's, the user's.
 ///
 /// # Errors
 /// `NoHardware` where there is none, `NotUsable` where it cannot be read or has no bytes.

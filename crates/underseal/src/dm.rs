@@ -27,6 +27,6 @@ pub(crate) mod server;
 
 /// Where a table server whose back end is gone waits for the next one, beside the table's file.
 const SERVER_SOCKET: &str = "server";
-/// That of a table's server that has given its mount to another one, and has not heard whether that
-/// has it.
+/// Where a table server waits that has given its mount to another one, and has not heard whether
+/// that one has it.
 const GIVEN_SOCKET: &str = "given";

@@ -351,7 +351,7 @@ fn luks_volume(
     let known = Known { check: Some(check), size: header.data_size(), key: kept };
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
-    // Its first copy may be there only now.
+    // The header's first copy may be there only now.
     place.keep_open(&header).map_err(|e| e.in_file(name))?;
     // A digest that is held to is of the header as it is.
     if !access.read_only && args.trust.header_digest.is_none() {

@@ -22,7 +22,7 @@ use crate::{Arena, Buffer, Error, ErrorKind, Result};
 /// How long a flush waits for the header's lock, where the first bytes are not there.
 const LOCKED: Duration = Duration::from_secs(2);
 
-/// What is read for a look past the page cache.
+/// Bytes that one read past the page cache has.
 const BLOCK: usize = 4096;
 
 /// Bytes at byte 0.
@@ -38,11 +38,11 @@ pub(super) struct Expected {
     gone: AtomicBool,
 }
 
-/// What a look at the bytes has shown.
+/// The outcome of a look at the bytes.
 enum Evidence {
     There,
     Gone,
-    /// They are not there, and another program holds the header's lock: it may be writing them.
+    /// The bytes are not there, and another program holds the header's lock: it may be writing them.
     Unknown,
 }
 
@@ -105,7 +105,7 @@ impl Expected {
             match e {
                 Errno::WOULDBLOCK if Instant::now() > until => return Ok(Evidence::Unknown),
                 Errno::WOULDBLOCK => thread::sleep(Duration::from_millis(10)),
-                // Where there are no such locks nobody holds one.
+                // No program holds a lock where there are none.
                 _ => break,
             }
         }
@@ -120,7 +120,7 @@ impl Shared {
     /// fails from now on.
     ///
     /// # Errors
-    /// Where it was, and where that cannot be told now.
+    /// `EIO` where it was, and where that cannot be told now.
     pub(super) fn miss_expected(&self) -> std::result::Result<(), Errno> {
         let Some(expected) = self.expected.get() else { return Ok(()) };
         if expected.gone.load(SeqCst) {
@@ -172,7 +172,7 @@ mod tests {
         image.write_all(&[7; 8192]).unwrap();
         let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
         let flushes = || Blocking::new(&device).unwrap().flush().is_ok();
-        // What was never there is not missed.
+        // Bytes that were never there are not missed.
         device.expect_at_start(&[9; 6], "the start").unwrap();
         assert!(flushes());
         // Made good later.
@@ -221,7 +221,7 @@ mod tests {
         flock(&other, FlockOperation::LockExclusive).unwrap();
         image.as_file().write_all_at(&[8], 5).unwrap();
         channel.flush().unwrap_err();
-        // Somebody was writing the header, and has done so.
+        // The other program has written the header.
         image.as_file().write_all_at(&[7], 5).unwrap();
         channel.flush().unwrap();
         channel.write(4096, &[1; 512], false).unwrap();

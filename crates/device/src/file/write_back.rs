@@ -26,7 +26,7 @@ impl Shared {
     /// [expected](super::expected).
     ///
     /// # Errors
-    /// Where the flush that has succeeded must fail all the same.
+    /// `EIO` where the flush that has succeeded must fail all the same.
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel tells it once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);

@@ -206,7 +206,7 @@ impl Mount {
     /// Waits until it is unmounted, and nobody has anything in it open.
     ///
     /// # Errors
-    /// When a thread could not go on. The others may still serve: requests of that thread are answered
+    /// `Io` when a thread has failed. The others may still serve: requests of that thread are answered
     /// only when this process ends.
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);

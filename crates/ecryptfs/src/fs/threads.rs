@@ -1,5 +1,5 @@
-//! The threads of a mount: the first that cannot go on ends all of it. Requests that it has taken
-//! would wait for ever.
+//! The threads of a mount: the first that fails ends all of it. Requests that it has taken would
+//! wait for ever.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,7 +22,7 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         let outcome = self.outcome.take();
-        // Nobody listens any more once another one has failed.
+        // The receiver is gone once another thread has failed.
         let _ = self.ends.send(outcome.unwrap_or_else(|| Err(io::Error::other("a thread panicked"))));
     }
 }
@@ -50,14 +50,14 @@ impl MountThreads {
     /// Waits until all have ended.
     ///
     /// # Errors
-    /// What the first says that could not go on, without waiting for the others.
+    /// The first failure, without waiting for the other threads.
     pub(super) fn join(self) -> Outcome {
         let Self { threads, ends, ended } = self;
         drop(ends);
         for outcome in ended {
             outcome?;
         }
-        // They have all said so.
+        // All have sent their outcomes.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         Ok(())
     }

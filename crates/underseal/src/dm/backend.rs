@@ -101,7 +101,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     }
     // Before anything is open that would be closed on the way into the background.
     let child = crate::daemon::fork()?;
-    // Others may look at the names of devices, whatever the caller's files are like.
+    // Names of devices may be read by all users, whatever umask the caller has.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     make(folder)?;
     prepare_mapper()?;

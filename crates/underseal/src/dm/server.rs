@@ -239,7 +239,7 @@ impl Server {
             let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
             let device = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
             let place = shown.carried.place.clone();
-            // Its threads rest, and would unmount the file as they end.
+            // Threads that rest would unmount the file as they end.
             std::mem::forget(shown);
             self.opened = self.opened.take().map(Opened::inactive);
             self.take(place, vec![device.into()])?;

@@ -334,7 +334,7 @@ fn kill_in_swap(mapper: &Mapper, message: u32) {
     traced.args(["-f", "-o", "/dev/null", "-e", "trace=sendmsg", "-e"]);
     traced.arg(format!("inject=sendmsg:signal=KILL:when={message}")).args(["-p", &back_end.to_string()]);
     let mut traced = traced.stderr(Stdio::piped()).spawn().unwrap();
-    // It says so when it is attached.
+    // strace writes a line when it is attached.
     let mut attached = [0; 16];
     traced.stderr.as_mut().unwrap().read_exact(&mut attached).unwrap();
     mapper.script("fails dmsetup resume $N-v 2> /dev/null");
@@ -353,7 +353,7 @@ dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
 dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
         );
         kill_in_swap(&mapper, message);
-        // Nobody has to come for requests to be answered.
+        // Requests are answered before another back end comes.
         let out = mapper.script(
             "
 sleep 3

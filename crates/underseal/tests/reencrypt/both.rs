@@ -192,7 +192,7 @@ fn an_encryption_with_its_header_in_front_is_cut_off_at_the_very_end_and_goes_on
     let pbkdf = CHEAP_PBKDF2.join(" ");
     let options = format!("--encrypt --reduce-device-size 32M --hotzone-size 4M {pbkdf}");
     cut.goes_on_everywhere(&reencrypt(&volume, &format!("{options} --force")), true);
-    // What cryptsetup opens then, it does not resume.
+    // cryptsetup opens what it was cut off with, and does not resume it.
     let theirs = format!("reencrypt --force-offline-reencrypt {options}");
     cut.goes_on_everywhere(&cryptsetup(&volume, &theirs), false);
 }

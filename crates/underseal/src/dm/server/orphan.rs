@@ -40,8 +40,8 @@ impl Server {
     }
 
     /// Waits for a back end after the mount was given to another server, which may have taken it and
-    /// waits under the other name: then this process ends. Where nobody has taken it, requests wait
-    /// for this one, so it serves again, unless it was suspended before.
+    /// waits under the other name: then this process ends. Where none has taken it, requests wait for
+    /// this one, so it serves again, unless it was suspended before.
     fn while_given(&mut self) -> Option<UnixStream> {
         let place = &self.shown.as_ref()?.carried.place.path;
         let (given, taker) = (place.with_file_name(GIVEN_SOCKET), place.with_file_name(SERVER_SOCKET));
@@ -62,7 +62,7 @@ impl Server {
 
     /// Says what it has to a back end that has come.
     pub(super) fn present_to(&mut self, line: &Line) -> Result<()> {
-        // Nobody has taken what this one gave.
+        // No other server has taken the mount that this one gave.
         if self.given == Some(Suspended::ForGiving)
             && let Err((_, why)) = self.keep()
         {

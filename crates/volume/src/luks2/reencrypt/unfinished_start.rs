@@ -14,14 +14,14 @@
 //! 5. everything of the header but its first sector; then that sector, in the place of the mark.
 //!
 //! So sector 0 says at every moment which one holds: the plain data, the mark, or the header. While
-//! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards: whoever finds it, by
-//! whatever name of the device, needs nothing else.
+//! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards, and needs nothing
+//! else, by whatever name the device is opened.
 //!
 //! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte 1024,
 //! btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In phase
 //! `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file system's
 //! own where it is not zeros; so nothing else is copied back. In phase `Cleared` the superblock is
-//! not there, nobody can have mounted anything, and everything is copied back.
+//! not there, nothing can have been mounted, and everything is copied back.
 
 use crate::lock::LockTo;
 use crate::luks2::reencrypt::encrypt::copy;
