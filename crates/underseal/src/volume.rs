@@ -74,15 +74,16 @@ struct Unlocked {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
-    // Key files of these types go with a passphrase.
-    if !matches!(args.kind, VolumeType::Tcrypt | VolumeType::Loopaes) {
-        Secret::new(args.secret.source(), &args.image).check()?;
-    }
     let options = args.lower.options(access.read_only);
     let lower = Lower::open(&args.image, options)?;
     let image = lower.again().bytes()?;
     let part = part::range(args.part, &*image)?;
-    if let Some(format) = foreign::format(args.kind, &part::window(&image, part.as_ref()))? {
+    let format = foreign::format(args.kind, &part::window(&image, part.as_ref()))?;
+    // Key files of the other formats go with a passphrase.
+    if matches!(format, None | Some(underseal_formats::Format::Bitlk)) {
+        Secret::new(args.secret.source(), &args.image).check()?;
+    }
+    if let Some(format) = format {
         return open_foreign(args, access, lower, (format, (image, part)));
     }
     foreign::check_devices(&args.other_device, None)?;

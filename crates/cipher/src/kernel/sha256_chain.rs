@@ -162,7 +162,7 @@ mod x86 {
         let lane = |of: __m128i, nth: usize| {
             let half = if nth < 2 { _mm_cvtsi128_si64(of) } else { _mm_extract_epi64::<1>(of) };
             let [a, b, c, d, e, f, g, h] = half.to_le_bytes();
-            u32::from_le_bytes(if nth % 2 == 0 { [a, b, c, d] } else { [e, f, g, h] })
+            u32::from_le_bytes(if nth.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
         };
         for (nth, bytes) in digest.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let of = if nth < 4 { last.0 } else { last.1 };

@@ -10,6 +10,24 @@ use crate::support::Scratch;
 #[path = "../../../formats/tests/disks/two_disks.rs"]
 mod two_disks;
 
+/// A list of keys as a file, as on a recovery partition, beside the passphrase. It is another volume's,
+/// which nothing but the noise tells.
+#[test]
+fn a_list_of_keys_goes_with_a_passphrase() {
+    let scratch = Scratch::new();
+    fs::copy(images().join("fv-no-19.img"), scratch.path("disk")).unwrap();
+    let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/fvault2_keys/file");
+    scratch.file("EncryptedRoot.plist.wipekey", &fs::read(seed).unwrap()[1..]);
+    let entry = entries().into_iter().find(|entry| entry["image"] == "fv-plain.img").unwrap();
+    let right = format!("{}\n", entry["passphrases"][0].as_str().unwrap());
+    for (secret, code) in [(&right[..], 0), ("wrong\n", 3)] {
+        let words = ["read", "disk", "-o", "-", "--key-file", "EncryptedRoot.plist.wipekey"];
+        let read =
+            run_in(scratch.folder(), &[&words[..], &["--passphrase-fd", "0"]].concat(), secret.as_bytes());
+        assert_eq!(read.status.code(), Some(code), "{}", String::from_utf8_lossy(&read.stderr));
+    }
+}
+
 #[test]
 fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
     let entry = entries().into_iter().find(|entry| entry["image"] == "fv-two-segments.img").unwrap();
