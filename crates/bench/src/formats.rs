@@ -21,7 +21,7 @@ use crate::nbd::NbdError as BenchError;
 use crate::observer::Observer;
 use crate::{Machine, Range};
 
-/// What to measure, and for how long.
+/// The effort of the measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatsBenchOptions {
     /// Of the ciphers.
@@ -32,9 +32,9 @@ pub struct FormatsBenchOptions {
     pub pim: u32,
 }
 
-/// What was measured.
+/// The measured rows.
 #[derive(Debug, Serialize)]
-pub struct FormatsReport {
+struct FormatRows {
     machine: Machine,
     chains: Vec<ChainRow>,
     stretch: Option<StretchRow>,
@@ -98,7 +98,7 @@ const CHAINS: [&[&str]; 10] = [
 /// When a cipher or a key cannot be made.
 pub fn formats(options: &FormatsBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
-    let mut report = FormatsReport { machine, chains: Vec::new(), stretch: None, search: None };
+    let mut report = FormatRows { machine, chains: Vec::new(), stretch: None, search: None };
     let mut buffer = vec![0x5a; REQUEST];
     for names in CHAINS {
         for encrypt in [true, false] {
@@ -125,7 +125,8 @@ fn chain_row(
     let cannot = |e| BenchError::because(format!("{} cannot be made", names.join("-")), e);
     let of = |(nth, name): (usize, &&str)| {
         let mut key = Key::zeroed(64)?;
-        key.as_mut_bytes().iter_mut().zip(1u8..).for_each(|(byte, n)| *byte = n.wrapping_mul(nth as u8 + 3));
+        let multiplier = u8::try_from(nth).unwrap_or(0) + 3;
+        key.as_mut_bytes().iter_mut().zip(1u8..).for_each(|(byte, n)| *byte = n.wrapping_mul(multiplier));
         build(&format!("{name}-xts-plain64").parse()?, &key, SectorSize::S512)
     };
     let single: Result<Vec<Arc<dyn SectorCipher>>, _> = names.iter().enumerate().map(of).collect();
@@ -220,7 +221,7 @@ fn search_row(
     Ok(Some(SearchRow { pim: options.pim, processors, alone_ms: alone, all_ms: Range::of(all), ratio }))
 }
 
-impl fmt::Display for FormatsReport {
+impl fmt::Display for FormatRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "chains in XTS, 64 KiB requests of 512-byte sectors, one thread")?;
         writeln!(

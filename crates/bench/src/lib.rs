@@ -52,7 +52,7 @@ pub use ecryptfs::{
     CryptoRow, EcryptfsReport, MountBenchOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };
 pub use fio::FioResult;
-pub use formats::{FormatsBenchOptions, FormatsReport, formats};
+pub use formats::{FormatsBenchOptions, formats};
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use integrity::{IntegrityBenchOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;

@@ -189,7 +189,7 @@ impl From<formats::Error> for Error {
             ),
             Kind::NoProtector => (Exit::NoKey, "a recovery password or a startup key, where there is one"),
             Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::MissingDevice => (Exit::Usage, "--device IMAGE, once for each of the other disks"),
+            Kind::MissingDevice => (Exit::Usage, "--other-device IMAGE, once for each of the other disks"),
             Kind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
             }

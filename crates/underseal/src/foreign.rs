@@ -2,6 +2,7 @@
 
 mod tcrypt;
 
+use std::ffi::OsString;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -33,13 +34,13 @@ pub(crate) struct Request<'a> {
     pub(crate) plain: &'a PlainArgs,
     pub(crate) trust: &'a TrustArgs,
     /// The names of the volume's other images.
-    pub(crate) devices: &'a [PathBuf],
+    pub(crate) devices: &'a [OsString],
     volume_key: (Option<&'a Path>, Option<usize>),
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn of(args: &'a VolumeArgs) -> Self {
-        let VolumeArgs { image, secret, tcrypt, plain, trust, device: devices, .. } = args;
+        let VolumeArgs { image, secret, tcrypt, plain, trust, other_device: devices, .. } = args;
         let volume_key = (args.volume_key_file.as_deref(), args.volume_key_size);
         Self { image, secret, tcrypt, plain, trust, devices, volume_key }
     }
@@ -68,11 +69,9 @@ impl<'a> Request<'a> {
 pub(crate) type On = (Bytes, Option<Range<u64>>);
 
 /// The other images of a volume, only to be looked at.
-///
-/// # Errors
-/// Those of an image that cannot be opened; `Usage` for a part that is not there.
-pub(crate) fn others(devices: &[PathBuf], part: PartArgs) -> Result<Vec<On>> {
-    let open = |path: &PathBuf| {
+pub(crate) fn others(devices: &[OsString], part: PartArgs) -> Result<Vec<On>> {
+    let open = |path: &OsString| {
+        let path = Path::new(path);
         let image = open_header(path, true)?;
         let part = part::range(part, &*image).map_err(|e| e.within(path.display()))?;
         Ok((image, part))
@@ -143,14 +142,11 @@ pub(crate) fn open(
 }
 
 /// Refuses several images for a volume that has one.
-///
-/// # Errors
-/// `Usage`.
-pub(crate) fn check_devices(devices: &[PathBuf], format: Option<Format>) -> Result<()> {
+pub(crate) fn check_devices(devices: &[OsString], format: Option<Format>) -> Result<()> {
     if devices.is_empty() || format == Some(Format::Fvault2) {
         return Ok(());
     }
-    Err(Error::usage("several images are for FileVault 2 volumes").with_remedy("without --device"))
+    Err(Error::usage("several images are for FileVault 2 volumes").with_remedy("without --other-device"))
 }
 
 fn windows(others: &[On]) -> Vec<Bytes> {
@@ -171,9 +167,6 @@ pub(crate) fn described(format: Format, on: &Bytes, others: &[On]) -> Result<Opt
 
 /// The volume key of a volume that need not be one that is opened here: converted, or of another
 /// kind.
-///
-/// # Errors
-/// As [`open`]; `Usage` for a format whose volumes have no header of their own.
 pub(crate) fn volume_key(of: Request<'_>, format: Format, on: &Bytes) -> Result<Key> {
     let key = match format {
         Format::Bitlk => bitlk_key(of, &Bitlk::read(&**on)?),

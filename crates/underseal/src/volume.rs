@@ -74,18 +74,19 @@ struct Unlocked {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
-    // Their key files go with a passphrase.
-    if !matches!(args.kind, VolumeType::Tcrypt | VolumeType::Loopaes) {
-        Secret::new(args.secret.source(), &args.image).check()?;
-    }
     let options = args.lower.options(access.read_only);
     let lower = Lower::open(&args.image, options)?;
     let image = lower.again().bytes()?;
     let part = part::range(args.part, &*image)?;
-    if let Some(format) = foreign::format(args.kind, &part::window(&image, part.as_ref()))? {
+    let format = foreign::format(args.kind, &part::window(&image, part.as_ref()))?;
+    // Key files of the other formats go with a passphrase.
+    if matches!(format, None | Some(underseal_formats::Format::Bitlk)) {
+        Secret::new(args.secret.source(), &args.image).check()?;
+    }
+    if let Some(format) = format {
         return open_foreign(args, access, lower, (format, (image, part)));
     }
-    foreign::check_devices(&args.device, None)?;
+    foreign::check_devices(&args.other_device, None)?;
     if let Some(part) = part {
         return open_part(args, access, lower, (image, part));
     }
@@ -147,10 +148,10 @@ fn open_foreign(
             "discards show which parts of the outer volume are in use, and so that there is a hidden one";
         return Err(Error::usage(what).with_remedy("without --allow-discards"));
     }
-    foreign::check_devices(&args.device, Some(format))?;
+    foreign::check_devices(&args.other_device, Some(format))?;
     let mut devices = vec![lower];
     let mut others = Vec::new();
-    for path in &args.device {
+    for path in args.other_device.iter().map(Path::new) {
         let lower = Lower::open(path, args.lower.options(access.read_only))?;
         let image = lower.again().bytes()?;
         let part = part::range(args.part, &*image).map_err(|e| e.within(path.display()))?;
@@ -207,7 +208,8 @@ fn open_part(
 impl Opened {
     /// A volume that nothing can be changed of while it is open, and that no other process takes over.
     fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
-        let lower = [&args.image].into_iter().chain(&args.header).chain(&args.device).cloned().collect();
+        let lower = [&args.image].into_iter().chain(&args.header).cloned();
+        let lower = lower.chain(args.other_device.iter().map(PathBuf::from)).collect();
         let known = Known::default();
         Self {
             mapping,

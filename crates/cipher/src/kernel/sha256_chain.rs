@@ -151,8 +151,8 @@ mod x86 {
         for number in 0..count {
             let state = block(start, [last.0, last.1, first, second]);
             // Little-endian bytes are words of the message, which are big-endian.
-            let number = number.swap_bytes();
-            let (low, high) = ((number >> 32) as u32, number as u32);
+            let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+            let (low, high) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
             let state = block(state, [salt, words([low, high, 0x8000_0000, 0]), _mm_setzero_si128(), end]);
             // From FEBA and HGDC to ABCD and EFGH, which are the next message's words.
             let abef = _mm_shuffle_epi32::<0x1b>(state.0);
@@ -161,7 +161,8 @@ mod x86 {
         }
         let lane = |of: __m128i, nth: usize| {
             let half = if nth < 2 { _mm_cvtsi128_si64(of) } else { _mm_extract_epi64::<1>(of) };
-            (half.cast_unsigned() >> (32 * (nth % 2))) as u32
+            let [a, b, c, d, e, f, g, h] = half.to_le_bytes();
+            u32::from_le_bytes(if nth.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
         };
         for (nth, bytes) in digest.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let of = if nth < 4 { last.0 } else { last.1 };

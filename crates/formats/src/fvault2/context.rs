@@ -113,8 +113,8 @@ impl Context {
     }
 }
 
-/// # Errors
-/// `TooCostly` when as many users or volume keys as any real volume has are there before one more.
+/// Fails with `TooCostly` when as many users or volume keys as any real volume has are there before
+/// one more.
 fn few(before: usize) -> Result<()> {
     if before < MOST {
         return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! The lists need not be well-formed XML, so they are searched, not parsed: `<key>NAME</key>`, the
 //! element behind it, its text. An element `<reference IDREF="7"/>` stands for the one with
-//! `ID="7"`. Nothing is copied, so what is secret stays in locked memory. Only so many elements of
+//! `ID="7"`. Nothing is copied, so what is secret stays in locked memory. Only 128 elements of
 //! one name are looked at: a reference is searched for in the whole list.
 
 /// The elements behind one name that are looked at; real lists have a few for each user.

@@ -181,9 +181,7 @@ impl Derivation {
 
     /// The same function and kind of count with another multiplier, for the header of an encrypted
     /// system.
-    ///
-    /// # Errors
-    /// `BadOption` for a multiplier beyond those of systems.
+    /// Fails with `BadOption` for a multiplier beyond those of systems.
     pub(super) fn again_with(self, pim: Pim) -> Result<Self> {
         let all = Self::of_veracrypt(pim).into_iter();
         let same = |of: &Self| (of.prf, of.system) == (self.prf, self.system);

@@ -1,4 +1,4 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and
+//! The fuzzer's operations on bytes. Shared between `fuzz/` and the tests that replay its seeds and
 //! findings, or change bytes of images.
 //!
 //! Derivations that cost a part of a second each are left out: BitLocker's stretch.
@@ -76,8 +76,8 @@ fn size(input: &mut &[u8]) -> u64 {
     le64(&bytes, 0) >> (bytes[8] % 64)
 }
 
-/// What opened lies within its devices, in whole sectors; what must not be written to is a part of
-/// it.
+/// An opened volume lies within its devices, in whole sectors; what must not be written to is a
+/// part of it.
 fn check(opened: &OpenedFormat, devices: &[u64]) {
     let volume = &opened.volume;
     for segment in volume.segments() {

@@ -11,7 +11,7 @@ use underseal_volume::KdfLimits;
 use crate::support::{entries, file, image, read_all, text, texts};
 use crate::{exercise, fvault2};
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never
+/// A finding of the fuzzer joins its seeds as `finding-..`; such a file need not open, only never
 /// panic.
 #[test]
 fn every_seed_of_the_fuzzer_opens_and_no_finding_panics() {

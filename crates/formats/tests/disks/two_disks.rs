@@ -35,7 +35,7 @@ pub(crate) fn two_disks(image: &[u8]) -> [Vec<u8>; 2] {
     assert_eq!((&segments[10..12], &segments[64..68]), (&[5, 3][..], &[2, 0, 0, 0][..]));
     let number = |at: usize| u64::from_le_bytes(segments[at..at + 8].try_into().unwrap());
     let (len, from) = (u64::from(u32::from_le_bytes(segments[128..132].try_into().unwrap())), number(144));
-    segments[144..152].copy_from_slice(&(PIECE as u64 / 4096 | 1 << 48).to_le_bytes());
+    segments[144..152].copy_from_slice(&((PIECE as u64 / 4096) | (1 << 48)).to_le_bytes());
     seal(segments);
     cipher.encrypt(0, (&mut *segments).into());
     let bytes = |blocks: u64| usize::try_from(blocks * 4096).unwrap();
@@ -66,7 +66,7 @@ fn cipher(disk: &[u8]) -> std::sync::Arc<dyn underseal_cipher::SectorCipher> {
 /// by bit.
 fn seal(block: &mut [u8]) {
     let sum = block[8..].iter().fold(u32::MAX, |sum, byte| {
-        (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
     });
     block[..4].copy_from_slice(&sum.to_le_bytes());
     block[4..8].fill(0xff);

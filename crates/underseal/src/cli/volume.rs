@@ -1,5 +1,6 @@
 //! Which volume, and how it is opened.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -27,7 +28,7 @@ pub(crate) struct VolumeArgs {
     /// FileVault 2 on several disks: another one of them, in any order; may be repeated.
     /// --partition and --offset-bytes hold for each
     #[arg(long, value_name = "IMAGE")]
-    pub(crate) device: Vec<PathBuf>,
+    pub(crate) other_device: Vec<OsString>,
     /// What is on the image
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = VolumeType::Luks)]
     pub(crate) kind: VolumeType,

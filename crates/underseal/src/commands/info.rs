@@ -18,8 +18,8 @@ pub(super) fn run(args: &InfoArgs) -> Result<()> {
     let part = part::range(volume.part, &*image)?;
     let on = part::window(&image, part.as_ref());
     if let Some(format) = foreign::format(volume.kind, &on)? {
-        foreign::check_devices(&volume.device, Some(format))?;
-        let others = foreign::others(&volume.device, volume.part)?;
+        foreign::check_devices(&volume.other_device, Some(format))?;
+        let others = foreign::others(&volume.other_device, volume.part)?;
         let described = foreign::described(format, &on, &others).map_err(|e| e.within(path.display()))?;
         let facts = match described {
             Some(facts) => facts,
@@ -27,7 +27,7 @@ pub(super) fn run(args: &InfoArgs) -> Result<()> {
         };
         return of_another_system(args, facts);
     }
-    foreign::check_devices(&volume.device, None)?;
+    foreign::check_devices(&volume.other_device, None)?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let mut info = header.info();
     if !args.raw_metadata {

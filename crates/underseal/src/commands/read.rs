@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdout};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_datapath::Mapping;
@@ -22,8 +22,8 @@ use crate::volume::{self, Access, Opened};
 
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
-    let lower = [&volume.image].into_iter().chain(&volume.header).chain(&volume.device);
-    let lower = lower.map(|path| Some(path.as_path()));
+    let lower = [&volume.image].into_iter().chain(&volume.header).map(PathBuf::as_path);
+    let lower = lower.chain(volume.other_device.iter().map(Path::new)).map(Some);
     let output = Output::plan(args.output.as_deref(), lower)?;
     let access = Access { read_only: true, allow_discards: false };
     let Opened { mapping, locks: _locks, .. } = volume::open(volume, access)?;

@@ -68,7 +68,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(print(&text.map_err(|e| e.within(&shown))?)?)
 }
 
-/// What stands before a volume key.
+/// The lines before a volume key.
 fn before_key(on: &dyn Target, format: Format, shown: &str, bits: usize) -> Result<String> {
     let text = match format {
         Format::Bitlk => {

@@ -82,6 +82,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("no-token", Kind::Flag),
     ("no-veracrypt", Kind::Flag),
     ("offset-bytes", Kind::Size),
+    ("other-device", Kind::Places),
     ("partition", Kind::Number),
     ("passphrase-file", Kind::Path),
     ("pim", Kind::Number),

@@ -10,6 +10,24 @@ use crate::support::Scratch;
 #[path = "../../../formats/tests/disks/two_disks.rs"]
 mod two_disks;
 
+/// A list of keys as a file, as on a recovery partition, beside the passphrase. It is another volume's,
+/// which nothing but the noise tells.
+#[test]
+fn a_list_of_keys_goes_with_a_passphrase() {
+    let scratch = Scratch::new();
+    fs::copy(images().join("fv-no-19.img"), scratch.path("disk")).unwrap();
+    let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/fvault2_keys/file");
+    scratch.file("EncryptedRoot.plist.wipekey", &fs::read(seed).unwrap()[1..]);
+    let entry = entries().into_iter().find(|entry| entry["image"] == "fv-plain.img").unwrap();
+    let right = format!("{}\n", entry["passphrases"][0].as_str().unwrap());
+    for (secret, code) in [(&right[..], 0), ("wrong\n", 3)] {
+        let words = ["read", "disk", "-o", "-", "--key-file", "EncryptedRoot.plist.wipekey"];
+        let read =
+            run_in(scratch.folder(), &[&words[..], &["--passphrase-fd", "0"]].concat(), secret.as_bytes());
+        assert_eq!(read.status.code(), Some(code), "{}", String::from_utf8_lossy(&read.stderr));
+    }
+}
+
 #[test]
 fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
     let entry = entries().into_iter().find(|entry| entry["image"] == "fv-two-segments.img").unwrap();
@@ -23,11 +41,11 @@ fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
     let digest = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect::<String>();
     let stdin = ["--passphrase-fd", "0"];
     for (image, device) in [("a", "b"), ("b", "a")] {
-        let both = [&[image, "--device", device][..], &stdin].concat();
+        let both = [&[image, "--other-device", device][..], &stdin].concat();
         let read = run(&[&["read"][..], &both, &["-o", "-"]].concat(), secret.as_bytes());
         assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
         assert_eq!(Some(&*digest(&read.stdout)), text(&entry, "plaintext_sha256"));
-        let info = run(&["info", image, "--device", device], b"");
+        let info = run(&["info", image, "--other-device", device], b"");
         assert_eq!(String::from_utf8_lossy(&info.stdout).matches("Physical volume:").count(), 2);
         let table = run(&[&["table", "volume"][..], &both].concat(), secret.as_bytes());
         let said = String::from_utf8_lossy(&table.stdout).into_owned();
@@ -35,11 +53,11 @@ fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
         assert!(ends.len() == 2 && ends[0].ends_with("/a") && ends[1].ends_with("/b"), "{said}");
     }
     for (words, code, why) in [
-        (&["read", "a"][..], 2, "try: --device IMAGE"),
-        (&["read", "a", "--device", "a"], 5, "twice"),
-        (&["read", "a", "--device", "none"], 1, "none"),
-        (&["read", "a", "--device", "b", "--type", "tcrypt"], 2, "several images are for FileVault 2"),
-        (&["read", "a", "--device", "b", "--type", "plain"], 2, "several images are for FileVault 2"),
+        (&["read", "a"][..], 2, "try: --other-device IMAGE"),
+        (&["read", "a", "--other-device", "a"], 5, "twice"),
+        (&["read", "a", "--other-device", "none"], 1, "none"),
+        (&["read", "a", "--other-device", "b", "--type", "tcrypt"], 2, "several images are for FileVault 2"),
+        (&["read", "a", "--other-device", "b", "--type", "plain"], 2, "several images are for FileVault 2"),
     ] {
         let output = run(&[words, &["-o", "-"], &stdin].concat(), secret.as_bytes());
         let said = String::from_utf8_lossy(&output.stderr);
@@ -50,7 +68,7 @@ fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
         );
     }
     // A disk of the volume is never what its bytes are written to.
-    let over = run(&["read", "a", "--device", "b", "-o", "b"], secret.as_bytes());
+    let over = run(&["read", "a", "--other-device", "b", "-o", "b"], secret.as_bytes());
     assert_eq!(over.status.code(), Some(2), "{}", String::from_utf8_lossy(&over.stderr));
     assert!(fs::read(scratch.path("b")).unwrap() == disks[1]);
 }

@@ -1,6 +1,8 @@
 //! `underseal table volume`: the dm-crypt table that a volume of another system comes to.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use underseal_formats::OpenedFormat;
 use underseal_volume::SegmentKind;
@@ -27,9 +29,11 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
             Error::usage(what).with_remedy("--type tcrypt, or `underseal table plain` for a plain volume")
         );
     };
-    let others = foreign::others(&volume.device, volume.part)?;
+    let others = foreign::others(&volume.other_device, volume.part)?;
     let opened = foreign::open(Request::of(volume), format, (image, range), &others)?;
-    let devices = [&volume.image].into_iter().chain(&volume.device).map(|path| device_word(path));
+    let devices =
+        [volume.image.as_os_str()].into_iter().chain(volume.other_device.iter().map(OsString::as_os_str));
+    let devices = devices.map(|path| device_word(Path::new(path)));
     let text = lines(&opened, &devices.collect::<Result<Vec<_>>>()?)?;
     let table = Table::parse(&text).map_err(refused)?;
     print(&Zeroizing::new(table.print(true) + "\n"))
