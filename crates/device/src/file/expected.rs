@@ -3,8 +3,8 @@
 //! `cryptsetup reencrypt --decrypt` copies data over the header, and takes the lock that would keep
 //! it from an open image only afterwards. What clients write from then on is not in that copy. So
 //! each flush and each durable write looks whether the header is there still; once it is not, no
-//! flush and no change succeeds any more. No lock could do instead: cryptsetup takes none before the
-//! copy that would not also keep keyslots from being added.
+//! flush and no change succeeds any more. No lock could do instead: cryptsetup takes none before
+//! the copy that would not also keep keyslots from being added.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -42,7 +42,7 @@ pub(super) struct Expected {
 enum Evidence {
     There,
     Gone,
-    /// The bytes are not there, and another program holds the header's lock: it may be writing them.
+    /// The bytes are not there, and another program that holds the header's lock may be writing them.
     Unknown,
 }
 
@@ -117,10 +117,7 @@ impl Expected {
 
 impl Shared {
     /// Looks whether what is expected is there still. If it was overwritten, every flush and change
-    /// fails from now on.
-    ///
-    /// # Errors
-    /// `EIO` where it was, and where that cannot be told now.
+    /// fails from now on: `EIO` then, and where it cannot be told now.
     pub(super) fn miss_expected(&self) -> std::result::Result<(), Errno> {
         let Some(expected) = self.expected.get() else { return Ok(()) };
         if expected.gone.load(SeqCst) {

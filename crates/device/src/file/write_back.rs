@@ -24,8 +24,6 @@ impl Shared {
     ///
     /// It costs a system call that neither writes nor waits; and one that reads, where something is
     /// [expected](super::expected).
-    ///
-    /// # Errors
     /// `EIO` where the flush that has succeeded must fail all the same.
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel tells it once: the thread that comes second must find it noted.

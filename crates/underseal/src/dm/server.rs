@@ -233,7 +233,7 @@ impl Server {
         Ok(Done { answer: Answer::Given { place }, fd: Some(fd) })
     }
 
-    /// Serves again what was suspended, or given to another server that does not have it in the end.
+    /// Serves again what was suspended, or given to another server that has not taken it.
     fn keep(&mut self) -> Obeyed<()> {
         if self.given.is_some() && self.opened()?.is_closed_for_good() {
             let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;

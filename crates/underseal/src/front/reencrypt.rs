@@ -71,8 +71,8 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     if makes_keyslots { call.cost(args).run() } else { call.run() }
 }
 
-/// Refuses to decrypt data over what lies in front of them, as there: a header apart says that the data
-/// begin behind something else. Where a decryption was cut off as it began, that was their header,
+/// Refuses to decrypt data over what lies in front of them, as there: a header apart says that
+/// they begin behind something else. Where a decryption was cut off as it began, that was their header,
 /// and its place is zeros now.
 fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     let (true, false, Some(header), Some(device)) =
