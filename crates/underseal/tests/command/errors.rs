@@ -60,6 +60,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("open disk --passphrase-file pass --nbd unix:s --tls-certificates .", 2, "server-cert.pem"),
         ("info luks1 --raw-metadata", 2, "LUKS1"),
         // The key.
+        ("open disk --nbd unix:s --passphrase-file pass --key-file pass", 2, "--key-file"),
         ("open disk --nbd unix:s --passphrase-file wrong", 3, "no keyslot opens"),
         ("open disk --nbd unix:s --passphrase-file pass --key-slot 7", 3, "7"),
         ("open disk --nbd unix:s --passphrase-file none", 1, "No such file"),
@@ -111,7 +112,6 @@ fn bad_arguments_end_with_status_2() {
         "open disk --nbd nowhere",
         "open disk --nbd unix:s --max-connections 0",
         "open disk --nbd unix:s --passphrase secret",
-        "open disk --nbd unix:s --passphrase-file pass --key-file pass",
         "read disk --offset 1X",
         "read disk --keyfile-size 1",
         "format new --size 1M --pbkdf scrypt",
