@@ -164,12 +164,10 @@ fn open_again_where(
 ) -> Option<impl Fn(bool) -> std::io::Result<File>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    is_meant(&found).then(|| {
-        move |writes| {
-            let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-            let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-            File::options().read(true).write(writes).custom_flags(flags).open(path)
-        }
+    is_meant(&found).then_some(move |writes| {
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+        File::options().read(true).write(writes).custom_flags(flags).open(path)
     })
 }
 

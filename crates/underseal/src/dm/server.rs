@@ -242,7 +242,7 @@ impl Server {
             // Threads that rest would unmount the file as they end.
             std::mem::forget(shown);
             self.opened = self.opened.take().map(Opened::inactive);
-            self.take(place, vec![device.into()])?;
+            self.take(place, vec![device])?;
         } else {
             self.resume(false)?;
         }
