@@ -17,6 +17,7 @@
 //! A table that takes the place of another goes on with the other process's mount.
 
 pub(crate) mod backend;
+mod cgroup;
 mod child;
 mod host;
 mod known;

@@ -111,6 +111,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     };
     logging::to_file(&log_file(folder))?;
     raise_descriptor_limit();
+    super::cgroup::leave();
     let socket = socket(folder);
     match fs::remove_file(&socket) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
