@@ -9,7 +9,6 @@
 use sha2::block_api::compress256;
 use zeroize::Zeroize;
 
-use crate::wipe::wipe_stack;
 use crate::{Key, Locked, Result};
 
 /// SHA-256's initial state (5.3.3).
@@ -29,7 +28,7 @@ pub fn sha256_chain(initial: &[u8; 32], salt: [u8; 16], count: u64) -> Result<Ke
     if is_x86_feature_detected!("sha") && is_x86_feature_detected!("sse4.1") {
         // SAFETY: the processor has the features.
         unsafe { x86::chain(initial, salt, count, digest) };
-        wipe_stack::<4096>();
+        crate::wipe::wipe_stack::<4096>();
         return Ok(last);
     }
     portable(initial, salt, count, digest)?;

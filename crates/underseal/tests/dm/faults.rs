@@ -426,7 +426,7 @@ fn the_back_end_and_its_devices_leave_the_callers_control_group() {
     });
     let group = root.map(|root| format!("{root}/us-{}", std::process::id()));
     let Some(group) = group.filter(|group| fs::create_dir(group).is_ok()) else {
-        // Not counted as skipped: what moves is tried elsewhere, by a test of its own.
+        // Not counted as skipped: where no group can be made there is none to leave.
         return eprintln!("not tested here: a control group of the caller's, which cannot be made");
     };
     // As a service that makes a device and ends.
