@@ -15,9 +15,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
 
+use super::child::Child;
 use super::host::Tables;
 use super::server::stay_in_memory;
-use super::{GIVEN_SOCKET, SERVER_SOCKET};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::logging;
@@ -46,7 +46,7 @@ pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
     let socket = socket(folder);
     let until = Instant::now() + BEGINNING;
     loop {
-        // One that is killed just now may still be connected to.
+        // A back end that is killed just now may still accept a connection.
         match UnixStream::connect(&socket).and_then(stay) {
             Ok(stream) => return Ok(stream),
             Err(e) if Instant::now() > until => {
@@ -128,9 +128,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     // Devices of a back end that was killed.
     let mut adopted: Vec<(LeftNode, _, _, _)> = Vec::new();
     for left in nodes.left() {
-        let at = |socket| left.file().with_file_name(socket);
-        // The last back end may have been killed while one server took the mount from another.
-        match tables.adopt(&at(SERVER_SOCKET)).or_else(|e| tables.adopt(&at(GIVEN_SOCKET)).map_err(|_| e)) {
+        match tables.adopt(&left.file()) {
             Ok((table, read_only, suspended)) => {
                 log::info!("{}: taken over from a back end that is gone", left.name());
                 adopted.push((left, table, read_only, suspended));
@@ -144,7 +142,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let mapper = Mapper::new(tables, nodes);
     for (left, table, read_only, suspended) in adopted {
         let name = left.name().to_owned();
-        super::child::Child::dismiss(&left.file().with_file_name(GIVEN_SOCKET));
+        Child::dismiss(&left.file());
         if let Err(e) = mapper.adopt(left, table, read_only, suspended) {
             log::error!("{name}: {e}");
         }

@@ -22,11 +22,15 @@ use zeroize::Zeroizing;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
+use super::{GIVEN_SOCKET, SERVER_SOCKET};
 
 /// How long a server may take for what it does at once, and for what it waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a server may take to see that its back end is gone.
-const APPEARING: Duration = Duration::from_secs(2);
+/// How long a server may take to see that its back end is gone, and one that has given its mount
+/// away to see that no other has taken it.
+const APPEARING: Duration = Duration::from_secs(5);
+/// How long one that has taken a mount may take to appear before the one that gave it is asked.
+const TAKER_APPEARS: Duration = Duration::from_millis(500);
 const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
@@ -70,18 +74,29 @@ impl Child {
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
 
-    /// Takes a server whose back end is gone: it waits at this socket, which may not be there yet.
-    /// Whether its table is suspended.
-    pub(super) fn adopt(socket: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
-        let until = Instant::now() + APPEARING;
+    /// Takes the server of a file whose back end is gone: it waits at a socket beside the file, which
+    /// may not be there yet. Whether its table is suspended.
+    ///
+    /// The back end may have been killed while one server took the mount from another. The one that
+    /// gave it waits under another name, and takes the usual one when no other has appeared.
+    pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
+        let (socket, given) = (file.with_file_name(SERVER_SOCKET), file.with_file_name(GIVEN_SOCKET));
+        let begun = Instant::now();
         let stream = loop {
-            match UnixStream::connect(socket) {
+            let waited = begun.elapsed();
+            match UnixStream::connect(&socket) {
                 Ok(stream) => break stream,
-                Err(e) if Instant::now() > until => {
+                Err(e) if waited > APPEARING => {
                     return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
                 }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Err(_) => {}
             }
+            if waited > TAKER_APPEARS
+                && let Ok(stream) = UnixStream::connect(&given)
+            {
+                break stream;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         };
         let failed = |e: underseal_export::Error| {
             let why = underseal_error::with_causes(&e).to_string();
@@ -105,12 +120,12 @@ impl Child {
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
     }
 
-    /// Ends a server that has given its mount to another one, where one waits at this socket.
-    pub(super) fn dismiss(socket: &Path) {
-        if let Ok(stream) = UnixStream::connect(socket) {
+    /// Ends a server that has given the file's mount to another one, where one waits.
+    pub(super) fn dismiss(file: &Path) {
+        if let Ok(stream) = UnixStream::connect(file.with_file_name(GIVEN_SOCKET)) {
             let line = Line::new(Socket::from(OwnedFd::from(stream)));
             if let Err(e) = line.send(&Order::Leave, &[], &[], Instant::now() + SOON) {
-                log::warn!("{}: {}", socket.display(), underseal_error::with_causes(&e));
+                log::warn!("{}: {}", file.display(), underseal_error::with_causes(&e));
             }
         }
     }

@@ -344,8 +344,8 @@ fn kill_in_swap(mapper: &Mapper, message: u32) {
 #[test]
 fn a_back_end_that_is_killed_while_a_table_is_swapped_leaves_one_server() {
     let Some(mapper) = Mapper::new() else { return };
-    // After the mount was given, and after it was taken.
-    for message in [2, 3] {
+    // After the mount was given, and after it was taken; another back end comes late, or at once.
+    for (message, late) in [(2, "sleep 3"), (3, "sleep 3"), (2, "true"), (3, "true")] {
         mapper.script(
             "
 truncate --size 20M A.img B.img
@@ -353,10 +353,9 @@ dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
 dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
         );
         kill_in_swap(&mapper, message);
-        // Requests are answered before another back end comes.
-        let out = mapper.script(
-            "
-sleep 3
+        // Requests are answered before another back end comes, where it comes late.
+        let script = "
+LATE
 timeout 10 ls -l /dev/mapper/$N-v > /dev/null
 timeout 10 losetup --list > /dev/null
 dmsetup resume $N-v
@@ -370,8 +369,8 @@ echo $(grep --text --only-matching 'W1[0-9]*' A.img | wc -l) $(grep --text --onl
 for l in $(losetup --list --noheadings --output NAME,BACK-FILE | grep \"$PWD/[AB].img\" | cut -d' ' -f1); do
     losetup --detach $l
 done
-rm A.img B.img",
-        );
+rm A.img B.img";
+        let out = mapper.script(&script.replace("LATE", late));
         let count = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let counts = count(out.trim());
         assert!(counts == ["41", "0"] || counts == ["0", "41"], "{message}: {out}: {}", mapper.log());
