@@ -23,7 +23,7 @@
 //!   Whiten                            eight bytes added over a whole sector
 //!   Sliced<C>                         Camellia, ARIA and SM4 on the AES instructions: a byte of many blocks in each register
 //!   Cast6Key                          CAST-256 over its tables, several blocks abreast
-//!   sha256_chain                 SHA-256 in a chain, for BitLocker: the digest stays in registers
+//!   sha256_chain                      SHA-256 in a chain, for BitLocker
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!

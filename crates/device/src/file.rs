@@ -229,8 +229,8 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
     let claim = if is_block && !options.read_only { libc::O_EXCL } else { 0 };
     let direct = if options.direct { libc::O_DIRECT } else { 0 };
     let mut how = std::fs::OpenOptions::new();
-    let terminal = libc::O_NOCTTY;
-    how.read(true).write(!options.read_only).custom_flags(libc::O_NONBLOCK | terminal | direct | claim);
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | direct | claim;
+    how.read(true).write(!options.read_only).custom_flags(flags);
     let opened = crate::lock::for_a_moment(|| how.open(path));
     let file = opened.map_err(|e| match Errno::from_io_error(&e) {
         Some(Errno::BUSY) if claim != 0 => in_use(path, e),

@@ -61,8 +61,8 @@ const SUPERBLOCKS: [(usize, &[u8]); 35] = [
     (0x1055c, b"\x19\x01\x54\x19"),
 ];
 
-/// Which of [`SUPERBLOCK_SECTORS`] have a superblock in a device that begins with these bytes, bit by
-/// bit.
+/// The superblocks in a device that begins with these bytes: a bit for each of
+/// [`SUPERBLOCK_SECTORS`].
 pub(crate) fn superblocks(start: &[u8]) -> u64 {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     let found = SUPERBLOCKS.iter().filter(|(at, bytes)| there(*at, bytes));

@@ -174,7 +174,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// One link is SHA-256 of its 88 bytes; many are the same by both ways.
+    /// A chain is made of SHA-256 of each link's 88 bytes, by the library and by the instructions.
     #[test]
     fn a_chain_is_sha256_of_its_links() {
         use sha2::{Digest, Sha256};

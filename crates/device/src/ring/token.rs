@@ -51,7 +51,8 @@ impl RingToken {
         is_lower.then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
     }
 
-    /// Which of the queue's channels is woken by it, as [`Ring::channel`](super::Ring::channel) was told, if it is something that one waits for by itself.
+    /// The number of the queue's channel that this wakes, as given to
+    /// [`Ring::channel`](super::Ring::channel); none for tokens that wake no channel.
     pub fn as_channel(self) -> Option<usize> {
         let channel = self.0 >> Self::OWNER & 0xf_ffff;
         (self.0 & Self::CHANNEL != 0).then_some(usize::try_from(channel).unwrap_or(usize::MAX))

@@ -180,7 +180,7 @@ fn kind(args: &Args, device: &Path) -> Result<Format> {
     Ok(format)
 }
 
-/// As there, also of a volume that is not opened in its state.
+/// The volume key, as cryptsetup gives it also of a volume whose state keeps it from being opened.
 fn volume_key(call: Call, device: &Path, format: Format) -> Result<Key> {
     let Command::Info(info) = call.parsed()?.command else {
         return Err(Failure::wrong("no such command"));

@@ -72,8 +72,8 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
 }
 
 /// Refuses to decrypt data over what lies in front of them, as there: a header apart says that
-/// they begin behind something else. Where a decryption was cut off as it began, that was their header,
-/// and its place is zeros now.
+/// they begin behind something else. Where a decryption was cut off as it began, that was their
+/// header, and its place is zeros now.
 fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     let (true, false, Some(header), Some(device)) =
         (args.decrypt, args.resume_only, &args.header, words.get(0))

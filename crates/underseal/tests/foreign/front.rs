@@ -61,7 +61,7 @@ fn dumps_of_bitlocker_and_filevault_are_cryptsetups() {
         };
         let image = entry["image"].as_str().unwrap();
         let [ours, theirs] = both(&[action, image], b"");
-        // Which images cryptsetup does not read is in the manifest; what is forged it shows.
+        // The manifest names the images that cryptsetup does not read. Forged ones it dumps.
         if !theirs.status.success() || !ours.status.success() {
             continue;
         }

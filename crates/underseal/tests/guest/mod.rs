@@ -55,8 +55,8 @@ pub(crate) const TWO_PROCESSORS: [&str; 2] = ["-smp", "2"];
 const MODULES: [&str; 10] =
     ["loop", "ext4", "dm_mod", "aesni_intel", "cbc", "hmac", "xts", "essiv", "dm_crypt", "algif_skcipher"];
 
-/// What a kernel need not do under emulation, where it takes a fifth of a boot: protect itself against
-/// the guest's programs, try its own ciphers, ask security modules that no test has rules for.
+/// Options of a kernel under emulation, which save a fifth of a boot: no protection against the
+/// guest's programs, no tests of its ciphers, no security modules that no test has rules for.
 const LIGHT: &str = "mitigations=off nokaslr init_on_alloc=0 cryptomgr.notests=1 lsm=landlock audit=0";
 
 /// A machine that is put together: its tasks, its modules, its hardware.

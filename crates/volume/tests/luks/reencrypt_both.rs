@@ -27,7 +27,7 @@ fn repair(secret: &Path, disk: &Disk) {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // It asks for nothing, and may be over by now, where there is nothing to say yes to.
+    // Where nothing is to be repaired cryptsetup asks nothing, and may have ended by now.
     let _ = child.stdin.take().unwrap().write_all(b"YES\n");
     assert!(child.wait().unwrap().success(), "cryptsetup repair");
 }

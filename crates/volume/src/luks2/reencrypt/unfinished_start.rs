@@ -47,7 +47,7 @@ pub struct UnfinishedStart {
     /// The size of the device when the start began.
     pub(super) device: u64,
     pub(super) phase: StartPhase,
-    /// Which of [`SUPERBLOCK_SECTORS`] have the superblock of what is on the device, bit by bit.
+    /// The superblocks of what is on the device: a bit for each of [`SUPERBLOCK_SECTORS`].
     pub(super) superblocks: u64,
 }
 
