@@ -5,7 +5,7 @@
 //!   passphrase --PBKDF2-HMAC-SHA-256--> key --AES key unwrap--> KEK --AES key unwrap--> volume key
 //!   SHA-256(volume key, UUID of the family)[..16] = tweak key
 //! ```
-//! A recovery key, letters and digits in groups of four, is one more user's passphrase.
+//! A recovery key, of characters in groups of four, is one more user's passphrase.
 
 use aes::Aes128;
 use aes::cipher::KeyInit;
