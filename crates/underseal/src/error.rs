@@ -17,6 +17,7 @@ use underseal_integrity as integrity;
 use underseal_tokens as tokens;
 use underseal_volume as volume;
 
+use crate::daemon;
 use crate::exit::Exit;
 use crate::output::printable;
 
@@ -102,10 +103,14 @@ impl Error {
         self.exit
     }
 
-    /// Tells the user and gives the exit status.
+    /// Tells the user and gives the exit status. A daemon has no stderr: it tells its log.
     pub(crate) fn report(&self) -> ExitCode {
-        // With stderr gone there is nobody to tell.
-        let _ = writeln!(std::io::stderr().lock(), "{self}");
+        if daemon::is_detached() {
+            log::error!("{}", printable(&self.what));
+        } else {
+            // A terminal may be gone.
+            let _ = writeln!(std::io::stderr().lock(), "{self}");
+        }
         ExitCode::from(self.exit as u8)
     }
 

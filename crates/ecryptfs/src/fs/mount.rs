@@ -207,7 +207,8 @@ impl Mount {
     ///
     /// # Errors
     /// `Io` when a thread has failed. The others may still serve: requests of that thread are answered
-    /// only when this process ends.
+    /// only when this process ends. `Io` also when the mount's connection was aborted; it is
+    /// unmounted then.
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
         let mut outcome = self.threads.join();
@@ -217,8 +218,9 @@ impl Mount {
                 outcome = outcome.and(ended);
             }
         }
-        if outcome.is_ok() {
-            self.session.close();
+        if outcome.is_ok() && self.session.close() {
+            let aborted = "the mount's connection was aborted, and it is unmounted now";
+            return Err(Error::new(ErrorKind::Io, aborted));
         }
         outcome.map_err(failed)
     }

@@ -246,7 +246,8 @@ impl FuseServer {
     ///
     /// # Errors
     /// `Drain` when it was still open [`drain_timeout`](FuseConfig::drain_timeout) after the stopper was used: those
-    /// who have it open get errors when this process ends.
+    /// who have it open get errors when this process ends. `Io` when the mount's connection was
+    /// aborted; it is unmounted then.
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
@@ -268,8 +269,12 @@ impl FuseServer {
             // All threads have failed: nobody would answer those who look at the mount.
             self.stopper().abandon();
         }
-        self.session.close();
-        log::info!("{} is unmounted", self.shared.path.display());
+        let shown = self.shared.path.display();
+        if self.session.close() {
+            let aborted = format!("the connection of {shown} was aborted, and it is unmounted now");
+            return Err(Error::new(ErrorKind::Io, aborted));
+        }
+        log::info!("{shown} is unmounted");
         Ok(())
     }
 

@@ -64,6 +64,25 @@ fn a_second_signal_ends_it_and_its_number_goes() {
 }
 
 #[test]
+fn a_connection_that_is_aborted_is_an_error_and_leaves_no_mount() {
+    let test = "a_connection_that_is_aborted_is_an_error_and_leaves_no_mount";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    let folder = Folder::new();
+    let mut mount = folder.mount("");
+    let file = File::create(folder.at("file")).unwrap();
+    // `umount --force` aborts the connection, and leaves a mount that is in use.
+    let refused = rustix::mount::unmount(&folder.plain, rustix::mount::UnmountFlags::FORCE).unwrap_err();
+    assert_eq!(refused, rustix::io::Errno::BUSY);
+    mount.wait();
+    let log = folder.log();
+    assert!(log.contains("was aborted, and it is unmounted now"), "{log}");
+    assert!(fs::read_dir(&folder.plain).unwrap().next().is_none(), "a dead mount is there still");
+    drop(file);
+}
+
+#[test]
 fn only_mounts_of_this_kind_are_unmounted() {
     let test = "only_mounts_of_this_kind_are_unmounted";
     if let Some(reason) = cannot_mount() {

@@ -74,6 +74,26 @@ fn unmounting_ends_the_server() {
 }
 
 #[test]
+fn a_connection_that_is_aborted_is_an_error_and_leaves_no_mount() {
+    if let Some(reason) = cannot_mount() {
+        return skip("an aborted connection", reason);
+    }
+    let scratch = Scratch::new();
+    let volume = volume(&scratch);
+    let mut mounted = Mounted::start(&scratch, &volume, &[]);
+    let path = mounted.path().to_owned();
+    let file = File::open(&path).unwrap();
+    // `umount --force` aborts the connection, and leaves a mount that is in use.
+    let refused = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::FORCE).unwrap_err();
+    assert_eq!(refused, rustix::io::Errno::BUSY);
+    let status = mounted.wait();
+    let log = mounted.log();
+    assert!(status.code() == Some(1) && log.contains("was aborted, and it is unmounted now"), "{log}");
+    assert!(!is_mounted(&path));
+    drop(file);
+}
+
+#[test]
 fn who_has_it_open_when_it_stops_may_finish() {
     if let Some(reason) = cannot_fuse() {
         return skip("in use", reason);
