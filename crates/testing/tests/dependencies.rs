@@ -1,9 +1,11 @@
-//! Dependencies are as `deny.toml` allows: their licences, duplicates and sources, and the crates
-//! that are denied. `cargo deny check` knows the advisories besides, and wants a network for them.
+//! Dependencies are as `deny.toml` allows: their licences, duplicates and sources, the crates that
+//! are denied, and RustSec's advisories. `scripts/advisories` prints those about crates of
+//! `Cargo.lock`; `UNDERSEAL_ADVISORIES` names a newer print than the one beside this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use semver::{Version, VersionReq};
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
@@ -178,4 +180,81 @@ fn dependencies_are_as_deny_toml_allows() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What an advisory says of versions.
+struct Advisory {
+    id: String,
+    package: String,
+    /// Versions that have it no more, or never had it.
+    sound: Vec<VersionReq>,
+}
+
+impl Advisory {
+    /// One of the database's entries, as TOML; nothing where it was withdrawn.
+    fn read(entry: &str) -> Option<Self> {
+        let entry = json(&DeValue::Table(DeTable::parse(entry).unwrap().into_inner()));
+        let (about, versions) = (&entry["advisory"], &entry["versions"]);
+        let lists = ["patched", "unaffected"].map(|name| versions[name].as_array());
+        let sound = lists.into_iter().flatten().flatten();
+        let sound = sound.map(|versions| versions.as_str().unwrap().parse().unwrap()).collect();
+        let advisory = Self { id: text(about, "id").into(), package: text(about, "package").into(), sound };
+        assert!(!advisory.id.is_empty() && !advisory.package.is_empty(), "{entry}");
+        about["withdrawn"].is_null().then_some(advisory)
+    }
+
+    fn all(printed: &str) -> Vec<Self> {
+        let mut entries = vec![String::new()];
+        for line in printed.lines() {
+            match line.starts_with("# crates/") {
+                true => entries.push(String::new()),
+                false => *entries.last_mut().unwrap() += &format!("{line}\n"),
+            }
+        }
+        // The first has the line that says where they are from.
+        entries[1..].iter().filter_map(|entry| Self::read(entry)).collect()
+    }
+
+    fn is_about(&self, name: &str, version: &str) -> bool {
+        let version: Version = version.parse().unwrap();
+        self.package == name && !self.sound.iter().any(|sound| sound.matches(&version))
+    }
+}
+
+#[test]
+fn no_dependency_has_an_advisory() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/advisories.txt");
+    let path = std::env::var("UNDERSEAL_ADVISORIES").unwrap_or_else(|_| beside.into());
+    let advisories = Advisory::all(&std::fs::read_to_string(path).unwrap());
+    assert!(advisories.len() > 50, "{}", advisories.len());
+    let rules = Rules::read();
+    let let_be: Vec<_> =
+        rules.list("advisories", "ignore").iter().map(|entry| entry["id"].as_str().unwrap()).collect();
+    let mut wrong = BTreeSet::new();
+    for target in rules.targets() {
+        for package in resolved(target).0 {
+            let (name, version) = (text(&package, "name"), text(&package, "version"));
+            let of = advisories.iter().filter(|advisory| advisory.is_about(name, version));
+            wrong.extend(
+                of.filter(|advisory| !let_be.contains(&&*advisory.id)).map(|advisory| {
+                    format!("{name} {version}: https://rustsec.org/advisories/{}", advisory.id)
+                }),
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn an_advisory_is_about_versions_that_have_it() {
+    let printed = "# From somewhere.\n# crates/a/1.md\n[advisory]\nid = \"1\"\npackage = \"a\"\n\
+                   [versions]\npatched = [\">= 1.2.3\", \"^1.1.9\"]\nunaffected = [\"< 1.0.0\"]\n\
+                   # crates/a/2.md\n[advisory]\nid = \"2\"\npackage = \"a\"\nwithdrawn = \"2026-01-01\"\n\
+                   [versions]\npatched = []\n";
+    let advisories = Advisory::all(printed);
+    let [advisory] = &advisories[..] else { panic!("the withdrawn one is there still") };
+    for (version, is_about) in [("0.9.0", false), ("1.0.0", true), ("1.1.9", false), ("1.3.0", false)] {
+        assert_eq!(advisory.is_about("a", version), is_about, "{version}");
+    }
+    assert!(!advisory.is_about("b", "1.0.0"));
 }
