@@ -195,7 +195,7 @@ impl<'s> Guest<'s> {
             .args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"])
             .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", MEMORY])
             .arg("-kernel")
-            .arg(kernel.join("vmlinuz"))
+            .arg(kernel.join(if kernel.join("vmlinux").exists() { "vmlinux" } else { "vmlinuz" }))
             .arg("-initrd")
             .arg(kernel.join("initrd"))
             .arg("-append")
