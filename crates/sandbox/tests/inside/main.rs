@@ -1,5 +1,8 @@
 //! What a process can do in the sandbox, from within. Each test runs in a process of its own, since there is no way back.
 
+mod helper;
+mod levels;
+
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -380,107 +383,6 @@ fn a_refused_call_is_named_once() {
     });
 }
 
-/// Makes a system call unknown to this process.
-fn lacks(call: i64, errno: i32) {
-    lacks_where(call, Vec::new(), errno);
-}
-
-/// The same, where a rule says so of its arguments.
-fn lacks_where(call: i64, rules: Vec<SeccompRule>, errno: i32) {
-    let filter = SeccompFilter::new(
-        [(call, rules)].into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(errno.cast_unsigned()),
-        std::env::consts::ARCH.try_into().unwrap(),
-    );
-    let filter: BpfProgram = filter.unwrap().try_into().unwrap();
-    seccompiler::apply_filter(&filter).unwrap();
-}
-
-#[test]
-fn a_kernel_without_landlock_is_told_of_once() {
-    alone("a_kernel_without_landlock_is_told_of_once", || {
-        lacks(libc::SYS_landlock_create_ruleset, libc::ENOSYS);
-        let state = enter(&Needs::default());
-        assert_eq!((state.landlock, state.seccomp, state.no_new_privileges), (None, true, true));
-        assert_eq!(state.missing.len(), 1, "{state:?}");
-        File::open("/etc/passwd").unwrap();
-        let log = LOG.lock().unwrap();
-        assert!(log.len() == 1 && log[0].starts_with("WARN the sandbox goes without Landlock"), "{log:?}");
-    });
-}
-
-#[test]
-fn a_kernel_without_seccomp_keeps_the_rest() {
-    alone("a_kernel_without_seccomp_keeps_the_rest", || {
-        lacks(libc::SYS_seccomp, libc::EINVAL);
-        let state = enter(&Needs::default());
-        assert_eq!((state.landlock.is_some(), state.seccomp, state.no_new_privileges), (true, false, true));
-        assert!(state.missing.len() == 1 && state.missing[0].contains("seccomp"), "{state:?}");
-        assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::ACCESS));
-        let sets = rustix::thread::capabilities(None).unwrap();
-        assert!(sets.permitted.is_empty() && sets.effective.is_empty() && sets.inheritable.is_empty());
-    });
-}
-
-#[test]
-fn a_filter_that_is_there_already_is_not_taken_for_ours() {
-    alone("a_filter_that_is_there_already_is_not_taken_for_ours", || {
-        // As some sandboxes have it: an option of prctl(2) that they do not know is not permitted.
-        let known = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Gt, 100).unwrap();
-        lacks_where(libc::SYS_prctl, vec![SeccompRule::new(vec![known]).unwrap()], libc::EPERM);
-        let (go, gone) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || gone.recv().map(|()| errno(File::open("/etc/passwd"))));
-        let state = enter(&Needs::default());
-        assert_eq!((state.landlock.is_some(), state.seccomp, state.no_new_privileges), (true, false, true));
-        assert!(state.missing.len() == 1 && state.missing[0].contains("seccomp"), "{state:?}");
-        assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::ACCESS));
-        go.send(()).unwrap();
-        assert_eq!(thread.join().unwrap().unwrap(), Some(Errno::ACCESS));
-        assert!(rustix::thread::capabilities(None).unwrap().permitted.is_empty());
-    });
-}
-
-#[test]
-fn a_helper_that_fails_without_a_word_has_failed() {
-    alone("a_helper_that_fails_without_a_word_has_failed", || {
-        let answer = |asked: Asked<'_>| {
-            if asked == (Asked::Unmount { lazily: true }) {
-                // SAFETY: it ends the process.
-                unsafe { libc::_exit(0) }
-            }
-            Err(io::Error::other(""))
-        };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
-        let helper = Helper::get().unwrap();
-        assert_eq!(helper.unmount(false).unwrap_err().to_string(), "");
-        for _ in 0..2 {
-            let gone = helper.unmount(true).unwrap_err().to_string();
-            assert_eq!(gone, "the process that was started to unmount it is gone");
-        }
-    });
-}
-
-#[test]
-fn who_ends_the_process_waits_for_no_unmounting_that_stands_still() {
-    alone("who_ends_the_process_waits_for_no_unmounting_that_stands_still", || {
-        let answer = |_: Asked<'_>| {
-            thread::sleep(Duration::from_secs(60));
-            Ok(())
-        };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
-        let (begins, begun) = mpsc::channel();
-        thread::spawn(move || {
-            begins.send(()).unwrap();
-            Helper::get().unwrap().unmount(false)
-        });
-        begun.recv().unwrap();
-        thread::sleep(Duration::from_millis(200));
-        let busy = Helper::get().unwrap().unmount(true).unwrap_err();
-        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
-    });
-}
-
 #[test]
 fn a_lower_server_is_reached_again_and_no_other() {
     alone("a_lower_server_is_reached_again_and_no_other", || {
@@ -527,35 +429,5 @@ fn a_tree_can_be_worked_in() {
                 assert!(matches!(made, Err(Errno::ACCESS | Errno::PERM)), "{made:?}");
             }
         }
-    });
-}
-
-#[test]
-fn the_helper_does_what_it_is_asked_and_holds_nothing() {
-    alone("the_helper_does_what_it_is_asked_and_holds_nothing", || {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let answer = |asked: Asked<'_>| {
-            if asked == (Asked::Unmount { lazily: true }) {
-                return Err(Errno::BUSY.into());
-            }
-            let open = fs::read_dir("/proc/self/fd")?.count();
-            let status = fs::read_to_string("/proc/self/status")?;
-            let of =
-                |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
-            Err(io::Error::other(format!("{open} {} {}", of("CapEff:"), of("NoNewPrivs:"))))
-        };
-        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
-        let helper = Helper::get().unwrap();
-        whole(&enter(&Needs::default()));
-        assert_eq!(errno(helper.unmount(true)), Some(Errno::BUSY));
-        let said = helper.unmount(false).unwrap_err().to_string();
-        // The standard three, the two sockets, and the folder that is being read. SYS_ADMIN, DAC_OVERRIDE, DAC_READ_SEARCH,
-        // FOWNER.
-        let root = rustix::process::geteuid().is_root();
-        assert!(said == "6 000000000020000e 1" || !root && said.starts_with("6 "), "{said}");
-        // Nobody else holds what the server had open.
-        drop(theirs);
-        ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        assert_eq!(io::Read::read(&mut ours, &mut [0]).unwrap(), 0);
     });
 }
