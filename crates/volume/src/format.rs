@@ -10,7 +10,7 @@ use crate::{luks1, luks2, unlock};
 mod write;
 
 pub use write::NewHeader;
-pub(crate) use write::{Copies, Parts, forget_old_headers};
+pub(crate) use write::{Copies, Parts, forget_old_headers, forget_second_copies};
 
 /// Which LUKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

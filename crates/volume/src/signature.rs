@@ -18,14 +18,17 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
-/// Sectors of 512 bytes that have superblocks of what can be used although sector 0 is lost.
-pub(crate) const SUPERBLOCK_SECTORS: [u64; 10] = [1, 2, 4, 7, 8, 16, 18, 64, 128, 130];
+/// Sectors of 512 bytes that have superblocks of what can be used although sector 0 is lost. Marks
+/// on disk name them by their place in this list: new ones come at its end.
+pub(crate) const SUPERBLOCK_SECTORS: [u64; 12] = [1, 2, 4, 7, 8, 16, 18, 64, 128, 130, 3, 10];
 
 /// Where, and which bytes: magic numbers in these sectors. Those of two bytes are also found where
 /// there is something else. Sources: the kernel's headers of these file systems.
-const SUPERBLOCKS: [(usize, &[u8]); 35] = [
+const SUPERBLOCKS: [(usize, &[u8]); 40] = [
     (512, b"EFI PART"),
     (536, b"LVM2 001"),
+    (0x418, b"LVM2 001"),
+    (0x618, b"LVM2 001"),
     (0x400, b"BD"),
     (0x400, b"H+"),
     (0x400, b"HX"),
@@ -40,6 +43,7 @@ const SUPERBLOCKS: [(usize, &[u8]); 35] = [
     (0x438, b"\x53\xef"),
     (0x400, b"OCFSV2"),
     (0x800, b"OCFSV2"),
+    (0xe00, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
     (0x1000, b"OCFSV2"),
     (0x2000, b"OCFSV2"),
     (4086, b"SWAPSPACE2"),
@@ -47,6 +51,8 @@ const SUPERBLOCKS: [(usize, &[u8]); 35] = [
     (0x1000, b"EFI PART"),
     (0x1000, b"\xfc\x4e\x2b\xa9"),
     (0x1018, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    (0x1018, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9"),
+    (0x1400, b"\x10\x20\xf5\xf2"),
     (0x2034, b"ReIsErFs"),
     (0x255c, b"\x54\x19\x01\x00"),
     (0x255c, b"\x19\x01\x54\x19"),

@@ -9,9 +9,10 @@
 //! In this order, each synced:
 //! 1. the copy of the first data;
 //! 2. the mark in sector 0, which says where the copy is ([`StartPhase::Marked`]);
-//! 3. zeros over the sector that has the file system's superblock, where that is not sector 0;
-//! 4. the mark again ([`StartPhase::Cleared`]), then zeros over the rest of the first MiB;
-//! 5. everything of the header but its first sector; then that sector, in the place of the mark.
+//! 3. zeros over the sectors that have the file system's superblocks, where those are not sector 0;
+//! 4. the mark again ([`StartPhase::Clearing`]), then zeros over the rest of the first MiB;
+//! 5. the mark again ([`StartPhase::Cleared`]);
+//! 6. everything of the header but its first sector; then that sector, in the place of the mark.
 //!
 //! So sector 0 says at every moment which one holds: the plain data, the mark, or the header. While
 //! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards, and needs nothing
@@ -20,9 +21,13 @@
 //! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte 1024,
 //! btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In phase
 //! `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file system's
-//! own where it is not zeros; so nothing else is copied back. In phase `Cleared` the superblock is
-//! not there, nothing can have been mounted, and everything is copied back.
+//! own where it is not zeros; so nothing else is copied back. In phase `Clearing` the superblocks that
+//! are known are not there; a file system may have one that is not, so sectors that are not zeros
+//! stay, and the others are copied back. In phase `Cleared` there is nothing in the first MiB to mount
+//! by, and everything is copied back: the rest of it first, and no second copy of a header is left by
+//! then, which another program would make the first one of.
 
+use crate::format::forget_second_copies;
 use crate::lock::LockTo;
 use crate::luks2::reencrypt::encrypt::copy;
 use crate::signature::{LOOKED_AT, SUPERBLOCK_SECTORS, superblocks};
@@ -56,7 +61,9 @@ pub struct UnfinishedStart {
 pub(super) enum StartPhase {
     /// Behind the mark all is as it was, but that superblocks may be zeros.
     Marked,
-    /// Superblocks were zeros when this phase began; behind the mark is anything.
+    /// Superblocks were zeros when this phase began; other sectors of the first MiB are zeros or as they were.
+    Clearing,
+    /// The first MiB was zeros when this phase began; behind the mark is anything.
     Cleared,
 }
 
@@ -96,13 +103,14 @@ impl UnfinishedStart {
             return Err(Error::new(ErrorKind::Busy, "the device was changed meanwhile; try again"));
         }
         if self.phase == StartPhase::Cleared {
-            self.clear_superblocks(device)?;
-            let mut from = SECTOR as u64;
-            for superblock in self.superblocks() {
-                self.copy_back(device, from, superblock)?;
-                from = superblock + SECTOR as u64;
-            }
-            self.copy_back(device, from, self.len)?;
+            self.clear(device)?;
+            forget_second_copies(device, self.len)?;
+            self.copy_back(device, self.known() as u64, self.len)?;
+            storage::sync(device)?;
+            self.write(device, StartPhase::Clearing)?;
+        }
+        if self.phase != StartPhase::Marked {
+            self.fill(device)?;
             storage::sync(device)?;
             self.write(device, StartPhase::Marked)?;
         }
@@ -120,7 +128,38 @@ impl UnfinishedStart {
         copy((device, self.copied_to + from), (device, from), to.saturating_sub(from))
     }
 
-    /// Where superblocks are, in ascending order.
+    /// Copies back those sectors of the first MiB that are zeros, but for superblocks.
+    fn fill(&self, device: &(impl Target + ?Sized)) -> Result<()> {
+        let known = self.known();
+        let (there, copied) =
+            (storage::read(device, 0, known)?, storage::read(device, self.copied_to, known)?);
+        let is_cleared = |at: usize| {
+            let sector = at..known.min(at + SECTOR);
+            at >= SECTOR
+                && !self.superblocks().any(|superblock| superblock == at as u64)
+                && there[sector.clone()].iter().all(|&byte| byte == 0)
+                && copied[sector].iter().any(|&byte| byte != 0)
+        };
+        let mut at = SECTOR;
+        while at < known {
+            let mut end = at;
+            while end < known && is_cleared(end) {
+                end += SECTOR;
+            }
+            if at < end {
+                storage::write(device, at as u64, &copied[at..end.min(known)])?;
+            }
+            at = end + SECTOR;
+        }
+        Ok(())
+    }
+
+    /// How many bytes are looked at and cleared.
+    fn known(&self) -> usize {
+        usize::try_from(self.len.min(LOOKED_AT)).unwrap_or(SECTOR)
+    }
+
+    /// Where superblocks are.
     fn superblocks(&self) -> impl Iterator<Item = u64> {
         let Self { superblocks, len, .. } = *self;
         let found =
@@ -135,16 +174,21 @@ impl UnfinishedStart {
         storage::sync(device)
     }
 
+    /// Writes zeros over the first MiB behind the mark, as far as it is copied.
+    fn clear(&self, device: &(impl Target + ?Sized)) -> Result<()> {
+        storage::write(device, SECTOR as u64, &vec![0; self.known().saturating_sub(SECTOR)])?;
+        storage::sync(device)
+    }
+
     /// Writes the mark over the first sector, which is at the end by now, and clears the rest of
     /// the first MiB as far as it is copied.
     pub(super) fn mark(mut self, device: &(impl Target + ?Sized)) -> Result<()> {
-        let known = usize::try_from(self.len.min(LOOKED_AT)).unwrap_or(SECTOR);
-        self.superblocks = superblocks(&storage::read(device, 0, known)?);
+        self.superblocks = superblocks(&storage::read(device, 0, self.known())?);
         self.write(device, StartPhase::Marked)?;
         self.clear_superblocks(device)?;
-        self.write(device, StartPhase::Cleared)?;
-        storage::write(device, SECTOR as u64, &vec![0; known.saturating_sub(SECTOR)])?;
-        storage::sync(device)
+        self.write(device, StartPhase::Clearing)?;
+        self.clear(device)?;
+        self.write(device, StartPhase::Cleared)
     }
 
     pub(super) fn write(&self, device: &(impl Target + ?Sized), phase: StartPhase) -> Result<()> {
@@ -160,6 +204,7 @@ impl UnfinishedStart {
         let phase = match self.phase {
             StartPhase::Marked => 1,
             StartPhase::Cleared => 2,
+            StartPhase::Clearing => 3,
         };
         let numbers = [VERSION, self.len, self.copied_to, self.device, phase, self.superblocks];
         for (i, number) in numbers.into_iter().enumerate() {
@@ -181,6 +226,7 @@ impl UnfinishedStart {
             (version, 0) if WITHOUT_PHASE.contains(&version) => (StartPhase::Cleared, 0),
             (VERSION, 1) => (StartPhase::Marked, number(5)),
             (VERSION, 2) => (StartPhase::Cleared, number(5)),
+            (VERSION, 3) => (StartPhase::Clearing, number(5)),
             _ => return Err(bad("its mark at byte 0 is of a newer version of this program".into())),
         };
         let (len, copied_to, device) = (number(1), number(2), number(3));
@@ -213,7 +259,8 @@ mod tests {
             superblocks: 5,
         };
         let device = |mark: [u8; SECTOR]| Recorder::new([&mark[..], &[7; 12288 - SECTOR]].concat());
-        for start in [start, UnfinishedStart { phase: StartPhase::Cleared, ..start }] {
+        for phase in [StartPhase::Marked, StartPhase::Clearing, StartPhase::Cleared] {
+            let start = UnfinishedStart { phase, ..start };
             assert_eq!(UnfinishedStart::find(&device(start.encode())).unwrap(), Some(start));
         }
         assert_eq!(UnfinishedStart::find(&device([7; SECTOR])).unwrap(), None);

@@ -145,6 +145,63 @@ fn a_file_system_behind_the_mark_is_whole_or_not_there_at_every_power_cut() {
 }
 
 #[test]
+fn no_second_copy_is_left_once_the_first_data_is_copied_back() {
+    let (plain, size) = (pattern(DATA + OFFSET), DATA + 3 * OFFSET);
+    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+    let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
+    let mut marks = Vec::new();
+    let before = device.bytes().clone();
+    new.write_in_front(&device).unwrap();
+    device.each_crash(before, |bytes, _| {
+        if let Some(start) = UnfinishedStart::find(bytes).unwrap().filter(|s| s.phase == StartPhase::Cleared)
+        {
+            marks = bytes[..512].to_vec();
+            assert_eq!(start.len, OFFSET as u64);
+        }
+    });
+    // All of the header is there but its first sector.
+    storage::write(&device, 0, &marks).unwrap();
+    let begun = device.bytes().clone();
+    let second = |bytes: &[u8]| bytes[16 * KIB..].starts_with(b"SKUL\xba\xbe");
+    assert!(second(&begun));
+    device.forget_events();
+    UnfinishedStart::find(&device).unwrap().unwrap().undo(&device).unwrap();
+    let mut seen = [0; 2];
+    device.each_crash(begun.clone(), |bytes, at| {
+        seen[usize::from(second(bytes))] += 1;
+        // Another program may make the first copy of the second.
+        let needs = 32 * KIB..OFFSET;
+        assert!(!second(bytes) || bytes[needs.clone()] == begun[needs], "{at}");
+    });
+    assert!(seen[0] > 0 && seen[1] > 0 && device.bytes()[..plain.len()] == plain);
+}
+
+/// A file system that has its superblock where nothing looks for it.
+#[test]
+fn what_an_unknown_file_system_writes_behind_a_mark_stays() {
+    let plain = pattern(DATA);
+    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+    let new = NewVolume::prepare((DATA + 2 * OFFSET) as u64, &passphrase(), in_front_options()).unwrap();
+    let before = device.bytes().clone();
+    new.write_in_front(&device).unwrap();
+    let (at, new) = (9 * 512, [0x5a; 512]);
+    let mut mounted = 0;
+    device.each_crash(before, |bytes, when| {
+        let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return };
+        if bytes[at..at + 512] != plain[at..at + 512] {
+            return;
+        }
+        let (device, mut plain) = (Recorder::new(bytes.to_vec()), plain.clone());
+        storage::write(&device, at as u64, &new).unwrap();
+        plain[at..at + 512].copy_from_slice(&new);
+        start.undo(&device).unwrap();
+        assert!(device.bytes()[..DATA] == plain, "{when}");
+        mounted += 1;
+    });
+    assert!(mounted > 10, "{mounted}");
+}
+
+#[test]
 fn marks_of_earlier_versions_are_undone() {
     let plain = file_system();
     for version in [1_u8, 2] {
