@@ -23,6 +23,7 @@ use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 use expected::Expected;
+pub use expected::ExpectedBytes;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -61,6 +62,8 @@ struct Shared {
     losses: Arc<FlushLosses>,
     /// Bytes that are gone when another program has taken the data over.
     expected: OnceLock<Expected>,
+    /// An open file whose lock is held with this one's.
+    also_open: OnceLock<File>,
 }
 
 /// How a file's data is reached.
@@ -129,9 +132,23 @@ impl FileDevice {
         };
         let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
-        let (asking, expected) = (Mutex::default(), OnceLock::new());
-        let shared = Shared { file, asking, is_stacked, name, way, discard_unit, losses, expected };
+        let shared = Shared {
+            file,
+            asking: Mutex::default(),
+            is_stacked,
+            name,
+            way,
+            discard_unit,
+            losses,
+            expected: OnceLock::new(),
+            also_open: OnceLock::new(),
+        };
         Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
+    }
+
+    /// Keeps another file open as long as this one, for its lock. The first one counts.
+    pub fn keep_open(&self, file: File) {
+        let _ = self.shared.also_open.set(file);
     }
 
     /// The open file that has the lock: for a format, and for handing the device to another process. While the device is in use nothing

@@ -58,7 +58,7 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{FileDevice, OpenOptions, open_again};
+pub use file::{ExpectedBytes, FileDevice, OpenOptions, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// What a [`Ring`] waits for: poll(2)'s bits.
 #[doc(no_inline)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_device::{Device, FileDevice, OpenOptions, open_again};
+use underseal_device::{Device, ExpectedBytes, FileDevice, OpenOptions, open_again};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::Options;
@@ -24,9 +24,6 @@ use self::watched::Watched;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
-
-/// How a LUKS header begins, of both versions.
-const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 
 /// Where a volume lies, opened as long as anything can be opened.
 pub(crate) struct Place {
@@ -183,11 +180,16 @@ impl Place {
             let _ = self.open.set(lock);
         }
         if self.is_open
-            && let Header::Luks2(_) = header
+            && let Header::Luks2(luks2) = header
             && let (Kept::Header { apart: None, .. }, Where::Image(image)) = (&self.kept, &self.data)
         {
             // cryptsetup takes the lock only after it has moved data over the header.
-            image.expect_at_start(MAGIC, "its LUKS header").map_err(|e| {
+            let bytes = ExpectedBytes {
+                places: luks2.copies().into(),
+                what: "its LUKS header",
+                is_locked: underseal_volume::is_header_locked,
+            };
+            image.expect(bytes).map_err(|e| {
                 underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
             })?;
         }

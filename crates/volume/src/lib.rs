@@ -90,7 +90,7 @@ pub use integrity_layer::IntegrityLayer;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind, pbkdf2_marks};
 pub use keyslots::{NewKeyslot, Priority, Replace};
-pub use lock::{HeaderLock, LockTo, ReencryptionLock};
+pub use lock::{HeaderLock, LockTo, ReencryptionLock, is_header_locked};
 pub use random::key as random_key;
 pub use recipe::Recipe;
 pub use recovery::{is_recovery_key, recovery_key};

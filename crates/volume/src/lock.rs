@@ -91,6 +91,11 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
+/// Whether another program changes the header of this image just now, as far as its lock tells.
+pub fn is_header_locked(image: &File) -> bool {
+    HeaderLock::wait(image, LockTo::Read, Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Locked)
+}
+
 /// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume in the middle of a reencryption. Held until
 /// dropped. It is one lock for all volumes with the same UUID.
 ///

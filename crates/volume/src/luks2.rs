@@ -64,6 +64,12 @@ impl Header {
         Ok(store::read(from)?.map(|stored| Self { stored }))
     }
 
+    /// Where the two copies are, and how each begins.
+    pub fn copies(&self) -> [(u64, [u8; 6]); 2] {
+        let size = self.stored.binary.size;
+        [HeaderCopy::First, HeaderCopy::Second].map(|copy| (copy.offset(size), copy.magic()))
+    }
+
     /// What is wrong with one of the two copies, if anything is.
     pub fn damage(&self) -> Option<&str> {
         self.stored.damage.as_ref().map(|damage| damage.why.as_str())

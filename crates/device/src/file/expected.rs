@@ -1,38 +1,53 @@
-//! The bytes that an image begins with as long as its data are where they were.
+//! The bytes that an image has as long as its data are where they were.
 //!
 //! `cryptsetup reencrypt --decrypt` copies data over the header, and takes the lock that would keep
 //! it from an open image only afterwards. What clients write from then on is not in that copy. So
 //! each flush and each durable write looks whether the header is there still; once it is not, no
 //! flush and no change succeeds any more. No lock could do instead: cryptsetup takes none before
 //! the copy that would not also keep keyslots from being added.
+//!
+//! A header has two copies, of which an update leaves one alone. So one of them is enough. Only who
+//! puts a whole header there, as `header restore`, wipes both for a moment, under the header's lock.
 
 use std::fs::File;
+use std::io::{self, ErrorKind as IoKind};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::{FileAccess, FileDevice, Shared, sysfs};
 use crate::{Arena, Buffer, Error, ErrorKind, Result};
 
-/// How long a flush waits for the header's lock, where the first bytes are not there.
+/// How long a flush waits for a header that another program writes.
 const LOCKED: Duration = Duration::from_secs(2);
+
+/// How long a header is looked for that nothing is locked for: of two copies that are written one
+/// after the other, each may just have been the one that is not there.
+const UNLOCKED: Duration = Duration::from_millis(100);
 
 /// Bytes that one read past the page cache has.
 const BLOCK: usize = 4096;
 
-/// Bytes at byte 0.
+/// Bytes of which some are on the image.
+pub struct ExpectedBytes {
+    /// Where, and which: one of them is enough. None crosses a block of 4096 bytes.
+    pub places: Vec<(u64, [u8; 6])>,
+    /// What they belong to, for the log.
+    pub what: &'static str,
+    /// Whether another program writes them just now, as far as locks tell.
+    pub is_locked: fn(&File) -> bool,
+}
+
 pub(super) struct Expected {
     file: File,
     /// Memory for reading past the page cache of a loop device, which does not see what is written
     /// to the device's file. Else they are read through the page cache, where any few bytes can be.
     direct: Option<Mutex<Buffer>>,
-    bytes: &'static [u8],
-    what: &'static str,
+    bytes: ExpectedBytes,
     /// The bytes were there once. A header may be made good after the device was opened.
     seen: AtomicBool,
     gone: AtomicBool,
@@ -47,71 +62,87 @@ enum Evidence {
 }
 
 impl FileDevice {
-    /// Makes every flush and every change fail once the image does not begin with these bytes any
-    /// more, where it ever has; `what` they are is logged then.
+    /// Makes every flush and every change fail once the image has none of these bytes any more,
+    /// where it ever had any.
     ///
     /// # Errors
     /// `Open` when the file cannot be opened once more; `Memory`.
-    pub fn expect_at_start(&self, bytes: &'static [u8], what: &'static str) -> Result<()> {
+    pub fn expect(&self, bytes: ExpectedBytes) -> Result<()> {
         if self.shared.expected.get().is_none() {
             let is_loop = self.shared.discard_unit.is_some() && sysfs::is_loop(&self.shared.file);
             let access = if is_loop { FileAccess::Direct } else { FileAccess::Cached };
             let direct = if is_loop { Some(Mutex::new(memory()?)) } else { None };
             let (seen, gone) = Default::default();
             let file = self.open_again(access)?;
-            let _ = self.shared.expected.set(Expected { file, direct, bytes, what, seen, gone });
+            let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone });
         }
         // The first ones count.
-        self.shared.expected.get().map(Expected::is_there);
+        self.shared.expected.get().map(Expected::are_there);
         Ok(())
     }
 }
 
 /// Memory that the kernel reads into past the page cache.
 fn memory() -> Result<Buffer> {
-    let none = || Error::new(ErrorKind::Memory, "no memory for a look at the first bytes");
+    let none = || Error::new(ErrorKind::Memory, "no memory for a look at the header");
     Arena::new(BLOCK)?.alloc(BLOCK).ok_or_else(none)
 }
 
 impl Expected {
-    fn is_there(&self) -> std::io::Result<bool> {
-        let len = self.bytes.len();
-        let is_there = match &self.direct {
-            Some(memory) => {
-                let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-                self.file.read_exact_at(&mut memory[..BLOCK], 0)?;
-                memory.starts_with(self.bytes)
+    /// # Errors
+    /// Where none is found, and some cannot be read. An image that ends before them has none.
+    fn are_there(&self) -> io::Result<bool> {
+        let mut failed = None;
+        for &(place, bytes) in &self.bytes.places {
+            match self.read(place) {
+                Ok(found) if found == bytes => {
+                    self.seen.store(true, SeqCst);
+                    return Ok(true);
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == IoKind::UnexpectedEof => {}
+                Err(e) => failed = Some(e),
             }
-            None => {
-                let mut bytes = vec![0; len];
-                self.file.read_exact_at(&mut bytes, 0)?;
-                bytes == self.bytes
-            }
-        };
-        if is_there {
-            self.seen.store(true, SeqCst);
         }
-        Ok(is_there)
+        failed.map_or(Ok(false), Err)
     }
 
-    /// Bytes that cannot be read are no evidence. A header that is written anew has no first bytes
-    /// for a moment, under its lock (flock). So they are looked at under that lock too.
-    fn look(&self) -> std::io::Result<Evidence> {
-        if self.is_there()? || !self.seen.load(SeqCst) {
-            return Ok(Evidence::There);
-        }
-        let until = Instant::now() + LOCKED;
-        while let Err(e) = flock(&self.file, FlockOperation::NonBlockingLockShared) {
-            match e {
-                Errno::WOULDBLOCK if Instant::now() > until => return Ok(Evidence::Unknown),
-                Errno::WOULDBLOCK => thread::sleep(Duration::from_millis(10)),
-                // No program holds a lock where there are none.
-                _ => break,
+    fn read(&self, place: u64) -> io::Result<[u8; 6]> {
+        let mut found = [0; 6];
+        let Some(memory) = &self.direct else {
+            self.file.read_exact_at(&mut found, place)?;
+            return Ok(found);
+        };
+        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let block = place / BLOCK as u64 * BLOCK as u64;
+        self.file.read_exact_at(&mut memory[..BLOCK], block)?;
+        let at = usize::try_from(place - block).map_err(io::Error::other)?;
+        let bytes = memory.get(at..at + found.len()).ok_or(IoKind::InvalidInput)?;
+        found.copy_from_slice(bytes);
+        Ok(found)
+    }
+
+    /// Bytes that cannot be read are no evidence.
+    fn look(&self) -> io::Result<Evidence> {
+        let begin = Instant::now();
+        let mut unlocked = None;
+        loop {
+            // Before the look: who has written them gives the lock back afterwards.
+            let is_locked = unlocked.is_some() && (self.bytes.is_locked)(&self.file);
+            if self.are_there()? || !self.seen.load(SeqCst) {
+                return Ok(Evidence::There);
             }
+            let since = *unlocked.get_or_insert_with(Instant::now);
+            if is_locked {
+                unlocked = Some(Instant::now());
+            } else if since.elapsed() > UNLOCKED {
+                return Ok(Evidence::Gone);
+            }
+            if begin.elapsed() > LOCKED {
+                return Ok(Evidence::Unknown);
+            }
+            thread::sleep(Duration::from_millis(10));
         }
-        let is_there = self.is_there();
-        let _ = flock(&self.file, FlockOperation::Unlock);
-        Ok(if is_there? { Evidence::There } else { Evidence::Gone })
     }
 }
 
@@ -123,25 +154,22 @@ impl Shared {
         if expected.gone.load(SeqCst) {
             return Err(Errno::IO);
         }
+        let what = expected.bytes.what;
         match expected.look() {
             Ok(Evidence::There) | Err(_) => Ok(()),
             Ok(Evidence::Unknown) => {
                 log::warn!(
-                    "{}: {} is not at byte 0, and another program holds its lock (flock): a flush fails that cannot wait \
-                     for that",
-                    self.name,
-                    expected.what
+                    "{}: {what} is not there, and another program holds its lock: a flush fails that cannot wait for that",
+                    self.name
                 );
                 Err(Errno::IO)
             }
             Ok(Evidence::Gone) => {
                 if !expected.gone.swap(true, SeqCst) {
                     log::error!(
-                        "{}: {} is gone from byte 0: another program has taken the data over, and what clients wrote since \
-                         may be missing there; nothing is written any more. See \"An open volume\" in \
-                         docs/reencryption.md",
-                        self.name,
-                        expected.what
+                        "{}: {what} is gone: another program has taken the data over, and what clients wrote since may be \
+                         missing there; nothing is written any more. See \"An open volume\" in docs/reencryption.md",
+                        self.name
                     );
                     self.losses.fail(Errno::IO);
                 }
@@ -160,38 +188,89 @@ impl Shared {
 mod tests {
     use std::io::Write;
 
+    use rustix::fs::{FlockOperation, flock};
+
     use super::*;
     use crate::{Blocking, OpenOptions};
 
+    const SECOND: u64 = 4096;
+
+    fn first_and_second() -> ExpectedBytes {
+        let is_locked = |file: &File| flock(file, FlockOperation::NonBlockingLockShared).is_err();
+        ExpectedBytes { places: vec![(0, [7; 6]), (SECOND, [9; 6])], what: "the start", is_locked }
+    }
+
+    /// An image that begins with one of them, and its device.
+    fn image_in(folder: &std::path::Path, first: u8) -> (tempfile::NamedTempFile, FileDevice) {
+        let mut image = tempfile::NamedTempFile::new_in(folder).unwrap();
+        image.write_all(&[first; 8192]).unwrap();
+        let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
+        device.expect(first_and_second()).unwrap();
+        (image, device)
+    }
+
     #[test]
     fn every_flush_fails_once_the_expected_bytes_are_gone() {
-        let mut image = tempfile::NamedTempFile::new().unwrap();
-        image.write_all(&[7; 8192]).unwrap();
-        let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
+        let (image, device) = image_in(&std::env::temp_dir(), 1);
         let flushes = || Blocking::new(&device).unwrap().flush().is_ok();
+        let write = |place, byte: u8| image.as_file().write_all_at(&[byte; 6], place).unwrap();
         // Bytes that were never there are not missed.
-        device.expect_at_start(&[9; 6], "the start").unwrap();
         assert!(flushes());
         // Made good later.
-        image.as_file().write_all_at(&[9; 6], 0).unwrap();
+        write(0, 7);
         assert!(flushes());
-        image.as_file().write_all_at(&[8; 100], 6).unwrap();
+        write(6, 8);
         assert!(flushes(), "the bytes behind may change");
-        image.as_file().write_all_at(&[8], 5).unwrap();
+        write(SECOND, 9);
+        write(0, 0);
+        assert!(flushes(), "one of them is enough");
+        write(0, 7);
+        write(SECOND, 0);
+        assert!(flushes(), "the other one");
+        write(5, 8);
         assert!(!flushes());
-        image.as_file().write_all_at(&[9], 5).unwrap();
+        write(0, 7);
         assert!(!flushes(), "until the device is opened again");
         assert!(device.check().is_err());
+    }
+
+    #[test]
+    fn an_image_that_is_cut_short_has_no_bytes() {
+        let (image, device) = image_in(&std::env::temp_dir(), 7);
+        Blocking::new(&device).unwrap().flush().unwrap();
+        image.as_file().set_len(4).unwrap();
+        Blocking::new(&device).unwrap().flush().unwrap_err();
+    }
+
+    /// As an update of a header has it: one copy after the other is wiped, and written.
+    #[test]
+    fn copies_that_are_written_one_after_the_other_are_not_missed() {
+        let (image, device) = image_in(&std::env::temp_dir(), 7);
+        let mut channel = Blocking::new(&device).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    for (place, byte) in [(SECOND, 9), (0, 7)] {
+                        for byte in [0, byte] {
+                            image.as_file().write_all_at(&[byte; 6], place).unwrap();
+                        }
+                    }
+                }
+            });
+            let end = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < end {
+                channel.flush().unwrap();
+            }
+            is_over.store(true, SeqCst);
+        });
     }
 
     #[test]
     fn nothing_is_changed_once_the_expected_bytes_are_gone() {
         // On a disk, and in memory.
         for folder in [std::env::temp_dir(), "/dev/shm".into()] {
-            let mut image = tempfile::NamedTempFile::new_in(folder).unwrap();
-            image.write_all(&[7; 8192]).unwrap();
-            let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
-            device.expect_at_start(&[7; 6], "the start").unwrap();
+            let (image, device) = image_in(&folder, 7);
             let mut channel = Blocking::new(&device).unwrap();
             channel.write(4096, &[1; 512], true).unwrap();
             image.as_file().write_all_at(&[8], 5).unwrap();
@@ -209,10 +288,7 @@ mod tests {
 
     #[test]
     fn a_flush_fails_alone_while_it_cannot_be_told() {
-        let mut image = tempfile::NamedTempFile::new().unwrap();
-        image.write_all(&[7; 8192]).unwrap();
-        let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
-        device.expect_at_start(&[7; 6], "the start").unwrap();
+        let (image, device) = image_in(&std::env::temp_dir(), 7);
         let mut channel = Blocking::new(&device).unwrap();
         let other = File::open(image.path()).unwrap();
         flock(&other, FlockOperation::LockExclusive).unwrap();
@@ -222,5 +298,21 @@ mod tests {
         image.as_file().write_all_at(&[7], 5).unwrap();
         channel.flush().unwrap();
         channel.write(4096, &[1; 512], false).unwrap();
+    }
+
+    #[test]
+    fn a_flush_waits_for_a_header_that_is_written_under_its_lock() {
+        let (image, device) = image_in(&std::env::temp_dir(), 7);
+        let mut channel = Blocking::new(&device).unwrap();
+        let other = File::open(image.path()).unwrap();
+        flock(&other, FlockOperation::LockExclusive).unwrap();
+        image.as_file().write_all_at(&[0; 6], 0).unwrap();
+        let writer = thread::spawn(move || {
+            thread::sleep(5 * UNLOCKED);
+            image.as_file().write_all_at(&[7; 6], 0).unwrap();
+            drop(other);
+        });
+        channel.flush().unwrap();
+        writer.join().unwrap();
     }
 }

@@ -32,6 +32,11 @@ impl HeaderCopy {
             Self::Second => size,
         }
     }
+
+    /// What this copy begins with.
+    pub(crate) fn magic(self) -> [u8; 6] {
+        MAGIC[self as usize]
+    }
 }
 
 /// The binary header's fields, without those that a copy has for itself (place, salt, checksum).
@@ -51,7 +56,7 @@ impl Binary {
     /// Reads the fields of the copy that stands at `place`. The checksum is [`Binary::verify`]'s.
     pub(crate) fn parse(bytes: &[u8; LEN], place: HeaderCopy) -> Result<Self> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadHeader, why));
-        if bytes[..6] != MAGIC[place as usize] {
+        if bytes[..6] != place.magic() {
             return Err(Error::new(ErrorKind::NoHeader, "no LUKS2 magic"));
         }
         let version = u16::from_be_bytes([bytes[6], bytes[7]]);
@@ -78,7 +83,7 @@ impl Binary {
 
     /// Whether these bytes are a copy of this header, or were one before they were damaged: the magic or the UUID is left.
     pub(crate) fn is_damaged_in(&self, bytes: &[u8]) -> bool {
-        bytes[..6] == MAGIC[HeaderCopy::First as usize]
+        bytes[..6] == HeaderCopy::First.magic()
             || !self.uuid.as_str().is_empty() && bytes[UUID].starts_with(self.uuid.as_bytes())
     }
 
@@ -101,7 +106,7 @@ impl Binary {
     pub(crate) fn encode(&self, place: HeaderCopy, salt: &[u8; 64], json: &[u8]) -> Box<[u8; LEN]> {
         let mut bytes = Box::new([0; LEN]);
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &MAGIC[place as usize]);
+        put(0, &place.magic());
         put(6, &2u16.to_be_bytes());
         put(8, &self.size.to_be_bytes());
         put(16, &self.seqid.to_be_bytes());
