@@ -11,6 +11,7 @@ use underseal_export::control::Directory;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
+use crate::loop_file;
 use crate::reencryption::{Bytes, Where};
 
 /// A lower device.
@@ -35,7 +36,13 @@ impl Lower {
     /// The device's; `Usage` for a URI that is none.
     pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
         match address(name)? {
-            None => Ok(Self::File(Arc::new(FileDevice::open(name, options)?))),
+            None => {
+                let device = FileDevice::open(name, options)?;
+                if !options.unlocked {
+                    loop_file::lock_below(&device, !options.read_only)?;
+                }
+                Ok(Self::File(Arc::new(device)))
+            }
             Some(_) if options.direct => {
                 Err(Error::usage("--direct goes past this machine's page cache, which a server has none of")
                     .with_remedy("without --direct"))

@@ -32,6 +32,7 @@ mod generator;
 mod integrity;
 mod local_time;
 mod logging;
+mod loop_file;
 mod lower;
 mod manner;
 mod memory;
@@ -56,6 +57,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    signals::file_size_limit_is_an_error();
     let protected = underseal_cipher::protect_process();
     if front::is_called() {
         return front::run(protected);

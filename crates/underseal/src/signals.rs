@@ -41,6 +41,13 @@ pub(crate) enum Woken {
     TooLate,
 }
 
+/// Makes writes beyond the limit of a file's size (`ulimit -f`) fail with `EFBIG`. By default SIGXFSZ
+/// ends the process: a mount, for all of its users.
+pub(crate) fn file_size_limit_is_an_error() {
+    // SAFETY: no code of this program runs for an ignored signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Takes `signals` over. Only one at a time may do so.
 ///
 /// # Errors

@@ -4,20 +4,17 @@
 //! of the loop device alone leaves the file open to other programs.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use underseal_dm::{DeviceNumber, Error, Result, backing_file};
-use underseal_export::fuse::SOURCE;
-use underseal_fuse::MountEntry;
+use underseal_dm::{DeviceNumber, Error, Result};
+
+use crate::loop_file;
 
 /// Claims of lower devices, and locks of the files below them.
 #[derive(Default)]
@@ -100,7 +97,7 @@ impl Lowers {
             }
             let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| failed(e.into()))?;
             let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
-            let below = file_below(number, &file);
+            let below = loop_file::find(&file);
             let lock = below.and_then(|(_, key)| all.locks.get(&key).and_then(Weak::upgrade));
             let claim = Arc::new(Claim { file, read_only, lock });
             all.claims.insert(number, Arc::downgrade(&claim));
@@ -115,20 +112,14 @@ impl Lowers {
 impl Known {
     /// Locks the file of a loop device, if this is one. Other devices have no file.
     fn lock(&mut self, number: DeviceNumber, node: &File, read_only: bool) -> Result<Option<Arc<File>>> {
-        let Some((path, key)) = file_below(number, node) else { return Ok(None) };
+        let Some((path, key)) = loop_file::find(node) else { return Ok(None) };
         if let Some(file) = self.locks.get(&key).and_then(Weak::upgrade) {
             if !read_only {
                 lock(number, &file, true)?;
             }
             return Ok(Some(file));
         }
-        // Another user may have put something else there, so it is looked at before it is opened:
-        // a terminal would become this process's, a tape would be rewound.
-        let found = open_again_where(&path, |file| is_file(file, key));
-        let opened = found.and_then(|open| match open(true) {
-            Ok(file) => Some((file, !read_only)),
-            Err(_) => open(false).ok().map(|file| (file, false)),
-        });
+        let opened = loop_file::open_to_lock(&path, key, !read_only);
         let Some((file, exclusive)) = opened else {
             log::warn!("{number}: {} cannot be locked: another program may open it", path.display());
             return Ok(None);
@@ -139,40 +130,6 @@ impl Known {
         self.locks.insert(key, Arc::downgrade(&file));
         Ok(Some(file))
     }
-}
-
-/// The path and the numbers of the file that a loop device, or a partition of one, lies on. None
-/// for a file that Underseal serves: its server has locked the image, and a server that is
-/// suspended would not answer.
-fn file_below(number: DeviceNumber, node: &File) -> Option<(PathBuf, (DeviceNumber, u64))> {
-    let places = ["loop/backing_file", "../loop/backing_file"];
-    let read = |place| fs::read(format!("/sys/dev/block/{number}/{place}")).ok();
-    let mut path = places.into_iter().find_map(read)?;
-    path.pop_if(|last| *last == b'\n');
-    let path = PathBuf::from(OsString::from_vec(path));
-    let is_served = |mounted: MountEntry| mounted.source == SOURCE;
-    if MountEntry::at(&path).is_ok_and(|mounted| mounted.is_some_and(is_served)) {
-        return None;
-    }
-    Some((path, backing_file(node).ok()?))
-}
-
-/// Opens what a path leads to, for reading or for writing too, where it is what it should be.
-fn open_again_where(
-    path: &Path,
-    is_meant: impl Fn(&File) -> bool,
-) -> Option<impl Fn(bool) -> std::io::Result<File>> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    is_meant(&found).then_some(move |writes| {
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-        File::options().read(true).write(writes).custom_flags(flags).open(path)
-    })
-}
-
-fn is_file(file: &File, (device, inode): (DeviceNumber, u64)) -> bool {
-    file.metadata().is_ok_and(|of| (DeviceNumber::of_node(of.dev()), of.ino()) == (device, inode))
 }
 
 fn lock(number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -10,6 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::*;
 use crate::control::operator::Ran;
 use crate::reencrypt::beside::wait_for;
+use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -30,6 +32,15 @@ fn is_refused(command: &mut Command, code: Option<i32>, why: &str) {
     let refused = ran(command);
     assert_eq!(refused.code, code, "{refused:?}");
     assert!(refused.err.contains(why) || refused.out.contains(why), "{refused:?}");
+}
+
+/// A loop device over the image, where there are any.
+fn attached(image: &Path) -> Option<Loop> {
+    if let Some(reason) = cannot_mount() {
+        skip("a served block device", reason);
+        return None;
+    }
+    Some(Loop::attach(image, &[]))
 }
 
 /// cryptsetup's start of a reencryption of a closed volume.
@@ -105,6 +116,66 @@ fn keyslots_and_labels_change_and_other_readers_come_beside_a_server() {
     let mut offline = cryptsetup(&volume, &format!("{OFFLINE} --key-slot 0 {}", CHEAP_PBKDF2.join(" ")));
     is_refused(&mut offline, BUSY, "Reencryption process is already running");
     server.stop();
+}
+
+#[test]
+fn a_served_block_device_keeps_its_clients_while_its_header_changes() {
+    let operator = Operator::new();
+    let (file, mut plain) = filled(&operator.scratch, "a_served_block_device_keeps_its_clients", &[]);
+    let Some(device) = attached(&file.image) else { return };
+    let volume = Volume { image: device.device().to_owned(), ..file.clone() };
+    let server = operator.serve(&volume, &["--name", "image"]);
+    serves(&server.socket(), &mut plain, 1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::connect(&server.socket()).unwrap();
+            while !is_over.load(SeqCst) {
+                client.write(0, &plain[..4096]).unwrap();
+                client.flush().unwrap();
+            }
+        });
+        let backup = operator.scratch.path("backup");
+        let header = |words: &[&str], of: &Volume| {
+            let mut command = crate::support::volume::underseal();
+            command.arg("header").arg(words[0]).arg(&of.image).args(&words[1..]);
+            run(&mut command)
+        };
+        header(&["backup", text(&backup)], &volume);
+        for number in 0..5 {
+            // By either name.
+            let of = if number % 2 == 0 { &volume } else { &file };
+            header(&["set", "--label", &format!("number {number}")], of);
+        }
+        header(&["restore", text(&backup), "--force"], &volume);
+        let words = "reencrypt image --rate full --passphrase-file";
+        operator.does(&format!("{words} {}", text(&volume.passphrase)));
+        is_over.store(true, SeqCst);
+    });
+    serves(&server.socket(), &mut plain, 2);
+    server.stop();
+    assert_same(&volume.read(0, plain.len()), &plain, "reencrypted");
+}
+
+#[test]
+fn a_loop_device_over_an_image_that_is_open_is_in_use() {
+    let operator = Operator::new();
+    let (file, plain) = filled(&operator.scratch, "a_loop_device_over_an_image_that_is_open", &[]);
+    let Some(device) = attached(&file.image) else { return };
+    let volume = Volume { image: device.device().to_owned(), ..file.clone() };
+    let open = |volume: &Volume| {
+        ran(volume
+            .command("open")
+            .args(["--name", "other"])
+            .env("UNDERSEAL_RUNTIME_DIR", operator.directory()))
+    };
+    for (served, other) in [(&file, &volume), (&volume, &file)] {
+        let server = operator.serve(served, &["--name", "image"]);
+        let refused = open(other);
+        assert_eq!(refused.code, IN_USE, "{refused:?}");
+        server.stop();
+    }
+    assert_same(&volume.read(0, plain.len()), &plain, "as before");
 }
 
 #[test]

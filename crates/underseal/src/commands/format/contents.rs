@@ -19,6 +19,11 @@ pub(super) fn of(file: &impl ReadAt) -> io::Result<Option<&'static str>> {
         Ok(_) => return Ok(Some("a LUKS2 volume")),
         Err(e) if e.kind() == ErrorKind::NoHeader => {}
         Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Locked) => return Err(io::Error::other(e)),
+        Err(e) if e.kind() == ErrorKind::UnfinishedStart => {
+            return Ok(Some(
+                "the start of an encryption that was cut off (`reencrypt --resume-only` undoes it)",
+            ));
+        }
         Err(_) => return Ok(Some("a damaged LUKS header")),
     }
     let mut start = vec![0; usize::try_from(size.min(LOOKED_AT)).unwrap_or(0)];

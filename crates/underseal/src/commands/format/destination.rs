@@ -11,6 +11,7 @@ use underseal_volume::{Header, NewHeader, Target};
 
 use super::contents;
 use crate::error::{Error, Result};
+use crate::loop_file;
 use crate::lower::{DeviceBytes, Lower, is_remote};
 use crate::size;
 
@@ -85,6 +86,7 @@ impl Destination {
             (Medium::Absent, 0)
         } else {
             let device = FileDevice::open(path, OpenOptions::default())?;
+            loop_file::lock_below(&device, true)?;
             let size = device.geometry().size;
             (Medium::File(Arc::new(device)), size)
         };

@@ -1,0 +1,116 @@
+//! The file that a loop device lies on. It is locked with the device: a lock of the device alone
+//! leaves the file open to other programs, and to other loop devices.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use underseal_device::{ErrorKind, FileDevice, lock_image};
+use underseal_dm::{DeviceNumber, backing_file};
+use underseal_export::fuse::SOURCE;
+use underseal_fuse::MountEntry;
+
+/// Device and inode number of a file: several loop devices may lie on it.
+pub(crate) type FileId = (DeviceNumber, u64);
+
+/// Locks the file below an image that is a loop device, for as long as the image is open.
+///
+/// # Errors
+/// `Locked` when another program has that file.
+pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
+    let Some((path, id)) = find(image.file()) else { return Ok(()) };
+    let name = format!("{}, on which the loop device lies,", path.display());
+    let Some((file, exclusive)) = open_to_lock(&path, id, exclusive) else {
+        log::warn!("{name} cannot be locked: another program may open it");
+        return Ok(());
+    };
+    match lock_image(&file, &name, exclusive) {
+        Err(e) if e.kind() == ErrorKind::Locked => Err(e),
+        Err(e) => {
+            log::warn!("{e}");
+            Ok(())
+        }
+        Ok(()) => {
+            image.keep_open(file);
+            Ok(())
+        }
+    }
+}
+
+/// The path and the numbers of the file that a loop device, or a partition of one, lies on. None
+/// for a file that Underseal serves: its server has locked the image, and a server that is
+/// suspended would not answer.
+pub(crate) fn find(node: &File) -> Option<(PathBuf, FileId)> {
+    let number = DeviceNumber::of_node(node.metadata().ok()?.rdev());
+    let places = ["loop/backing_file", "../loop/backing_file"];
+    let read = |place| fs::read(format!("/sys/dev/block/{number}/{place}")).ok();
+    let mut path = places.into_iter().find_map(read)?;
+    path.pop_if(|last| *last == b'\n');
+    let path = PathBuf::from(OsString::from_vec(path));
+    let is_served = |mounted: MountEntry| mounted.source == SOURCE;
+    if MountEntry::at(&path).is_ok_and(|mounted| mounted.is_some_and(is_served)) {
+        return None;
+    }
+    Some((path, backing_file(node).ok()?))
+}
+
+/// Opens that file, and says whether it may be locked for writing: where that is wanted, and this
+/// user may write it. None where the path leads elsewhere by now.
+pub(crate) fn open_to_lock(path: &Path, id: FileId, exclusive: bool) -> Option<(File, bool)> {
+    // Another user may have put something else there, so it is looked at before it is opened: a
+    // terminal would become this process's, a tape would be rewound.
+    let open = open_again_where(path, |file| is_file(file, id))?;
+    match open(true) {
+        Ok(file) => Some((file, exclusive)),
+        Err(_) => open(false).ok().map(|file| (file, false)),
+    }
+}
+
+/// Opens what a path leads to, for reading or for writing too, where it is what it should be.
+fn open_again_where(
+    path: &Path,
+    is_meant: impl Fn(&File) -> bool,
+) -> Option<impl Fn(bool) -> std::io::Result<File>> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    is_meant(&found).then_some(move |writes| {
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+        File::options().read(true).write(writes).custom_flags(flags).open(path)
+    })
+}
+
+fn is_file(file: &File, (device, inode): FileId) -> bool {
+    file.metadata().is_ok_and(|of| (DeviceNumber::of_node(of.dev()), of.ino()) == (device, inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use rustix::fs::inotify;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_looked_at_before_it_is_opened() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("file");
+        fs::write(&path, "x").unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, &path, inotify::WatchFlags::OPEN).unwrap();
+        let mut room = [MaybeUninit::uninit(); 256];
+        let mut is_opened = || inotify::Reader::new(&watch, &mut room).next().is_ok();
+        assert!(open_again_where(&path, |_| false).is_none() && !is_opened());
+        let open = open_again_where(&path, |file| file.metadata().unwrap().len() == 1).unwrap();
+        assert!(!is_opened());
+        // The name may lead elsewhere by now.
+        fs::rename(&path, scratch.path().join("other")).unwrap();
+        open(false).unwrap();
+        assert!(is_opened());
+    }
+}
