@@ -239,10 +239,14 @@ impl Worker {
         self.broken = true;
         (self.stalled, self.again) = (None, Vec::new());
         let mut lookouts = Lookouts::new(Duration::ZERO);
-        while !self.is_over() {
+        loop {
             while let Some(Completion { tag, buffer, .. }) = self.queue.next_completion() {
                 self.tickets.redeem(tag);
                 buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
+            }
+            // The last completion may have made it so, and nothing wakes it then.
+            if self.is_over() {
+                return;
             }
             if let Err(Trouble::System(e)) =
                 door::sleep(self, &mut lookouts, Wake { requests: false, room: true })

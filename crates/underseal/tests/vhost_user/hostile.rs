@@ -8,8 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use vhost::VhostBackend;
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::control::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until, within};
-use crate::support::volume::Volume;
+use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, Server};
 use crate::vhost_user::disk::{Disk, serve};
 use crate::vhost_user::front::{
@@ -260,6 +261,28 @@ fn rings_that_make_no_sense() {
     assert!(server.log().contains("begins at descriptor 64"), "{}", server.log());
     drop(front);
 
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+#[test]
+fn a_ring_that_breaks_over_requests_under_way_ends_with_its_front_end() {
+    let operator = Operator::new();
+    let socket = operator.scratch.path("vm");
+    let (_, server) = operator.open(&["--vhost-user", text(&socket)]);
+    let mut front = Front::connect(&socket);
+    assert_eq!(front.does(FLUSH, 0, 0), OK);
+    operator.does("suspend image");
+    for slot in 0..4 {
+        front.ask(slot, IN, 8 * slot as u64, 4096);
+    }
+    let taken = || operator.status("image")["in_flight"].as_u64().unwrap() == 4;
+    wait_until("all are taken", PATIENCE, taken);
+    front.offer(RING);
+    assert!(front.is_told_of_an_error());
+    drop(front);
+    // The requests end only once the front end has gone.
+    operator.does("resume image");
     still_serves(&server, &socket);
     server.stop();
 }
