@@ -55,6 +55,15 @@ impl Folder {
         self.mount_by(&mut self.command(options, passphrases))
     }
 
+    /// Mounts from a shell that has set limits.
+    #[track_caller]
+    pub(crate) fn mount_under(&self, limits: &str) -> Mounted<'_> {
+        let command = self.command("", &["passphrase"]);
+        let mut shell = tool("sh");
+        shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(command.get_program());
+        self.mount_by(shell.args(command.get_args()))
+    }
+
     #[track_caller]
     fn mount_by(&self, command: &mut Command) -> Mounted<'_> {
         let done = output(command);

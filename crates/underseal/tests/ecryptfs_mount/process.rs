@@ -83,6 +83,20 @@ fn a_connection_that_is_aborted_is_an_error_and_leaves_no_mount() {
 }
 
 #[test]
+fn a_limit_of_files_sizes_is_an_error_to_who_writes() {
+    if unable("a_limit_of_files_sizes_is_an_error_to_who_writes") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount_under("ulimit -f 1000");
+    let refused = fs::write(folder.at("large"), vec![7; 4 << 20]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG), "{refused}");
+    fs::write(folder.at("small"), b"not lost").unwrap();
+    assert_eq!(fs::read(folder.at("small")).unwrap(), b"not lost");
+    mount.unmount_after_errors();
+}
+
+#[test]
 fn only_mounts_of_this_kind_are_unmounted() {
     let test = "only_mounts_of_this_kind_are_unmounted";
     if let Some(reason) = cannot_mount() {
