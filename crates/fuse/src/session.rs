@@ -61,8 +61,8 @@ impl FuseSession {
         FuseChannel::of(self.first.as_fd(), if waits { OFlags::empty() } else { OFlags::NONBLOCK })
     }
 
-    /// Ends a mount whose requests have ended. True where it was in the mount table still: somebody
-    /// has aborted its connection (fusectl's `abort`, `umount --force`). It is unmounted then,
+    /// Ends a mount whose requests have ended. True where it was in the mount table still: another
+    /// program has aborted its connection (fusectl's `abort`, `umount --force`). It is unmounted then,
     /// lazily; what another process has mounted there meanwhile stays.
     pub fn close(mut self) -> bool {
         self.at.take().is_some_and(|at| at.unmount(true).is_ok())

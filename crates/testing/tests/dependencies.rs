@@ -182,7 +182,7 @@ fn dependencies_are_as_deny_toml_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What an advisory says of versions.
+/// An advisory, as far as it is about versions.
 struct Advisory {
     id: String,
     package: String,
@@ -191,7 +191,7 @@ struct Advisory {
 }
 
 impl Advisory {
-    /// One of the database's entries, as TOML; nothing where it was withdrawn.
+    /// Reads an entry of the database, as TOML; nothing where it was withdrawn.
     fn read(entry: &str) -> Option<Self> {
         let entry = json(&DeValue::Table(DeTable::parse(entry).unwrap().into_inner()));
         let (about, versions) = (&entry["advisory"], &entry["versions"]);

@@ -17,10 +17,8 @@ use underseal_fuse::MountEntry;
 /// Device and inode number of a file: several loop devices may lie on it.
 pub(crate) type FileId = (DeviceNumber, u64);
 
-/// Locks the file below an image that is a loop device, for as long as the image is open.
-///
-/// # Errors
-/// `Locked` when another program has that file.
+/// Locks the file below an image that is a loop device, for as long as the image is open. `Locked`
+/// when another program has that file.
 pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
     let Some((path, id)) = find(image.file()) else { return Ok(()) };
     let name = format!("{}, on which the loop device lies,", path.display());

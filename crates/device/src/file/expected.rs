@@ -36,7 +36,7 @@ const BLOCK: usize = 4096;
 pub struct ExpectedBytes {
     /// Where, and which: one of them is enough. None crosses a block of 4096 bytes.
     pub places: Vec<(u64, [u8; 6])>,
-    /// What they belong to, for the log.
+    /// The name of what they belong to, for the log.
     pub what: &'static str,
     /// Whether another program writes them just now, as far as locks tell.
     pub is_locked: fn(&File) -> bool,
@@ -89,8 +89,8 @@ fn memory() -> Result<Buffer> {
 }
 
 impl Expected {
-    /// # Errors
-    /// Where none is found, and some cannot be read. An image that ends before them has none.
+    /// Whether one of them is there. It fails where none is found, and some cannot be read. An image
+    /// that ends before them has none.
     fn are_there(&self) -> io::Result<bool> {
         let mut failed = None;
         for &(place, bytes) in &self.bytes.places {
