@@ -3,7 +3,8 @@
 
 use underseal_export::control::{Refusal, Reply, Request};
 
-// Whatever is understood says the same again; a key has the length that was promised; refusals are one line of JSON.
+// Whatever is understood says the same again; a key has the length that was promised; refusals are
+// one line of JSON.
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut from = input;
     match Request::read(&mut from) {

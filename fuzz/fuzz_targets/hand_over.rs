@@ -1,4 +1,5 @@
-//! What one server says to another while it hands its volume over, and the volume that it describes.
+//! What one server says to another while it hands its volume over, and the volume that it
+//! describes.
 #![no_main]
 
 use std::io::Write;

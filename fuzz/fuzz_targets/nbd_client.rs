@@ -1,7 +1,8 @@
-//! A server's side of NBD, as a lower device hears it: the handshake, and replies to three requests.
+//! A server's side of NBD, as a lower device hears it: the handshake, and replies to three
+//! requests.
 //!
-//! The first byte chooses what the rest is: the stream itself, or dice for replies with right magics and cookies, so that
-//! the fuzzer need not guess those.
+//! The first byte chooses what the rest is: the stream itself, or dice for replies with right
+//! magics and cookies, so that the fuzzer need not guess those.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

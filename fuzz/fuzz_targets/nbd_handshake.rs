@@ -1,7 +1,8 @@
 //! A client's side of the NBD handshake: any bytes, and any options in well-formed headers.
 //!
-//! The first byte chooses the server (TLS, full, stopping) and whether the rest is the stream itself or a list of
-//! options to put headers on, so that the fuzzer need not guess a magic and a length before each.
+//! The first byte chooses the server (TLS, full, stopping) and whether the rest is the stream
+//! itself or a list of options to put headers on, so that the fuzzer need not guess a magic and a
+//! length before each.
 #![no_main]
 
 use std::{
@@ -28,7 +29,8 @@ fuzz_target!(|input: &[u8]| {
     while let Ok(Step::StartTls) = step {
         step = handshake.run(&mut io);
     }
-    // 256 options and the greeting; the longest answer is an error that quotes 80 bytes, each escaped.
+    // 256 options and the greeting; the longest answer is an error that quotes 80 bytes, each
+    // escaped.
     assert!(io.output <= 18 + 257 * 600, "{} bytes were said to a client", io.output);
     if let Ok(Step::Ready(negotiated)) = step {
         assert!(gate.0.is_none() && negotiated.export < EXPORTS.len());

@@ -2,7 +2,8 @@
 
 use underseal_volume::table::Table;
 
-// Whatever parses prints, and what it prints parses to the same; opening it fails or gives a volume of its length.
+// Whatever parses prints, and what it prints parses to the same; opening it fails or gives a volume
+// of its length.
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let Ok(table) = Table::parse(text) else { return };
     let printed = table.print(true);

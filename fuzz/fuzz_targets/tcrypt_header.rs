@@ -7,7 +7,8 @@ use underseal_formats::tcrypt::{Chain, Derivation, Header, Pim, Place, Prf, Unlo
 const PLAIN: usize = 448;
 const PLACES: [Place; 5] = [Place::Normal, Place::Hidden, Place::Backup, Place::BackupHidden, Place::System];
 
-// Whatever opens lies within its host, in whole sectors; what protects it lies within the volume around it.
+// Whatever opens lies within its host, in whole sectors; what protects it lies within the volume
+// around it.
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((head, rest)) = input.split_at_checked(20) else { return };
     let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());

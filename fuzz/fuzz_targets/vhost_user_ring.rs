@@ -33,7 +33,8 @@ fuzz_target!(|input: &[u8]| {
     RAM.with_borrow(|ram| play(ram, input));
 });
 
-/// The first bytes say how the ring is; then come descriptors, heads, and the bytes that headers are made of.
+/// The first bytes say how the ring is; then come descriptors, heads, and the bytes that headers
+/// are made of.
 fn play(ram: &GuestRam, input: &[u8]) {
     let [kind, offered, entries, rest @ ..] = input else { return };
     let (size, event_index) = (1_u16 << (kind & 7), kind & 8 != 0);

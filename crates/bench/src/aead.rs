@@ -1,4 +1,5 @@
-//! Authenticated sectors: our CPU paths, a whole request a call and a sector a call, and AWS-LC, group by group.
+//! Authenticated sectors: our CPU paths, a whole request a call and a sector a call, and AWS-LC,
+//! group by group.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Ours beside the others: a row for each server under each workload, for programs (serde) and for people.
+//! Ours beside the others: a row for each server under each workload, for programs (serde) and for
+//! people.
 
 use std::fmt;
 

@@ -29,8 +29,8 @@ struct Group {
     request: usize,
 }
 
-/// Measures AES-XTS and AES-CBC-ESSIV, and some other ciphers: each CPU path, the peers of this build, and their
-/// limits. The observer gets the rows.
+/// Measures AES-XTS and AES-CBC-ESSIV, and some other ciphers: each CPU path, the peers of this
+/// build, and their limits. The observer gets the rows.
 ///
 /// # Errors
 /// As [`build_with`].
@@ -100,7 +100,8 @@ const WIDE: [(&str, &[usize]); 3] = [
     ("aes-hctr2-plain64", &[256, 192, 128]),
 ];
 
-/// Other block ciphers, and the bits of a key: what our kernels for them, or their libraries, reach across sectors.
+/// Other block ciphers, and the bits of a key: what our kernels for them, or their libraries, reach
+/// across sectors.
 const BLOCKS: [(&str, usize); 7] = [
     ("serpent-xts-plain64", 256),
     ("twofish-xts-plain64", 256),
@@ -111,7 +112,8 @@ const BLOCKS: [(&str, usize); 7] = [
     ("kuznyechik-xts-plain64", 256),
 ];
 
-/// IV generators that hash or encrypt, below what they are held against; with the sectors that they take.
+/// IV generators that hash or encrypt, below what they are held against; with the sectors that they
+/// take.
 const IVS: [(&str, &[u32]); 6] = [
     ("aes-cbc-plain64", &[512, 4096]),
     ("aes-cbc-tcw", &[512]),

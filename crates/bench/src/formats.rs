@@ -1,4 +1,5 @@
-//! Volumes of other systems: what their ciphers and key derivations take beside what they are made of.
+//! Volumes of other systems: what their ciphers and key derivations take beside what they are made
+//! of.
 //!
 //! ```text
 //!   formats()    chains       VeraCrypt's, beside their ciphers one by one
@@ -57,7 +58,8 @@ struct ChainRow {
 #[derive(Debug, Serialize)]
 struct StretchRow {
     ms: f64,
-    /// The time over that of OpenSSL's SHA-256 for as many blocks of one message; none without OpenSSL.
+    /// The time over that of OpenSSL's SHA-256 for as many blocks of one message; none without
+    /// OpenSSL.
     over_openssl: Option<Range>,
 }
 

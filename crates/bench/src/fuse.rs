@@ -1,4 +1,5 @@
-//! The mounted volume beside its peers and the bare transport: real requests by fio, direct, interleaved.
+//! The mounted volume beside its peers and the bare transport: real requests by fio, direct,
+//! interleaved.
 //!
 //! ```text
 //!   fuse()        every workload x every server, in turn, so many rounds

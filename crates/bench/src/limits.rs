@@ -1,4 +1,5 @@
-//! What the processor could do at most: AES rounds on nothing but registers, and memory that is only touched.
+//! What the processor could do at most: AES rounds on nothing but registers, and memory that is
+//! only touched.
 
 use std::hint::black_box;
 
@@ -20,7 +21,8 @@ pub(crate) fn widths() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// Runs the AES rounds of [`AES_BYTES`] bytes, eight registers in flight, without loads, stores or tweaks.
+/// Runs the AES rounds of [`AES_BYTES`] bytes, eight registers in flight, without loads, stores or
+/// tweaks.
 ///
 /// # Panics
 /// When `width` is none of [`widths`].

@@ -1,6 +1,6 @@
-//! Interleaved medians: every subject is timed once in each round, so that a noisy neighbour or a changing clock
-//! meets all of them alike, and what is compared is ratios. Time is the thread's own: what others take of the
-//! processor does not count.
+//! Interleaved medians: every subject is timed once in each round, so that a noisy neighbour or a
+//! changing clock meets all of them alike, and what is compared is ratios. Time is the thread's
+//! own: what others take of the processor does not count.
 
 use std::time::Duration;
 

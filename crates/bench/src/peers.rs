@@ -1,4 +1,5 @@
-//! Other libraries, used as their users must: one sector a call, one context for each key and direction.
+//! Other libraries, used as their users must: one sector a call, one context for each key and
+//! direction.
 
 /// One sector, in place.
 type OneSector = Box<dyn FnMut(&[u8; 16], &mut [u8])>;
@@ -58,7 +59,8 @@ mod aws_lc {
 
     impl Context {
         fn new(cipher: *const lc::EVP_CIPHER, key: &[u8], encrypt: bool) -> Self {
-            // SAFETY: the cipher takes keys of this length; the context is checked and freed on drop.
+            // SAFETY: the cipher takes keys of this length; the context is checked and freed on
+            // drop.
             unsafe {
                 assert_eq!(lc::EVP_CIPHER_key_length(cipher) as usize, key.len());
                 let ctx = lc::EVP_CIPHER_CTX_new();
@@ -79,7 +81,8 @@ mod aws_lc {
         fn update(&mut self, iv: Option<&[u8; 16]>, data: &mut [u8]) {
             let mut written = 0;
             let len = i32::try_from(data.len()).unwrap_or(0);
-            // SAFETY: input and output are `data`, whole blocks without padding; the IV has the cipher's length.
+            // SAFETY: input and output are `data`, whole blocks without padding; the IV has the
+            // cipher's length.
             unsafe {
                 if let Some(iv) = iv {
                     lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), ptr::null(), iv.as_ptr(), -1);

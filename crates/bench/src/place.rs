@@ -1,4 +1,5 @@
-//! What the measured servers have in common: images that lie in memory, and processes that end with the measurement.
+//! What the measured servers have in common: images that lie in memory, and processes that end with
+//! the measurement.
 
 use std::fs::File;
 use std::io::Write;
@@ -117,7 +118,8 @@ impl BenchFolder {
             .arg(self.secret())
             .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
         create.arg(&image).arg(self.size.to_string());
-        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock shows.
+        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock
+        // shows.
         (0..TRIES).find_map(|_| run(&mut create).ok()).map_or_else(|| run(&mut create), Ok)?;
         Ok(image)
     }

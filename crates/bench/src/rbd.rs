@@ -1,4 +1,5 @@
-//! A volume on an image of a Ceph cluster, beside the same path without a cipher, librbd's own LUKS2 and librbd alone, interleaved.
+//! A volume on an image of a Ceph cluster, beside the same path without a cipher, librbd's own
+//! LUKS2 and librbd alone, interleaved.
 //!
 //! ```text
 //!   rbd()        every workload x every client, in turn, so many rounds; and how soon each reads after it was started

@@ -1,4 +1,5 @@
-//! What reencrypting a closed volume takes beside cryptsetup, interleaved, and beside its bytes being read and written once.
+//! What reencrypting a closed volume takes beside cryptsetup, interleaved, and beside its bytes
+//! being read and written once.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Every server under every workload, in turn, so many rounds: a noisy neighbour meets all of them alike.
+//! Every server under every workload, in turn, so many rounds: a noisy neighbour meets all of them
+//! alike.
 
 use std::fmt::Display;
 use std::path::PathBuf;

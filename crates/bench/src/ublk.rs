@@ -1,4 +1,5 @@
-//! A block device of ours beside the kernel's own dm-crypt, each on a RAM disk: real requests by fio, direct, interleaved.
+//! A block device of ours beside the kernel's own dm-crypt, each on a RAM disk: real requests by
+//! fio, direct, interleaved.
 //!
 //! ```text
 //!   ublk()        every workload x every disk, in turn, so many rounds

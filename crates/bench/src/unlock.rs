@@ -1,4 +1,5 @@
-//! What an unlock takes beside cryptsetup's of the same keyslot, interleaved; and how soon answers come that need no key.
+//! What an unlock takes beside cryptsetup's of the same keyslot, interleaved; and how soon answers
+//! come that need no key.
 //!
 //! ```text
 //!   unlock()     every number of lanes: ours, theirs, in turn, so many rounds: time and peak memory of the whole program
@@ -16,7 +17,8 @@ use crate::nbd::NbdError as BenchError;
 use crate::observer::Observer;
 use crate::{Machine, Range};
 
-/// How often a program's memory is looked at. It is told as the most that it had so far, so little is missed.
+/// How often a program's memory is looked at. It is told as the most that it had so far, so little
+/// is missed.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What to measure.

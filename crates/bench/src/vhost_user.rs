@@ -1,4 +1,5 @@
-//! The disk of a virtual machine beside qemu-storage-daemon's, under one driver: libblkio's, interleaved.
+//! The disk of a virtual machine beside qemu-storage-daemon's, under one driver: libblkio's,
+//! interleaved.
 //!
 //! ```text
 //!   vhost_user()   every workload x every server, in turn, so many rounds

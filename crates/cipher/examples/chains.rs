@@ -1,5 +1,5 @@
-//! Prints the speed of VeraCrypt's ciphers and chains beside the harmonic sum of their parts, on requests of 128 KiB:
-//! `cargo run --release -p underseal-cipher --example chains`.
+//! Prints the speed of VeraCrypt's ciphers and chains beside the harmonic sum of their parts, on
+//! requests of 128 KiB: `cargo run --release -p underseal-cipher --example chains`.
 
 use std::sync::Arc;
 use std::time::Instant;

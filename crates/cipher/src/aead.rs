@@ -11,7 +11,8 @@
 //!   stored     sectors that are not authenticated, of which something is kept beside all the same
 //! ```
 //!
-//! Authenticated with each sector: le64(cc - IV offset) || IV, in which cc counts 512 bytes whatever the sector's size.
+//! Authenticated with each sector: le64(cc - IV offset) || IV, in which cc counts 512 bytes
+//! whatever the sector's size.
 
 mod aegis;
 mod aes_gcm;
@@ -50,13 +51,14 @@ pub(crate) const MANY: usize = 32;
 
 /// An authenticated mode with its keys; IVs are `W` bytes.
 ///
-/// Sectors have one size and are as many as there are IVs: at least one, at most [`MANY`]. The run numbers them as they are
-/// authenticated. The IVs are the mode's to spoil.
+/// Sectors have one size and are as many as there are IVs: at least one, at most [`MANY`]. The run
+/// numbers them as they are authenticated. The IVs are the mode's to spoil.
 pub(crate) trait Aead<const W: usize>: Send + Sync {
     /// Encrypts sectors and writes their tags.
     fn seal(&self, run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>);
 
-    /// Checks sectors against their tags and decrypts them. Of those that fail nothing stays decrypted.
+    /// Checks sectors against their tags and decrypts them. Of those that fail nothing stays
+    /// decrypted.
     fn open(
         &self,
         run: Run,
@@ -160,7 +162,8 @@ fn sectors<'i, 'o>(data: InOutBuf<'i, 'o, u8>, count: usize) -> impl Iterator<It
     })
 }
 
-/// Of modes that decrypt before they know: wipes the sectors whose tags are not the starts of their sums, and names the first.
+/// Of modes that decrypt before they know: wipes the sectors whose tags are not the starts of their
+/// sums, and names the first.
 fn wipe_wrong(out: &mut [u8], tags: Tags<'_>, sums: &[[u8; 16]]) -> Result<(), BadSector> {
     let (bytes, mut opened) = (out.len() / sums.len(), Ok(()));
     for (nth, (sector, sum)) in out.chunks_exact_mut(bytes).zip(sums).enumerate() {

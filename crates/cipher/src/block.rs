@@ -118,7 +118,8 @@ struct Library<C>(Locked<C>);
 /// Keys a cipher of a library.
 ///
 /// # Errors
-/// `KeySize` when the key does not fit; `Memory` when its round keys cannot be placed on locked pages.
+/// `KeySize` when the key does not fit; `Memory` when its round keys cannot be placed on locked
+/// pages.
 pub(crate) fn library<C, const B: usize>(key: &[u8]) -> Result<AnyCipher<B>>
 where
     C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
@@ -152,7 +153,8 @@ pub(crate) fn blocks<'i, 'o, const B: usize>(data: InOutBuf<'i, 'o, u8>) -> InOu
     assert!(data.len().is_multiple_of(B), "{} bytes are no blocks of {B}", data.len());
     let count = data.len() / B;
     let (src, dst) = data.into_raw();
-    // SAFETY: `count` arrays span the same bytes, arrays of bytes need no alignment, and the lifetimes are kept.
+    // SAFETY: `count` arrays span the same bytes, arrays of bytes need no alignment, and the
+    // lifetimes are kept.
     unsafe { InOutBuf::from_raw(src.cast(), dst.cast(), count) }
 }
 

@@ -47,7 +47,8 @@ pub struct BuildOptions<'a> {
     pub key: &'a Key,
     /// The size of the sectors.
     pub sector_size: SectorSize,
-    /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own size.
+    /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own
+    /// size.
     pub iv_large_sectors: bool,
     /// What is kept beside each sector; nothing, for most ciphers.
     pub integrity: Option<Integrity>,
@@ -75,9 +76,10 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
 /// Makes the cipher that the options name, as dm-crypt would take them.
 ///
 /// # Errors
-/// `Unsupported` for a cipher, mode or IV generator that is not in this build or does not go with the rest, or a path
-/// that this processor cannot run; `KeySize` when the key's length does not fit; `SectorSize` when the IV generator
-/// does not take it; `Memory` when round keys cannot be placed on locked pages.
+/// `Unsupported` for a cipher, mode or IV generator that is not in this build or does not go with
+/// the rest, or a path that this processor cannot run; `KeySize` when the key's length does not
+/// fit; `SectorSize` when the IV generator does not take it; `Memory` when round keys cannot be
+/// placed on locked pages.
 pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
     let plan = ModePlan::new(options.spec)?;
     goes_with(options, &plan)?;

@@ -1,8 +1,9 @@
-//! A chain of ciphers over the same sectors: VeraCrypt's cascades, which dm-crypt makes of devices upon devices.
+//! A chain of ciphers over the same sectors: VeraCrypt's cascades, which dm-crypt makes of devices
+//! upon devices.
 //!
-//! C = E_n(.. E_2(E_1(P))), each cipher with keys and tweaks of its own for the same sector number. A request goes through
-//! the chain in pieces that stay in the nearest cache: the first cipher moves a piece to where it is wanted, the others
-//! work in place.
+//! C = E_n(.. E_2(E_1(P))), each cipher with keys and tweaks of its own for the same sector number.
+//! A request goes through the chain in pieces that stay in the nearest cache: the first cipher
+//! moves a piece to where it is wanted, the others work in place.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use cipher::inout::InOutBuf;
 
 use crate::{SectorCipher, SectorSize};
 
-/// Bytes of a piece: less than half of a first-level cache, and enough for the kernels that take the most sectors at once.
+/// Bytes of a piece: less than half of a first-level cache, and enough for the kernels that take
+/// the most sectors at once.
 const PIECE: usize = 16 << 10;
 
 /// Ciphers in the order of encryption; at least one.

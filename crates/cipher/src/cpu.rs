@@ -6,10 +6,12 @@ use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A way to run ciphers on this processor, named after what it does for AES. All give the same bytes.
+/// A way to run ciphers on this processor, named after what it does for AES. All give the same
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuPath {
-    /// Code for any processor: that of libraries (RustCrypto's `aes` has its own choice of instructions).
+    /// Code for any processor: that of libraries (RustCrypto's `aes` has its own choice of
+    /// instructions).
     Portable,
     /// AES-NI: one block an instruction.
     AesNi,
@@ -17,7 +19,8 @@ pub enum CpuPath {
     Vaes256,
     /// VAES on 512-bit registers: four blocks.
     Avx512,
-    /// The AES and PMULL instructions of aarch64: one block an instruction; NEON for what is no AES.
+    /// The AES and PMULL instructions of aarch64: one block an instruction; NEON for what is no
+    /// AES.
     Neon,
 }
 
@@ -76,7 +79,8 @@ impl CpuPath {
         }
     }
 
-    /// The path in use: what `UNDERSEAL_CPU` says, else the fastest that the processor has. Read once.
+    /// The path in use: what `UNDERSEAL_CPU` says, else the fastest that the processor has. Read
+    /// once.
     ///
     /// # Errors
     /// `Unsupported` when `UNDERSEAL_CPU` names no path or one that this processor cannot run.

@@ -10,13 +10,16 @@
 pub struct Integrity {
     /// Bytes that the cipher uses: its tag, then the IV if that is random.
     pub bytes: usize,
-    /// Bytes that the device below has for each sector, at least `bytes`; the cipher writes zeros to what it does not use.
+    /// Bytes that the device below has for each sector, at least `bytes`; the cipher writes zeros
+    /// to what it does not use.
     pub tuple: usize,
     /// Whether there is a tag.
     pub kind: IntegrityKind,
-    /// dm-crypt's `integrity_key_size`: bytes at the key's end that are the MAC's; its digest's size when none is given.
+    /// dm-crypt's `integrity_key_size`: bytes at the key's end that are the MAC's; its digest's
+    /// size when none is given.
     pub key_size: Option<usize>,
-    /// The mapping's IV offset. Sector numbers have it in them; those that are authenticated are without it.
+    /// The mapping's IV offset. Sector numbers have it in them; those that are authenticated are
+    /// without it.
     pub iv_offset: u64,
 }
 
@@ -36,6 +39,7 @@ pub struct Authentication {
     pub tag: usize,
     /// Bytes of the IV that is stored, 0 if it is derived.
     pub stored_iv: usize,
-    /// Bytes of key that the MAC takes behind those of [`key_sizes`](crate::key_sizes), 0 if it has no key of its own.
+    /// Bytes of key that the MAC takes behind those of [`key_sizes`](crate::key_sizes), 0 if it has
+    /// no key of its own.
     pub mac_key: usize,
 }

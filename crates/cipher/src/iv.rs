@@ -6,8 +6,9 @@
 //!   Treatment     lmk tcw elephant                                              the data is looked at or changed
 //! ```
 //!
-//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it: cc itself, or with
-//! `iv_large_sectors` cc >> log2(sector size / 512) ([`Run::number`]). All little-endian values are zero-padded.
+//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it: cc itself, or
+//! with `iv_large_sectors` cc >> log2(sector size / 512) ([`Run::number`]). All little-endian
+//! values are zero-padded.
 
 mod benbi;
 mod eboiv;
@@ -58,7 +59,8 @@ pub(crate) trait Treatment<const W: usize>: Send + Sync {
 
     fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>);
 
-    /// Encrypts as much of a request, from its first sector on, as is faster together than in runs, and gives the rest back.
+    /// Encrypts as much of a request, from its first sector on, as is faster together than in runs,
+    /// and gives the rest back.
     fn encrypt_together<'i, 'o>(
         &self,
         _modes: &RotatingModes<'_, W>,

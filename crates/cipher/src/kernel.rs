@@ -27,9 +27,9 @@
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
-//! A library that is given one sector at a time pays the latency of its tweak and the filling and draining of the
-//! pipeline for each; here the tweaks of 32 sectors are encrypted together and sectors follow each other without a
-//! bubble.
+//! A library that is given one sector at a time pays the latency of its tweak and the filling and
+//! draining of the pipeline for each; here the tweaks of 32 sectors are encrypted together and
+//! sectors follow each other without a bubble.
 
 mod aegis;
 mod aegis_key;

@@ -9,8 +9,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A secret: a volume key, a keyslot key, a passphrase or a key file's contents.
 ///
-/// It lives in memory that is locked (where the limit allows), left out of core dumps, and wiped on drop.
-/// Comparing two keys takes a time that depends on their lengths only.
+/// It lives in memory that is locked (where the limit allows), left out of core dumps, and wiped on
+/// drop. Comparing two keys takes a time that depends on their lengths only.
 pub struct Key {
     bytes: LockedMemory,
     len: usize,

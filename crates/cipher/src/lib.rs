@@ -1,7 +1,7 @@
 //! Sectors in, sectors out.
 //!
-//! The unit of work is the **whole request**: one call encrypts or decrypts a run of consecutive sectors,
-//! in place or from one buffer to another. No I/O and no threads happen here.
+//! The unit of work is the **whole request**: one call encrypts or decrypts a run of consecutive
+//! sectors, in place or from one buffer to another. No I/O and no threads happen here.
 //!
 //! ```text
 //!   CipherSpec ("aes-xts-plain64") + Key + SectorSize
@@ -18,10 +18,12 @@
 //!        +-- chain    several ciphers one after the other over each sector: VeraCrypt's cascades
 //! ```
 //!
-//! What is kept beside sectors (tags, random IVs) travels with the data through [`SectorCipher::seal`] and
-//! [`SectorCipher::open`]; where it lies on a device is not this crate's affair.
+//! What is kept beside sectors (tags, random IVs) travels with the data through
+//! [`SectorCipher::seal`] and [`SectorCipher::open`]; where it lies on a device is not this crate's
+//! affair.
 //!
-//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
+//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset
+//! added.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the vector code is written for x86-64 and aarch64; this target has neither");

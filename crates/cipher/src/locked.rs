@@ -56,7 +56,8 @@ impl Deref for LockedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: readable for `len` bytes, initialised to zeros, and ours alone for as long as `self` lives.
+        // SAFETY: readable for `len` bytes, initialised to zeros, and ours alone for as long as
+        // `self` lives.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 }
@@ -72,7 +73,8 @@ impl Drop for LockedMemory {
     fn drop(&mut self) {
         self.zeroize();
         if let MemoryOrigin::Pool = self.home {
-            // SAFETY: it was taken with this length, is zero again, and nobody refers to it any longer.
+            // SAFETY: it was taken with this length, is zero again, and nobody refers to it any
+            // longer.
             unsafe { pool::give_back(self.at, self.len) };
         }
     }
@@ -86,7 +88,8 @@ pub struct Locked<T> {
 }
 
 impl<T> Locked<T> {
-    /// Moves `value` into locked memory. It passes over the stack on its way: wipe large secrets there.
+    /// Moves `value` into locked memory. It passes over the stack on its way: wipe large secrets
+    /// there.
     ///
     /// # Errors
     /// `Memory` when no pages could be mapped.
@@ -118,7 +121,8 @@ impl<T> DerefMut for Locked<T> {
 
 impl<T> Drop for Locked<T> {
     fn drop(&mut self) {
-        // SAFETY: initialised in `new`, dropped once here; the memory is wiped and given back after it.
+        // SAFETY: initialised in `new`, dropped once here; the memory is wiped and given back after
+        // it.
         unsafe { self.memory.at.cast::<T>().drop_in_place() };
     }
 }
@@ -142,7 +146,8 @@ pub fn protect_process() -> std::io::Result<()> {
     Ok(hidden.and(no_core)?)
 }
 
-/// What is called, once in the process's life, when memory for secrets cannot be locked. The first to be named stays.
+/// What is called, once in the process's life, when memory for secrets cannot be locked. The first
+/// to be named stays.
 ///
 /// Secrets go on in memory that may reach swap: a volume that cannot be opened protects nobody.
 pub fn when_not_locked(tell: fn(&std::io::Error)) {

@@ -1,5 +1,5 @@
-//! Chain modes: one file each. A mode takes sectors and their IVs; [`ChainedSectors`] joins it to an IV generator and makes
-//! a [`SectorCipher`](crate::SectorCipher) of the two.
+//! Chain modes: one file each. A mode takes sectors and their IVs; [`ChainedSectors`] joins it to
+//! an IV generator and makes a [`SectorCipher`](crate::SectorCipher) of the two.
 //!
 //! ```text
 //!   block modes    ecb cbc pcbc cts ctr        any block cipher; xts lrw: of 16-byte blocks
@@ -49,10 +49,12 @@ pub(crate) const GROUP: usize = 64;
 
 /// A chain mode with its keys; IVs are `W` bytes.
 pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
-    /// Encrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
+    /// Encrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the
+    /// mode's to spoil.
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
-    /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
+    /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the
+    /// mode's to spoil.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
     /// As [`encrypt`](ChainCipher::encrypt), out of memory that another process may change

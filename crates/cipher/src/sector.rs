@@ -46,7 +46,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run from the sector number `first` on. With `large`, IVs count sectors of this size and not of 512 bytes.
+    /// A run from the sector number `first` on. With `large`, IVs count sectors of this size and
+    /// not of 512 bytes.
     pub(crate) fn new(first: u64, size: SectorSize, large: bool) -> Self {
         let units = size.units();
         Self { first, units, shift: if large { units.trailing_zeros() } else { 0 } }
@@ -63,8 +64,8 @@ impl Run {
         self.place(nth) >> self.shift
     }
 
-    /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64, where they are that: not where sector
-    /// numbers wrap below a shift.
+    /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64, where they are that:
+    /// not where sector numbers wrap below a shift.
     pub(crate) fn progression(self, count: usize) -> Option<(u64, u32)> {
         if self.shift == 0 {
             return Some((self.first, self.units.trailing_zeros()));
@@ -81,17 +82,18 @@ impl Run {
 
 /// A cipher with its key, mode and IV generator: encrypts and decrypts whole requests.
 ///
-/// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included, arithmetic
-/// modulo 2^64. The data is a run of consecutive sectors.
+/// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included,
+/// arithmetic modulo 2^64. The data is a run of consecutive sectors.
 ///
-/// Authenticated modes keep a tag for each sector, [`SectorCipher::tag_size`] bytes that lie elsewhere on the device. They
-/// travel beside the data, all tags of a run in one slice, through [`SectorCipher::seal`] and [`SectorCipher::open`], which
-/// may fail; for every other mode those are `encrypt` and `decrypt`. A layer above has a place for tags, or refuses ciphers
-/// whose tag size is not 0.
+/// Authenticated modes keep a tag for each sector, [`SectorCipher::tag_size`] bytes that lie
+/// elsewhere on the device. They travel beside the data, all tags of a run in one slice, through
+/// [`SectorCipher::seal`] and [`SectorCipher::open`], which may fail; for every other mode those
+/// are `encrypt` and `decrypt`. A layer above has a place for tags, or refuses ciphers whose tag
+/// size is not 0.
 ///
 /// # Panics
-/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors, or where tags are needed: the layer above has
-/// checked it.
+/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors, or where tags are
+/// needed: the layer above has checked it.
 pub trait SectorCipher: Send + Sync {
     /// The size of one sector.
     fn sector_size(&self) -> SectorSize;
@@ -107,8 +109,9 @@ pub trait SectorCipher: Send + Sync {
         false
     }
 
-    /// True when 16 bytes of a sector that begin at a multiple of 16 are decrypted from the same 16 bytes of ciphertext and
-    /// nothing else: a sector of which a part is older than the rest reads as that. In other modes it reads as noise.
+    /// True when 16 bytes of a sector that begin at a multiple of 16 are decrypted from the same 16
+    /// bytes of ciphertext and nothing else: a sector of which a part is older than the rest reads
+    /// as that. In other modes it reads as noise.
     fn is_local(&self) -> bool {
         false
     }
@@ -127,8 +130,8 @@ pub trait SectorCipher: Send + Sync {
     /// Encrypts a run of sectors and writes their tags.
     ///
     /// # Errors
-    /// The first sector that cannot be sealed; also where the data is no whole number of sectors, or `tags` has not
-    /// [`SectorCipher::tag_size`] bytes for each.
+    /// The first sector that cannot be sealed; also where the data is no whole number of sectors,
+    /// or `tags` has not [`SectorCipher::tag_size`] bytes for each.
     fn seal(
         &self,
         first: u64,
@@ -140,8 +143,8 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Checks a run of sectors against their tags and decrypts them. Of a sector that fails nothing is decrypted; when one
-    /// fails, the others may be as they were, or decrypted, or wiped.
+    /// Checks a run of sectors against their tags and decrypts them. Of a sector that fails nothing
+    /// is decrypted; when one fails, the others may be as they were, or decrypted, or wiped.
     ///
     /// # Errors
     /// The first sector that fails its check; also as [`SectorCipher::seal`].
@@ -232,8 +235,8 @@ impl SharedPieces {
     /// cache.
     const MOST: usize = 128 << 10;
 
-    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector. Bytes that
-    /// are no whole sectors are refused, and another number of tags.
+    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector. Bytes
+    /// that are no whole sectors are refused, and another number of tags.
     fn new(size: SectorSize, len: usize, tags: usize, tag: usize) -> std::result::Result<Self, BadSector> {
         let sector = size.bytes();
         let count = len / sector;

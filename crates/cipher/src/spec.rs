@@ -1,4 +1,5 @@
-//! Cipher specifications in dm-crypt's words: `aes-xts-plain64`, `aes:64-cbc-lmk`, `capi:xts(aes)-plain64`.
+//! Cipher specifications in dm-crypt's words: `aes-xts-plain64`, `aes:64-cbc-lmk`,
+//! `capi:xts(aes)-plain64`.
 
 mod algorithm;
 
@@ -9,8 +10,8 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A parsed cipher specification. Printing it gives back the canonical text, [`CipherSpec::as_written`] the text that it
-/// was parsed from.
+/// A parsed cipher specification. Printing it gives back the canonical text,
+/// [`CipherSpec::as_written`] the text that it was parsed from.
 ///
 /// Both forms of the same cipher compare by their parts through the accessors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +212,8 @@ fn parse_capi(text: &str, api: &str) -> Result<CipherSpec> {
         Some((api, option)) => (api, Some(option.to_owned())),
         None => (api, None),
     };
-    // The kernel takes what follows the last `-` for the IV; in a name such as `aes-generic` it is not one.
+    // The kernel takes what follows the last `-` for the IV; in a name such as `aes-generic` it is
+    // not one.
     let (name, iv) = match api.rsplit_once('-').filter(|(_, iv)| !iv.contains(')')) {
         Some((name, iv)) => (name, iv),
         None => (api, ""),

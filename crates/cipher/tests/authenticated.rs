@@ -1,4 +1,5 @@
-//! Authenticated tables that a real kernel wrote, on every CPU path; and what holds for every authenticated cipher.
+//! Authenticated tables that a real kernel wrote, on every CPU path; and what holds for every
+//! authenticated cipher.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -272,7 +273,8 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// What one path seals another opens, in pieces or whole, in place or not; spare bytes are zero.
+    /// What one path seals another opens, in pieces or whole, in place or not; spare bytes are
+    /// zero.
     #[test]
     fn paths_and_pieces_agree(
         nth in 0..SPECS.len(), log in 9u32..=16, large: bool, spare in 0usize..9, first in 0u64..1 << 40,
@@ -331,8 +333,8 @@ proptest! {
         }
     }
 
-    /// A bit that is turned in data, tag or stored IV, another sector's number, another mapping's IV offset: named, and
-    /// nothing of that sector comes out.
+    /// A bit that is turned in data, tag or stored IV, another sector's number, another mapping's
+    /// IV offset: named, and nothing of that sector comes out.
     #[test]
     fn what_was_changed_does_not_open(
         nth in 0..SPECS.len(), log in 9u32..=13, first in 0u64..1 << 40, count in 1usize..40, seed: u64,

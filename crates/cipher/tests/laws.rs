@@ -168,7 +168,8 @@ proptest! {
     }
 }
 
-/// Requests whose sectors are hashed while others are encrypted or decrypted: batches, and what is left over of them.
+/// Requests whose sectors are hashed while others are encrypted or decrypted: batches, and what is
+/// left over of them.
 #[test]
 fn lmk_of_many_sectors_is_that_of_each() {
     const COUNTS: [usize; 9] = [63, 64, 65, 95, 96, 97, 128, 133, 160];

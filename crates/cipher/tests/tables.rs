@@ -1,5 +1,5 @@
-//! Tables that a real kernel wrote: the same bytes in both directions, on every CPU path; and tables that it refused: the
-//! same words.
+//! Tables that a real kernel wrote: the same bytes in both directions, on every CPU path; and
+//! tables that it refused: the same words.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -134,7 +134,8 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
     let mut checked = 0;
     for table in rejected.iter().map(Table) {
         let cipher = table.text("cipher");
-        // No kernel of the manifest has hctr2, and device offsets and option texts belong to the table line.
+        // No kernel of the manifest has hctr2, and device offsets and option texts belong to the
+        // table line.
         let of_the_line = table.options().any(|o| {
             ["integrity:28:aead", "sector_size:65536", "sector_size:1000", "sector_size:4096x"].contains(&o)
         });
@@ -164,7 +165,8 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
     assert_eq!(checked, 65);
 }
 
-/// The null cipher in chain modes: what kernel 6.1 wrote for bytes that count, with these IV offsets.
+/// The null cipher in chain modes: what kernel 6.1 wrote for bytes that count, with these IV
+/// offsets.
 #[test]
 fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
     let plain: Vec<u8> = (0..=u8::MAX).cycle().take(8192).collect();
@@ -221,8 +223,8 @@ fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
     }
 }
 
-/// With sectors of 512 bytes IVs count the same either way, so `iv_large_sectors` changes nothing: so it is for every
-/// cipher that a kernel was asked for.
+/// With sectors of 512 bytes IVs count the same either way, so `iv_large_sectors` changes nothing:
+/// so it is for every cipher that a kernel was asked for.
 #[test]
 fn large_sectors_of_512_bytes_are_sectors_of_512_bytes() {
     let plain = stream("r3-golden-plain", 8192);

@@ -1,4 +1,5 @@
-//! What a request costs in this crate: processor time of 4 KiB requests to memory, one at a time and many at once.
+//! What a request costs in this crate: processor time of 4 KiB requests to memory, one at a time
+//! and many at once.
 //!
 //! `cargo run --release -p underseal-datapath --example request_cost -- [SECONDS]`
 

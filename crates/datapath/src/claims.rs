@@ -1,6 +1,7 @@
 //! Ranges that one queue's writes claim, first come, first served: few enough to be looked through.
 //!
-//! [`crate::intervals`] does the same for any number of ranges, shared or not; it allocates, which no request may.
+//! [`crate::intervals`] does the same for any number of ranges, shared or not; it allocates, which
+//! no request may.
 
 use std::ops::Range;
 
@@ -20,7 +21,8 @@ impl<T: PartialEq + Clone> WriteOrdering<T> {
         Self { all: Vec::with_capacity(room) }
     }
 
-    /// Claims a range. False: an earlier claim overlaps it; [`WriteOrdering::leave`] will name it when its turn has come.
+    /// Claims a range. False: an earlier claim overlaps it; [`WriteOrdering::leave`] will name it
+    /// when its turn has come.
     pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
         let holds = self.is_free(&range);
         self.all.push(Claim { range, of, holds });
@@ -32,7 +34,8 @@ impl<T: PartialEq + Clone> WriteOrdering<T> {
         !self.all.iter().any(|other| overlap(&other.range, range))
     }
 
-    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range now.
+    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range
+    /// now.
     pub(crate) fn leave(&mut self, of: &T, mut turn: impl FnMut(&T)) {
         let Some(at) = self.all.iter().position(|claim| claim.of == *of) else { return };
         let freed = self.all.remove(at).range;

@@ -1,10 +1,12 @@
-//! What can be changed while a volume runs: its policy, its key, its size and layout, whether it runs at all.
+//! What can be changed while a volume runs: its policy, its key, its size and layout, whether it
+//! runs at all.
 //!
-//! Every change has a version. A queue compares one number for each request; when it differs it takes a copy of the
-//! settings. Nothing on a request's way takes a lock.
+//! Every change has a version. A queue compares one number for each request; when it differs it
+//! takes a copy of the settings. Nothing on a request's way takes a lock.
 //!
-//! Requests end under the settings that they began under. Who must not meet those waits until every queue has *settled*: it
-//! has seen the version, and nothing of an earlier one is in flight there; where the volume is suspended, nothing at all.
+//! Requests end under the settings that they began under. Who must not meet those waits until every
+//! queue has *settled*: it has seen the version, and nothing of an earlier one is in flight there;
+//! where the volume is suspended, nothing at all.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -156,7 +158,8 @@ impl VolumeControl {
         self.hold(limit, |state, stopped| state.stopped = stopped).map(|()| true)
     }
 
-    /// As [`suspend`](Self::suspend), for a moment: until as many [have gone on](Self::go_on), if it is not suspended by then.
+    /// As [`suspend`](Self::suspend), for a moment: until as many [have gone on](Self::go_on), if
+    /// it is not suspended by then.
     ///
     /// # Errors
     /// `Busy`, as there.
@@ -184,8 +187,8 @@ impl VolumeControl {
         settled
     }
 
-    /// Waits until no range is a mover's and every queue has settled under this version, or one that came after it: a mover
-    /// may have [relaid](Self::relay) its range meanwhile.
+    /// Waits until no range is a mover's and every queue has settled under this version, or one
+    /// that came after it: a mover may have [relaid](Self::relay) its range meanwhile.
     ///
     /// # Errors
     /// `Busy` when that takes longer than `limit`.
@@ -224,9 +227,11 @@ impl VolumeControl {
         self.change(|state| state.stopped = false);
     }
 
-    /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
+    /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has
+    /// the old one's key.
     ///
-    /// What is set does not change between `check`, which gives the volume, and the change; so it is with all that follow.
+    /// What is set does not change between `check`, which gives the volume, and the change; so it
+    /// is with all that follow.
     ///
     /// # Errors
     /// `Busy` while there is a mover: it has keys of its own, and would bring the old ones back.
@@ -243,11 +248,12 @@ impl VolumeControl {
         })
     }
 
-    /// Gives a volume that runs another size: what `resized` makes of it. One that shrinks waits for the requests that may lie
-    /// beyond its new end. The size that it has then.
+    /// Gives a volume that runs another size: what `resized` makes of it. One that shrinks waits
+    /// for the requests that may lie beyond its new end. The size that it has then.
     ///
     /// # Errors
-    /// `NoKey` while it has none; `Busy` while there is a mover, or when the requests do not end in time: it keeps its size then.
+    /// `NoKey` while it has none; `Busy` while there is a mover, or when the requests do not end in
+    /// time: it keeps its size then.
     pub(crate) fn resize(
         &self,
         resized: impl FnOnce(&Volume) -> Result<(Volume, Layout)>,
@@ -272,8 +278,9 @@ impl VolumeControl {
         Ok(size)
     }
 
-    /// Puts another volume in the place of one that runs, for its mover. Requests in flight end under the old one. It waits for
-    /// nobody, also not for who suspends the volume and waits for the mover.
+    /// Puts another volume in the place of one that runs, for its mover. Requests in flight end
+    /// under the old one. It waits for nobody, also not for who suspends the volume and waits for
+    /// the mover.
     ///
     /// # Errors
     /// `NoKey` while it has none; those of `check`, which sees what it takes the place of.
@@ -290,10 +297,12 @@ impl VolumeControl {
         Ok(())
     }
 
-    /// Lets every request take the sectors' lock, and waits until those are over that began without.
+    /// Lets every request take the sectors' lock, and waits until those are over that began
+    /// without.
     ///
     /// # Errors
-    /// `Busy` when they do not end in time, while there is another mover, and while the volume is suspended.
+    /// `Busy` when they do not end in time, while there is another mover, and while the volume is
+    /// suspended.
     pub(crate) fn mover_comes(&self, limit: Duration) -> Result<()> {
         let _changing = self.changing();
         self.nobody_moves()?;
@@ -331,7 +340,8 @@ impl VolumeControl {
         Some(turn)
     }
 
-    /// The mover waits no more; if its turn `came`, it has its range, unless somebody suspends the volume. Whether it has.
+    /// The mover waits no more; if its turn `came`, it has its range, unless somebody suspends the
+    /// volume. Whether it has.
     pub(crate) fn enters(&self, turn: &Arc<Turn>, came: bool) -> bool {
         let mut state = self.state();
         state.moving.waiting.retain(|other| !Arc::ptr_eq(other, turn));
@@ -361,7 +371,8 @@ impl VolumeControl {
         sum
     }
 
-    /// The request that a lower device has had longest. A queue whose thread does not come to look in time is left out.
+    /// The request that a lower device has had longest. A queue whose thread does not come to look
+    /// in time is left out.
     pub(crate) fn oldest_below(&self, limit: Duration) -> Option<LowerRequest> {
         let end = Instant::now() + limit;
         let mut state = self.state();

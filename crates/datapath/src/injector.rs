@@ -1,4 +1,5 @@
-//! Where queues leave work for workers, which sleep here. `tests/injector.rs` tries every interleaving.
+//! Where queues leave work for workers, which sleep here. `tests/injector.rs` tries every
+//! interleaving.
 //!
 //! ```text
 //!   a queue's thread --push--> Injector --pop--> a worker
@@ -60,8 +61,8 @@ impl<T> Injector<T> {
         Ok(())
     }
 
-    /// The next piece of work, as soon as there is one; none when the injector is closed and empty. `patience` is how
-    /// often to look before sleeping.
+    /// The next piece of work, as soon as there is one; none when the injector is closed and empty.
+    /// `patience` is how often to look before sleeping.
     pub(crate) fn pop(&self, patience: impl Iterator) -> Option<T> {
         self.idle.fetch_add(1, Ordering::Relaxed);
         for _ in patience {

@@ -1,4 +1,5 @@
-//! Ranges that are claimed, first come, first served, by one alone or by several that share them: for any number of them.
+//! Ranges that are claimed, first come, first served, by one alone or by several that share them:
+//! for any number of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +15,8 @@ pub(crate) struct Intervals<T> {
     turns: Vec<Key>,
 }
 
-/// Powers of two of lengths. Within a class, what overlaps a range begins within it or not far before.
+/// Powers of two of lengths. Within a class, what overlaps a range begins within it or not far
+/// before.
 const CLASSES: u32 = u64::BITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +39,8 @@ impl<T: PartialEq> Intervals<T> {
         Self { claims: BTreeMap::new(), classes: [0; CLASSES as usize], next: 0, turns: Vec::new() }
     }
 
-    /// Claims a range. False: an earlier claim excludes it; [`Intervals::leave`] will name it when its turn has come. Those
-    /// that are shared do not wait for each other.
+    /// Claims a range. False: an earlier claim excludes it; [`Intervals::leave`] will name it when
+    /// its turn has come. Those that are shared do not wait for each other.
     pub(crate) fn enter(&mut self, range: Range<u64>, of: T, shared: bool) -> bool {
         let holds = !self.is_excluded(&range, shared, u64::MAX);
         self.put(range, of, shared, holds);
@@ -50,7 +52,8 @@ impl<T: PartialEq> Intervals<T> {
         self.put(range, of, shared, true);
     }
 
-    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range now.
+    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range
+    /// now.
     pub(crate) fn leave(&mut self, range: Range<u64>, of: &T, mut turn: impl FnMut(&T)) {
         let (class, start) = (class(&range), range.start);
         let same = Key { class, start, order: 0 }..=Key { class, start, order: u64::MAX };

@@ -58,7 +58,8 @@ impl Layout {
         }
     }
 
-    /// True when every byte that both have, outside of a range, lies at the same place under a cipher of the same kind.
+    /// True when every byte that both have, outside of a range, lies at the same place under a
+    /// cipher of the same kind.
     pub(crate) fn agrees(&self, other: &Self, outside: &Range<u64>) -> bool {
         let end = self.size.min(other.size);
         let bounds = self.lies.iter().chain(&other.lies).map(|(start, _)| *start).chain([outside.end]);
@@ -78,8 +79,8 @@ impl Layout {
     }
 }
 
-/// True when every byte that both volumes have, outside of a range, is under the very same cipher, and the same number of its
-/// sector: a key can be compared in no other way.
+/// True when every byte that both volumes have, outside of a range, is under the very same cipher,
+/// and the same number of its sector: a key can be compared in no other way.
 pub(crate) fn share_keys(now: &Volume, next: &Volume, outside: &Range<u64>) -> bool {
     let end = now.size().min(next.size());
     let starts = [now, next].into_iter().flat_map(Volume::segments).map(|segment| segment.start);

@@ -12,8 +12,9 @@
 //!   Mapping  a Volume over its Devices, its Policy and Stats: shared by all queues
 //! ```
 //!
-//! A request stays on the thread that brought it unless the policy says otherwise. Inline, nothing is allocated and no
-//! lock is taken for a request; what it needs was reserved when its queue opened.
+//! A request stays on the thread that brought it unless the policy says otherwise. Inline, nothing
+//! is allocated and no lock is taken for a request; what it needs was reserved when its queue
+//! opened.
 
 mod claims;
 mod control;

@@ -1,5 +1,5 @@
-//! A lock over ranges of a volume, for all its queues: writes of a sector follow each other, and none is read while it is
-//! written.
+//! A lock over ranges of a volume, for all its queues: writes of a sector follow each other, and
+//! none is read while it is written.
 //!
 //! ```text
 //!   take ---> words   one for a grain that is in hand: taken and given back by one atomic operation each
@@ -8,13 +8,14 @@
 //!                     whoever waits is told when its turn has come
 //! ```
 //!
-//! A grain is a sector, or a page where sectors are smaller. The word for it is free, or is held by one claim alone or by
-//! several that share it, or refers to the map. Whoever finds its word held puts what is in it into the map, and itself behind
-//! that: so nothing is overtaken, and nobody waits for a grain that is not its own.
+//! A grain is a sector, or a page where sectors are smaller. The word for it is free, or is held by
+//! one claim alone or by several that share it, or refers to the map. Whoever finds its word held
+//! puts what is in it into the map, and itself behind that: so nothing is overtaken, and nobody
+//! waits for a grain that is not its own.
 //!
-//! A range of many grains has no words: it raises the number of its areas first and looks at all words then, while
-//! whoever takes words looks at the area's number afterwards. One of the two sees the other. So a claim may hold a large part
-//! of the volume for long, and costs nothing elsewhere.
+//! A range of many grains has no words: it raises the number of its areas first and looks at all
+//! words then, while whoever takes words looks at the area's number afterwards. One of the two sees
+//! the other. So a claim may hold a large part of the volume for long, and costs nothing elsewhere.
 
 use std::ops::Range;
 
@@ -23,15 +24,18 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The smallest grain, in bytes.
 const PAGE: u32 = 4096;
-/// Words, as a power of two: many more than there are grains in hand, so that two seldom have the same.
+/// Words, as a power of two: many more than there are grains in hand, so that two seldom have the
+/// same.
 const WORDS: u32 = 12;
 /// Longer ranges, in grains, have no words.
 const FEW: u64 = 256;
-/// Areas of the volume that know of long ranges in them, as a power of two of bytes, and how many numbers there are.
+/// Areas of the volume that know of long ranges in them, as a power of two of bytes, and how many
+/// numbers there are.
 const AREA: u32 = 26;
 const AREAS: usize = 64;
 
-/// A word that refers to the map. Others hold what is in the upper bits of the grain's number, and who holds it.
+/// A word that refers to the map. Others hold what is in the upper bits of the grain's number, and
+/// who holds it.
 const LISTED: u64 = 1 << 63;
 const HOLDERS: u32 = 20;
 /// In the place of how many share it.
@@ -228,7 +232,8 @@ impl<C: Claimant> RangeLock<C> {
         if range.is_empty() { 0..0 } else { range.start >> self.grain..(last >> self.grain) + 1 }
     }
 
-    /// The word for a grain. Neighbours have neighbouring words; the rest scatters what lies far apart.
+    /// The word for a grain. Neighbours have neighbouring words; the rest scatters what lies far
+    /// apart.
     fn place(&self, grain: u64) -> usize {
         let upper = grain >> self.bits();
         to_usize(grain.wrapping_add(self.scatter(upper)) & self.mask())

@@ -8,8 +8,9 @@
 //!   drop          requests take no lock any more, where the cipher wants none
 //! ```
 //!
-//! While a mover is there nobody else changes size, place or key of the volume. Who suspends the volume comes first: the mover
-//! brings the range that it has to an end, and gets no other until the volume goes on.
+//! While a mover is there nobody else changes size, place or key of the volume. Who suspends the
+//! volume comes first: the mover brings the range that it has to an end, and gets no other until
+//! the volume goes on.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -30,8 +31,9 @@ impl RangeMover {
     /// Comes to a volume: what runs there takes locks from now on.
     ///
     /// # Errors
-    /// `Busy` when requests that began before do not end within `limit`, while there is another mover, and while the volume is
-    /// suspended. `Unsupported` for a volume that keeps something beside its sectors.
+    /// `Busy` when requests that began before do not end within `limit`, while there is another
+    /// mover, and while the volume is suspended. `Unsupported` for a volume that keeps something
+    /// beside its sectors.
     pub fn new(mapping: Arc<Mapping>, limit: Duration) -> Result<Self> {
         if mapping.has_tags() {
             let context = "a volume that keeps tags beside its sectors is not rewritten in place";
@@ -41,11 +43,13 @@ impl RangeMover {
         Ok(Self { mapping })
     }
 
-    /// Claims a range of bytes for itself: no request reads or writes there until it is dropped. However long it is, it costs
-    /// the same. While the volume is suspended this waits, and is in nobody's way.
+    /// Claims a range of bytes for itself: no request reads or writes there until it is dropped.
+    /// However long it is, it costs the same. While the volume is suspended this waits, and is in
+    /// nobody's way.
     ///
     /// # Errors
-    /// `Busy` when the requests that are in it, or came before, do not end within `limit`, or the volume stays suspended.
+    /// `Busy` when the requests that are in it, or came before, do not end within `limit`, or the
+    /// volume stays suspended.
     pub fn claim(&self, range: Range<u64>, limit: Duration) -> Result<RangeGuard<'_>> {
         let (control, locks) = (self.mapping.control(), self.mapping.locks());
         let end = Instant::now() + limit;
@@ -85,10 +89,11 @@ impl RangeGuard<'_> {
         self.0.range.clone()
     }
 
-    /// Sets what the range is made of: `volume` may lie elsewhere there, and under other ciphers and keys; everywhere else it
-    /// is as it was, under the very ciphers of the [volume](Mapping::volume) that it was made of. The data is moved already, and
-    /// is on stable storage if it has to be. Requests elsewhere that are in flight end under the volume that they began under;
-    /// nobody waits.
+    /// Sets what the range is made of: `volume` may lie elsewhere there, and under other ciphers
+    /// and keys; everywhere else it is as it was, under the very ciphers of the
+    /// [volume](Mapping::volume) that it was made of. The data is moved already, and is on stable
+    /// storage if it has to be. Requests elsewhere that are in flight end under the volume that
+    /// they began under; nobody waits.
     ///
     /// # Errors
     /// `Layout` when it differs elsewhere; `NoKey` while the volume's key is wiped.

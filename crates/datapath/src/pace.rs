@@ -1,4 +1,5 @@
-//! How fast a volume is rewritten while it is used, and whether that goes on: what its operator says, and what its users leave.
+//! How fast a volume is rewritten while it is used, and whether that goes on: what its operator
+//! says, and what its users leave.
 //!
 //! ```text
 //!   Pace      shared by who rewrites, step after step, and who controls that: go on, pause, stop; the rate; how far it is
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 use self::rests::{Rests, Window};
 use crate::Histogram;
 
-/// A step is no longer than this while the volume has users: one that wants to go where it is waits for it.
+/// A step is no longer than this while the volume has users: one that wants to go where it is waits
+/// for it.
 const MOST_BESIDE_USERS: u64 = 4 << 20;
 /// And it is shorter where it takes longer than this.
 const LONG: Duration = Duration::from_millis(20);
@@ -150,8 +152,9 @@ impl Pace {
         Advance { done, total: done.saturating_add(left), rate, left: left_for }
     }
 
-    /// Between two steps: `done` bytes are rewritten by now, `left` are not. Waits until the next step may begin, and says how many
-    /// bytes it may have; none when there is to be none. `users` tells what the requests of the volume's users took until now.
+    /// Between two steps: `done` bytes are rewritten by now, `left` are not. Waits until the next
+    /// step may begin, and says how many bytes it may have; none when there is to be none. `users`
+    /// tells what the requests of the volume's users took until now.
     pub fn next(&self, done: u64, left: u64, users: impl Fn() -> Histogram) -> Option<u64> {
         let ended = Instant::now();
         let mut state = self.state();

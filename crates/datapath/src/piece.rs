@@ -30,7 +30,8 @@ pub(crate) const CACHED: u64 = 128 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) place: PieceKind,
-    /// Its number: a reference to its cipher would be counted on a cache line that all queues share.
+    /// Its number: a reference to its cipher would be counted on a cache line that all queues
+    /// share.
     pub(crate) segment: usize,
     /// The lower device, where it is stored.
     pub(crate) device: usize,
@@ -116,7 +117,8 @@ impl Piece {
         Self { tags: volume.segments()[self.segment].as_stored().map_or(0, tags), ..self }
     }
 
-    /// The piece from `at` to `end` or the segment's end; the memory's first byte is the volume's byte `base`.
+    /// The piece from `at` to `end` or the segment's end; the memory's first byte is the volume's
+    /// byte `base`.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "ranges with memory are shorter than the address space"

@@ -6,8 +6,8 @@ use underseal_volume::DispatchFlags;
 
 use crate::{Error, ErrorKind, Result};
 
-/// How a volume's requests are dispatched. A value: it can be read and changed while the volume is busy, and each request
-/// goes the way that was set when it came.
+/// How a volume's requests are dispatched. A value: it can be read and changed while the volume is
+/// busy, and each request goes the way that was set when it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Who decrypts.
@@ -18,7 +18,8 @@ pub struct Policy {
     pub write_order: WriteOrder,
     /// Workers run at the highest priority that the process may give them.
     pub high_priority: bool,
-    /// Longer reads are split, in bytes; none: they stay whole. At least a sector is moved at a time.
+    /// Longer reads are split, in bytes; none: they stay whole. At least a sector is moved at a
+    /// time.
     pub max_read_size: Option<u32>,
     /// Longer writes are split, in bytes; none: they stay whole.
     pub max_write_size: Option<u32>,
@@ -89,7 +90,8 @@ impl Policy {
         self
     }
 
-    /// What the kernel does under these flags: without any, workers on any processor and one submitter that sorts.
+    /// What the kernel does under these flags: without any, workers on any processor and one
+    /// submitter that sorts.
     pub fn from_flags(flags: DispatchFlags) -> Self {
         let affinity = if flags.same_cpu_crypt { Affinity::SameCpu } else { Affinity::Any };
         let side = |inline| if inline { Dispatch::Inline } else { Dispatch::Workers { affinity } };
@@ -105,7 +107,8 @@ impl Policy {
     /// Refuses what reorders the writes of a zone.
     ///
     /// # Errors
-    /// `Policy` when writes that several threads encrypt would go down in another order than they came.
+    /// `Policy` when writes that several threads encrypt would go down in another order than they
+    /// came.
     pub(crate) fn fits_zones(&self) -> Result<()> {
         if self.write == Dispatch::Inline || self.write_order == WriteOrder::Arrival {
             return Ok(());

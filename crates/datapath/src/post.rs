@@ -99,7 +99,8 @@ impl QueueInbox {
         self.mailbox.awake();
     }
 
-    /// Asks the queue what it waits for. One letter is enough for all who ask before it comes to it.
+    /// Asks the queue what it waits for. One letter is enough for all who ask before it comes to
+    /// it.
     pub(crate) fn ask(&self) {
         if !std::mem::replace(&mut self.looks().asked, true) {
             self.send(QueueMessage::Look);

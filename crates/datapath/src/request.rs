@@ -4,7 +4,8 @@ use underseal_device::Buffer;
 
 use crate::{Result, SharedBytes};
 
-/// A request, in bytes of the volume. Offsets and lengths are multiples of [`Mapping::block`](crate::Mapping::block).
+/// A request, in bytes of the volume. Offsets and lengths are multiples of
+/// [`Mapping::block`](crate::Mapping::block).
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields are explained beside each request")]
 pub enum Request {
@@ -13,7 +14,8 @@ pub enum Request {
     /// Fill the buffer, which the completion brings back, with [whole
     /// sectors](crate::Mapping::sector).
     ReadInto { offset: u64, data: Buffer },
-    /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it completes.
+    /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it
+    /// completes.
     Write { offset: u64, data: Buffer, durable: bool },
     /// Read as many bytes as `into` has, to there.
     ReadShared { offset: u64, into: SharedBytes },
@@ -23,8 +25,8 @@ pub enum Request {
     Flush,
     /// The bytes need not be kept. Does nothing where the volume does not allow discards.
     Discard { offset: u64, len: u64, durable: bool },
-    /// The bytes read as zeros afterwards; `punch`: their space may be freed where zeros below are zeros above;
-    /// `fast`: fail with `Unsupported` unless it costs less than writing.
+    /// The bytes read as zeros afterwards; `punch`: their space may be freed where zeros below are
+    /// zeros above; `fast`: fail with `Unsupported` unless it costs less than writing.
     WriteZeroes { offset: u64, len: u64, durable: bool, punch: bool, fast: bool },
     /// The bytes will be read soon.
     Prefetch { offset: u64, len: u64 },

@@ -10,8 +10,8 @@ use crate::post::LowerRequest;
 use crate::shared::SharedView;
 use crate::{Dispatch, Error, WriteOrder};
 
-/// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
-/// request.
+/// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one
+/// segment and is one lower request.
 pub(crate) struct Slot {
     pub(crate) tag: u64,
     pub(crate) op: SlotOperation,
@@ -32,9 +32,11 @@ pub(crate) struct Slot {
     pub(crate) piece: Piece,
     /// The lower device that has it, or had it last.
     pub(crate) device: usize,
-    /// Memory for the sectors that it covers in part: the first and the last. In a part: the caller's bytes.
+    /// Memory for the sectors that it covers in part: the first and the last. In a part: the
+    /// caller's bytes.
     pub(crate) spare: [Option<Buffer>; 2],
-    /// Memory for tuples, where the volume keeps some: those of its piece are at the front. Whoever has the piece has it.
+    /// Memory for tuples, where the volume keeps some: those of its piece are at the front. Whoever
+    /// has the piece has it.
     pub(crate) tags: Option<Buffer>,
     /// Where its plaintext comes from or goes to, if not its memory.
     pub(crate) shared: Option<SharedView>,
@@ -54,7 +56,8 @@ pub(crate) struct Slot {
 
 /// How far a slot is with its piece, and so where its memory is.
 pub(crate) enum SlotStage {
-    /// It has not begun: it is held back while the volume is suspended, or waits for others in its sectors.
+    /// It has not begun: it is held back while the volume is suspended, or waits for others in its
+    /// sectors.
     Held(Option<Buffer>),
     /// This thread is at its next piece, or comes to it. Discards and flushes have no memory.
     Ready(Option<Buffer>),
@@ -198,7 +201,8 @@ pub(crate) enum SlotOperation {
     Write {
         durable: bool,
     },
-    /// A sector that is written in part: read first, then changed from its byte `from` on for `len` bytes, and written.
+    /// A sector that is written in part: read first, then changed from its byte `from` on for `len`
+    /// bytes, and written.
     Modify {
         reads: bool,
         from: usize,
@@ -207,7 +211,8 @@ pub(crate) enum SlotOperation {
     },
     /// Encrypted zeros, made and written in pieces.
     WriteZeros,
-    /// Zeros below are zeros above: the device zeroes. `fast`: do not write instead where it cannot.
+    /// Zeros below are zeros above: the device zeroes. `fast`: do not write instead where it
+    /// cannot.
     ZeroBelow {
         punch: bool,
         fast: bool,

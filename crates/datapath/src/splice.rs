@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use underseal_volume::{Result, Segment, SegmentKind, Stored, Volume};
 
-/// What `base` is, but within `range`, where it is what `other` is there. Neighbours that go on in the same way are one segment.
+/// What `base` is, but within `range`, where it is what `other` is there. Neighbours that go on in
+/// the same way are one segment.
 ///
 /// # Errors
 /// `BadLayout` when the range cuts sectors, or is not in both.

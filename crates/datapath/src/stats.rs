@@ -81,9 +81,11 @@ pub struct BacklogStats {
 /// Latency by stage. A request that was split counts once for each part in `crypto` and `lower`.
 #[derive(Debug, Clone, Default)]
 pub struct Stages {
-    /// From the arrival until a thread took it up: waiting for its turn, an earlier write, or a suspended volume.
+    /// From the arrival until a thread took it up: waiting for its turn, an earlier write, or a
+    /// suspended volume.
     pub queued: Histogram,
-    /// From the moment that the crypto was due until it was done, including the hand-over to others.
+    /// From the moment that the crypto was due until it was done, including the hand-over to
+    /// others.
     pub crypto: Histogram,
     /// In the lower device.
     pub lower: Histogram,

@@ -18,11 +18,12 @@ use underseal_volume::{self as volume, Segment, SegmentKind, Volume};
 
 use crate::{Error, ErrorKind, Mapping, Pace, RangeGuard, RangeMover, Result, splice};
 
-/// Requests that do not end within this time are waited for again, once those had their turn that wait behind the claim.
+/// Requests that do not end within this time are waited for again, once those had their turn that
+/// wait behind the claim.
 const TRY: Duration = Duration::from_secs(10);
 
-/// The users of a volume that is open, as its reencryption sees them. It is a [`RangeMover`] for as long as it is there, and like that not
-/// for a thread that has a queue.
+/// The users of a volume that is open, as its reencryption sees them. It is a [`RangeMover`] for as
+/// long as it is there, and like that not for a thread that has a queue.
 pub struct ServedVolume {
     mapping: Arc<Mapping>,
     mover: RangeMover,
@@ -35,7 +36,8 @@ impl ServedVolume {
     /// Comes to a volume, some of which has or will have sectors of this size.
     ///
     /// # Errors
-    /// `Unsupported` when its users were promised blocks of which such sectors would hold several; else as [`RangeMover::new`].
+    /// `Unsupported` when its users were promised blocks of which such sectors would hold several;
+    /// else as [`RangeMover::new`].
     pub fn new(mapping: Arc<Mapping>, sectors: SectorSize, pace: Arc<Pace>, limit: Duration) -> Result<Self> {
         let (sector, known) = (sectors.bytes(), mapping.sector());
         if sector > known as usize {
@@ -58,7 +60,8 @@ impl ServedVolume {
 }
 
 impl Foreground for ServedVolume {
-    /// While the volume is suspended, and as long as requests in the range take, this waits: until it is told to stop.
+    /// While the volume is suspended, and as long as requests in the range take, this waits: until
+    /// it is told to stop.
     fn claim(&self, range: Range<u64>) -> volume::Result<Box<dyn Claim + '_>> {
         loop {
             match self.mover.claim(range.clone(), TRY) {

@@ -5,8 +5,8 @@
 //!               \-> bound[cpu]: an Injector and a thread a processor  (kernel: same_cpu_crypt)
 //! ```
 //!
-//! They are started when the first task comes. Each has channels of its own, so that it can also move the bytes it
-//! crypts.
+//! They are started when the first task comes. Each has channels of its own, so that it can also
+//! move the bytes it crypts.
 
 mod task;
 
@@ -75,8 +75,8 @@ impl Workers {
         group.injector.push(task)
     }
 
-    /// Whether a worker can take one more of a queue's tasks, of which `away` are with workers: one is idle, or is at work
-    /// and will come to it next. One processor is left to the caller.
+    /// Whether a worker can take one more of a queue's tasks, of which `away` are with workers: one
+    /// is idle, or is at work and will come to it next. One processor is left to the caller.
     pub(crate) fn has_room(&self, away: usize) -> bool {
         let any = self.any();
         let others = any.threads.len().saturating_sub(1);
@@ -175,8 +175,8 @@ fn bind(cpu: usize) {
     }
 }
 
-/// Whether threads of this process can run before others, as the policy `high-priority` wants its workers to. The calling
-/// thread finds out for all of them.
+/// Whether threads of this process can run before others, as the policy `high-priority` wants its
+/// workers to. The calling thread finds out for all of them.
 ///
 /// # Errors
 /// Why not: a user without that right, or a server that has given it up.

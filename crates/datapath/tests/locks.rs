@@ -1,4 +1,5 @@
-//! The lock that queues share, by the model checker loom: every interleaving of few threads over few words.
+//! The lock that queues share, by the model checker loom: every interleaving of few threads over
+//! few words.
 
 // Their names in the crate are used by both.
 #[path = "../src/intervals.rs"]
@@ -98,7 +99,8 @@ impl Claimant for Waiter {
     }
 }
 
-/// What the lock keeps apart: loom finds whoever reads or writes a cell beside another who writes it.
+/// What the lock keeps apart: loom finds whoever reads or writes a cell beside another who writes
+/// it.
 struct Volume {
     lock: RangeLock<Waiter>,
     grains: Vec<UnsafeCell<()>>,

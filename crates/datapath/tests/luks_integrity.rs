@@ -1,5 +1,5 @@
-//! LUKS2 volumes with integrity that cryptsetup made and a kernel wrote, some of them stopped with a full journal: through the data
-//! path, as they are served.
+//! LUKS2 volumes with integrity that cryptsetup made and a kernel wrote, some of them stopped with
+//! a full journal: through the data path, as they are served.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -8,9 +8,10 @@
 //!     power_cut puts back what was saved  <--- volatile cache <-------------+   a flush empties it
 //! ```
 //!
-//! The volatile cache of a drive is modelled backwards: the device below gets every write at once, and what it held
-//! before is kept until a flush has made the write durable. A power cut puts some of it back, block by block.
-//! What a write overwrites is read first, so this device is for tests and experiments on correctness, not on speed.
+//! The volatile cache of a drive is modelled backwards: the device below gets every write at once,
+//! and what it held before is kept until a flush has made the write durable. A power cut puts some
+//! of it back, block by block. What a write overwrites is read first, so this device is for tests
+//! and experiments on correctness, not on speed.
 
 mod cache;
 mod channel;
@@ -46,16 +47,17 @@ struct State {
 }
 
 impl FaultDevice {
-    /// A device that is `inner` until rules are added. The seed decides everything that chance decides: print it.
+    /// A device that is `inner` until rules are added. The seed decides everything that chance
+    /// decides: print it.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
         Self::build(inner, seed, None)
     }
 
-    /// The same with a volatile write cache: what was not flushed may be lost when the power is cut, each block of
-    /// `block` bytes (the device's own at least, 512 to 4096) by itself.
+    /// The same with a volatile write cache: what was not flushed may be lost when the power is
+    /// cut, each block of `block` bytes (the device's own at least, 512 to 4096) by itself.
     ///
-    /// What is lost is a whole block as it was before the oldest write that was not flushed: where writes are smaller than
-    /// a block, a neighbour that was flushed meanwhile goes with it.
+    /// What is lost is a whole block as it was before the oldest write that was not flushed: where
+    /// writes are smaller than a block, a neighbour that was flushed meanwhile goes with it.
     pub fn with_volatile_cache(inner: Arc<dyn Device>, seed: u64, block: u32) -> Self {
         let geometry = inner.geometry();
         let block = block.clamp(512, 4096).next_power_of_two().max(geometry.block);
@@ -105,7 +107,8 @@ impl FaultControl {
         self.seed
     }
 
-    /// Adds a rule. The first that applies to a request decides; delays are added to what another decides.
+    /// Adds a rule. The first that applies to a request decides; delays are added to what another
+    /// decides.
     pub fn add(&self, rule: Rule) {
         self.state().rules.push(rule);
     }
@@ -125,11 +128,12 @@ impl FaultControl {
         self.state().cache.as_ref().map_or(0, Cache::len)
     }
 
-    /// Cuts the power: what is in flight fails, each block that was written since the last flush is what it was or what
-    /// it became, and all requests fail until [`power_on`](FaultControl::power_on).
+    /// Cuts the power: what is in flight fails, each block that was written since the last flush is
+    /// what it was or what it became, and all requests fail until
+    /// [`power_on`](FaultControl::power_on).
     ///
-    /// Requests that the device below had in flight may still change it until they have come back: let the queues drain
-    /// before the power comes back.
+    /// Requests that the device below had in flight may still change it until they have come back:
+    /// let the queues drain before the power comes back.
     ///
     /// # Errors
     /// The device's below, when old blocks cannot be put back.

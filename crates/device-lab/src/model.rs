@@ -9,8 +9,9 @@
 //!                                                              else another timeout
 //! ```
 //!
-//! Only time is modelled: the data moves to and from the device below when a request's time has come. Time runs in
-//! the timeline, which is worked off as far as the clock has come whenever somebody asks; no thread is needed for it.
+//! Only time is modelled: the data moves to and from the device below when a request's time has
+//! come. Time runs in the timeline, which is worked off as far as the clock has come whenever
+//! somebody asks; no thread is needed for it.
 
 mod channel;
 mod disk;

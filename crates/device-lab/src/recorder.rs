@@ -32,7 +32,8 @@ pub struct Record {
     pub channel: u32,
     /// Its place in the order of all beginnings and ends.
     pub started: u64,
-    /// The place of its end in the same order, and whether it succeeded; none when it had not ended.
+    /// The place of its end in the same order, and whether it succeeded; none when it had not
+    /// ended.
     pub finished: Option<(u64, bool)>,
 }
 

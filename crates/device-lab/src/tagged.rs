@@ -1,7 +1,8 @@
-//! A disk that was formatted with metadata: beside each block of another device it keeps a tuple, in memory.
+//! A disk that was formatted with metadata: beside each block of another device it keeps a tuple,
+//! in memory.
 //!
-//! A write's tuples are stored when its bytes are. One that fails amid them leaves old tuples beside new bytes, as such disks do not,
-//! and disks that are modelled by two regions do.
+//! A write's tuples are stored when its bytes are. One that fails amid them leaves old tuples
+//! beside new bytes, as such disks do not, and disks that are modelled by two regions do.
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ impl TaggedDevice {
         Self::new(Arc::new(RamDevice::new(size)), block, tag_size)
     }
 
-    /// The tuples, one after the other: for those who want to see them, or to change what they should not.
+    /// The tuples, one after the other: for those who want to see them, or to change what they
+    /// should not.
     pub fn tuples(&self) -> Arc<RamDevice> {
         self.tuples.clone()
     }

@@ -5,8 +5,9 @@
 //!     written anywhere                   only here ^             write pointer at the zone's start
 //! ```
 //!
-//! A write to a sequential zone that does not begin at its write pointer, or leaves the zone, fails with EIO and is
-//! counted. Discarding or zeroing whole zones puts their write pointers back to the start.
+//! A write to a sequential zone that does not begin at its write pointer, or leaves the zone, fails
+//! with EIO and is counted. Discarding or zeroing whole zones puts their write pointers back to the
+//! start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,8 +35,8 @@ struct State {
 }
 
 impl ZonedDevice {
-    /// Zones on `inner`, all empty: it should read as zeros. `declared`: its geometry tells of them; else only failing
-    /// writes do.
+    /// Zones on `inner`, all empty: it should read as zeros. `declared`: its geometry tells of
+    /// them; else only failing writes do.
     ///
     /// # Errors
     /// `Alignment` when a zone is not made of whole blocks.
@@ -159,7 +160,8 @@ struct ZonedChannel {
 }
 
 impl ZonedChannel {
-    /// Says what a request does to the write pointers, and what the device below is to do; `Err` when it may not.
+    /// Says what a request does to the write pointers, and what the device below is to do; `Err`
+    /// when it may not.
     fn admit(&self, io: &mut Io) -> std::result::Result<Change, ()> {
         let (offset, len) = io.extent();
         let whole = self.state.whole(offset, len).map(|(first, last)| Change::Reset { first, last });

@@ -1,6 +1,8 @@
-//! Request memory: one mapping a queue, handed out in page-aligned power-of-two pieces by a buddy allocator.
+//! Request memory: one mapping a queue, handed out in page-aligned power-of-two pieces by a buddy
+//! allocator.
 //!
-//! The lowest free piece is taken first, so a queue that is not deep stays in the processor's cache.
+//! The lowest free piece is taken first, so a queue that is not deep stays in the processor's
+//! cache.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -14,7 +16,8 @@ use crate::{Error, ErrorKind, Result};
 /// The smallest piece, in bytes.
 const UNIT: usize = 4096;
 
-/// What an idle arena may keep: a full queue of short requests, and the smallest piece that is worth a system call.
+/// What an idle arena may keep: a full queue of short requests, and the smallest piece that is
+/// worth a system call.
 const KEPT: usize = 1 << 20;
 
 /// Memory for a queue's requests, reserved when the queue opens.
@@ -27,7 +30,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserves at least `bytes` of address space, rounded up to a power of two; pages appear as they are touched.
+    /// Reserves at least `bytes` of address space, rounded up to a power of two; pages appear as
+    /// they are touched.
     ///
     /// # Errors
     /// `Memory` when the address space or the limit does not allow it.
@@ -39,8 +43,8 @@ impl Arena {
         Ok(Self { mapping: Arc::new(MappedMemory::new(bytes)?), free, used: 0 })
     }
 
-    /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None` when no piece of that
-    /// size is free now.
+    /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None`
+    /// when no piece of that size is free now.
     pub fn alloc(&mut self, len: usize) -> Option<Buffer> {
         let order = order_of(len)?;
         let (from, mut index) = (order..self.free.len()).find_map(|o| Some((o, self.free[o].first()?)))?;
@@ -92,8 +96,9 @@ impl Arena {
         self.used > KEPT / UNIT
     }
 
-    /// Gives the memory of large free pieces back to the system. They stay the arena's, and are empty when they are used
-    /// again, which costs: this is for a queue that has nothing to do. Locked memory is not given back.
+    /// Gives the memory of large free pieces back to the system. They stay the arena's, and are
+    /// empty when they are used again, which costs: this is for a queue that has nothing to do.
+    /// Locked memory is not given back.
     pub fn shrink(&mut self) {
         let from = order_of(KEPT).unwrap_or(0);
         for (order, free) in self.free.iter().enumerate().skip(from) {
@@ -113,8 +118,8 @@ fn order_of(len: usize) -> Option<usize> {
     Some(len.max(1).div_ceil(UNIT).checked_next_power_of_two()?.ilog2() as usize)
 }
 
-/// Page-aligned memory of one request. Dropping it instead of giving it back leaves its piece unused until the arena
-/// goes.
+/// Page-aligned memory of one request. Dropping it instead of giving it back leaves its piece
+/// unused until the arena goes.
 pub struct Buffer {
     mapping: Arc<MappedMemory>,
     start: usize,
@@ -177,8 +182,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the arena gave these bytes to this buffer alone; they are mapped, initialised (the kernel fills new
-        // pages with zeros) and stay mapped while `mapping` is held.
+        // SAFETY: the arena gave these bytes to this buffer alone; they are mapped, initialised
+        // (the kernel fills new pages with zeros) and stay mapped while `mapping` is held.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 }
@@ -202,14 +207,16 @@ struct MappedMemory {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory; who may touch which bytes is settled by the buffers' ownership.
+// SAFETY: the mapping is plain memory; who may touch which bytes is settled by the buffers'
+// ownership.
 unsafe impl Send for MappedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for MappedMemory {}
 
 impl MappedMemory {
     fn new(len: usize) -> Result<Self> {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
+        // memory of ours.
         let at = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -232,9 +239,9 @@ impl MappedMemory {
     /// Gives pages back, which must be of free pieces.
     fn discard(&self, start: usize, len: usize) {
         assert!(start + len <= self.len, "pages of the mapping");
-        // SAFETY: the pages are our own mapping's, and nobody refers to memory of free pieces; whoever gets it next finds
-        // zeros, as in new memory.
-        // It fails for locked memory, which stays.
+        // SAFETY: the pages are our own mapping's, and nobody refers to memory of free pieces;
+        // whoever gets it next finds zeros, as in new memory. It fails for locked memory, which
+        // stays.
         let _ = unsafe { madvise(self.at.as_ptr().add(start).cast(), len, Advice::LinuxDontNeed) };
     }
 }

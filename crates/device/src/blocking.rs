@@ -1,4 +1,5 @@
-//! A device for those who have nothing else to do: a request is waited for, or several writes together.
+//! A device for those who have nothing else to do: a request is waited for, or several writes
+//! together.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -40,7 +41,8 @@ pub fn flush(device: &dyn Device) -> Result<()> {
     flushed
 }
 
-/// A channel and a ring of its own, for preparing a device and for looking at what is on it. Not for a request's way.
+/// A channel and a ring of its own, for preparing a device and for looking at what is on it. Not
+/// for a request's way.
 ///
 /// Offsets and lengths are multiples of the device's block.
 pub struct Blocking {
@@ -214,7 +216,8 @@ impl Blocking {
         }
     }
 
-    /// The request when it is over. An error: it cannot be waited for, and its memory stays with the channel.
+    /// The request when it is over. An error: it cannot be waited for, and its memory stays with
+    /// the channel.
     fn run_to_end(&mut self, io: Io) -> Result<Finished> {
         if self.begin(io)? {
             self.wait()?;
@@ -258,8 +261,8 @@ impl Blocking {
         Ok(())
     }
 
-    /// Writes each of these to where it belongs, as many at a time as the way is deep, in any order. Of an error all that is known is that
-    /// not everything was written.
+    /// Writes each of these to where it belongs, as many at a time as the way is deep, in any
+    /// order. Of an error all that is known is that not everything was written.
     ///
     /// # Errors
     /// The device's first one.
@@ -293,7 +296,8 @@ impl Blocking {
         written
     }
 
-    /// Takes what is over, and waits for something if nothing is. The first failure of it all is kept.
+    /// Takes what is over, and waits for something if nothing is. The first failure of it all is
+    /// kept.
     fn settle(&mut self, written: &mut Result<()>) -> Result<()> {
         self.wait()?;
         for Finished { buffer, result, .. } in self.over.drain(..) {

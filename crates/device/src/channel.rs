@@ -7,11 +7,13 @@ use crate::{Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, Zone, Zone
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
-    /// Size and alignment. The size is that of opening time, or of the last [`refresh`](Device::refresh).
+    /// Size and alignment. The size is that of opening time, or of the last
+    /// [`refresh`](Device::refresh).
     fn geometry(&self) -> Geometry;
 
-    /// Asks how large the device is now, and waits for the answer. From then on [`geometry`](Device::geometry) tells that, and every
-    /// channel reaches it, also those that are open already. Nobody else is told.
+    /// Asks how large the device is now, and waits for the answer. From then on
+    /// [`geometry`](Device::geometry) tells that, and every channel reaches it, also those that are
+    /// open already. Nobody else is told.
     ///
     /// A device whose size cannot change says what it always said.
     ///
@@ -30,37 +32,41 @@ pub trait Device: Send + Sync {
     /// What a failing request's log line calls the device.
     fn name(&self) -> &str;
 
-    /// True when it compares what it reads with tags that it made of what was written, and fails what differs
-    /// ([`Error::mismatch_at`]).
+    /// True when it compares what it reads with tags that it made of what was written, and fails
+    /// what differs ([`Error::mismatch_at`]).
     fn verifies(&self) -> bool {
         false
     }
 
-    /// Forgets what it has read and keeps in memory: who looks for damage wants what is on the disk.
+    /// Forgets what it has read and keeps in memory: who looks for damage wants what is on the
+    /// disk.
     fn forget(&self) {}
 
-    /// Has something done, once, when it has learnt that nothing can be read or written any more until it is opened again. It must not
-    /// wait. Most devices never know.
+    /// Has something done, once, when it has learnt that nothing can be read or written any more
+    /// until it is opened again. It must not wait. Most devices never know.
     fn when_lost(&self, act: LossHandler) {
         let _ = act;
     }
 
-    /// Has requests paused while a snapshot is made of what lies below. Most devices never hear of one.
+    /// Has requests paused while a snapshot is made of what lies below. Most devices never hear of
+    /// one.
     fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         let _ = pause;
     }
 
-    /// Lets go of what others wait for, before the last who has it does: no request is in flight, and none that comes now succeeds. Most
-    /// devices have nothing that others wait for as long as that.
+    /// Lets go of what others wait for, before the last who has it does: no request is in flight,
+    /// and none that comes now succeeds. Most devices have nothing that others wait for as long as
+    /// that.
     fn let_go(&self) {}
 
-    /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without comparing them, since their tags are still to
-    /// be made.
+    /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without
+    /// comparing them, since their tags are still to be made.
     fn unverified(&self) -> u64 {
         0
     }
 
-    /// Where data is allocated at and after `offset`, as one extent that ends at or before `offset + len`.
+    /// Where data is allocated at and after `offset`, as one extent that ends at or before
+    /// `offset + len`.
     ///
     /// A device that cannot tell says that all is data.
     fn extent(&self, offset: u64, len: u64) -> Extent {
@@ -97,7 +103,8 @@ pub type LossHandler = Arc<dyn Fn() + Send + Sync>;
 
 /// Who lets requests wait for the moment of a snapshot.
 pub trait SnapshotPause: Send + Sync {
-    /// Nothing is written from now on, and all that was is stored. False: that is not so, and everything goes on.
+    /// Nothing is written from now on, and all that was is stored. False: that is not so, and
+    /// everything goes on.
     fn begin(&self) -> bool;
 
     /// The moment is over.
@@ -124,15 +131,18 @@ pub enum Immediate {
     Failed(Error),
 }
 
-/// A request that may wait. It owns its memory until it is finished. Offsets and lengths are in bytes.
+/// A request that may wait. It owns its memory until it is finished. Offsets and lengths are in
+/// bytes.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields are explained beside each request")]
 pub enum Io {
     /// Fill `range` of the buffer from `offset`.
     Read { offset: u64, buffer: Buffer, range: Range<usize> },
-    /// Write `range` of the buffer to `offset`; `durable`: it is on stable storage when it finishes.
+    /// Write `range` of the buffer to `offset`; `durable`: it is on stable storage when it
+    /// finishes.
     Write { offset: u64, buffer: Buffer, range: Range<usize>, durable: bool },
-    /// As `Read`, and fill the front of `tags` with the tuples of these blocks, one after the other.
+    /// As `Read`, and fill the front of `tags` with the tuples of these blocks, one after the
+    /// other.
     ReadTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer },
     /// As `Write`, with the tuples of these blocks at the front of `tags`.
     WriteTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer, durable: bool },
@@ -184,13 +194,13 @@ pub enum Started {
 /// One queue's way to a device. It is used by one thread.
 ///
 /// # Contract
-/// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
-/// depth and no other request in flight has it. Completions that the ring gives for [`RingToken::lower`] go to `finish`, those for
-/// [`RingToken::channel`] to `woken`.
+/// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is
+/// below the channel's depth and no other request in flight has it. Completions that the ring gives
+/// for [`RingToken::lower`] go to `finish`, those for [`RingToken::channel`] to `woken`.
 ///
-/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a whole: what could not be moved at
-/// once ([`Immediate::Blocked`], of no bytes) is started anew. No two of them are under way for one block if one of them writes: whoever
-/// asks sees to that.
+/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a
+/// whole: what could not be moved at once ([`Immediate::Blocked`], of no bytes) is started anew. No
+/// two of them are under way for one block if one of them writes: whoever asks sees to that.
 pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate;
@@ -198,13 +208,15 @@ pub trait Channel: Send {
     /// Writes without waiting. Memory need not be aligned. What is done is not yet durable.
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate;
 
-    /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has as many bytes as they have.
+    /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has as many
+    /// bytes as they have.
     fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let _ = (data, tags);
         Immediate::Failed(IoKind::Read.untagged(offset))
     }
 
-    /// Writes blocks and their tuples without waiting, as [`read_tagged_now`](Channel::read_tagged_now).
+    /// Writes blocks and their tuples without waiting, as
+    /// [`read_tagged_now`](Channel::read_tagged_now).
     fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         let _ = (data, tags);
         Immediate::Failed(IoKind::Write.untagged(offset))
@@ -213,10 +225,12 @@ pub trait Channel: Send {
     /// Starts a request that may wait.
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started;
 
-    /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was started again).
+    /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was
+    /// started again).
     fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished>;
 
-    /// Something has come that the channel waits for by itself, whichever requests are in flight: a socket, a time, the bell that a
-    /// library's thread rings. Requests that are over with it are put into `over`.
+    /// Something has come that the channel waits for by itself, whichever requests are in flight: a
+    /// socket, a time, the bell that a library's thread rings. Requests that are over with it are
+    /// put into `over`.
     fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>);
 }

@@ -35,7 +35,8 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// A read at byte `offset` that found a block which is not as it was written, by its tag; `at` is where that begins.
+    /// A read at byte `offset` that found a block which is not as it was written, by its tag; `at`
+    /// is where that begins.
     pub fn mismatch(offset: u64, at: u64) -> Self {
         Self::new(ErrorKind::Read, format!("read at byte {offset}"))
             .with_source(io::Error::other(Mismatch(at)))

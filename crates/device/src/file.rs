@@ -49,7 +49,8 @@ pub struct FileDevice {
 
 /// What its channels have in common.
 struct Shared {
-    /// Opened first, and the only one that knows of every write-back error: it is synced in `write_back.rs` only.
+    /// Opened first, and the only one that knows of every write-back error: it is synced in
+    /// `write_back.rs` only.
     file: File,
     /// Held while the kernel is asked for a write-back error.
     asking: Mutex<()>,
@@ -71,7 +72,8 @@ struct Shared {
 enum FileAccess {
     /// Through the page cache of a disk: at once where it is cached, else through the ring.
     Cached,
-    /// A file that lives in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT is refused there.
+    /// A file that lives in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT
+    /// is refused there.
     Memory,
     /// Past the page cache: always through the ring.
     Direct,
@@ -81,14 +83,15 @@ impl FileDevice {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when another program uses
-    /// it, or the kernel a block device that is to be written to; `NoLock` when its filesystem has no locks; `Alignment` when
-    /// it has no direct I/O.
+    /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when
+    /// another program uses it, or the kernel a block device that is to be written to; `NoLock`
+    /// when its filesystem has no locks; `Alignment` when it has no direct I/O.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
         Self::over(open(path, options)?, &path.display().to_string(), options)
     }
 
-    /// The same of a file that another process has opened with these options, and may still have: its lock is that of both.
+    /// The same of a file that another process has opened with these options, and may still have:
+    /// its lock is that of both.
     ///
     /// # Errors
     /// As [`FileDevice::open`].
@@ -151,14 +154,16 @@ impl FileDevice {
         let _ = self.shared.also_open.set(file);
     }
 
-    /// The open file that has the lock: for a format, and for handing the device to another process. While the device is in use nothing
-    /// else may sync it: a sync would take the write-back errors that the device's flushes are to tell of.
+    /// The open file that has the lock: for a format, and for handing the device to another
+    /// process. While the device is in use nothing else may sync it: a sync would take the
+    /// write-back errors that the device's flushes are to tell of.
     pub fn file(&self) -> &File {
         &self.shared.file
     }
 
-    /// Opens the file once more, through the page cache: for a header or a reencryption beside the channels. The open file has its own
-    /// position, its own flock and its own record of write-back errors; it is synced with [`FileDevice::sync`].
+    /// Opens the file once more, through the page cache: for a header or a reencryption beside the
+    /// channels. The open file has its own position, its own flock and its own record of write-back
+    /// errors; it is synced with [`FileDevice::sync`].
     ///
     /// # Errors
     /// `Open` when it cannot be opened any more.
@@ -166,8 +171,8 @@ impl FileDevice {
         self.open_again(FileAccess::Cached)
     }
 
-    /// Syncs a file that was [opened once more](Self::reopen). When that fails every flush of the device fails from then on: what the
-    /// kernel could not write back may be what a client wrote.
+    /// Syncs a file that was [opened once more](Self::reopen). When that fails every flush of the
+    /// device fails from then on: what the kernel could not write back may be what a client wrote.
     ///
     /// # Errors
     /// The system's.
@@ -236,8 +241,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Opens a regular file or a block device. A block device that will be written to is claimed as the kernel claims it for what is
-/// mounted, mapped or swapped to: one has it at a time.
+/// Opens a regular file or a block device. A block device that will be written to is claimed as the
+/// kernel claims it for what is mounted, mapped or swapped to: one has it at a time.
 fn open(path: &Path, options: OpenOptions) -> Result<File> {
     let name = path.display();
     let refuse = |why: String| Err(Error::new(ErrorKind::Open, why));
@@ -260,15 +265,16 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
     if kind.is_block_device() != is_block {
         return refuse(format!("{name} became another file while it was opened"));
     }
-    // That was for the open only: io_uring takes it to mean that nothing may be waited for, and before Linux 6.5 gives up with
-    // EAGAIN where a device cannot promise that (dm-crypt).
+    // That was for the open only: io_uring takes it to mean that nothing may be waited for, and
+    // before Linux 6.5 gives up with EAGAIN where a device cannot promise that (dm-crypt).
     fcntl_getfl(&file)
         .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
         .map_err(|e| cannot(e.into()))?;
     Ok(file)
 }
 
-/// How large a file or a block device is. Its position stays where it is: others may read from there.
+/// How large a file or a block device is. Its position stays where it is: others may read from
+/// there.
 fn size(file: &File) -> std::io::Result<u64> {
     let of = file.metadata()?;
     if !of.file_type().is_block_device() {
@@ -289,8 +295,9 @@ fn discards(file: &File) -> bool {
     most.is_none_or(|most| most != "0")
 }
 
-/// Opens an open file once more, for the same access and with these flags. A duplicate of the descriptor would not do: all duplicates
-/// share one flock and one record of write-back errors, so that one takes what the other relies on.
+/// Opens an open file once more, for the same access and with these flags. A duplicate of the
+/// descriptor would not do: all duplicates share one flock and one record of write-back errors, so
+/// that one takes what the other relies on.
 ///
 /// # Errors
 /// The system's: `/proc` is missing, or the permission is gone since.
@@ -309,7 +316,8 @@ fn in_use(path: &Path, e: std::io::Error) -> Error {
     Error::new(ErrorKind::Locked, format!("{} is in use: {who}", path.display())).with_source(e)
 }
 
-/// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells (6.1).
+/// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells
+/// (6.1).
 fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
     let page = 4096;
     let told = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)

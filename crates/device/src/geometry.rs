@@ -1,16 +1,19 @@
 //! What a device wants of those who use it.
 
-/// A device's size and its alignment rules. All but the size is of opening time and does not change while the device is open.
+/// A device's size and its alignment rules. All but the size is of opening time and does not change
+/// while the device is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Size in bytes, when it was last asked for: on opening, and by [`Device::refresh`](crate::Device::refresh).
+    /// Size in bytes, when it was last asked for: on opening, and by
+    /// [`Device::refresh`](crate::Device::refresh).
     pub size: u64,
     /// Offsets and lengths must be a multiple of this many bytes; 1 when anything goes.
     pub block: u32,
     /// Offsets and lengths that cost the device no read-modify-write, in bytes.
     pub preferred_block: u32,
-    /// Memory must begin at a multiple of this many bytes. At most a page: every [`Buffer`](crate::Buffer) fits as a whole. Whoever
-    /// gives parts of one sees to it that they begin at such a multiple.
+    /// Memory must begin at a multiple of this many bytes. At most a page: every
+    /// [`Buffer`](crate::Buffer) fits as a whole. Whoever gives parts of one sees to it that they
+    /// begin at such a multiple.
     pub memory_alignment: u32,
     /// Nothing may be written.
     pub read_only: bool,
@@ -18,7 +21,8 @@ pub struct Geometry {
     pub discard: bool,
     /// Zones that must be written in sequence, if it has them and tells.
     pub zones: Option<Zones>,
-    /// It keeps so many bytes beside each block, which come and go with it: its tuple. 0: it keeps none.
+    /// It keeps so many bytes beside each block, which come and go with it: its tuple. 0: it keeps
+    /// none.
     pub tag_size: u32,
 }
 

@@ -23,10 +23,11 @@
 //!   Signal         wakes the owner of an event descriptor, and never waits for it
 //! ```
 //!
-//! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say that they would
-//! block; [`Channel::start`] takes the request's [`Buffer`] and hands it back in [`Channel::finish`], so memory that
-//! the kernel may still write to is never anybody else's. What a channel waits for that is no request (a socket, a bell, a time) has
-//! tokens of its own and goes to [`Channel::woken`].
+//! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say
+//! that they would block; [`Channel::start`] takes the request's [`Buffer`] and hands it back in
+//! [`Channel::finish`], so memory that the kernel may still write to is never anybody else's. What
+//! a channel waits for that is no request (a socket, a bell, a time) has tokens of its own and goes
+//! to [`Channel::woken`].
 
 mod arena;
 mod bell;

@@ -1,7 +1,8 @@
 //! Keeps two programs from writing one image.
 //!
-//! An open-file-description lock on the byte range that QEMU locks too (100 to 299), so that qemu-nbd and a virtual
-//! machine are kept off as well; `flock`, which cryptsetup takes for its headers, stays free.
+//! An open-file-description lock on the byte range that QEMU locks too (100 to 299), so that
+//! qemu-nbd and a virtual machine are kept off as well; `flock`, which cryptsetup takes for its
+//! headers, stays free.
 
 use std::fs::File;
 use std::io;
@@ -15,8 +16,8 @@ use crate::{Error, ErrorKind};
 const FIRST: libc::off_t = 100;
 const LEN: libc::off_t = 200;
 
-/// How long what is in use is asked for again before it is said to be: a program that ends, or starts another one, still holds
-/// its files for a moment after it closed them.
+/// How long what is in use is asked for again before it is said to be: a program that ends, or
+/// starts another one, still holds its files for a moment after it closed them.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// Takes the lock of an image for as long as `file` is open: shared for readers, exclusive for
@@ -45,7 +46,8 @@ fn is_taken(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::AGAIN | Errno::BUSY))
 }
 
-/// Somebody has it; or nobody can have any, because the file system has none (NFS without its lock daemon).
+/// Somebody has it; or nobody can have any, because the file system has none (NFS without its lock
+/// daemon).
 fn refused(name: &str, e: io::Error) -> Error {
     let (kind, what) = match Errno::from_io_error(&e) {
         Some(Errno::AGAIN | Errno::ACCESS) => {

@@ -1,4 +1,5 @@
-//! Writes that were acknowledged and may be lost: the one place for every device that can lose them.
+//! Writes that were acknowledged and may be lost: the one place for every device that can lose
+//! them.
 //!
 //! ```text
 //!   queue -- Sticky -- the device's channel      says when a flush fails (`fail`), or a server goes away (`note`)
@@ -6,25 +7,32 @@
 //!                 Losses                         one a device
 //! ```
 //!
-//! Devices on other devices hold channels that are [`Sticky`] already, and pass on what those say. Memory loses nothing.
+//! Devices on other devices hold channels that are [`Sticky`] already, and pass on what those say.
+//! Memory loses nothing.
 //!
 //! # A flush that failed
-//! Linux tells of bytes that it could not write back once on each open file, and takes them for written from then on: they are read
-//! from its memory as if all were well, and the next flush succeeds without them. So each channel of a file has an open file of its
-//! own, else the first to flush would be told and no other. But a client that tries the same flush again (QEMU does, when it
-//! goes on after an error) would still be told that all is there. So once a flush has failed, **every** flush fails, on every
-//! channel, until the device is opened again: then its users begin anew, and look. QEMU keeps it so for its own
-//! files. A durable write still speaks for itself only.
+//! Linux tells of bytes that it could not write back once on each open file, and takes them for
+//! written from then on: they are read from its memory as if all were well, and the next flush
+//! succeeds without them. So each channel of a file has an open file of its own, else the first to
+//! flush would be told and no other. But a client that tries the same flush again (QEMU does, when
+//! it goes on after an error) would still be told that all is there. So once a flush has failed,
+//! **every** flush fails, on every channel, until the device is opened again: then its users begin
+//! anew, and look. QEMU keeps it so for its own files. A durable write still speaks for itself
+//! only.
 //!
-//! An open file that is younger than the error is not told of it when another one was: `cryptsetup config` on a served image, or any
-//! fsync of it, would hide the loss from a client that connects afterwards. So each flush of a file asks the file that was
-//! opened first, too (`file/write_back.rs`), and the syncs of headers and reencryptions on it come here (`FileDevice::sync`).
+//! An open file that is younger than the error is not told of it when another one was:
+//! `cryptsetup config` on a served image, or any fsync of it, would hide the loss from a client
+//! that connects afterwards. So each flush of a file asks the file that was opened first, too
+//! (`file/write_back.rs`), and the syncs of headers and reencryptions on it come here
+//! (`FileDevice::sync`).
 //!
 //! # A server that went away
-//! The loss of writes that it had acknowledged and not flushed fails the next flush of each channel once: the head of
-//! [`nbd`](crate::nbd) says why. A channel that is made later is told, too, until a channel that was told has flushed again: that client
-//! has heard of the loss and goes on. A channel that flushes once and is gone (`suspend`, a hand-over, a snapshot) takes nothing from
-//! later ones. With several clients, one that connects again only after another has gone on is not told.
+//! The loss of writes that it had acknowledged and not flushed fails the next flush of each channel
+//! once: the head of [`nbd`](crate::nbd) says why. A channel that is made later is told, too, until
+//! a channel that was told has flushed again: that client has heard of the loss and goes on. A
+//! channel that flushes once and is gone (`suspend`, a hand-over, a snapshot) takes nothing from
+//! later ones. With several clients, one that connects again only after another has gone on is not
+//! told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
@@ -134,7 +142,8 @@ impl<C> Sticky<C> {
         Self { inner, losses, flushes: Vec::new() }
     }
 
-    /// A request is over. Where it is a flush that succeeded, another channel's may have failed meanwhile, and taken the error.
+    /// A request is over. Where it is a flush that succeeded, another channel's may have failed
+    /// meanwhile, and taken the error.
     fn over(&mut self, done: &mut Finished) {
         if let Some(at) = self.flushes.iter().position(|&slot| slot == done.slot) {
             self.flushes.swap_remove(at);

@@ -1,7 +1,8 @@
-//! Where threads leave what is for one that has other things to wait for. `tests/mailbox.rs` tries every interleaving.
+//! Where threads leave what is for one that has other things to wait for. `tests/mailbox.rs` tries
+//! every interleaving.
 //!
-//! Its owner never sleeps here but in its ring, and whoever sends wakes it, if it sleeps: with a [`Wakeup`](crate::Wakeup) that the ring
-//! watches.
+//! Its owner never sleeps here but in its ring, and whoever sends wakes it, if it sleeps: with a
+//! [`Wakeup`](crate::Wakeup) that the ring watches.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -58,8 +59,8 @@ impl<T> Mailbox<T> {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Called by the owner before it sleeps. False: something is there, or `ready` says so; do not sleep. What comes
-    /// from now on wakes it.
+    /// Called by the owner before it sleeps. False: something is there, or `ready` says so; do not
+    /// sleep. What comes from now on wakes it.
     pub fn may_sleep(&self, ready: impl FnOnce() -> bool) -> bool {
         let mut inside = lock(&self.inside);
         inside.sleeping = inside.items.is_empty() && !ready();

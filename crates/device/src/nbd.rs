@@ -1,4 +1,5 @@
-//! An export of an NBD server as a lower device: a disk at qemu-nbd, whatever nbdkit has a plugin for, another volume.
+//! An export of an NBD server as a lower device: a disk at qemu-nbd, whatever nbdkit has a plugin
+//! for, another volume.
 //!
 //! ```text
 //!   NbdDevice   URI, what was negotiated, Losses
@@ -14,46 +15,55 @@
 //! ```
 //!
 //! # How many connections
-//! Each channel has a connection of its own where the server promises (multi-conn) that a flush on one covers what any
-//! has seen acknowledged, and that all read what one wrote. Without that promise there is exactly one: another one's
-//! flush would mean nothing, and qemu-nbd lets only one client in. It is shared behind a lock, and no thread is added:
-//! one of the threads that wait reads for all. Connections are made when the first request needs them.
+//! Each channel has a connection of its own where the server promises (multi-conn) that a flush on
+//! one covers what any has seen acknowledged, and that all read what one wrote. Without that
+//! promise there is exactly one: another one's flush would mean nothing, and qemu-nbd lets only one
+//! client in. It is shared behind a lock, and no thread is added: one of the threads that wait
+//! reads for all. Connections are made when the first request needs them.
 //!
 //! # When the server goes away
-//! Requests in flight are asked again on the next connection, and new ones wait, for `reconnect-delay` seconds (30, or the URI's
-//! parameter); then they fail with EIO, and each one that follows looks for the server again. A request on which the server closes
-//! one connection after the other fails alone: after five of them, of which the last three had nothing else in flight, if the server
-//! answers others meanwhile; else when `reconnect-delay` is over. Asking twice changes nothing:
-//! no request that overlaps one in flight is made. (A server that is not dead but cut off may still carry out what it was asked
-//! before, as with every client that connects again.) An export that is back with another size, other flags or narrower
-//! blocks is refused. Another size is taken where it is asked for (`Device::refresh`) of a server that says multi-conn: a connection
-//! reaches what its server told on it, and is made again, when nothing is in flight on it, for a request that goes beyond.
+//! Requests in flight are asked again on the next connection, and new ones wait, for
+//! `reconnect-delay` seconds (30, or the URI's parameter); then they fail with EIO, and each one
+//! that follows looks for the server again. A request on which the server closes one connection
+//! after the other fails alone: after five of them, of which the last three had nothing else in
+//! flight, if the server answers others meanwhile; else when `reconnect-delay` is over. Asking
+//! twice changes nothing: no request that overlaps one in flight is made. (A server that is not
+//! dead but cut off may still carry out what it was asked before, as with every client that
+//! connects again.) An export that is back with another size, other flags or narrower blocks is
+//! refused. Another size is taken where it is asked for (`Device::refresh`) of a server that says
+//! multi-conn: a connection reaches what its server told on it, and is made again, when nothing is
+//! in flight on it, for a request that goes beyond.
 //!
 //! # Flushes
-//! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has those bytes any more, so a
-//! flush after that would promise what cannot be known. It **fails**, once on every channel, as fsync fails once on every
-//! descriptor after Linux has failed to write back: whoever wrote is told that acknowledged writes may be lost. QEMU's client
+//! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has
+//! those bytes any more, so a flush after that would promise what cannot be known. It **fails**,
+//! once on every channel, as fsync fails once on every descriptor after Linux has failed to write
+//! back: whoever wrote is told that acknowledged writes may be lost. QEMU's client
 //! (`reconnect-delay`) and the kernel's (`nbd-client -persist`) leave this out, and acknowledge.
-//! Where the operator knows that a server which ends loses nothing (its bytes are in the page cache of a host that stays up,
-//! or it writes through), `unflushed=trust` in the URI has flushes believed as those clients do. A write with FUA is on
-//! stable storage when it is acknowledged, and so is what an earlier flush covers; where nothing else was written, nothing
-//! fails. Once is enough here: what is read afterwards is what the server still has, so whoever was told can look.
+//! Where the operator knows that a server which ends loses nothing (its bytes are in the page cache
+//! of a host that stays up, or it writes through), `unflushed=trust` in the URI has flushes
+//! believed as those clients do. A write with FUA is on stable storage when it is acknowledged, and
+//! so is what an earlier flush covers; where nothing else was written, nothing fails. Once is
+//! enough here: what is read afterwards is what the server still has, so whoever was told can look.
 //!
-//! A server without flush cannot make anything stable. A flush at it succeeds at once, unless a loss has to be told of.
+//! A server without flush cannot make anything stable. A flush at it succeeds at once, unless a
+//! loss has to be told of.
 //!
-//! A flush that the server itself answers with an error is another matter: from then on all fail (`losses.rs` says why). A write with
-//! FUA that fails is written again without FUA. If that succeeds, the server's flush has failed, and counts as one.
+//! A flush that the server itself answers with an error is another matter: from then on all fail
+//! (`losses.rs` says why). A write with FUA that fails is written again without FUA. If that
+//! succeeds, the server's flush has failed, and counts as one.
 //!
-//! A connection that another thread has not used since the server ended is looked at before a flush is acknowledged. What is
-//! not seen is a server's end that TCP has not told of yet.
+//! A connection that another thread has not used since the server ended is looked at before a flush
+//! is acknowledged. What is not seen is a server's end that TCP has not told of yet.
 //!
 //! # Time
-//! A server has 10 seconds to accept and negotiate. A request in flight has no limit: a server may be slow, and TCP notices a host
-//! that is gone (20 s).
+//! A server has 10 seconds to accept and negotiate. A request in flight has no limit: a server may
+//! be slow, and TCP notices a host that is gone (20 s).
 //!
 //! # Trust
-//! The server sees ciphertext, offsets and times. Of what it says nothing is believed before it is checked; whatever breaks the
-//! rules ends the connection, and the same limits hold as for one that went away.
+//! The server sees ciphertext, offsets and times. Of what it says nothing is believed before it is
+//! checked; whatever breaks the rules ends the connection, and the same limits hold as for one that
+//! went away.
 
 mod address;
 mod channel;
@@ -115,7 +125,8 @@ struct Shared {
 struct NegotiatedConnection {
     socket: Arc<NbdSocket>,
     structured: bool,
-    /// The export's size as this connection knows it: for another one the client has to connect again.
+    /// The export's size as this connection knows it: for another one the client has to connect
+    /// again.
     size: u64,
 }
 
@@ -126,11 +137,12 @@ impl NegotiatedConnection {
 }
 
 impl NbdDevice {
-    /// Connects, and asks for the export. `read_only`: nothing will be written, whatever the server allows.
+    /// Connects, and asks for the export. `read_only`: nothing will be written, whatever the server
+    /// allows.
     ///
     /// # Errors
-    /// `Open` when the server is not there, is none, or does not give the export; also when it is to be written to, and is
-    /// read-only.
+    /// `Open` when the server is not there, is none, or does not give the export; also when it is
+    /// to be written to, and is read-only.
     pub fn open(address: NbdAddress, read_only: bool) -> Result<Self> {
         let name = address.to_string();
         let addresses = address
@@ -293,7 +305,8 @@ impl Shared {
         self.note();
     }
 
-    /// A change was acknowledged on this connection. Where its end is counted already, another thread saw it between the reply and this.
+    /// A change was acknowledged on this connection. Where its end is counted already, another
+    /// thread saw it between the reply and this.
     fn acknowledge(&self, socket: &NbdSocket) {
         self.losses.acknowledge();
         if socket.is_counted() {
@@ -324,7 +337,8 @@ impl Shared {
         }
     }
 
-    /// What is different about an export that should be the same; `None` when it can take its place.
+    /// What is different about an export that should be the same; `None` when it can take its
+    /// place.
     fn differs(&self, now: &ServerExport) -> Option<String> {
         let was = &self.export;
         let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;

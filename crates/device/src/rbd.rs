@@ -10,25 +10,30 @@
 //! ```
 //!
 //! # What an answer means
-//! librbd's cache is off: it would acknowledge what no machine of the cluster has yet, and copy it. So a write that is over lies on every
-//! replica, whether it was asked to be durable or not, and a flush waits for those that are not over.
+//! librbd's cache is off: it would acknowledge what no machine of the cluster has yet, and copy it.
+//! So a write that is over lies on every replica, whether it was asked to be durable or not, and a
+//! flush waits for those that are not over.
 //!
 //! # Memory
-//! A request belongs to librbd until it says that it is over; nothing can call it back, so its memory stays with it also when its queue goes.
-//! What is written librbd copies once: it could do without, but then a write that it fails before sending it is never over, and a client that
-//! was shut out would wait for ever.
+//! A request belongs to librbd until it says that it is over; nothing can call it back, so its
+//! memory stays with it also when its queue goes. What is written librbd copies once: it could do
+//! without, but then a write that it fails before sending it is never over, and a client that was
+//! shut out would wait for ever.
 //!
 //! # One writer
-//! Whoever opens an image to write takes its exclusive lock, and does not hand it over while it is open, as librbd would by itself. A second one
-//! is refused, and told who the first is; nobody who answers is asked for the lock, since others do hand it over, in the midst of their
-//! writing. Whose owner has died is free after half a minute. A client that was taken for dead is shut
-//! out by the cluster: from then on every request fails, and none is tried again, since somebody else writes by now.
+//! Whoever opens an image to write takes its exclusive lock, and does not hand it over while it is
+//! open, as librbd would by itself. A second one is refused, and told who the first is; nobody who
+//! answers is asked for the lock, since others do hand it over, in the midst of their writing.
+//! Whose owner has died is free after half a minute. A client that was taken for dead is shut out
+//! by the cluster: from then on every request fails, and none is tried again, since somebody else
+//! writes by now.
 //!
-//! Where that owner was a process of this machine which has been killed, as a file of its user's proves (`holder`), it is shut out and its lock
-//! taken at once.
+//! Where that owner was a process of this machine which has been killed, as a file of its user's
+//! proves (`holder`), it is shut out and its lock taken at once.
 //!
 //! # Waiting
-//! A cluster that is away, or full, is waited for without an end, as a local disk is; `rados_osd_op_timeout` in the address sets one.
+//! A cluster that is away, or full, is waited for without an end, as a local disk is;
+//! `rados_osd_op_timeout` in the address sets one.
 
 mod address;
 mod channel;
@@ -95,11 +100,13 @@ struct Shared {
 }
 
 impl RbdDevice {
-    /// Connects to the cluster and opens the image, for this program alone unless it is only read. In the folder `holders`, which is the
-    /// user's alone, is kept which process has it, so that the next one need not wait if this one is killed.
+    /// Connects to the cluster and opens the image, for this program alone unless it is only read.
+    /// In the folder `holders`, which is the user's alone, is kept which process has it, so that
+    /// the next one need not wait if this one is killed.
     ///
     /// # Errors
-    /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when somebody else writes to it.
+    /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when
+    /// somebody else writes to it.
     pub fn open(address: &RbdAddress, read_only: bool, holders: Option<&Path>) -> Result<Self> {
         let name = address.to_string();
         if address.is_snapshot() && !read_only {
@@ -202,7 +209,8 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
     cluster
         .set(c"rbd_blocklist_on_break_lock", c"true")
         .map_err(|e| failed("the library cannot be told to shut out whose lock is broken".into(), e))?;
-    // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is each one of a client that was shut out.
+    // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is
+    // each one of a client that was shut out.
     let _ = cluster.set(c"rbd_disable_zero_copy_writes", c"true");
     cluster.connect().map_err(|e| {
         let what = match e {
@@ -220,7 +228,8 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// The last word of arguments as `CEPH_ARGS` has them, if it is an option that may want a value: librados ends the process where one does.
+/// The last word of arguments as `CEPH_ARGS` has them, if it is an option that may want a value:
+/// librados ends the process where one does.
 fn without_value(arguments: &str) -> Option<&str> {
     let words: Vec<_> = arguments.split_ascii_whitespace().collect();
     let last = *words.last()?;
@@ -246,7 +255,8 @@ fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
     Error::new(ErrorKind::Open, context).with_source(e)
 }
 
-/// What the image or its pool turns on again: a cache that would acknowledge what is nowhere yet, and writes that would never be over.
+/// What the image or its pool turns on again: a cache that would acknowledge what is nowhere yet,
+/// and writes that would never be over.
 fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
     let refused = |what: String| Error::new(ErrorKind::Open, format!("{address}: {what}"));
     // Where there are none, nobody can have changed them.

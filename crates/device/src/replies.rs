@@ -29,7 +29,8 @@ impl<T> ReplySender<T> {
     }
 }
 
-/// The channel's own side: the answers that it waits for. It takes the [tokens](RingToken::channel) 0 and 1.
+/// The channel's own side: the answers that it waits for. It takes the [tokens](RingToken::channel)
+/// 0 and 1.
 pub struct ReplyReceiver<T> {
     replies: Arc<ReplySender<T>>,
     come: VecDeque<T>,
@@ -81,8 +82,8 @@ impl<T> ReplyReceiver<T> {
         self.come.drain(..)
     }
 
-    /// Sees to it that the ring wakes the channel when something comes, or has come already. One ring of the bell is enough for
-    /// all that comes until then.
+    /// Sees to it that the ring wakes the channel when something comes, or has come already. One
+    /// ring of the bell is enough for all that comes until then.
     fn listen(&mut self, ring: &mut Ring) {
         if !std::mem::replace(&mut self.expects, true) && !self.replies.mailbox.may_sleep(|| false) {
             self.replies.bell.ring();

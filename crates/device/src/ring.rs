@@ -47,7 +47,8 @@ pub struct LongCommand<'a> {
 pub struct Ring {
     ring: KernelRing,
     marks: Marks,
-    /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
+    /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next
+    /// one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Completions that channels made themselves, or that were taken from the kernel to make room
     /// there.
@@ -58,7 +59,8 @@ impl Ring {
     /// A ring for up to `entries` operations at a time. It belongs to the thread that makes it.
     ///
     /// # Errors
-    /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled` forbids it.
+    /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled`
+    /// forbids it.
     pub fn new(entries: u32) -> Result<Self> {
         Self::with_completions(entries, 0)
     }
@@ -89,8 +91,8 @@ impl Ring {
         Self::made(restrictions::build((entries, 0), false, |_| Ok(())))
     }
 
-    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use before
-    /// the sandbox.
+    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use
+    /// before the sandbox.
     ///
     /// # Errors
     /// `Ring` as for [`Ring::new`], and when the kernel, before 6.0, has no rings of this kind.
@@ -114,14 +116,15 @@ impl Ring {
         Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), taken: VecDeque::new() })
     }
 
-    /// Runs a lower channel. The completions of its requests come with a token that [`RingToken::below`] opens, what it waits for by
-    /// itself with one that [`RingToken::fork`] opens.
+    /// Runs a lower channel. The completions of its requests come with a token that
+    /// [`RingToken::below`] opens, what it waits for by itself with one that [`RingToken::fork`]
+    /// opens.
     pub fn nested<T>(&mut self, below: LowerToken, run: impl FnOnce(&mut Self) -> T) -> T {
         self.marked(self.marks.below(below), run)
     }
 
-    /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token that tells the number
-    /// ([`RingToken::as_channel`]). Who has one channel only need not say so.
+    /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token
+    /// that tells the number ([`RingToken::as_channel`]). Who has one channel only need not say so.
     pub fn channel<T>(&mut self, number: usize, run: impl FnOnce(&mut Self) -> T) -> T {
         self.marked(Marks::of_channel(number), run)
     }
@@ -150,8 +153,8 @@ impl Ring {
         self.ring.params().is_feature_ext_arg()
     }
 
-    /// Watches a descriptor once: a completion with `RingToken::event(number)` comes when one of `events` (poll(2) bits)
-    /// holds. The descriptor must stay open until then.
+    /// Watches a descriptor once: a completion with `RingToken::event(number)` comes when one of
+    /// `events` (poll(2) bits) holds. The descriptor must stay open until then.
     ///
     /// # Errors
     /// When the ring cannot take an operation.
@@ -163,15 +166,15 @@ impl Ring {
         unsafe { self.push(&poll) }
     }
 
-    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with `RingToken::event(number)` brings what it
-    /// answers. The descriptor must stay open until then.
+    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with
+    /// `RingToken::event(number)` brings what it answers. The descriptor must stay open until then.
     ///
     /// # Errors
     /// When the ring cannot take an operation.
     ///
     /// # Safety
-    /// Memory that the command refers to, as its driver understands it, stays valid, and untouched where the driver writes,
-    /// until the completion has come.
+    /// Memory that the command refers to, as its driver understands it, stays valid, and untouched
+    /// where the driver writes, until the completion has come.
     pub unsafe fn command(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -242,8 +245,8 @@ impl Ring {
     /// Hands an operation to the kernel at the next `submit` or `wait`.
     ///
     /// # Safety
-    /// The memory that the operation refers to stays valid, and untouched where the kernel writes, until its completion
-    /// has come.
+    /// The memory that the operation refers to stays valid, and untouched where the kernel writes,
+    /// until its completion has come.
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         let marked = self.marks.mark(RingToken(entry.get_user_data())).0;
         let nested;
@@ -263,7 +266,8 @@ impl Ring {
         if pushed { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
     }
 
-    /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not wait here.
+    /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not
+    /// wait here.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.taken.is_empty() {
             return Some(Instant::now());

@@ -9,9 +9,10 @@ use crate::ring::restrictions;
 
 /// An eventfd(2) whose owner is to be woken.
 ///
-/// write(2) waits while the counter is full, unless the descriptor is non-blocking, which its owner may change at any moment.
-/// The kernel itself never waits when it signals one, so it is asked to: by a ring that tells the descriptor of its
-/// completions, and completes nothing but this. It costs one system call, as write(2) does.
+/// write(2) waits while the counter is full, unless the descriptor is non-blocking, which its owner
+/// may change at any moment. The kernel itself never waits when it signals one, so it is asked to:
+/// by a ring that tells the descriptor of its completions, and completes nothing but this. It costs
+/// one system call, as write(2) does.
 pub struct Signal {
     ring: IoUring,
 }

@@ -142,7 +142,8 @@ fn discarded_and_zeroed_ranges_read_as_zeros() {
     assert!(bytes[..196_608].iter().all(|&b| b == 0));
     assert_eq!(bytes[196_608..], pattern(1 << 20)[196_608..]);
     assert_eq!(device.extent(0, 4096), Extent { len: 4096, hole: true });
-    // Not asked by extent: what is allocated and was never written is a hole to it, unless the cache has it.
+    // Not asked by extent: what is allocated and was never written is a hole to it, unless the
+    // cache has it.
     let allocated = 512 * std::fs::metadata(&f.path).unwrap().blocks();
     assert!(allocated >= (1 << 20) - 2 * 65536, "zeroed without a hole stays allocated: {allocated}");
 }

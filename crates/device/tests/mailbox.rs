@@ -39,8 +39,8 @@ impl Bell {
     }
 }
 
-/// Tries the interleavings in which no more than three threads are stopped amid their work: all of them take minutes,
-/// and found nothing more.
+/// Tries the interleavings in which no more than three threads are stopped amid their work: all of
+/// them take minutes, and found nothing more.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

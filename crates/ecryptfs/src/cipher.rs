@@ -1,7 +1,7 @@
 //! The ciphers that the format has codes for, with the key sizes that files may have.
 //!
-//! A key is wrapped in whole blocks of its own cipher, so the kernel refuses sizes that are none (EINVAL); only AES-192 is
-//! padded, to 32 bytes.
+//! A key is wrapped in whole blocks of its own cipher, so the kernel refuses sizes that are none
+//! (EINVAL); only AES-192 is padded, to 32 bytes.
 
 use std::fmt;
 
@@ -71,7 +71,8 @@ impl Cipher {
         let row = CODES.iter().find(|(of, _)| *of == code).map(|&(_, row)| row);
         let row =
             row.ok_or_else(|| Error::new(ErrorKind::BadHeader, format!("no cipher has the code {code}")))?;
-        // Not what the code says decides, but the wrapped key's length; save for AES-192, whose key is padded.
+        // Not what the code says decides, but the wrapped key's length; save for AES-192, whose key
+        // is padded.
         let key_bytes = if code == AES_192 { 24 } else { wrapped_bytes };
         let cipher = Self::of(row, key_bytes).ok().filter(|cipher| cipher.wrapped_bytes() == wrapped_bytes);
         cipher.ok_or_else(|| {
@@ -80,8 +81,8 @@ impl Cipher {
         })
     }
 
-    /// The cipher of this name with the key that it has where nobody says its size: AES-128 as the tools would, and the
-    /// longest of any other, as the kernel.
+    /// The cipher of this name with the key that it has where nobody says its size: AES-128 as the
+    /// tools would, and the longest of any other, as the kernel.
     ///
     /// # Errors
     /// `BadOption` when there is none.
@@ -102,8 +103,8 @@ impl Cipher {
         Err(Error::new(ErrorKind::BadOption, context))
     }
 
-    /// The ciphers that a name with this code may have, the likely one first: the code says the size of AES keys, and no
-    /// packet that of others.
+    /// The ciphers that a name with this code may have, the likely one first: the code says the
+    /// size of AES keys, and no packet that of others.
     pub(crate) fn of_name(code: u8, likely: Self) -> Result<Vec<Self>> {
         let row = CODES.iter().find(|(of, _)| *of == code).map(|&(_, row)| row);
         let row =

@@ -11,10 +11,10 @@
 //!     +- sync             what fsync makes durable; Opener: one of those who have it open
 //! ```
 //!
-//! **Order.** Data comes first and the size after it, so a write that is cut off leaves a file as long as it was. A new
-//! file's header is written when the file is made; a lower file that has not even that (it is empty, or all zeros) is an
-//! empty file, which gets its header with its first byte. Extents are whole pages of the lower file: each is the old or
-//! the new one.
+//! **Order.** Data comes first and the size after it, so a write that is cut off leaves a file as
+//! long as it was. A new file's header is written when the file is made; a lower file that has not
+//! even that (it is empty, or all zeros) is an empty file, which gets its header with its first
+//! byte. Extents are whole pages of the lower file: each is the old or the new one.
 
 pub(crate) mod blank;
 mod crypto;

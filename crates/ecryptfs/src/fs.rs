@@ -26,10 +26,12 @@
 //!
 //! Bytes to write arrive at a page, and are encrypted in place.
 //!
-//! The kernel checks permissions (`default_permissions`), and keeps pages of plain text, as for any filesystem. There is
-//! no write-back cache: a write that was acknowledged is in the lower file, and survives this process.
+//! The kernel checks permissions (`default_permissions`), and keeps pages of plain text, as for any
+//! filesystem. There is no write-back cache: a write that was acknowledged is in the lower file,
+//! and survives this process.
 //!
-//! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for comparison.
+//! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for
+//! comparison.
 
 mod attributes;
 mod batch;
@@ -86,7 +88,8 @@ struct Fs {
     long_names: Mutex<()>,
     /// Files are made on behalf of whoever asks.
     root: bool,
-    /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel sees to it.)
+    /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel
+    /// sees to it.)
     owner: Option<u32>,
 }
 

@@ -4,8 +4,8 @@
 //!   0  size   8  marker, marker ^ 0x3c81b7f5   16  version, flags   20  extent size   24  extents   26  packets ..  0
 //!                                                                   (not in version 0)
 //! ```
-//! It fills the file's first 8192 bytes, or more where pages are larger, or lies in an xattr without its zeros. All integers
-//! are big-endian. Only the first 4096 bytes are ever looked at.
+//! It fills the file's first 8192 bytes, or more where pages are larger, or lies in an xattr
+//! without its zeros. All integers are big-endian. Only the first 4096 bytes are ever looked at.
 
 mod packet;
 
@@ -64,7 +64,8 @@ impl FileHeader {
     /// A new file's header: its key wrapped for each token.
     ///
     /// # Errors
-    /// `BadOption` for no token, or more than fit; `Memory`; `Io` when the kernel has no random bytes.
+    /// `BadOption` for no token, or more than fit; `Memory`; `Io` when the kernel has no random
+    /// bytes.
     pub fn new(key: &FileKey, tokens: &[&AuthToken], place: HeaderLocation) -> Result<Self> {
         let mut marker = [0; 4];
         random::fill(&mut marker)?;
@@ -88,7 +89,8 @@ impl FileHeader {
         Ok(header)
     }
 
-    /// The header at the start of a file, of which at least [`FileHeader::PARSED`] bytes are given where it has so many.
+    /// The header at the start of a file, of which at least [`FileHeader::PARSED`] bytes are given
+    /// where it has so many.
     ///
     /// # Errors
     /// `NotEncrypted` when there is none; `BadHeader`; `Unsupported` for a later version.
@@ -104,7 +106,8 @@ impl FileHeader {
         Self::parse(bytes, HeaderLocation::Xattr)
     }
 
-    /// Whether a file that begins so has a header: its marker says so, and nothing else is looked at.
+    /// Whether a file that begins so has a header: its marker says so, and nothing else is looked
+    /// at.
     pub fn is_marked(bytes: &[u8]) -> bool {
         match (field(bytes, 8), field(bytes, 12)) {
             (Some(first), Some(second)) => u32::from_be_bytes(first) ^ MARKER == u32::from_be_bytes(second),
@@ -275,7 +278,8 @@ impl FileHeader {
         if self.version > 0 { 26 } else { 20 }
     }
 
-    /// The eight bytes at the start of the header that say the size: all that a grown file needs written.
+    /// The eight bytes at the start of the header that say the size: all that a grown file needs
+    /// written.
     pub fn size_field(&self) -> [u8; 8] {
         self.size.to_be_bytes()
     }
@@ -296,8 +300,8 @@ impl FileHeader {
         bytes
     }
 
-    /// What goes to the start of a new file: [`FileHeader::IN_FILE`] bytes. Where pages are larger, zeros follow up to
-    /// [`FileHeader::data_offset`].
+    /// What goes to the start of a new file: [`FileHeader::IN_FILE`] bytes. Where pages are larger,
+    /// zeros follow up to [`FileHeader::data_offset`].
     pub fn to_file(&self) -> Vec<u8> {
         let mut bytes = self.to_xattr();
         bytes.resize(IN_FILE, 0);

@@ -1,10 +1,11 @@
-//! Keys in the kernel's keyring, as `ecryptfs-add-passphrase` and the mount helper put them there: of the type "user", called
-//! by their signature, their payload the kernel's own structure.
+//! Keys in the kernel's keyring, as `ecryptfs-add-passphrase` and the mount helper put them there:
+//! of the type "user", called by their signature, their payload the kernel's own structure.
 //!
 //! ```text
 //!   0 version   2 kind   8 a file's key   640 key bytes   648 key[64]   712 signature, hex, and a zero   729 salt[8]
 //! ```
-//! Integers are the machine's; kind 0 is a passphrase. Keys of the type "encrypted" stay with the kernel: no program reads them.
+//! Integers are the machine's; kind 0 is a passphrase. Keys of the type "encrypted" stay with the
+//! kernel: no program reads them.
 
 use linux_keyutils::{KeyError, KeyRing, KeyRingIdentifier};
 use underseal_cipher::Key;
@@ -19,7 +20,8 @@ const MOST: usize = 1024;
 /// The key of this signature.
 ///
 /// # Errors
-/// `NoKey` when no keyring of this process has it; `BadFile` for a payload that is something else; `Io`.
+/// `NoKey` when no keyring of this process has it; `BadFile` for a payload that is something else;
+/// `Io`.
 pub fn find(signature: Signature) -> Result<AuthToken> {
     let rings = [
         KeyRingIdentifier::Thread,

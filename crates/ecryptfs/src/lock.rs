@@ -1,12 +1,14 @@
-//! Who may change a lower tree: flock(2), so that two who do not know of each other do not undo each other's work.
+//! Who may change a lower tree: flock(2), so that two who do not know of each other do not undo
+//! each other's work.
 //!
 //! ```text
 //!   the root    a mount, and a tool that writes, from its start to its end: alone, or readers together
 //!   one file    a mount, while somebody has it open; a tool, while it changes the file
 //! ```
-//! The root's lock says it before anything was done. The files' locks hold where roots differ: a tool on a folder or a file in
-//! a mounted tree, a mount of a parent, another path to the same files. A lower filesystem without locks has none of it,
-//! nor do the kernel's eCryptfs and others who look for no lock.
+//! The root's lock says it before anything was done. The files' locks hold where roots differ: a
+//! tool on a folder or a file in a mounted tree, a mount of a parent, another path to the same
+//! files. A lower filesystem without locks has none of it, nor do the kernel's eCryptfs and others
+//! who look for no lock.
 
 use std::fmt::Write;
 use std::fs;
@@ -49,8 +51,8 @@ impl RootLock {
     }
 }
 
-/// Locks an open file or folder; waits for a moment, because a mount that was taken away, and a file that was closed there,
-/// are free only when the mount's process has heard of it.
+/// Locks an open file or folder; waits for a moment, because a mount that was taken away, and a
+/// file that was closed there, are free only when the mount's process has heard of it.
 ///
 /// # Errors
 /// `Busy`, with who has it; `Io`.

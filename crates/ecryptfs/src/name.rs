@@ -4,8 +4,9 @@
 //!   "ECRYPTFS_FNEK_ENCRYPTED." base64( 46  length  signature[8]  cipher  ECB( padding  0  name ) )
 //!                                                                            at least 16 bytes
 //! ```
-//! padding = MD5(FNEK), MD5(MD5(FNEK)), .., with 0x42 where there would be a 0; its length makes whole blocks of it all. So a
-//! name has one encrypted form, and a damaged one is noticed by its padding.
+//! padding = MD5(FNEK), MD5(MD5(FNEK)), .., with 0x42 where there would be a 0; its length makes
+//! whole blocks of it all. So a name has one encrypted form, and a damaged one is noticed by its
+//! padding.
 
 mod base64;
 pub(crate) mod long;
@@ -77,7 +78,8 @@ impl NameCipher {
         Ok(Self { token, cipher, blocks, padding })
     }
 
-    /// The cipher for names like this one, whose packet does not say its key's size: the one that the padding proves right.
+    /// The cipher for names like this one, whose packet does not say its key's size: the one that
+    /// the padding proves right.
     ///
     /// # Errors
     /// As [`NameCipher::decode`].
@@ -125,7 +127,8 @@ impl NameCipher {
     /// The name that a lower name stands for.
     ///
     /// # Errors
-    /// `BadName` for what is not encrypted, is damaged, or would be no name; `NoKey` for one that another key encrypted.
+    /// `BadName` for what is not encrypted, is damaged, or would be no name; `NoKey` for one that
+    /// another key encrypted.
     pub fn decode(&self, lower: &[u8]) -> Result<Vec<u8>> {
         let name = self.open(lower)?;
         check_name(&name)?;

@@ -1,7 +1,7 @@
 //! Mount options, by the kernel's names and the mount helper's.
 //!
-//! No key is ever among them: `key=passphrase:passphrase_passwd_file=FILE` names where a passphrase is. What belongs to
-//! every mount (`ro`, `nosuid`, ..) is kept apart for whoever mounts.
+//! No key is ever among them: `key=passphrase:passphrase_passwd_file=FILE` names where a passphrase
+//! is. What belongs to every mount (`ro`, `nosuid`, ..) is kept apart for whoever mounts.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,8 @@ pub struct EcryptfsOptions {
     pub name_cipher: Option<String>,
     /// `ecryptfs_fn_key_bytes`.
     pub name_key_bytes: Option<usize>,
-    /// `ecryptfs_enable_filename_crypto`: names are encrypted, with the key that the passphrase gives.
+    /// `ecryptfs_enable_filename_crypto`: names are encrypted, with the key that the passphrase
+    /// gives.
     pub encrypt_names: bool,
     /// `ecryptfs_passthrough`: files without a header are read as they are.
     pub passthrough: bool,
@@ -34,7 +35,8 @@ pub struct EcryptfsOptions {
     pub unlink_signatures: bool,
     /// `ecryptfs_mount_auth_tok_only`: no key opens files but those that the options name.
     pub named_keys_only: bool,
-    /// `long_names`, which the kernel does not know: names of 144 to 255 bytes, too, where names are encrypted.
+    /// `long_names`, which the kernel does not know: names of 144 to 255 bytes, too, where names
+    /// are encrypted.
     pub long_names: bool,
     /// `ro`.
     pub read_only: bool,
@@ -90,7 +92,8 @@ const OF_EVERY_MOUNT: [&str; 23] = [
 ];
 
 impl EcryptfsOptions {
-    /// Reads a comma-separated list. A later option replaces an earlier one of its name, save signatures, which add up.
+    /// Reads a comma-separated list. A later option replaces an earlier one of its name, save
+    /// signatures, which add up.
     ///
     /// # Errors
     /// `BadOption`; `Unsupported` for keys that are no passphrases.
@@ -219,7 +222,8 @@ fn passphrase(text: &str) -> Result<PassphraseOption> {
     Ok(option)
 }
 
-/// The passphrase in a file's first line, which the mount helper wants written as `passphrase_passwd=..`.
+/// The passphrase in a file's first line, which the mount helper wants written as
+/// `passphrase_passwd=..`.
 pub fn passphrase_in_line(line: &[u8]) -> &[u8] {
     let named = [&b"passphrase_passwd="[..], b"passwd="].iter().find_map(|name| line.strip_prefix(*name));
     named.unwrap_or(line)

@@ -1,4 +1,5 @@
-//! Signature files (`~/.ecryptfs/Private.sig`): a signature a line, that of contents first, that of names second.
+//! Signature files (`~/.ecryptfs/Private.sig`): a signature a line, that of contents first, that of
+//! names second.
 
 use crate::{Error, ErrorKind, Result, Signature};
 

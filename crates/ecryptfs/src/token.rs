@@ -96,8 +96,9 @@ impl AuthToken {
         Ok(Self { signature: Signature::of(key.as_bytes()), salt, key })
     }
 
-    /// A key that was made elsewhere, 64 bytes, and the salt that is written into headers beside it. A signature that is
-    /// given is taken instead of the key's own: the kernel's `encrypted` keys have any.
+    /// A key that was made elsewhere, 64 bytes, and the salt that is written into headers beside
+    /// it. A signature that is given is taken instead of the key's own: the kernel's `encrypted`
+    /// keys have any.
     ///
     /// # Errors
     /// `BadOption` for a key of another size.

@@ -11,8 +11,10 @@
 //!
 //!   below: tree (folders and entries by descriptors), keys (who opens what), lower (a file's header and its place), reader, writer, attributes
 //! ```
-//! One file is open at a time and its contents go through one buffer: memory does not grow with the tree, save for the names in
-//! each folder on the way, a line for each file that has several hard links, and each folder of an archive that is imported. An entry that fails is told of and skipped; the others go on.
+//! One file is open at a time and its contents go through one buffer: memory does not grow with the
+//! tree, save for the names in each folder on the way, a line for each file that has several hard
+//! links, and each folder of an archive that is imported. An entry that fails is told of and
+//! skipped; the others go on.
 
 mod attributes;
 mod check;

@@ -4,8 +4,8 @@
 //!   version 1                                          signature, 16 hex digits   ECB(passphrase, zero-padded)
 //!   version 2    ':' 2  salt[8]                        signature, 16 hex digits   ECB(passphrase, zero-padded)
 //! ```
-//! The signature is that of the key which wraps; the cipher is AES-128 under the first 16 bytes of that key. Version 1 has the
-//! salt that everything has.
+//! The signature is that of the key which wraps; the cipher is AES-128 under the first 16 bytes of
+//! that key. Version 1 has the salt that everything has.
 
 use underseal_cipher::Key;
 

@@ -1,5 +1,5 @@
-//! Trees whose owner puts other things in the place of entries while a tool is at work: nothing outside the tree is read, changed or
-//! made.
+//! Trees whose owner puts other things in the place of entries while a tool is at work: nothing
+//! outside the tree is read, changed or made.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -143,7 +143,8 @@ fn export_reads_and_writes_only_the_folders_that_it_began_with() {
     }
 }
 
-/// Runs a tool that changes files, and puts another folder in the place of `lower/dir` while the tool waits for a file's lock.
+/// Runs a tool that changes files, and puts another folder in the place of `lower/dir` while the
+/// tool waits for a file's lock.
 fn while_it_waits(tool: impl FnOnce(&Path, &mut dyn ProgressWatch) -> Summary + Send) {
     let place = Trees::new();
     fs::remove_dir_all(place.at("plain/dir")).unwrap();

@@ -1,7 +1,8 @@
-//! The shape of every crate's error: a stable kind for programs, a context for people, and what caused it.
+//! The shape of every crate's error: a stable kind for programs, a context for people, and what
+//! caused it.
 //!
-//! A crate writes its kinds and takes the rest from here. The type is the crate's own, so that it can have methods and
-//! conversions of its own:
+//! A crate writes its kinds and takes the rest from here. The type is the crate's own, so that it
+//! can have methods and conversions of its own:
 //! ```
 //! /// What went wrong.
 //! #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,8 @@ use std::fmt;
 /// What an error's cause is kept as.
 pub type Source = Box<dyn Error + Send + Sync>;
 
-/// Makes a crate's error of its kinds. With `from io::Error` after them, only what converts into that is taken as a cause.
+/// Makes a crate's error of its kinds. With `from io::Error` after them, only what converts into
+/// that is taken as a cause.
 #[macro_export]
 macro_rules! error_type {
     ($(#[$about:meta])* pub struct $name:ident($kind:ty);) => {

@@ -19,7 +19,8 @@ impl Complaints {
         Self { of, count: 0 }
     }
 
-    /// Tells what the lower device did to `what`, if it is its turn; a client's own mistakes are its own business.
+    /// Tells what the lower device did to `what`, if it is its turn; a client's own mistakes are
+    /// its own business.
     pub(crate) fn tell(&mut self, what: impl fmt::Display, failure: &Failure) {
         if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace | Kind::Integrity) {
             return log::debug!("{what}: {failure}");

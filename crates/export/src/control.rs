@@ -8,11 +8,12 @@
 //!        +------ a Reply, a line of JSON <------- Controlled  a Mapping, and what stops its server
 //! ```
 //!
-//! A volume goes to another process over its control socket, too: `giver` is the side that gives, `line` what both say.
+//! A volume goes to another process over its control socket, too: `giver` is the side that gives,
+//! `line` what both say.
 //!
-//! The server's side has threads of its own and bounds for everything that a client can cost: a client that is slow or
-//! says nonsense never delays the volume. Keys follow their request as bytes, never as text, and are received into
-//! locked memory.
+//! The server's side has threads of its own and bounds for everything that a client can cost: a
+//! client that is slow or says nonsense never delays the volume. Keys follow their request as
+//! bytes, never as text, and are received into locked memory.
 
 mod check;
 mod client;

@@ -1,4 +1,5 @@
-//! The loop of every thread that serves a volume: what is a rule for all doors is here, and what differs is a [`Door`].
+//! The loop of every thread that serves a volume: what is a rule for all doors is here, and what
+//! differs is a [`Door`].
 //!
 //! ```text
 //!   turn:  orders --> take, take, take, .. --> poll --> answer, answer, .. --> hand over --> over? --> sleep in the ring
@@ -8,11 +9,14 @@
 //!             while that pays: lookout
 //! ```
 //!
-//! - Orders are looked for every turn, and a turn ends after so many requests, or with the one that brings it to so many
-//!   bytes: a client that never rests keeps its own queue busy, and nothing else.
-//! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for requests that come after.
+//! - Orders are looked for every turn, and a turn ends after so many requests, or with the one that
+//!   brings it to so many bytes: a client that never rests keeps its own queue busy, and nothing
+//!   else.
+//! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for
+//!   requests that come after.
 //! - What was started is in the kernel's hands before the thread sleeps or goes round again.
-//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked.
+//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it
+//!   last looked.
 //! - Where requests have come soon, the thread looks for some time before it sleeps.
 //! - A door ends when it says that it is over and its client has what it was owed.
 
@@ -72,18 +76,21 @@ pub(crate) trait Door {
     /// Looks for orders: a turn begins.
     fn begin_turn(&mut self) -> Result<(), Self::Error>;
 
-    /// Takes a request in, without waiting. One that finds no room stays where it is until the next time.
+    /// Takes a request in, without waiting. One that finds no room stays where it is until the next
+    /// time.
     fn take(&mut self) -> Result<Took, Self::Error>;
 
     /// Answers a request that is over.
     fn answer(&mut self, completion: Completion) -> Result<(), Self::Error>;
 
-    /// Whether so much is answered that it goes out at once: where answers go out one by one, never.
+    /// Whether so much is answered that it goes out at once: where answers go out one by one,
+    /// never.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Whether something is to be handed over, or will be when work is done that waits for this thread.
+    /// Whether something is to be handed over, or will be when work is done that waits for this
+    /// thread.
     fn owes(&self) -> bool {
         false
     }
@@ -101,7 +108,8 @@ pub(crate) trait Door {
     /// Sees to it that the ring wakes this thread. True when there is something to do already.
     fn listen(&mut self, wake: Wake) -> Result<bool, Self::Error>;
 
-    /// Notes what the ring has seen for this door. True when there was something that is not for [`take`](Self::take).
+    /// Notes what the ring has seen for this door. True when there was something that is not for
+    /// [`take`](Self::take).
     fn hear(&mut self) -> Result<bool, Self::Error>;
 
     /// Takes no more, and has answered what it took.
@@ -139,7 +147,8 @@ pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
             Pace::More => door.queue().woken(),
             // What nothing in flight and no answer can end was ended by the answers just given.
             Pace::Stalled if shown && door.queue().in_flight() == 0 => {}
-            // The client has made room just now: then nothing would wake this thread for the answers that are left.
+            // The client has made room just now: then nothing would wake this thread for the
+            // answers that are left.
             _ if shown && !all => {}
             _ => sleep(door, &mut lookouts, Wake { requests: pace == Pace::Drained, room: !shown })?,
         }
@@ -155,7 +164,8 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
             Took::Nothing => return Ok(Pace::Drained),
             Took::NoRoom => return Ok(Pace::Stalled),
         };
-        // Work that waits for this thread goes on waiting, so that the queue sees how much there is.
+        // Work that waits for this thread goes on waiting, so that the queue sees how much there
+        // is.
         while let Some(completion) = door.queue().next_ready() {
             door.answer(completion)?;
         }
@@ -166,7 +176,8 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
     Ok(Pace::More)
 }
 
-/// The client gets its answers while the queue works on the rest. False when some is left, because the client takes no more.
+/// The client gets its answers while the queue works on the rest. False when some is left, because
+/// the client takes no more.
 fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
     while let Some(completion) = door.queue().next_completion() {
         door.answer(completion)?;
@@ -199,7 +210,8 @@ impl Lookouts {
     }
 }
 
-/// Sleeps, unless something has changed what there is to do: while the thread was at work, or just now.
+/// Sleeps, unless something has changed what there is to do: while the thread was at work, or just
+/// now.
 pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) -> Result<(), D::Error> {
     if door.hear()? {
         return come_back(door);

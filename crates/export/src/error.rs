@@ -55,7 +55,8 @@ pub enum ErrorKind {
 }
 
 underseal_error::error_type! {
-    /// An error of the export layer. Text that came from the network is escaped and shortened in it.
+    /// An error of the export layer. Text that came from the network is escaped and shortened in
+    /// it.
     pub struct Error(ErrorKind);
 }
 

@@ -13,7 +13,8 @@ pub(crate) fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// It happens, so many times. The only failure is a counter near 2^64, which is readable all the same.
+/// It happens, so many times. The only failure is a counter near 2^64, which is readable all the
+/// same.
 pub(crate) fn raise(event: impl AsFd, times: u64) {
     let _ = rustix::io::write(event, &times.to_ne_bytes());
 }

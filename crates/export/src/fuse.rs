@@ -15,11 +15,11 @@
 //!   script         the kernel's side without a kernel, for fuzzing
 //! ```
 //!
-//! A payload arrives where it is encrypted, a reply leaves from where it was decrypted, and many requests of one thread are
-//! under way together.
+//! A payload arrives where it is encrypted, a reply leaves from where it was decrypted, and many
+//! requests of one thread are under way together.
 //!
-//! Writes go through the kernel's page cache, not into it (there is no write-back cache): what was acknowledged has
-//! reached the lower device's file, and survives this process.
+//! Writes go through the kernel's page cache, not into it (there is no write-back cache): what was
+//! acknowledged has reached the lower device's file, and survives this process.
 
 mod files;
 mod hold;

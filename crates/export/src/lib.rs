@@ -11,7 +11,8 @@
 //!   net/      sockets that clients connect to, for all of these
 //! ```
 //!
-//! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
+//! An export knows one thing of the layers below: it owns a queue, puts requests in and takes
+//! completions out.
 
 mod complaints;
 pub mod control;
@@ -29,8 +30,8 @@ pub mod vhost_user;
 
 pub use error::{Error, ErrorKind};
 
-/// Tells those who have a volume through one door of its size, which was the first and is the second. What the operator should
-/// know, where they could not be told.
+/// Tells those who have a volume through one door of its size, which was the first and is the
+/// second. What the operator should know, where they could not be told.
 pub type TellSize = std::sync::Arc<dyn Fn(u64, u64) -> Option<String> + Send + Sync>;
 
 /// The result of this crate's operations.

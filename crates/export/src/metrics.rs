@@ -80,8 +80,9 @@ enum Asked {
     Nonsense,
 }
 
-/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends one. Empty lines before a request
-/// are none of it (RFC 9112, 2.2), whatever portions they come in.
+/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends
+/// one. Empty lines before a request are none of it (RFC 9112, 2.2), whatever portions they come
+/// in.
 fn head(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut from = from.take(MAX_HEAD as u64);
     let mut head = Vec::new();

@@ -10,8 +10,8 @@
 //!                 ConnectionHandler serves the transmission phase
 //! ```
 //!
-//! The protocol's text is `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; "proto.md" in comments
-//! means that file.
+//! The protocol's text is `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; "proto.md"
+//! in comments means that file.
 
 mod crl;
 mod exports;

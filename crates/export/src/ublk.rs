@@ -17,23 +17,27 @@
 //!     +- zones.rs      where the zones of a zoned volume are written next
 //! ```
 //!
-//! A thread waits in one place. A queue's commands to the driver ("fetch a request", "this one is done, fetch another") are
-//! 16 bytes long and fit an ordinary entry of the queue's own ring (`Queue::command`): one call into the kernel submits
-//! I/O, answers requests and waits for the next of either.
+//! A thread waits in one place. A queue's commands to the driver ("fetch a request", "this one is
+//! done, fetch another") are 16 bytes long and fit an ordinary entry of the queue's own ring
+//! (`Queue::command`): one call into the kernel submits I/O, answers requests and waits for the
+//! next of either.
 //!
-//! Data is copied by pread and pwrite on /dev/ublkcN (`UBLK_F_USER_COPY`, Linux 6.5): a write's plaintext lands in the
-//! queue's arena and is encrypted there; a read is decrypted there and leaves from there. Memory of the request itself
-//! (zero copy) would save nothing: what is written is encrypted into other memory anyway, since the caller's must not
-//! change. For a user who is not root the kernel does not allow this; then it copies itself, through a buffer for each
-//! request ([`UblkConfig::unprivileged`]).
+//! Data is copied by pread and pwrite on /dev/ublkcN (`UBLK_F_USER_COPY`, Linux 6.5): a write's
+//! plaintext lands in the queue's arena and is encrypted there; a read is decrypted there and
+//! leaves from there. Memory of the request itself (zero copy) would save nothing: what is written
+//! is encrypted into other memory anyway, since the caller's must not change. For a user who is not
+//! root the kernel does not allow this; then it copies itself, through a buffer for each request
+//! ([`UblkConfig::unprivileged`]).
 //!
-//! The crate libublk (0.4.8) is not used. Its `UblkCtrl` repeats a command that failed in an older encoding and so hides the
-//! kernel's reason; it keeps a file for each device in a folder that all users may write to, which it opens as root; it
-//! prints to stderr; and its queues bring a ring and an executor of their own. Its bindings (libublk-rs-sys) need libclang
-//! and 22 crates at build time for the 60 constants of `abi.rs`.
+//! The crate libublk (0.4.8) is not used. Its `UblkCtrl` repeats a command that failed in an older
+//! encoding and so hides the kernel's reason; it keeps a file for each device in a folder that all
+//! users may write to, which it opens as root; it prints to stderr; and its queues bring a ring and
+//! an executor of their own. Its bindings (libublk-rs-sys) need libclang and 22 crates at build
+//! time for the 60 constants of `abi.rs`.
 //!
-//! When this process is killed, the device stays and its users wait (`UBLK_F_USER_RECOVERY`). Opening the same volume again
-//! goes on with it: requests that were under way are done again, which for reads and writes makes no difference.
+//! When this process is killed, the device stays and its users wait (`UBLK_F_USER_RECOVERY`).
+//! Opening the same volume again goes on with it: requests that were under way are done again,
+//! which for reads and writes makes no difference.
 
 mod abandoned;
 mod abi;
@@ -68,9 +72,11 @@ pub struct UblkConfig {
     pub depth: u16,
     /// /dev/underseal/NAME will lead to the device.
     pub name: String,
-    /// A number that is the same whenever this volume is opened: a device that waits for its server is given to nobody else.
+    /// A number that is the same whenever this volume is opened: a device that waits for its server
+    /// is given to nobody else.
     pub identity: u64,
-    /// Without root's rights: a device that only its maker can use, and that does not outlive this process.
+    /// Without root's rights: a device that only its maker can use, and that does not outlive this
+    /// process.
     pub unprivileged: bool,
     /// How long the device is served on when it is in use and the server is to stop.
     pub drain_timeout: Duration,

@@ -11,14 +11,16 @@
 //!                |- hold: both come to rest, so that another process may go on with them as they were `carried` there
 //! ```
 //!
-//! The crate vhost-user-backend is not used: its threads wait in an epoll of their own, where ours wait in their queue's ring
-//! and nowhere else, and it refuses in-flight recovery. Nor is virtio-queue: a chain cannot be begun at a head of our choice
-//! there, which recovery does, one that is cut short by an error looks whole, and its used index goes out with each element.
-//! Packed rings are not offered.
+//! The crate vhost-user-backend is not used: its threads wait in an epoll of their own, where ours
+//! wait in their queue's ring and nowhere else, and it refuses in-flight recovery. Nor is
+//! virtio-queue: a chain cannot be begun at a head of our choice there, which recovery does, one
+//! that is cut short by an error looks whole, and its used index goes out with each element. Packed
+//! rings are not offered.
 //!
-//! Guest memory is never trusted. Each value is read once and checked as it was read; a write's bytes are copied out before
-//! they are encrypted, a read's are copied in after they were decrypted. A ring that makes no sense is stopped and says so; a
-//! message that makes none ends the connection.
+//! Guest memory is never trusted. Each value is read once and checked as it was read; a write's
+//! bytes are copied out before they are encrypted, a read's are copied in after they were
+//! decrypted. A ring that makes no sense is stopped and says so; a message that makes none ends the
+//! connection.
 
 mod back;
 mod carried;

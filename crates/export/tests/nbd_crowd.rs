@@ -1,4 +1,5 @@
-//! Thousands of clients that connect and say nothing, in a process of their own: its descriptors are counted.
+//! Thousands of clients that connect and say nothing, in a process of their own: its descriptors
+//! are counted.
 #![expect(clippy::print_stdout, reason = "how long clients waited is worth seeing beside the verdict")]
 
 #[path = "nbd/client.rs"]
@@ -44,8 +45,8 @@ fn silent_crowd_costs_good_clients_a_short_wait_and_leaves_nothing_behind() {
     let crowd = connect(socket.clone());
     thread::sleep(Duration::from_millis(50));
 
-    // One who comes after them waits for its turn, and gets it: all clients here give up when that takes too long, and
-    // before those who say nothing have had their time.
+    // One who comes after them waits for its turn, and gets it: all clients here give up when that
+    // takes too long, and before those who say nothing have had their time.
     let started = Instant::now();
     let mut new = served.served_client();
     assert_eq!(new.read(512, 512).unwrap()[..8], 1_u64.to_be_bytes());

@@ -90,8 +90,8 @@ impl Bitlk {
         let block = Block::read(image, &boot)?;
         let protectors = Protector::all(&block)?;
         let method = Method::new(block.method)?;
-        // Sector 0 is not sealed, and its size of a sector decides about every IV; the length of the
-        // moved header is, in sectors and in bytes.
+        // Sector 0 is not sealed, and its size of a sector decides about every IV; the length of
+        // the moved header is, in sectors and in bytes.
         let unit = boot.sector.bytes() as u64;
         let header = match block.entry(kind::MOVED_HEADER, value::PLACE, "moved volume header")? {
             Some(entry) => (Fields(entry.data).le64(0)?, Fields(entry.data).le64(8)?),

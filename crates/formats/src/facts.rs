@@ -21,7 +21,8 @@ impl Facts {
         Self { format, facts: Vec::new() }
     }
 
-    /// Adds a fact. Names are words in lower case with spaces; control characters of a value are replaced.
+    /// Adds a fact. Names are words in lower case with spaces; control characters of a value are
+    /// replaced.
     pub fn add(&mut self, name: &'static str, value: impl fmt::Display) -> &mut Self {
         let clean = |c: char| if c.is_control() { '?' } else { c };
         self.facts.push((name, value.to_string().chars().map(clean).collect()));
@@ -58,7 +59,8 @@ impl fmt::Display for Facts {
     }
 }
 
-/// An object of strings, the format first; a name that occurs several times has an array of its values.
+/// An object of strings, the format first; a name that occurs several times has an array of its
+/// values.
 impl Serialize for Facts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;

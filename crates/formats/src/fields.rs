@@ -1,4 +1,5 @@
-//! Numbers at fixed places of a header, each read within bounds; and ranges of an image, each checked against its size.
+//! Numbers at fixed places of a header, each read within bounds; and ranges of an image, each
+//! checked against its size.
 
 use std::io;
 use std::ops::Range;
@@ -56,7 +57,8 @@ macro_rules! numbers {
 }
 numbers!(le16 be16 u16, le32 be32 u32, le64 be64 u64);
 
-/// The bytes `start..start + len` of an image of `size` bytes, of which `what` is said in the error.
+/// The bytes `start..start + len` of an image of `size` bytes, of which `what` is said in the
+/// error.
 ///
 /// # Errors
 /// `TooSmall` when the range wraps or ends beyond the image.

@@ -80,8 +80,8 @@ impl Fvault2 {
     /// # Errors
     /// `NoHeader` for anything else, `Unsupported` for APFS and for layouts that are not opened
     /// here, `BadHeader` for damaged metadata and images that do not belong together,
-    /// `MissingDevice`, `TooCostly` for metadata of sizes that no real volume has, `TooSmall`, `Io`,
-    /// `Memory`.
+    /// `MissingDevice`, `TooCostly` for metadata of sizes that no real volume has, `TooSmall`,
+    /// `Io`, `Memory`.
     pub fn read(images: &[&dyn ReadAt], wipekey: Option<&Key>) -> Result<Self> {
         let (devices, order, label) = group(images)?;
         let (blocks, places) = blocks(images, &devices, &order, &label)?;

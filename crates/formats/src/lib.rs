@@ -19,10 +19,12 @@
 //! | FileVault 2 | `CS` and a CRC-32C | AES-128-XTS | finished volumes |
 //! | loop-AES | nothing | AES-CBC, with LMK's IVs | yes |
 //!
-//! [`partition`] finds a volume in the image of a whole disk, and [`Window`] and [`moved`] make it one of its own.
+//! [`partition`] finds a volume in the image of a whole disk, and [`Window`] and [`moved`] make it
+//! one of its own.
 //!
-//! A format's module parses within [`fields`]' bounds, derives keys into locked memory, and builds a
-//! [`Volume`](underseal_volume::Volume): every export serves that volume without knowing the format.
+//! A format's module parses within [`fields`]' bounds, derives keys into locked memory, and builds
+//! a [`Volume`](underseal_volume::Volume): every export serves that volume without knowing the
+//! format.
 
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,8 @@ pub struct OpenedFormat {
     pub format: Format,
     /// The segments. Discards are off; the caller turns them on.
     pub volume: Volume,
-    /// Why the volume must not be written to, in words that follow "it is read-only: ". None: writes are safe.
+    /// Why the volume must not be written to, in words that follow "it is read-only: ". None:
+    /// writes are safe.
     pub read_only: Option<&'static str>,
     /// Ranges of the volume that must not change.
     pub guards: Vec<Guard>,
@@ -33,12 +34,13 @@ pub struct Guard {
     pub rule: GuardRule,
 }
 
-/// The consequence of a write, discard or request for zeros that touches a guarded range. The request fails before
-/// any byte is written.
+/// The consequence of a write, discard or request for zeros that touches a guarded range. The
+/// request fails before any byte is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardRule {
     /// The request fails.
     Refuse,
-    /// The request fails, and so does every later one that would change the volume, until it is opened again.
+    /// The request fails, and so does every later one that would change the volume, until it is
+    /// opened again.
     RefuseAll,
 }

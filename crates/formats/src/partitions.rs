@@ -1,7 +1,8 @@
 //! The partitions of a disk image: GPT (UEFI 2.10, 5.3) and MBR with logical partitions.
 //!
-//! Numbers are those of Linux: GPT's entries from 1 on; MBR's primary partitions 1 to 4, logical ones from 5 on. The parser is written here
-//! because the published crates allocate as much as a forged header asks for.
+//! Numbers are those of Linux: GPT's entries from 1 on; MBR's primary partitions 1 to 4, logical
+//! ones from 5 on. The parser is written here because the published crates allocate as much as a
+//! forged header asks for.
 
 use std::ops::Range;
 
@@ -31,7 +32,8 @@ pub struct Partition {
 /// The partitions of a disk, in the order of their numbers; none where there is no table.
 ///
 /// # Errors
-/// `BadHeader` for a table that is damaged, `Io`. A partition beyond the end of the image is cut to what is there.
+/// `BadHeader` for a table that is damaged, `Io`. A partition beyond the end of the image is cut to
+/// what is there.
 pub fn partitions(disk: &(impl ReadAt + ?Sized)) -> Result<Vec<Partition>> {
     let size = fields::size(disk)?;
     if size < 512 {
@@ -143,7 +145,8 @@ fn of_mbr(disk: &(impl ReadAt + ?Sized), mbr: &[u8; 512], size: u64) -> Result<V
             (_, first, count) => found.push(one(number, sectors(first, count), size)?),
         }
     }
-    // A chain of tables: each has a logical partition relative to itself, and the next table relative to the first one.
+    // A chain of tables: each has a logical partition relative to itself, and the next table
+    // relative to the first one.
     let (Some(begin), mut number) = (extended, 5) else { return Ok(found) };
     let mut at = begin;
     while number < 5 + MOST_LOGICAL {

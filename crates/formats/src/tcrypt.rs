@@ -10,7 +10,8 @@
 //!   make.rs        headers that are written: new volumes, other passphrases
 //! ```
 //!
-//! Nothing in the clear tells which key derivation, which ciphers and which mode a header has: all are tried.
+//! Nothing in the clear tells which key derivation, which ciphers and which mode a header has: all
+//! are tried.
 
 mod chain;
 mod header;

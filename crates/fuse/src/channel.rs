@@ -1,7 +1,8 @@
-//! How requests come from the kernel and replies go back: a descriptor of /dev/fuse for each thread.
+//! How requests come from the kernel and replies go back: a descriptor of /dev/fuse for each
+//! thread.
 //!
-//! Nothing else touches the descriptor, so another way to the same requests (FUSE over io_uring, since Linux 6.14) is another
-//! file with these functions.
+//! Nothing else touches the descriptor, so another way to the same requests (FUSE over io_uring,
+//! since Linux 6.14) is another file with these functions.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,8 @@ pub enum ReceivedRequest {
 }
 
 impl FuseChannel {
-    /// Another descriptor for a session's requests; one that does not wait for them, if `flags` say so.
+    /// Another descriptor for a session's requests; one that does not wait for them, if `flags` say
+    /// so.
     #[expect(unsafe_code, reason = "an ioctl")]
     pub(crate) fn of(session: BorrowedFd<'_>, flags: OFlags) -> io::Result<Self> {
         let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())?;
@@ -45,7 +47,8 @@ impl FuseChannel {
         Self { device }
     }
 
-    /// Takes the next request into `memory`, one part after the other. That is to be as large as a longest WRITE.
+    /// Takes the next request into `memory`, one part after the other. That is to be as large as a
+    /// longest WRITE.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -76,14 +79,16 @@ impl FuseChannel {
         let header = reply_header(unique, error, body.len());
         // A reply is taken whole or not at all.
         match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]) {
-            // Nobody waits for it any more: interrupted, or the mount is gone, as the next request will tell.
+            // Nobody waits for it any more: interrupted, or the mount is gone, as the next request
+            // will tell.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Makes the kernel forget what it remembers of a file: its attributes, and what it has of its bytes from an offset on, if
-    /// there is one. It waits for requests that are under way in those bytes: not for a thread that answers them.
+    /// Makes the kernel forget what it remembers of a file: its attributes, and what it has of its
+    /// bytes from an offset on, if there is one. It waits for requests that are under way in those
+    /// bytes: not for a thread that answers them.
     ///
     /// # Errors
     /// When the kernel refuses.

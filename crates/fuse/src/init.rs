@@ -1,4 +1,5 @@
-//! The handshake: the kernel's first request says what it can, and the reply what of that is wanted.
+//! The handshake: the kernel's first request says what it can, and the reply what of that is
+//! wanted.
 
 use std::io::{self, IoSliceMut};
 
@@ -42,7 +43,8 @@ pub struct Init {
     pub since: &'static str,
     /// The longest read or write.
     pub max_write: u32,
-    /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
+    /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
+    /// direct I/O.
     pub max_background: u16,
 }
 
@@ -51,7 +53,8 @@ const MAJOR: u32 = 7;
 const MINOR: u32 = 40;
 const OLDEST: u32 = 31;
 
-/// The least memory that the kernel puts requests into, and more than it needs before the handshake.
+/// The least memory that the kernel puts requests into, and more than it needs before the
+/// handshake.
 const ROOM: usize = 16 << 10;
 
 const PAGE: u32 = 4096;

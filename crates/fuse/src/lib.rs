@@ -11,10 +11,11 @@
 //!
 //! `script` stands in the kernel's place, for fuzzing.
 //!
-//! There is no loop here, and no trait to implement: whoever serves owns its threads, and the memory that requests arrive in.
-//! That is why no library for filesystems is beneath. Their loops sleep in read(2), so that a thread cannot wait for its lower
-//! device and for the kernel at once, and hand out the bytes to write as a slice that may not be changed, at no particular
-//! alignment; and what is left of them without the loop is less than what there is to work around.
+//! There is no loop here, and no trait to implement: whoever serves owns its threads, and the
+//! memory that requests arrive in. That is why no library for filesystems is beneath. Their loops
+//! sleep in read(2), so that a thread cannot wait for its lower device and for the kernel at once,
+//! and hand out the bytes to write as a slice that may not be changed, at no particular alignment;
+//! and what is left of them without the loop is less than what there is to work around.
 
 #![deny(unsafe_code)]
 

@@ -29,7 +29,8 @@ pub struct MountSettings {
     pub read_only: bool,
     /// Let everybody in, not only the user who mounts.
     pub allow_other: bool,
-    /// Options of every mount, as mount(8) has them. What says when to mount, or what goes without saying, has no effect.
+    /// Options of every mount, as mount(8) has them. What says when to mount, or what goes without
+    /// saying, has no effect.
     pub others: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! A mount point by descriptors: what was looked at is what is mounted on, and what was mounted is what is unmounted.
+//! A mount point by descriptors: what was looked at is what is mounted on, and what was mounted is
+//! what is unmounted.
 
 use std::ffi::OsString;
 use std::fs;
@@ -41,7 +42,8 @@ impl Unmounter {
 #[derive(Debug)]
 pub struct Point {
     path: PathBuf,
-    /// None where a volume was mounted when it was opened: a descriptor of the mount keeps that busy.
+    /// None where a volume was mounted when it was opened: a descriptor of the mount keeps that
+    /// busy.
     at: Option<OwnedFd>,
     folder: OwnedFd,
     name: OsString,
@@ -54,7 +56,8 @@ impl Point {
     /// Opens it by its path without links.
     ///
     /// # Errors
-    /// What the system says; `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder.
+    /// What the system says; `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root
+    /// folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -72,7 +75,8 @@ impl Point {
         if point.is_elsewhere()? { Err(Errno::AGAIN.into()) } else { Ok(point) }
     }
 
-    /// Opens the mount point of a volume that another process has mounted, and remembers that mount for [`Self::unmount`].
+    /// Opens the mount point of a volume that another process has mounted, and remembers that mount
+    /// for [`Self::unmount`].
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -118,12 +122,14 @@ impl Point {
         Ok(format!("/proc/self/fd/{}", at.as_raw_fd()).into())
     }
 
-    /// What is mounted there now: the number of its file system, and that of the mount (from Linux 5.8 on).
+    /// What is mounted there now: the number of its file system, and that of the mount (from Linux
+    /// 5.8 on).
     ///
     /// # Errors
     /// What the system says.
     pub fn identity(&self) -> io::Result<[u8; IDENTITY]> {
-        // Linux 6.8 has numbers that are never used again (`STATX_MNT_ID_UNIQUE`); older kernels leave the bit alone.
+        // Linux 6.8 has numbers that are never used again (`STATX_MNT_ID_UNIQUE`); older kernels
+        // leave the bit alone.
         let wanted = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(0x4000);
         // The mount's server may not answer yet, or not any more.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
@@ -143,13 +149,15 @@ impl Point {
     /// Takes the mount away in this process, if it is the one that was made.
     ///
     /// # Errors
-    /// `EINVAL` when another mount or none is there; `EBUSY` when it is in use; what the system says otherwise.
+    /// `EINVAL` when another mount or none is there; `EBUSY` when it is in use; what the system
+    /// says otherwise.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         if self.mounted.get() != Some(&self.identity()?) {
             return Err(Errno::INVAL.into());
         }
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
-        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached through the folder's.
+        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached
+        // through the folder's.
         unmount_here(&folder.join(&self.name), &self.path, lazily)
     }
 

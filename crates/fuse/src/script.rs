@@ -19,7 +19,8 @@ pub struct KernelScript<E> {
 }
 
 impl<E: Send + 'static> KernelScript<E> {
-    /// Serves. `waits`: the thread's descriptor does, as [`FuseSession::channel`](crate::FuseSession::channel) says.
+    /// Serves. `waits`: the thread's descriptor does, as
+    /// [`FuseSession::channel`](crate::FuseSession::channel) says.
     ///
     /// # Errors
     /// When the system has no descriptor or thread left.

@@ -42,7 +42,8 @@ impl FuseSession {
         Ok(session)
     }
 
-    /// A mount that another process has made, by its descriptor. That process sees to its end until this one says that it does.
+    /// A mount that another process has made, by its descriptor. That process sees to its end until
+    /// this one says that it does.
     pub fn over(device: OwnedFd) -> Self {
         Self { first: FuseChannel::over(device), at: None, agreed: 0 }
     }
@@ -62,8 +63,8 @@ impl FuseSession {
     }
 
     /// Ends a mount whose requests have ended. True where it was in the mount table still: another
-    /// program has aborted its connection (fusectl's `abort`, `umount --force`). It is unmounted then,
-    /// lazily; what another process has mounted there meanwhile stays.
+    /// program has aborted its connection (fusectl's `abort`, `umount --force`). It is unmounted
+    /// then, lazily; what another process has mounted there meanwhile stays.
     pub fn close(mut self) -> bool {
         self.at.take().is_some_and(|at| at.unmount(true).is_ok())
     }

@@ -13,8 +13,9 @@ use rustix::mount::UnmountFlags;
 
 use crate::table::MountEntry;
 
-/// Takes away the mount that `path` leads to, of another process: at once, or `lazily`, out of sight while those who use it go on.
-/// `is_meant` says of the mount found there whether it is one of those that may be taken away.
+/// Takes away the mount that `path` leads to, of another process: at once, or `lazily`, out of
+/// sight while those who use it go on. `is_meant` says of the mount found there whether it is one
+/// of those that may be taken away.
 ///
 /// # Errors
 /// `EINVAL` when nothing is mounted there, or another mount than those meant; `EBUSY` when it is in
@@ -88,7 +89,8 @@ fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
 /// # Errors
 /// `EPERM` for others, `EINVAL` where nothing is mounted; what the system says otherwise.
 pub fn is_in_use(path: &Path) -> io::Result<bool> {
-    // Asked twice, the kernel takes a mount away that nobody has used in between. Asked once, it only marks it.
+    // Asked twice, the kernel takes a mount away that nobody has used in between. Asked once, it
+    // only marks it.
     match rustix::mount::unmount(path, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::AGAIN) => Ok(false),
         Err(Errno::BUSY) => Ok(true),

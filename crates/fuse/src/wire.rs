@@ -1,4 +1,5 @@
-//! Requests and replies as bytes (linux/fuse.h, protocol 7.31 and later): numbers in the machine's own order.
+//! Requests and replies as bytes (linux/fuse.h, protocol 7.31 and later): numbers in the machine's
+//! own order.
 
 mod reply;
 

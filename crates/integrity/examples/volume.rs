@@ -1,8 +1,11 @@
-//! Writes and reads integrity volumes in files, so that another implementation can be tried on the same ones.
+//! Writes and reads integrity volumes in files, so that another implementation can be tried on the
+//! same ones.
 //!
-//! `volume format|write|kill|read|dump IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY FILE [SEED]`, `-` where there is none.
-//! `write` and `kill` write random blocks and put into FILE, for each block, the version that was flushed last and the newest one; `kill` ends
-//! without closing. `read` compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK` compares bytes that somebody else read.
+//! `volume format|write|kill|read|dump IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY FILE [SEED]`,
+//! `-` where there is none. `write` and `kill` write random blocks and put into FILE, for each
+//! block, the version that was flushed last and the newest one; `kill` ends without closing. `read`
+//! compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK` compares bytes
+//! that somebody else read.
 
 #![expect(clippy::print_stdout, reason = "it is a command")]
 

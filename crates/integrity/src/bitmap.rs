@@ -1,4 +1,5 @@
-//! The bitmap: which regions may have tags that do not fit their data after a power cut. It lies where the journal would.
+//! The bitmap: which regions may have tags that do not fit their data after a power cut. It lies
+//! where the journal would.
 
 use std::ops::Range;
 
@@ -25,7 +26,8 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// log2 of the blocks of a bit: as asked for, but a block at least, and as many as the journal's area has room for.
+    /// log2 of the blocks of a bit: as asked for, but a block at least, and as many as the
+    /// journal's area has room for.
     pub fn granularity(geometry: &VolumeGeometry, sectors_per_bit: Option<u64>) -> u8 {
         let block = geometry.block_sectors().ilog2();
         let asked = sectors_per_bit.map_or(DEFAULT_LOG2, |sectors| sectors.max(1).ilog2());

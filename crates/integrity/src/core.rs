@@ -11,15 +11,19 @@
 //!      data in their places, tags in tag_cache
 //! ```
 //!
-//! No thread is needed to go on: whoever lacks room in the journal makes it. [`Core::tend`] does it in time, so that nobody has to.
+//! No thread is needed to go on: whoever lacks room in the journal makes it. [`Core::tend`] does it
+//! in time, so that nobody has to.
 //!
 //! What a power cut leaves of blocks that were being written:
 //! - **J**: each is old or new, and has its own tag; what was flushed is there.
-//! - **B**: any mixture of sectors; tags are made anew from what is there, and nothing is verified until then.
-//! - **D**: data and tag may be of different times: such a block cannot be read until it is written again.
+//! - **B**: any mixture of sectors; tags are made anew from what is there, and nothing is verified
+//!   until then.
+//! - **D**: data and tag may be of different times: such a block cannot be read until it is written
+//!   again.
 //! - **I**: what the device promises for a block and its tuple.
 //!
-//! An error in writing journal, tags, bitmap or superblock is the last one: from then on all that changes something fails with it, and so do flushes.
+//! An error in writing journal, tags, bitmap or superblock is the last one: from then on all that
+//! changes something fails with it, and so do flushes.
 
 mod claims;
 mod discards;
@@ -159,7 +163,8 @@ impl Core {
         Err(underseal_device::Error::mismatch(offset, first * 512).into())
     }
 
-    /// Writes blocks, with their tags where those are handed in. Where it stops, whole blocks are written.
+    /// Writes blocks, with their tags where those are handed in. Where it stops, whole blocks are
+    /// written.
     pub(crate) fn write(
         &self,
         lower: &mut dyn LowerDisks,
@@ -218,7 +223,8 @@ impl Core {
         }
     }
 
-    /// True when the tag of the block at this sector is what it should be: it is not still to be made anew.
+    /// True when the tag of the block at this sector is what it should be: it is not still to be
+    /// made anew.
     fn has_tag(&self, sector: u64) -> bool {
         let end = sector + self.geometry.block_sectors();
         self.mode != WriteMode::Recovery

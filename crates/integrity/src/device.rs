@@ -11,9 +11,10 @@
 //!              keeper: what is to be done in time, and the clean close
 //! ```
 //!
-//! A request that waits for its bytes alone waits in the ring. One that waits for something else goes to a worker as a whole: for blocks
-//! that others have, for room in the journal or among the tags, for a flush. The keeper writes full sections, copies back, makes tags anew;
-//! where it is late, workers do what they need themselves.
+//! A request that waits for its bytes alone waits in the ring. One that waits for something else
+//! goes to a worker as a whole: for blocks that others have, for room in the journal or among the
+//! tags, for a flush. The keeper writes full sections, copies back, makes tags anew; where it is
+//! late, workers do what they need themselves.
 
 mod below;
 mod channel;
@@ -41,7 +42,8 @@ const PIECE: u64 = 1 << 20;
 /// How often the keeper looks around by itself.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A running integrity volume over other devices. Dropping it closes it cleanly; [`IntegrityDevice::close`] says whether that went well.
+/// A running integrity volume over other devices. Dropping it closes it cleanly;
+/// [`IntegrityDevice::close`] says whether that went well.
 pub struct IntegrityDevice {
     shared: Arc<Shared>,
     threads: Mutex<Threads>,
@@ -64,10 +66,12 @@ struct Threads {
 }
 
 impl IntegrityDevice {
-    /// Opens the volume on `data`, with superblock, journal and tags on `meta` where that is given. A journal is replayed.
+    /// Opens the volume on `data`, with superblock, journal and tags on `meta` where that is given.
+    /// A journal is replayed.
     ///
     /// # Errors
-    /// `Unsupported` for a device on which such a volume cannot be, else what superblock, journal and options do not allow, and `Io`.
+    /// `Unsupported` for a device on which such a volume cannot be, else what superblock, journal
+    /// and options do not allow, and `Io`.
     pub fn open(
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
@@ -84,8 +88,9 @@ impl IntegrityDevice {
         Self::run(if is_read_only { core.without_writes() } else { core }, data, meta, settings)
     }
 
-    /// The same, to be read only: nothing is written, also by opening it. What that would write, the blocks of the journal above all, is
-    /// kept in memory, and read from there. A bitmap that it was left with is kept in every mode.
+    /// The same, to be read only: nothing is written, also by opening it. What that would write,
+    /// the blocks of the journal above all, is kept in memory, and read from there. A bitmap that
+    /// it was left with is kept in every mode.
     ///
     /// # Errors
     /// As [`IntegrityDevice::open`]; `Io` where that is more than 1 GiB.
@@ -138,7 +143,8 @@ impl IntegrityDevice {
         Ok(device)
     }
 
-    /// Starts the threads. Each makes its own way to the devices, since a ring is its thread's alone; from then on none opens anything.
+    /// Starts the threads. Each makes its own way to the devices, since a ring is its thread's
+    /// alone; from then on none opens anything.
     fn start(&self, workers: usize) -> Result<()> {
         let cannot = |e| Error::new(ErrorKind::Memory, "cannot start a thread for the volume").with_source(e);
         let mut threads = self.threads();
@@ -171,7 +177,8 @@ impl IntegrityDevice {
         self.shared.core.mode()
     }
 
-    /// Ends the threads and leaves the volume clean. No request is in flight, and none comes. The second time nothing happens.
+    /// Ends the threads and leaves the volume clean. No request is in flight, and none comes. The
+    /// second time nothing happens.
     ///
     /// # Errors
     /// `Io` when it could not be left clean: then the next who opens it replays or recalculates.
@@ -281,8 +288,9 @@ impl Shared {
         }
     }
 
-    /// Does one piece of a long request for zeros and puts the rest at the end of the queue, so that other requests wait for a piece and
-    /// not for all of it. What is left for this worker; none where there is nothing.
+    /// Does one piece of a long request for zeros and puts the rest at the end of the queue, so
+    /// that other requests wait for a piece and not for all of it. What is left for this worker;
+    /// none where there is nothing.
     fn shorten(&self, lower: &mut WaitingLower, mut job: QueuedRequest) -> Option<QueuedRequest> {
         while let Io::Zero { offset, len, .. } = job.io
             && len - job.done > PIECE
@@ -357,7 +365,8 @@ impl Shared {
     /// The keeper's life. It closes the volume when all others have ended.
     fn keep(&self, lower: &mut WaitingLower) -> Result<()> {
         while self.jobs.wait_as_keeper(if self.core.is_recalculating() { Duration::ZERO } else { ROUND }) {
-            // What fails here has made the volume fail, and is told to whoever writes or flushes next.
+            // What fails here has made the volume fail, and is told to whoever writes or flushes
+            // next.
             let _ = self.core.tend(lower);
             let _ = self.core.recalculate(lower);
         }

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use crate::geometry::SECTOR;
 use crate::{DiskSizes, Error, ErrorKind, Result};
 
-/// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order of writes.
+/// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order
+/// of writes.
 pub trait Disk {
     /// The size in bytes.
     ///

@@ -18,7 +18,8 @@ pub enum ErrorKind {
     BadKey,
     /// The journal contradicts itself; the kernel fails everything on such a volume with EIO.
     BadJournal,
-    /// A MAC or a tag is not that of what it protects: damage, forgery or a wrong key. The kernel's EILSEQ.
+    /// A MAC or a tag is not that of what it protects: damage, forgery or a wrong key. The kernel's
+    /// EILSEQ.
     Integrity,
     /// Reading or writing failed.
     Io,

@@ -30,7 +30,8 @@ pub struct NewSuperblock {
     pub interleave_sectors: Option<u32>,
     /// As before kernel 5.11: a run of tags ends at 128 KiB.
     pub legacy_padding: bool,
-    /// As before kernel 5.11: neither salt nor section numbers in MACs, and no MAC of the superblock.
+    /// As before kernel 5.11: neither salt nor section numbers in MACs, and no MAC of the
+    /// superblock.
     pub legacy_hmac: bool,
     /// Tags are made by recalculation, from the data that are there.
     pub recalculating: bool,
@@ -54,7 +55,8 @@ impl NewSuperblock {
     /// The superblock of a new volume on devices of these sizes, with a salt of its own.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, `TooSmall` for devices that are, `Unsupported` as [`VolumeGeometry::new`].
+    /// `BadOption` for options that do not fit, `TooSmall` for devices that are, `Unsupported` as
+    /// [`VolumeGeometry::new`].
     pub fn superblock(&self, options: &OpenSettings, sizes: DiskSizes) -> Result<Superblock> {
         options.check(sizes.meta.is_some())?;
         let (tag_size, log2_block) = (self.tag_size(options)?, self.log2_block()?);
@@ -124,7 +126,8 @@ impl NewSuperblock {
     }
 }
 
-/// The geometry, with as many sections of the journal as fit where a metadata device has not room for all.
+/// The geometry, with as many sections of the journal as fit where a metadata device has not room
+/// for all.
 fn fit(superblock: &mut Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<VolumeGeometry> {
     let most = superblock.journal_sections;
     let first = VolumeGeometry::new(superblock, options, sizes);
@@ -142,7 +145,8 @@ fn fit(superblock: &mut Superblock, options: &OpenSettings, sizes: DiskSizes) ->
     if found == 0 { first } else { VolumeGeometry::new(superblock, options, sizes) }
 }
 
-/// Writes an empty journal, then this superblock; whatever was there is lost. Tags are not made: that is [`wipe`], or recalculation.
+/// Writes an empty journal, then this superblock; whatever was there is lost. Tags are not made:
+/// that is [`wipe`], or recalculation.
 ///
 /// # Errors
 /// `Io`, and what [`VolumeGeometry::new`] says.
@@ -167,11 +171,12 @@ pub enum Wipe {
     Tags,
 }
 
-/// Sectors of which every range can be wiped or read without a look at others: their tags fill whole sectors, in every geometry.
+/// Sectors of which every range can be wiped or read without a look at others: their tags fill
+/// whole sectors, in every geometry.
 pub const WIPE_STEP: u64 = 32_768;
 
-/// Makes these sectors zeros, with their tags; both ends are blocks'. The caller syncs. Threads may do ranges that begin at multiples
-/// of [`WIPE_STEP`] at once.
+/// Makes these sectors zeros, with their tags; both ends are blocks'. The caller syncs. Threads may
+/// do ranges that begin at multiples of [`WIPE_STEP`] at once.
 ///
 /// # Errors
 /// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.

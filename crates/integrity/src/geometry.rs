@@ -97,7 +97,8 @@ pub struct BlockLocation {
     pub sectors: u64,
 }
 
-/// Where everything lies. What it says stays within the devices that it was made for, and within 64 bits.
+/// Where everything lies. What it says stays within the devices that it was made for, and within 64
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeGeometry {
     start: u64,
@@ -110,10 +111,12 @@ pub struct VolumeGeometry {
 }
 
 impl VolumeGeometry {
-    /// The geometry of a volume on devices of these sizes. How much it offers is computed anew, as the kernel does.
+    /// The geometry of a volume on devices of these sizes. How much it offers is computed anew, as
+    /// the kernel does.
     ///
     /// # Errors
-    /// `TooSmall` when it does not fit; `Unsupported` for the geometry in which the kernel puts tags over data.
+    /// `TooSmall` when it does not fit; `Unsupported` for the geometry in which the kernel puts
+    /// tags over data.
     pub fn new(superblock: &Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<Self> {
         let has_mac = superblock.flags.has(Flags::JOURNAL_MAC);
         let section = SectionShape::new(superblock.log2_block, superblock.tag_size, has_mac)?;
@@ -258,7 +261,8 @@ impl VolumeGeometry {
         let base = self.start + self.initial();
         let provided = match self.layout {
             Layout::Interleaved { log2, run } => {
-                // The last sector's place grows with the number of sectors: the most that fit are found bit by bit.
+                // The last sector's place grows with the number of sectors: the most that fit are
+                // found bit by bit.
                 let fits = |provided: u64| {
                     let (last, run) = (u128::from(provided - 1), u128::from(run));
                     u128::from(base) + ((last >> log2) + 1) * run + last < u128::from(data)
@@ -303,7 +307,8 @@ fn layout(superblock: &Superblock, buffer_sectors: u32, has_meta: bool) -> Resul
     let padding = if fixed { PADDING } else { LEGACY_PADDING };
     let tags = u64::from(superblock.tag_size) << (log2 - superblock.log2_block);
     let run = tags.next_multiple_of(padding) / SECTOR;
-    // Buffers of tags are numbered by what is left of their sector when the low bits are cut off: they have to be zero.
+    // Buffers of tags are numbered by what is left of their sector when the low bits are cut off:
+    // they have to be zero.
     let buffer = buffer_sectors.max(1).ilog2().min(run.trailing_zeros());
     if u32::from(log2) < buffer {
         let context = format!(

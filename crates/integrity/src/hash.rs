@@ -19,10 +19,12 @@ pub struct KeyedHash {
 }
 
 impl KeyedHash {
-    /// The hash of that name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, as cryptsetup writes it.
+    /// The hash of that name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, as cryptsetup
+    /// writes it.
     ///
     /// # Errors
-    /// `Unsupported` for other names, `BadKey` for a key that is missing, not wanted or of a length that does not do.
+    /// `Unsupported` for other names, `BadKey` for a key that is missing, not wanted or of a length
+    /// that does not do.
     pub fn new(name: &str, key: Option<&Key>) -> Result<Self> {
         let name = match name.strip_prefix("hmac-") {
             Some(hash) => format!("hmac({hash})"),
@@ -55,7 +57,8 @@ impl KeyedHash {
         self.function.size()
     }
 
-    /// Its result over the parts, one after the other, into `out`, which is as long as [`KeyedHash::size`].
+    /// Its result over the parts, one after the other, into `out`, which is as long as
+    /// [`KeyedHash::size`].
     pub fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
         self.function.digest(parts, out);
     }
@@ -88,7 +91,8 @@ impl TagMaker {
         Self { hash, salt, size, block_size }
     }
 
-    /// The tags of the blocks in `data`, of which the first begins at `sector`, one after the other into `tags`.
+    /// The tags of the blocks in `data`, of which the first begins at `sector`, one after the other
+    /// into `tags`.
     pub fn make(&self, sector: u64, data: &[u8], tags: &mut [u8]) {
         self.digest(sector, data, &mut |nth, digest| {
             if let Some(tag) = tags.get_mut(nth * self.size..(nth + 1) * self.size) {
@@ -97,7 +101,8 @@ impl TagMaker {
         });
     }
 
-    /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was discarded has none.
+    /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was
+    /// discarded has none.
     pub fn bad(
         &self,
         sector: u64,

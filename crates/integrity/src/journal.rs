@@ -1,11 +1,13 @@
-//! The journal: a ring of sections, each of 8 sectors of entries and the blocks that belong to them.
+//! The journal: a ring of sections, each of 8 sectors of entries and the blocks that belong to
+//! them.
 //!
 //! ```text
 //!   | entries 0, 8, 16 .. | entries 1, 9, 17 .. | .. 8 sectors .. | block 0 | block 1 | ..      a section
 //!                 MAC, id |             MAC, id |                 | id each sector
 //! ```
 //!
-//! Every sector ends with a commit id, which says section, sector and round: a section counts when all of its sectors say the same round.
+//! Every sector ends with a commit id, which says section, sector and round: a section counts when
+//! all of its sectors say the same round.
 
 mod crypt;
 mod ids;
@@ -64,8 +66,8 @@ impl JournalFormat {
         self.crypt.as_ref().map_or(Ok(()), |crypt| crypt.decrypt(index, section))
     }
 
-    /// Puts commit ids of this round and the MAC into section `index`, and encrypts it. What comes out goes to
-    /// [`VolumeGeometry::section_offset`], whole.
+    /// Puts commit ids of this round and the MAC into section `index`, and encrypts it. What comes
+    /// out goes to [`VolumeGeometry::section_offset`], whole.
     ///
     /// # Errors
     /// `Unsupported` for a journal that is too long for its cipher.
@@ -139,7 +141,8 @@ impl JournalFormat {
     }
 }
 
-/// The section that comes `by` sections after `index`, round the ring; both are less than `sections`.
+/// The section that comes `by` sections after `index`, round the ring; both are less than
+/// `sections`.
 fn after(index: u32, by: u32, sections: u32) -> u32 {
     let left = sections - index;
     if by < left { index + by } else { by - left }

@@ -1,4 +1,5 @@
-//! What happens to a volume when it is opened: the superblock is checked, the journal replayed, the bitmap taken in.
+//! What happens to a volume when it is opened: the superblock is checked, the journal replayed, the
+//! bitmap taken in.
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
@@ -35,12 +36,14 @@ impl OpenedVolume {
     }
 }
 
-/// Opens a volume as the kernel does, with the same bytes on disk afterwards. In recovery nothing is written.
+/// Opens a volume as the kernel does, with the same bytes on disk afterwards. In recovery nothing
+/// is written.
 ///
 /// # Errors
-/// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity` and `BadJournal` for what is damaged,
-/// forged or has other keys; `Unsupported` for a recalculation that would authenticate what a forger wrote; `TooSmall` for a device that was
-/// cut short; `Io`.
+/// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity`
+/// and `BadJournal` for what is damaged, forged or has other keys; `Unsupported` for a
+/// recalculation that would authenticate what a forger wrote; `TooSmall` for a device that was cut
+/// short; `Io`.
 pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let mut opened = look(disks, options)?;
     if options.mode == WriteMode::Recovery {
@@ -48,7 +51,8 @@ pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     }
     let stored = opened.superblock.clone();
     opened.begin_recalculation(options);
-    // A recalculation that is asked for now is one of everything, whatever a bitmap says that was left behind.
+    // A recalculation that is asked for now is one of everything, whatever a bitmap says that was
+    // left behind.
     let is_on = |superblock: &Superblock| superblock.flags.has(Flags::RECALCULATING);
     let begins = is_on(&opened.superblock) && !is_on(&stored);
     let known = if begins { 0 } else { opened.superblock.provided };
@@ -65,7 +69,8 @@ pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     }
     let fresh = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP));
     if let Some(bitmap) = fresh.filter(|bitmap| bitmap.dirty().next().is_some()) {
-        // As long as the journal stands where the bitmap will, a granularity that nobody has says that no region is known.
+        // As long as the journal stands where the bitmap will, a granularity that nobody has says
+        // that no region is known.
         opened.disown_bitmap(disks, options)?;
         bitmap.write_all(disks.metadata())?;
         disk::sync(disks.metadata())?;
@@ -125,7 +130,8 @@ pub fn look(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     })
 }
 
-/// The kernel gives such a volume to whoever asks for no more than is left, and forgets what it was; cryptsetup asks for all of it.
+/// The kernel gives such a volume to whoever asks for no more than is left, and forgets what it
+/// was; cryptsetup asks for all of it.
 fn refuse_cut_short(superblock: &Superblock, geometry: &VolumeGeometry, sizes: DiskSizes) -> Result<()> {
     let (was, is) = (superblock.provided, geometry.provided());
     if was <= is {
@@ -139,8 +145,8 @@ fn refuse_cut_short(superblock: &Superblock, geometry: &VolumeGeometry, sizes: D
     Err(Error::new(ErrorKind::TooSmall, context))
 }
 
-/// A recalculation takes whatever stands there for good: with a key that would make a forger's data authentic, unless the superblock,
-/// which says how far it is, has a MAC with a key.
+/// A recalculation takes whatever stands there for good: with a key that would make a forger's data
+/// authentic, unless the superblock, which says how far it is, has a MAC with a key.
 fn refuse_recalculation(
     superblock: &Superblock,
     geometry: &VolumeGeometry,
@@ -152,7 +158,8 @@ fn refuse_recalculation(
     let begins = options.recalculate != Recalculate::AsNeeded;
     let is_unfinished =
         superblock.flags.has(Flags::RECALCULATING) && superblock.recalculated < geometry.provided();
-    // A bitmap where the mode has none ends in a recalculation, of everything if the bitmap says so.
+    // A bitmap where the mode has none ends in a recalculation, of everything if the bitmap says
+    // so.
     let has_no_place = !matches!(options.mode, WriteMode::Bitmap | WriteMode::Recovery);
     let has_bitmap = superblock.flags.has(Flags::DIRTY_BITMAP) && has_no_place;
     if (begins || is_unfinished || has_bitmap) && forgeable && !options.legacy_recalculate {
@@ -164,7 +171,8 @@ fn refuse_recalculation(
 }
 
 impl OpenedVolume {
-    /// Options for who only reads: of a volume that was left with a bitmap only what that names is without tags, whatever the mode is.
+    /// Options for who only reads: of a volume that was left with a bitmap only what that names is
+    /// without tags, whatever the mode is.
     pub fn keep_bitmap(&self, options: &mut OpenSettings) {
         let has_none =
             matches!(options.mode, WriteMode::Recovery | WriteMode::Inline) || options.hash.is_none();
@@ -256,7 +264,8 @@ impl OpenedVolume {
             return Ok(());
         }
         if let Some(journal) = &self.journal {
-            // That tags are to be made anew must be on the disk before the bitmap, which says so, is gone.
+            // That tags are to be made anew must be on the disk before the bitmap, which says so,
+            // is gone.
             self.disown_bitmap(disks, options)?;
             journal.clear(metadata, 0, self.geometry.sections(), JournalRound::FIRST)?;
             disk::sync(metadata)?;
@@ -266,7 +275,8 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Writes a superblock with a granularity that nobody has: whatever lies where the bitmap would, no region is known.
+    /// Writes a superblock with a granularity that nobody has: whatever lies where the bitmap
+    /// would, no region is known.
     fn disown_bitmap(&self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         let mut unknown = self.clone();
         unknown.superblock.flags.set(Flags::DIRTY_BITMAP, true);

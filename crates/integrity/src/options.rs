@@ -49,7 +49,8 @@ pub enum Recalculate {
     Reset,
 }
 
-/// How a volume is opened. Nothing of this stands in the superblock but what `tag_size` and `block_size` check.
+/// How a volume is opened. Nothing of this stands in the superblock but what `tag_size` and
+/// `block_size` check.
 #[derive(Debug, Clone)]
 pub struct OpenSettings {
     /// The mode.
@@ -66,7 +67,8 @@ pub struct OpenSettings {
     pub tag_size: Option<u16>,
     /// The block size in bytes that the superblock must have.
     pub block_size: Option<u32>,
-    /// How many sectors of tags are read at once. It matters for where tags lie, see [`crate::VolumeGeometry`].
+    /// How many sectors of tags are read at once. It matters for where tags lie, see
+    /// [`crate::VolumeGeometry`].
     pub buffer_sectors: u32,
     /// Discards are taken, and what was discarded reads without a tag of its own.
     pub allow_discards: bool,

@@ -1,4 +1,5 @@
-//! A disk that is left as it is: what is written stays in memory. A volume can be looked at as it would be after its replay.
+//! A disk that is left as it is: what is written stays in memory. A volume can be looked at as it
+//! would be after its replay.
 
 use std::collections::BTreeMap;
 use std::io;

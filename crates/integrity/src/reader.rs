@@ -1,4 +1,5 @@
-//! Reads a volume's blocks and compares their tags. It does not look into the journal: what is in it was replayed before.
+//! Reads a volume's blocks and compares their tags. It does not look into the journal: what is in
+//! it was replayed before.
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
@@ -19,8 +20,8 @@ impl<'d> VolumeReader<'d> {
         Self { disks, opened, verifies, discards: options.allow_discards }
     }
 
-    /// Fills `data`, whole blocks, from `sector` on, where a block begins. The sectors of blocks whose tags are wrong go to `bad`, in
-    /// order; their data are what is on disk.
+    /// Fills `data`, whole blocks, from `sector` on, where a block begins. The sectors of blocks
+    /// whose tags are wrong go to `bad`, in order; their data are what is on disk.
     ///
     /// # Errors
     /// `Io`.

@@ -14,8 +14,8 @@ const RUN: u64 = 2048;
 const STEPS: u32 = 16;
 
 impl OpenedVolume {
-    /// The next sectors whose tags are to be made anew, within one area; none when all are made. In bitmap mode those regions are
-    /// passed over whose bits are clear.
+    /// The next sectors whose tags are to be made anew, within one area; none when all are made. In
+    /// bitmap mode those regions are passed over whose bits are clear.
     fn next_step(&self) -> Option<Range<u64>> {
         let from = self.recalculation()?;
         let start = match &self.bitmap {
@@ -29,7 +29,8 @@ impl OpenedVolume {
         Some(start.start..start.end.min(start.start + area.min(STEP)))
     }
 
-    /// Makes the tags of these sectors anew, which lie in one area and end where a block ends; the caller syncs.
+    /// Makes the tags of these sectors anew, which lie in one area and end where a block ends; the
+    /// caller syncs.
     fn make_tags(&self, disks: &Disks<'_>, sectors: Range<u64>) -> Result<()> {
         let Some(tags) = &self.tags else { return Ok(()) };
         let geometry = &self.geometry;
@@ -47,8 +48,8 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Makes all tags anew that are not made yet, while nobody else writes. `progress` is told the first sector that is left, and says
-    /// whether to go on; what was done stays done.
+    /// Makes all tags anew that are not made yet, while nobody else writes. `progress` is told the
+    /// first sector that is left, and says whether to go on; what was done stays done.
     ///
     /// # Errors
     /// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
@@ -81,8 +82,8 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Closes a volume in bitmap mode that nobody wrote to since it was recalculated: its journal is empty again. In other modes
-    /// there is nothing to do.
+    /// Closes a volume in bitmap mode that nobody wrote to since it was recalculated: its journal
+    /// is empty again. In other modes there is nothing to do.
     ///
     /// # Errors
     /// `Io`.

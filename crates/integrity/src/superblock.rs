@@ -1,4 +1,5 @@
-//! The superblock: 4096 bytes, of which the first 64 say something, and a MAC at the end of the first sector.
+//! The superblock: 4096 bytes, of which the first 64 say something, and a MAC at the end of the
+//! first sector.
 
 use crate::disk::{self, Disk};
 use crate::{Error, ErrorKind, KeyedHash, OpenSettings, Result, WriteMode};
@@ -79,11 +80,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// What stands at sector `start`; none where it was zeroed, which the kernel takes for "to be formatted".
+    /// What stands at sector `start`; none where it was zeroed, which the kernel takes for "to be
+    /// formatted".
     ///
     /// # Errors
-    /// `Io` and `TooSmall` from the device, else as [`Superblock::parse`], and `Integrity` for a wrong MAC, which is made with `mac`
-    /// (not given in recovery, which takes what it gets).
+    /// `Io` and `TooSmall` from the device, else as [`Superblock::parse`], and `Integrity` for a
+    /// wrong MAC, which is made with `mac` (not given in recovery, which takes what it gets).
     pub fn read(disk: &dyn Disk, start: u64, mac: Option<&KeyedHash>) -> Result<Option<Self>> {
         let mut bytes = [0; SIZE];
         disk::read(disk, sector_offset(start)?, &mut bytes)?;
@@ -182,7 +184,8 @@ impl Superblock {
         512 << self.log2_block
     }
 
-    /// The version that it has on disk when it is written in `mode`: the kernel makes it anew each time.
+    /// The version that it has on disk when it is written in `mode`: the kernel makes it anew each
+    /// time.
     pub fn version(&self, mode: WriteMode) -> u8 {
         if self.flags.has(Flags::INLINE) {
             6

@@ -18,8 +18,8 @@
 //!   page/  one self-contained HTML file: plots (SVG), goals, figures
 //! ```
 //!
-//! No figure is a constant of the code: what was published stands in the experiments as text and as the figure to set
-//! ours beside; everything else is measured when the experiment runs.
+//! No figure is a constant of the code: what was published stands in the experiments as text and as
+//! the figure to set ours beside; everything else is measured when the experiment runs.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The load generator: threads, each with a stream of its own, that keep so many requests in flight.
+//! The load generator: threads, each with a stream of its own, that keep so many requests in
+//! flight.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -293,7 +294,8 @@ impl<'a, S: RequestStream> Generator<'a, S> {
             } else {
                 self.stream.wait()?;
             }
-            // As the doors do: what can be submitted is, before this thread does the work of what was.
+            // As the doors do: what can be submitted is, before this thread does the work of what
+            // was.
             let more = left > 0 && !matches!(until, LoadEnd::Time(time) if now - start >= time);
             while let Some(done) = if more && now >= next && !self.free.is_empty() {
                 self.stream.ready()

@@ -1,4 +1,5 @@
-//! What an experiment found, for programs (JSON), for the terminal and for the page: one value for all three.
+//! What an experiment found, for programs (JSON), for the terminal and for the page: one value for
+//! all three.
 
 use serde::{Deserialize, Serialize};
 use underseal_bench::{Machine, Range};
@@ -158,7 +159,8 @@ pub enum PanelShape {
     Bars,
     /// Dots on a logarithmic scale.
     Dots,
-    /// Rows and series are a grid whose colour tells the part of the best of its group in that series.
+    /// Rows and series are a grid whose colour tells the part of the best of its group in that
+    /// series.
     Heat,
 }
 

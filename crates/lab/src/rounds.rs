@@ -9,10 +9,11 @@ use crate::{Cell, Lab, Panel, Result, Unit};
 /// How often something is measured again on a machine that stands still.
 const AGAIN: usize = 3;
 
-/// Runs every subject once in each round; each round begins with another, so that none always follows the same one.
+/// Runs every subject once in each round; each round begins with another, so that none always
+/// follows the same one.
 ///
-/// What was measured while the machine stood still is measured again, a few times at most. The rounds of each subject, in
-/// its order.
+/// What was measured while the machine stood still is measured again, a few times at most. The
+/// rounds of each subject, in its order.
 pub(crate) fn interleaved<T>(
     lab: &Lab<'_>,
     rounds: usize,

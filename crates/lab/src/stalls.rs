@@ -1,7 +1,8 @@
 //! Whether the machine itself stood still: virtual processors are paused now and then, for seconds.
 //!
-//! A thread on each processor sleeps for moments. When one wakes up far too late, every figure of that time is about the
-//! machine and not about what was measured. The threads know nothing of the subjects, so no subject is favoured.
+//! A thread on each processor sleeps for moments. When one wakes up far too late, every figure of
+//! that time is about the machine and not about what was measured. The threads know nothing of the
+//! subjects, so no subject is favoured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -33,7 +33,8 @@ impl From<underseal_datapath::Completion> for FinishedRequest {
     }
 }
 
-/// One thread's stream of requests. Tags are below the depth it was opened with, and one is used once at a time.
+/// One thread's stream of requests. Tags are below the depth it was opened with, and one is used
+/// once at a time.
 pub(crate) trait RequestStream {
     /// Memory for a write.
     fn alloc(&mut self, len: usize) -> Option<Buffer>;
@@ -55,8 +56,8 @@ pub(crate) trait RequestStream {
 
 /// A queue with room for `depth` requests of `size` bytes.
 pub(crate) fn queue(mapping: &Arc<Mapping>, depth: usize, size: usize) -> Result<Queue> {
-    // Its memory is twice the longest request: enough for all of them. A part of a sector needs the sectors at both of its
-    // ends besides.
+    // Its memory is twice the longest request: enough for all of them. A part of a sector needs the
+    // sectors at both of its ends besides.
     let sector = mapping.preferred_block() as usize;
     let each = if size < sector { sector * 2 } else { size };
     let max_request = each.next_power_of_two().max(4096) * depth;

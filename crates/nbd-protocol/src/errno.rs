@@ -1,4 +1,5 @@
-//! The error values a client may be sent (proto.md, "Error values"), and which errors of ours become which.
+//! The error values a client may be sent (proto.md, "Error values"), and which errors of ours
+//! become which.
 
 use std::io;
 
@@ -32,7 +33,8 @@ impl Errno {
 }
 
 impl From<&io::Error> for Errno {
-    /// EDQUOT and EFBIG are a lack of space, as proto.md wants; what has no name here is an I/O error.
+    /// EDQUOT and EFBIG are a lack of space, as proto.md wants; what has no name here is an I/O
+    /// error.
     fn from(error: &io::Error) -> Self {
         use rustix::io::Errno as Os;
         match rustix::io::Errno::from_io_error(error) {

@@ -111,7 +111,8 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of a structured reply's chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// The longest string the protocol allows, in bytes: export names, descriptions, queries, error messages.
+/// The longest string the protocol allows, in bytes: export names, descriptions, queries, error
+/// messages.
 pub const MAX_STRING: usize = 4096;
 /// The port registered for NBD.
 pub const PORT: u16 = 10809;

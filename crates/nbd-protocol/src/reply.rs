@@ -1,7 +1,8 @@
 //! Replies of the transmission phase, written into the caller's buffer: no allocation, no I/O.
 //!
-//! Each function writes at the start of `out` and returns how many bytes it wrote, which is the constant beside it
-//! (error chunks add their message). A buffer shorter than that is a bug of the caller and panics.
+//! Each function writes at the start of `out` and returns how many bytes it wrote, which is the
+//! constant beside it (error chunks add their message). A buffer shorter than that is a bug of the
+//! caller and panics.
 //!
 //! ```text
 //!   simple reply   magic u32 | error u32 | cookie                                           16 bytes, then a read's data
@@ -11,7 +12,8 @@
 //!     ERROR           error u32, length u16, message   ERROR_OFFSET    error u32, length u16, message, offset u64
 //! ```
 //!
-//! `done` marks the last chunk of a reply. A content chunk may carry it only if nothing can fail after it.
+//! `done` marks the last chunk of a reply. A content chunk may carry it only if nothing can fail
+//! after it.
 
 use super::chunk::{BLOCK_STATUS, DONE, ERROR, ERROR_OFFSET, NONE, OFFSET_DATA, OFFSET_HOLE};
 use super::{Cookie, Errno, ExtentState, MAX_STRING, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
@@ -50,7 +52,8 @@ pub fn none_chunk(out: &mut [u8], cookie: Cookie) -> usize {
 /// What precedes `length` bytes of data read at `offset`.
 ///
 /// # Panics
-/// `length` is zero, which the protocol forbids, or so large that the payload's length needs more than 32 bits.
+/// `length` is zero, which the protocol forbids, or so large that the payload's length needs more
+/// than 32 bits.
 pub fn offset_data_header(out: &mut [u8], cookie: Cookie, done: bool, offset: u64, length: u32) -> usize {
     assert!(length > 0, "a content chunk describes at least one byte");
     let payload = length.checked_add(8).expect("a chunk's length fits 32 bits");
@@ -80,7 +83,8 @@ pub fn block_descriptor(out: &mut [u8], length: u32, state: ExtentState) -> usiz
     Writer(out, 0).u32(length).u32(state.bits()).end(BLOCK_DESCRIPTOR_LEN)
 }
 
-/// The request failed. The message, for people, is cut to what `out` and the protocol (4096 bytes) hold.
+/// The request failed. The message, for people, is cut to what `out` and the protocol (4096 bytes)
+/// hold.
 pub fn error_chunk(out: &mut [u8], cookie: Cookie, done: bool, error: Errno, message: &str) -> usize {
     let message = shorten(message, out.len().saturating_sub(ERROR_HEADER_LEN));
     let (length, payload) = message_len(message, 6);

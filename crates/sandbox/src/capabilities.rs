@@ -7,8 +7,8 @@ use rustix::thread::{CapabilitySet as Set, capabilities, set_capabilities};
 
 use crate::Needs;
 
-/// Files of others are made, read, changed and given away; extended attributes of all kinds are written. Not
-/// `SYS_RESOURCE`, which passes quotas and the blocks that are reserved for root.
+/// Files of others are made, read, changed and given away; extended attributes of all kinds are
+/// written. Not `SYS_RESOURCE`, which passes quotas and the blocks that are reserved for root.
 const ECRYPTFS: Set = Set::CHOWN
     .union(Set::DAC_OVERRIDE)
     .union(Set::DAC_READ_SEARCH)
@@ -71,11 +71,13 @@ pub(crate) fn names(set: Set) -> Vec<&'static str> {
     NAMES.iter().filter(|(one, _)| set.contains(*one)).map(|(_, name)| *name).collect()
 }
 
-/// Whether every image can be opened without passing over modes: root serves another user's files too.
+/// Whether every image can be opened without passing over modes: root serves another user's files
+/// too.
 fn reaches_all(needs: &Needs) -> rustix::io::Result<bool> {
     let image = if needs.read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK };
 
-    // The kernel is asked, since modes are not all: there are ACLs, and file systems with rules of their own.
+    // The kernel is asked, since modes are not all: there are ACLs, and file systems with rules of
+    // their own.
     let before = capabilities(None)?;
     let mut without = before;
     without.effective = Set::empty();
@@ -88,7 +90,8 @@ fn reaches_all(needs: &Needs) -> rustix::io::Result<bool> {
     Ok(reached)
 }
 
-/// Rings and keys lock memory, which is not limited for root. So that it stays so without the capability, the limit goes.
+/// Rings and keys lock memory, which is not limited for root. So that it stays so without the
+/// capability, the limit goes.
 pub(crate) fn keep_locking() {
     let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(Set::IPC_LOCK));
     if may {

@@ -8,8 +8,9 @@ use crate::seccomp::{self, Refusal, violations};
 use crate::threads::{self, Failed, Steps};
 use crate::{Needs, Rings, State, capabilities, helper, landlock, mark};
 
-/// Takes away from every thread of this process, and from those to come, all that is not needed. What cannot be taken away, or
-/// is not known to this kernel, is told once, and the server goes on: it keeps no more than it would have anyway.
+/// Takes away from every thread of this process, and from those to come, all that is not needed.
+/// What cannot be taken away, or is not known to this kernel, is told once, and the server goes on:
+/// it keeps no more than it would have anyway.
 pub fn enter(needs: &Needs) -> State {
     let mut missing = Vec::new();
     capabilities::keep_locking();

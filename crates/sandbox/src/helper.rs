@@ -1,7 +1,8 @@
-//! A process that does for a sandboxed server what the sandbox forbids: a fixed list of things, and nothing else.
+//! A process that does for a sandboxed server what the sandbox forbids: a fixed list of things, and
+//! nothing else.
 //!
-//! The server forks it before it has threads and keys, tells it what may be asked for later, and seals that list when it
-//! enters the sandbox. The helper ends with the server, however that ends.
+//! The server forks it before it has threads and keys, tells it what may be asked for later, and
+//! seals that list when it enters the sandbox. The helper ends with the server, however that ends.
 //!
 //! ```text
 //!   server   one byte: at once, or lazily   ---->   helper    unmounts the one mount that it was told of
@@ -11,8 +12,9 @@
 //!            a message: what ring           ---->             makes a ring, with its restrictions         helper/rings.rs
 //! ```
 //!
-//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its caller, fusermount3. The
-//! sockets have a thread each in the helper, as unmounting writes back what is dirty, and that can stand still.
+//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its
+//! caller, fusermount3. The sockets have a thread each in the helper, as unmounting writes back
+//! what is dirty, and that can stand still.
 
 pub(crate) mod files;
 pub(crate) mod rings;
@@ -42,15 +44,16 @@ pub struct Helper {
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
-/// The helper's capabilities, of those that root has: to remove files in another user's folder and to connect to another user's
-/// socket.
+/// The helper's capabilities, of those that root has: to remove files in another user's folder and
+/// to connect to another user's socket.
 const FOR_FILES: CapabilitySet =
     CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
 
 /// A mount, for the helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked<'a> {
-    /// The volume is mounted: what tells its mount from others. Comes once, before the server enters the sandbox.
+    /// The volume is mounted: what tells its mount from others. Comes once, before the server
+    /// enters the sandbox.
     Mounted(&'a [u8; IDENTITY]),
     /// Unmount it.
     Unmount {
@@ -84,7 +87,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_WORDS: usize = 4096;
 
 impl Helper {
-    /// Forks the process. There must be no other thread yet. `rings` makes the rings of a server that needs any.
+    /// Forks the process. There must be no other thread yet. `rings` makes the rings of a server
+    /// that needs any.
     ///
     /// # Errors
     /// When the system refuses.
@@ -92,8 +96,8 @@ impl Helper {
         let (ours, its) = UnixStream::pair()?;
         let (our_files, its_files) = files::pair()?;
         let (our_rings, its_rings) = rings.map(|_| files::pair()).transpose()?.unzip();
-        // SAFETY: this is the only thread, by the caller's promise, so the child has the whole process's state and may go on
-        // as the parent would have.
+        // SAFETY: this is the only thread, by the caller's promise, so the child has the whole
+        // process's state and may go on as the parent would have.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -137,7 +141,8 @@ impl Helper {
     /// Asks it to unmount.
     ///
     /// # Errors
-    /// What unmounting said; that the helper is gone; for `lazily`, that it is busy with what another thread has asked.
+    /// What unmounting said; that the helper is gone; for `lazily`, that it is busy with what
+    /// another thread has asked.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         self.ask(lazily).map_err(|e| match e.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
@@ -183,8 +188,8 @@ impl Helper {
         self.mount.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For who may be about to end the process, and waits no longer for another thread: unmounting writes back what is dirty, and
-    /// that can stand still.
+    /// For who may be about to end the process, and waits no longer for another thread: unmounting
+    /// writes back what is dirty, and that can stand still.
     fn free(&self) -> io::Result<MutexGuard<'_, UnixStream>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -203,8 +208,8 @@ impl Helper {
 
 /// Keeps these descriptors and nothing else. `unmounts`: with the privilege to do that.
 fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
-    // The terminal's signals are the server's, and so is whatever ends a service: it asks for one thing more then. What is
-    // executed has the defaults.
+    // The terminal's signals are the server's, and so is whatever ends a service: it asks for one
+    // thing more then. What is executed has the defaults.
     let nothing = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP] {
         signal_hook::flag::register(signal, nothing.clone())?;
@@ -219,8 +224,8 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd")?;
     let open: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !keeps.contains(fd)) {
-        // SAFETY: nothing in this process owns any of them but the server's copies, which are never used here. The folder that
-        // was read is closed already, and nothing was opened since.
+        // SAFETY: nothing in this process owns any of them but the server's copies, which are never
+        // used here. The folder that was read is closed already, and nothing was opened since.
         unsafe { libc::close(fd) };
     }
     // Its rings count as locked memory before Linux 5.12.

@@ -1,4 +1,5 @@
-//! Which files can be opened, made or removed: those that are needed later. What is open stays open.
+//! Which files can be opened, made or removed: those that are needed later. What is open stays
+//! open.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

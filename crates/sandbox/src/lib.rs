@@ -17,7 +17,8 @@
 //!   state.rs         what is in force, for `status`
 //! ```
 //!
-//! Linux keeps all of this for each thread. Threads that start later inherit it from the one that starts them.
+//! Linux keeps all of this for each thread. Threads that start later inherit it from the one that
+//! starts them.
 
 // Allowed where it says why: system calls that nothing wraps, signal handlers, fork.
 #![deny(unsafe_code)]

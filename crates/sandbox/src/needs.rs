@@ -4,9 +4,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a server needs once all is open. The default is the least: a file or block device over sockets that are there.
+/// What a server needs once all is open. The default is the least: a file or block device over
+/// sockets that are there.
 ///
-/// Files that are removed later, the log file, and lower servers are none of it: the [helper](crate::Helper) sees to them.
+/// Files that are removed later, the log file, and lower servers are none of it: the
+/// [helper](crate::Helper) sees to them.
 #[derive(Debug, Clone, Default)]
 pub struct Needs {
     /// Files that are opened again: an image, by each client's queue.
@@ -15,7 +17,8 @@ pub struct Needs {
     pub read_only: bool,
     /// TLS: the folder whose files are read again when an operator has changed them.
     pub certificates: Option<PathBuf>,
-    /// The image is on a Ceph cluster: its library has threads of its own, and connects to whichever machine has the data.
+    /// The image is on a Ceph cluster: its library has threads of its own, and connects to
+    /// whichever machine has the data.
     pub cluster: bool,
     /// The volume is a block device of the kernel's: this one.
     pub ublk: Option<PathBuf>,

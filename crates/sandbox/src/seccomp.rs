@@ -1,10 +1,11 @@
 //! Which system calls can be made: those that the doors need.
 //!
-//! A call that is not on the list fails with `EPERM`, and its name goes to the log. It is not the process's end: a library
-//! may come to an unusual call by itself, of a later version perhaps, and a server that is killed for it takes away the disk of
-//! those who use it, with all that they have not flushed. Whoever has taken the server over gets no more by an error than by
-//! the end: the call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it is the end; so threads
-//! that always do, as those of Ceph's library, get filters that tell nobody.
+//! A call that is not on the list fails with `EPERM`, and its name goes to the log. It is not the
+//! process's end: a library may come to an unusual call by itself, of a later version perhaps, and
+//! a server that is killed for it takes away the disk of those who use it, with all that they have
+//! not flushed. Whoever has taken the server over gets no more by an error than by the end: the
+//! call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it
+//! is the end; so threads that always do, as those of Ceph's library, get filters that tell nobody.
 
 pub(crate) mod calls;
 pub(crate) mod violations;
@@ -34,7 +35,8 @@ pub(crate) enum Refusal {
 /// On processors that there are none for.
 pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>, String> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor")?;
-    // Its flags lie in memory, where no filter sees them; the C library goes on to clone(2) when there is none.
+    // Its flags lie in memory, where no filter sees them; the C library goes on to clone(2) when
+    // there is none.
     let absent = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
         SeccompAction::Allow,

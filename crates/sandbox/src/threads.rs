@@ -1,9 +1,10 @@
 //! Every thread of the process gives up what it does not need.
 //!
-//! The kernel lets a thread do that for itself alone, and at this moment there are several: they wait for signals, clients and
-//! requests. So each is sent a signal, in whose handler it takes the steps, as libpsx and Go's runtime have it. All that a
-//! handler uses was made ready before, and is never freed. Threads of libraries (Ceph's) hold back every signal that the C library lets
-//! them; they are sent one that it keeps for itself.
+//! The kernel lets a thread do that for itself alone, and at this moment there are several: they
+//! wait for signals, clients and requests. So each is sent a signal, in whose handler it takes the
+//! steps, as libpsx and Go's runtime have it. All that a handler uses was made ready before, and is
+//! never freed. Threads of libraries (Ceph's) hold back every signal that the C library lets them;
+//! they are sent one that it keeps for itself.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fs;
@@ -59,7 +60,8 @@ pub(crate) struct Steps {
     pub(crate) kept: u64,
     /// Landlock's rules, open until all have taken the steps.
     pub(crate) landlock: Option<RawFd>,
-    /// In their order: what the last one forbids, installing filters among it, the others need not know.
+    /// In their order: what the last one forbids, installing filters among it, the others need not
+    /// know.
     pub(crate) filters: Vec<BpfProgram>,
     /// The same for threads that hold back SIGSYS, and would end the process with it.
     pub(crate) silent: Vec<BpfProgram>,
@@ -88,7 +90,8 @@ struct CapabilityWords {
 }
 
 impl Steps {
-    /// Takes them, for the calling thread, which holds back SIGSYS or does not. Nothing here allocates, locks or panics.
+    /// Takes them, for the calling thread, which holds back SIGSYS or does not. Nothing here
+    /// allocates, locks or panics.
     fn take(&self, is_deaf: bool) -> Failed {
         if !self.filters.is_empty() && has_filters() {
             return Failed::NONE;
@@ -149,8 +152,8 @@ impl Steps {
     }
 }
 
-/// A thread that was started by one that has taken the steps has them from it, and could not take them again. True as well
-/// where a filter around the whole process answers so.
+/// A thread that was started by one that has taken the steps has them from it, and could not take
+/// them again. True as well where a filter around the whole process answers so.
 pub(crate) fn has_filters() -> bool {
     // SAFETY: there is no such option, so no memory is accessed.
     let answer = unsafe { libc::prctl(PROBE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
@@ -183,8 +186,8 @@ fn restrict_calls(filter: &BpfProgram) -> bool {
             ) == 0
         }
     };
-    // Kernels before 5.16 make a process with filters slow, to be safe from code in it that was translated from
-    // somebody else's. There is none here. Before 4.17 they do not know the flag.
+    // Kernels before 5.16 make a process with filters slow, to be safe from code in it that was
+    // translated from somebody else's. There is none here. Before 4.17 they do not know the flag.
     set(libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW) || set(0)
 }
 
@@ -237,8 +240,8 @@ fn on_others() -> io::Result<()> {
     let signal = libc::SIGRTMAX();
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the handler calls only what a
-    // handler may.
+    // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the
+    // handler calls only what a handler may.
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handle as *const () as usize;
@@ -260,11 +263,12 @@ fn on_others() -> io::Result<()> {
     done
 }
 
-/// The C library's own, to make all threads take another user's identity (`SIGSETXID`): no thread can hold it back. Nobody does that
-/// meanwhile.
+/// The C library's own, to make all threads take another user's identity (`SIGSETXID`): no thread
+/// can hold it back. Nobody does that meanwhile.
 const KEPT: c_int = 33;
 
-/// What is done on a signal, as the kernel has it, which the C library does not let be set for its own. It is only copied.
+/// What is done on a signal, as the kernel has it, which the C library does not let be set for its
+/// own. It is only copied.
 struct KernelAction([u64; 8]);
 
 impl KernelAction {
@@ -281,7 +285,8 @@ impl KernelAction {
     }
 
     fn set(&self, signal: c_int) -> io::Result<()> {
-        // SAFETY: what the kernel has given for one signal does for another: the same handler, and the same way back from it.
+        // SAFETY: what the kernel has given for one signal does for another: the same handler, and
+        // the same way back from it.
         let set = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, self.0.as_ptr(), ptr::null_mut::<u64>(), Self::SET)
         };
@@ -289,7 +294,8 @@ impl KernelAction {
     }
 }
 
-/// A thread that has not taken the steps may start another one meanwhile: until a look finds no new ones.
+/// A thread that has not taken the steps may start another one meanwhile: until a look finds no new
+/// ones.
 fn until_all_have(signal: c_int) -> io::Result<()> {
     let own = rustix::thread::gettid().as_raw_nonzero().get();
     let mut done: Vec<Thread> = Vec::new();
@@ -315,8 +321,8 @@ struct Thread {
 }
 
 impl Thread {
-    /// Those that run code of ours. The kernel's own, which do a ring's slow work, take no signals, and have what whoever
-    /// submits has.
+    /// Those that run code of ours. The kernel's own, which do a ring's slow work, take no signals,
+    /// and have what whoever submits has.
     fn all() -> io::Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in fs::read_dir("/proc/self/task")? {
@@ -362,8 +368,8 @@ impl Thread {
     }
 }
 
-/// proc(5): the number, the name in parentheses with anything in it, the state; the 9th field are flags, the 22nd the start.
-/// `Some(None)` for a thread of the kernel's.
+/// proc(5): the number, the name in parentheses with anything in it, the state; the 9th field are
+/// flags, the 22nd the start. `Some(None)` for a thread of the kernel's.
 #[expect(clippy::option_option, reason = "strange, or none of ours")]
 fn parse(stat: &str) -> Option<Option<Thread>> {
     /// `PF_IO_WORKER` and `PF_USER_WORKER`.

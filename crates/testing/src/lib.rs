@@ -1,4 +1,5 @@
-//! What the tests of all crates share: how long they are patient, and what becomes of one that cannot run.
+//! What the tests of all crates share: how long they are patient, and what becomes of one that
+//! cannot run.
 
 #![forbid(unsafe_code)]
 
@@ -8,8 +9,8 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
-/// waits so long.
+/// How long to wait for what takes a moment, on a machine that is slow and busy with other things.
+/// Only a test that fails waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waits until it holds, and fails after so long.
@@ -30,8 +31,9 @@ pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Says that a test, or a part of it, does not run here, and why. It joins the list that `UNDERSEAL_SKIPPED` names, which
-/// `scripts/test` prints at its end. With `UNDERSEAL_NO_SKIP=1` the test fails.
+/// Says that a test, or a part of it, does not run here, and why. It joins the list that
+/// `UNDERSEAL_SKIPPED` names, which `scripts/test` prints at its end. With `UNDERSEAL_NO_SKIP=1`
+/// the test fails.
 #[track_caller]
 pub fn skip(part: &str, reason: &str) {
     let line = format!("{}: {part}: {reason}\n", test());

@@ -1,4 +1,5 @@
-//! `clevis`: a JWE that clevis decrypts, with a server (tang), a TPM (tpm2) or several of them (sss).
+//! `clevis`: a JWE that clevis decrypts, with a server (tang), a TPM (tpm2) or several of them
+//! (sss).
 
 use serde_json::{Value, json};
 use underseal_cipher::Key;

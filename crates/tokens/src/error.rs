@@ -1,12 +1,14 @@
 //! The crate's one error: a stable kind, what happened, and its cause.
 
-/// Why a token gave no passphrase, for a program to match on. The later ones are worth more to tell, when several tokens failed.
+/// Why a token gave no passphrase, for a program to match on. The later ones are worth more to
+/// tell, when several tokens failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// It is of a type that no passphrase can be had from here.
     Unknown,
-    /// It cannot open anything: malformed, made for another machine, or the machine is not as it was when it was made.
+    /// It cannot open anything: malformed, made for another machine, or the machine is not as it
+    /// was when it was made.
     NotUsable,
     /// The tool that it needs is not installed.
     NoTool,

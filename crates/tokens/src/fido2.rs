@@ -1,4 +1,5 @@
-//! `systemd-fido2`: a secret that a FIDO2 device makes of a salt, each time the same (its extension hmac-secret).
+//! `systemd-fido2`: a secret that a FIDO2 device makes of a salt, each time the same (its extension
+//! hmac-secret).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -70,8 +71,8 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
     secret(&Question { pin: pin.filter(|_| needs_pin), ..question }, &device, options)
 }
 
-/// The one device that is asked for the secret. A device that gets the PIN of another one counts a wrong PIN, and locks itself
-/// for ever after eight of them.
+/// The one device that is asked for the secret. A device that gets the PIN of another one counts a
+/// wrong PIN, and locks itself for ever after eight of them.
 fn device_of(
     question: &Question<'_>,
     needs_pin: bool,
@@ -80,7 +81,8 @@ fn device_of(
 ) -> Result<PathBuf> {
     let several =
         || Error::unusable("several FIDO2 devices may have the credential: name one (--fido2-device)");
-    // A device hides the credential of such a token (its protection is level 3) until it has verified its user.
+    // A device hides the credential of such a token (its protection is level 3) until it has
+    // verified its user.
     if question.verification == Some(true) && !devices.is_empty() {
         let first = devices.swap_remove(0);
         return if devices.is_empty() || !needs_pin { Ok(first) } else { Err(several()) };
@@ -115,7 +117,8 @@ fn preflight(question: &Question<'_>, device: &Path, options: &Options) -> Resul
     let Question { party, credential, .. } = question;
     let input = format!("{}\n{party}\n{credential}\n", Base64::encode_string(&CLIENT_DATA));
     let tool = Tool::find("fido2-assert", PACKAGE, options.limit)?.args(["-G", "-t", "up=false"]);
-    // Nothing can be read from a stdin that is open for writing: the tool cannot take an empty line for a PIN.
+    // Nothing can be read from a stdin that is open for writing: the tool cannot take an empty line
+    // for a PIN.
     let unreadable = File::options().write(true).open("/dev/null");
     let unreadable = unreadable.map_err(|e| Error::system("/dev/null", e))?;
     let mut asked = tool.with_file("-i", input.as_bytes())?.args([device]).start(unreadable.into())?;

@@ -1,4 +1,5 @@
-//! From a LUKS2 token to the passphrase it stands for, and back: what hardware, a server or the kernel keeps.
+//! From a LUKS2 token to the passphrase it stands for, and back: what hardware, a server or the
+//! kernel keeps.
 //!
 //! ```text
 //!   token (JSON) --open(PIN)--> passphrase          enroll --> passphrase, token
@@ -13,8 +14,9 @@
 //!   tool     a child with an environment of its own; secrets go through pipes only
 //! ```
 //!
-//! No library that talks to hardware is loaded into a process that holds keys. A header is not authenticated: what it can make us
-//! run are these tools, with its data on their stdin or in bounded, checked arguments.
+//! No library that talks to hardware is loaded into a process that holds keys. A header is not
+//! authenticated: what it can make us run are these tools, with its data on their stdin or in
+//! bounded, checked arguments.
 
 // `unsafe` is in `tool`, between fork and exec, with its reason.
 
@@ -80,7 +82,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// By the name that stands in the header; none for others, `systemd-recovery` among them: its passphrase is typed.
+    /// By the name that stands in the header; none for others, `systemd-recovery` among them: its
+    /// passphrase is typed.
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "luks2-keyring" => Self::Keyring,
@@ -93,7 +96,8 @@ impl Kind {
     }
 }
 
-/// Whether a token of a type that is known could be opened somewhere; nothing is run or asked for that.
+/// Whether a token of a type that is known could be opened somewhere; nothing is run or asked for
+/// that.
 ///
 /// # Errors
 /// `NotUsable` when it could not, for the member that is wrong.
@@ -111,7 +115,8 @@ pub fn check(token: &Token) -> Result<()> {
 /// The passphrase that a token stands for.
 ///
 /// # Errors
-/// `Unknown` for a type that none can be had from; `NotUsable`, `NoTool`, `NoHardware`, `PinWanted`, `WrongPin`, `Failed`, `System`.
+/// `Unknown` for a type that none can be had from; `NotUsable`, `NoTool`, `NoHardware`,
+/// `PinWanted`, `WrongPin`, `Failed`, `System`.
 pub fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Result<Key> {
     let kind = token.get("type").and_then(Value::as_str).and_then(Kind::of);
     match kind {
@@ -140,7 +145,8 @@ pub fn enroll_fido2(pin: Option<&Key>, options: &Options) -> Result<(Key, Token)
     fido2::enroll(pin, options)
 }
 
-/// A new secret that clevis's `pin` keeps as its `config` says. `trust` takes a server's keys as they are.
+/// A new secret that clevis's `pin` keeps as its `config` says. `trust` takes a server's keys as
+/// they are.
 ///
 /// # Errors
 /// As [`open`].
@@ -165,11 +171,13 @@ pub fn decrypt_by_gpg(file: &[u8], passphrase: &Key, limit: Duration) -> Result<
     gpg::decrypt(file, passphrase, limit)
 }
 
-/// What a program of the user's prints: a passphrase, without one newline at its end. It is run without a shell: words are what
-/// spaces part. Its stdin is empty; its environment, its stderr and its terminal are the user's.
+/// What a program of the user's prints: a passphrase, without one newline at its end. It is run
+/// without a shell: words are what spaces part. Its stdin is empty; its environment, its stderr and
+/// its terminal are the user's.
 ///
 /// # Errors
-/// `NoTool` when it is not there; `Failed` when it fails, prints nothing, or does not end within `limit`; `System`.
+/// `NoTool` when it is not there; `Failed` when it fails, prints nothing, or does not end within
+/// `limit`; `System`.
 pub fn passphrase_of_command(line: &str, limit: Duration) -> Result<Key> {
     let mut words = line.split_ascii_whitespace();
     let program = words.next().ok_or_else(|| Error::new(ErrorKind::NoTool, "the command is empty"))?;

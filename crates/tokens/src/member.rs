@@ -1,4 +1,5 @@
-//! A token's members, which whoever writes the header chooses: bounded, and each complaint names the member.
+//! A token's members, which whoever writes the header chooses: bounded, and each complaint names
+//! the member.
 
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value};

@@ -17,7 +17,8 @@ const MODULES: [&str; 2] =
 /// How long a card may take before its PIN is asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a `pkcs11:` URI says that names a key. What else it may say (a module, a PIN) is not for a header to say.
+/// What a `pkcs11:` URI says that names a key. What else it may say (a module, a PIN) is not for a
+/// header to say.
 #[derive(Debug, Default, PartialEq)]
 struct Uri {
     /// Attributes of the card, by the words of pkcs11-tool's list.

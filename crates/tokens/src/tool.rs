@@ -1,5 +1,5 @@
-//! A tool of the field's as a child: found in fixed places, with an environment of its own, and never given a secret other
-//! than through a pipe.
+//! A tool of the field's as a child: found in fixed places, with an environment of its own, and
+//! never given a secret other than through a pipe.
 //!
 //! ```text
 //!   input --pipe--> the tool --pipe--> secret    locked memory
@@ -60,10 +60,12 @@ impl Tool {
         })?;
         let mut command = Command::new(path);
         command.env_clear().env("PATH", SEARCH.join(":")).env("LC_ALL", "C").current_dir("/");
-        // SAFETY: both are system calls and nothing else, which a child may do between fork and exec.
+        // SAFETY: both are system calls and nothing else, which a child may do between fork and
+        // exec.
         unsafe {
             command.pre_exec(|| {
-                // Without a terminal nobody is asked behind our back; and whoever kills us kills it.
+                // Without a terminal nobody is asked behind our back; and whoever kills us kills
+                // it.
                 setsid()?;
                 Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
             });
@@ -79,7 +81,8 @@ impl Tool {
         })
     }
 
-    /// A program of the user's own, in the user's environment: its stderr and its terminal are the user's.
+    /// A program of the user's own, in the user's environment: its stderr and its terminal are the
+    /// user's.
     pub(crate) fn of_user(program: &str, limit: Duration) -> Self {
         let command = Command::new(program);
         Self {
@@ -105,7 +108,8 @@ impl Tool {
         self
     }
 
-    /// It finds this terminal as /dev/tty and has it as its stdout, too; it is to be started with it as its stdin.
+    /// It finds this terminal as /dev/tty and has it as its stdout, too; it is to be started with
+    /// it as its stdin.
     pub(crate) fn with_terminal(mut self, terminal: &File) -> Result<Self> {
         self.terminal = Some(terminal.try_clone().map_err(|e| Error::system("a terminal", e))?);
         // SAFETY: as in `find`; the child's descriptors are in their places by then.
@@ -221,8 +225,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Writes `input` and lets go of `to`, and reads what comes until `enough` says so of the secret and of what was said, or the
-    /// child's ends are closed. Says which: true for enough.
+    /// Writes `input` and lets go of `to`, and reads what comes until `enough` says so of the
+    /// secret and of what was said, or the child's ends are closed. Says which: true for enough.
     pub(crate) fn talk<F: AsFd>(
         &mut self,
         mut to: Option<F>,
@@ -305,7 +309,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Of one that has ended nothing is left: its number is not given away before it was waited for.
+        // Of one that has ended nothing is left: its number is not given away before it was waited
+        // for.
         if let Ok(None) = self.child.try_wait() {
             if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()).filter(|_| self.leads) {
                 // Its own children are in its session.

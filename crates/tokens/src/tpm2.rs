@@ -1,11 +1,12 @@
-//! `systemd-tpm2`: a secret that a TPM gives back while its PCRs are as they were, and to who knows the PIN.
+//! `systemd-tpm2`: a secret that a TPM gives back while its PCRs are as they were, and to who knows
+//! the PIN.
 //!
 //! ```text
 //!   token --seal--> policy of PCRs and PIN --session--> commands --wire--> bytes --tpm2_send--> the TPM
 //! ```
 //!
-//! The TPM's commands are made here, and one tpm2_send carries them: tpm2_unseal takes the PIN as an argument, which others can read,
-//! and its sessions as files, which hold keys.
+//! The TPM's commands are made here, and one tpm2_send carries them: tpm2_unseal takes the PIN as
+//! an argument, which others can read, and its sessions as files, which hold keys.
 
 mod channel;
 mod seal;
@@ -130,7 +131,8 @@ impl Found {
     }
 }
 
-/// What the TPM knows the PIN as: its SHA-256, after a KDF where there is a salt; without zeros at its end, which the TPM drops.
+/// What the TPM knows the PIN as: its SHA-256, after a KDF where there is a salt; without zeros at
+/// its end, which the TPM drops.
 fn auth_value(pin: &Key, salt: Option<&[u8]>) -> Result<Key> {
     let text = match salt {
         None => Key::new(pin.as_bytes())?,

@@ -72,8 +72,8 @@ use crate::exit;
 
 /// Makes, opens and serves encrypted volumes without root and without a kernel driver.
 ///
-/// Volumes are LUKS2, LUKS1 or plain dm-crypt: what is made here opens with cryptsetup and QEMU, and the other way
-/// round.
+/// Volumes are LUKS2, LUKS1 or plain dm-crypt: what is made here opens with cryptsetup and QEMU,
+/// and the other way round.
 #[derive(Debug, Parser)]
 #[command(name = "underseal", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = EXAMPLES, after_long_help = after_long_help())]
@@ -111,7 +111,8 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// Notes the words that it was parsed from, the program's name left out, for one that goes on with what they ask for.
+    /// Notes the words that it was parsed from, the program's name left out, for one that goes on
+    /// with what they ask for.
     pub(crate) fn started_with(&mut self, words: Vec<OsString>) {
         if let Command::Open(args) = &mut self.command {
             args.serve.origin = Some(words);
@@ -144,7 +145,8 @@ impl Verbosity {
     }
 }
 
-/// Shows what a header says: of LUKS without any key, of TrueCrypt and VeraCrypt with the passphrase.
+/// Shows what a header says: of LUKS without any key, of TrueCrypt and VeraCrypt with the
+/// passphrase.
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {

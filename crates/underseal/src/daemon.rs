@@ -5,7 +5,8 @@
 //!   child         \-- asks, unlocks, listens -- detach -- serves
 //! ```
 //!
-//! The child does all the work, before and after, because locked memory and threads do not survive a fork.
+//! The child does all the work, before and after, because locked memory and threads do not survive
+//! a fork.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,8 +48,8 @@ pub(crate) fn fork() -> Result<Child> {
     let inherited = inherited();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
     let parent = rustix::process::getpid();
-    // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the whole process's state,
-    // locks included, and may go on as the parent would have.
+    // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the
+    // whole process's state, locks included, and may go on as the parent would have.
     match unsafe { libc::fork() } {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
@@ -80,7 +81,8 @@ impl Child {
         rustix::process::set_parent_process_death_signal(None).map_err(failed)
     }
 
-    /// Leaves the terminal and lets the parent end well. Nothing can be said on stdout or stderr afterwards.
+    /// Leaves the terminal and lets the parent end well. Nothing can be said on stdout or stderr
+    /// afterwards.
     ///
     /// # Errors
     /// `Failed` when the system refuses.
@@ -99,10 +101,11 @@ impl Child {
         rustix::stdio::dup2_stdin(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stdout(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&self.null).map_err(failed)?;
-        // A passphrase may have come through one of the others, and somebody may wait for the end of another.
+        // A passphrase may have come through one of the others, and somebody may wait for the end
+        // of another.
         for fd in self.inherited {
-            // SAFETY: it was open before anything here was, and nobody here has it: passphrases are read from borrowed
-            // descriptors. So its number was never given to one of ours.
+            // SAFETY: it was open before anything here was, and nobody here has it: passphrases are
+            // read from borrowed descriptors. So its number was never given to one of ours.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         DETACHED.store(true, Ordering::Relaxed);
@@ -118,14 +121,16 @@ fn inherited() -> Vec<RawFd> {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let numbers: Vec<RawFd> = numbers.filter(|fd| *fd > 2).collect();
-    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open descriptor.
+    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open
+    // descriptor.
     let is_open = |fd: &RawFd| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*fd) }).is_ok();
     numbers.into_iter().filter(is_open).collect()
 }
 
 /// Waits until the child is ready or has ended, and gives the exit status.
 fn wait_for(child: Option<Pid>, mut ready: File) -> i32 {
-    // The keys that end a program reach both; the child puts the terminal right first, and this one ends as it does.
+    // The keys that end a program reach both; the child puts the terminal right first, and this one
+    // ends as it does.
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }

@@ -13,8 +13,9 @@
 //!     +- server    a table server: a process for one table, which serves it as a file
 //! ```
 //!
-//! A table has a process of its own, so that one which ends, or is killed, takes its own device away and no other: requests for it fail.
-//! A table that takes the place of another goes on with the other process's mount.
+//! A table has a process of its own, so that one which ends, or is killed, takes its own device
+//! away and no other: requests for it fail. A table that takes the place of another goes on with
+//! the other process's mount.
 
 pub(crate) mod backend;
 mod cgroup;

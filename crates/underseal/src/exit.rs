@@ -18,7 +18,8 @@ pub(crate) enum Exit {
     Unsupported = 6,
     /// Of many files or volumes some failed; the others are done.
     Partial = 7,
-    /// What was acknowledged may not be there, or others may use the image by now: somebody has to look before it is opened again.
+    /// What was acknowledged may not be there, or others may use the image by now: somebody has to
+    /// look before it is opened again.
     Lost = 8,
 }
 

@@ -45,7 +45,8 @@ impl<'a> Request<'a> {
         Self { image, secret, tcrypt, plain, trust, devices, volume_key }
     }
 
-    /// The key of a volume, where a file with it is named; of a device, which never ends, so many bytes.
+    /// The key of a volume, where a file with it is named; of a device, which never ends, so many
+    /// bytes.
     fn volume_key(&self, len: usize) -> Result<Option<Key>> {
         self.volume_key.0.map(|file| volume_key_file(file, self.volume_key.1, len)).transpose()
     }
@@ -79,7 +80,8 @@ pub(crate) fn others(devices: &[OsString], part: PartArgs) -> Result<Vec<On>> {
     devices.iter().map(open).collect()
 }
 
-/// The format of another system that the image has: the one that is named, or the one whose mark is there.
+/// The format of another system that the image has: the one that is named, or the one whose mark is
+/// there.
 ///
 /// # Errors
 /// `Failed` when the image cannot be read; where its first sector cannot, it has no mark.
@@ -196,7 +198,8 @@ fn bitlk_key(of: Request<'_>, volume: &Bitlk) -> Result<Key> {
             told => told?,
         }
     } else if volume.has_clear_key() || !volume.takes_passphrase() {
-        // Without protectors that take a passphrase nobody is asked for one: the error says which there are.
+        // Without protectors that take a passphrase nobody is asked for one: the error says which
+        // there are.
         unlock(&With::Clear)?
     } else {
         of.with_passphrase(|passphrase| Ok(unlock(&With::Passphrase(passphrase))?))?
@@ -212,7 +215,8 @@ fn fvault2(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<OpenedFormat
     Ok(volume.activate(key)?)
 }
 
-/// By the volume key or a passphrase; a key file holds the passphrase, or is `EncryptedRoot.plist.wipekey`.
+/// By the volume key or a passphrase; a key file holds the passphrase, or is
+/// `EncryptedRoot.plist.wipekey`.
 fn fvault2_key(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<(Fvault2, Key)> {
     use fvault2::Secret as With;
     let file = of.key_file()?;

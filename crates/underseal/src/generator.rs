@@ -1,5 +1,6 @@
-//! What systemd calls at boot and at each daemon-reload, by the name `underseal-generator`: the volumes of the list become services, as
-//! those of crypttab do. It reads the list and nothing else, so that it never waits.
+//! What systemd calls at boot and at each daemon-reload, by the name `underseal-generator`: the
+//! volumes of the list become services, as those of crypttab do. It reads the list and nothing
+//! else, so that it never waits.
 //!
 //! ```text
 //!   NORMAL/multi-user.target.wants/underseal.target
@@ -23,7 +24,8 @@ use crate::volumes::{self, Entry, Table};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
-/// What a volume of other machines wants besides: the drop-in that the package has for those who write none.
+/// What a volume of other machines wants besides: the drop-in that the package has for those who
+/// write none.
 const NETWORK: &str = include_str!("../../../packaging/network.conf");
 
 /// Whether this program is started as the generator.
@@ -32,7 +34,8 @@ pub(crate) fn is_called() -> bool {
     Path::new(&name).file_name() == Some(OsStr::new("underseal-generator"))
 }
 
-/// Writes into the first of the folders that systemd names. A line that is wrong is told, and leaves the others alone.
+/// Writes into the first of the folders that systemd names. A line that is wrong is told, and
+/// leaves the others alone.
 pub(crate) fn run() -> ExitCode {
     logging::start(log::LevelFilter::Warn);
     let Some(folder) = std::env::args_os().nth(1) else {
@@ -126,7 +129,8 @@ fn conf(entry: &Entry) -> String {
         line("Wants", &socket(entry));
         line("After", &socket(entry));
     } else if entry.is_auto() && !entry.may_fail() {
-        // What starts after the target finds it served, as crypttab's volumes are there behind theirs.
+        // What starts after the target finds it served, as crypttab's volumes are there behind
+        // theirs.
         line("Before", "underseal.target");
     }
     for path in entry.files() {
@@ -170,7 +174,8 @@ fn printable(path: &Path) -> Option<String> {
     (!text.contains(strange) && text.trim() == text).then(|| text.replace('%', "%%"))
 }
 
-/// A path as one of the words of a unit's line, in quotes where it needs them; none where no quotes would do.
+/// A path as one of the words of a unit's line, in quotes where it needs them; none where no quotes
+/// would do.
 fn word(path: &Path) -> Option<String> {
     let text = path.to_str().filter(|text| !text.contains(char::is_control))?.replace('%', "%%");
     let strange = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
@@ -180,7 +185,8 @@ fn word(path: &Path) -> Option<String> {
     }
 }
 
-/// Whether a node below /dev is a disk, or may become one: others have no units that could be waited for.
+/// Whether a node below /dev is a disk, or may become one: others have no units that could be
+/// waited for.
 fn may_be_disk(path: &Path) -> bool {
     let is_disk = fs::metadata(path).map(|about| about.file_type().is_block_device());
     is_disk.unwrap_or(true) && !["/dev/shm", "/dev/fd"].iter().any(|folder| path.starts_with(folder))
@@ -226,7 +232,8 @@ mod tests {
 
     #[test]
     fn the_network_is_had_as_the_package_s_drop_in_gives_it() {
-        // `a_service_may_do_little` holds the drop-in to its limits; every setting of it has to come through here.
+        // `a_service_may_do_little` holds the drop-in to its limits; every setting of it has to
+        // come through here.
         let settings = NETWORK.lines().filter(|line| line.contains('=') && !line.starts_with('#')).count();
         let sections = section(NETWORK, "Unit") + &section(NETWORK, "Service");
         assert_eq!(sections.lines().count(), settings, "a section that nobody reads: {sections}");

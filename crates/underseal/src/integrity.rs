@@ -1,4 +1,5 @@
-//! dm-integrity's layout between an authenticated volume and its image: opened, made, and filled with zeros that have their tags.
+//! dm-integrity's layout between an authenticated volume and its image: opened, made, and filled
+//! with zeros that have their tags.
 
 mod line;
 
@@ -24,7 +25,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
 
-/// Opens a volume's layer on its device. What its journal holds goes to its place, or, where nothing may be written, into memory.
+/// Opens a volume's layer on its device. What its journal holds goes to its place, or, where
+/// nothing may be written, into memory.
 ///
 /// # Errors
 /// Those of the layer.
@@ -111,7 +113,8 @@ pub(crate) struct Plan {
     superblock: Superblock,
 }
 
-/// Decides the layer of a new volume on an image of so many bytes; nothing is written. `found` is what is there already.
+/// Decides the layer of a new volume on an image of so many bytes; nothing is written. `found` is
+/// what is there already.
 ///
 /// # Errors
 /// Those of the layer that would not fit.
@@ -160,7 +163,8 @@ pub(crate) fn make(on: &(dyn Target + Sync), plan: &Plan) -> Result<()> {
 /// Bytes of a volume that a thread fills at a time.
 const STRETCH: u64 = 16 << 20;
 
-/// Fills a volume with zeros, so that every sector has a tag that fits: on all processors, each with a stretch of its own.
+/// Fills a volume with zeros, so that every sector has a tag that fits: on all processors, each
+/// with a stretch of its own.
 ///
 /// # Errors
 /// Those of the volume.

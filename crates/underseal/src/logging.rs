@@ -39,7 +39,8 @@ pub(crate) fn to_file(path: &Path) -> Result<()> {
 /// Goes on with the log file that a sandboxed server has open, which this process takes over from.
 ///
 /// # Errors
-/// `Failed` when `path` does not lead to that file, or when that server can do other things with the file than append to it.
+/// `Failed` when `path` does not lead to that file, or when that server can do other things with
+/// the file than append to it.
 pub(crate) fn go_on_with(path: &Path, file: Option<File>) -> Result<()> {
     let failed = |e| Error::io(path, "cannot open the log file", e);
     let path = std::path::absolute(path).map_err(failed)?;
@@ -85,7 +86,8 @@ pub(crate) fn to_syslog() {
     LOGGER.redirect(Sink::Syslog(syslog));
 }
 
-/// Opens the log file by its name again, for who has renamed it. Where that fails, lines go on to the one that is open.
+/// Opens the log file by its name again, for who has renamed it. Where that fails, lines go on to
+/// the one that is open.
 pub(crate) fn reopen() {
     let path = match &*LOGGER.lock() {
         Sink::File { path, .. } => path.clone(),

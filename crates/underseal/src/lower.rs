@@ -1,4 +1,5 @@
-//! What an image's name leads to: a file or block device; an NBD server's export where the name is a URI; an image of a Ceph cluster.
+//! What an image's name leads to: a file or block device; an NBD server's export where the name is
+//! a URI; an image of a Ceph cluster.
 
 use std::fs::File;
 use std::io;
@@ -103,8 +104,8 @@ pub(crate) fn is_remote(name: &Path) -> bool {
     name.to_str().is_some_and(|text| nbd::NbdAddress::is_uri(text) || rbd::RbdAddress::is_one(text))
 }
 
-/// Opens what holds a header and no data that is served: a detached header, or an image that is only looked at. It is not
-/// locked as an image is, but as each operation on headers does it.
+/// Opens what holds a header and no data that is served: a detached header, or an image that is
+/// only looked at. It is not locked as an image is, but as each operation on headers does it.
 ///
 /// # Errors
 /// `Failed`; the device's.
@@ -112,7 +113,8 @@ pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Bytes> {
     Where::open(path, read_only)?.into_bytes()
 }
 
-/// The bytes of a file that is a device, through an open file of its own. A sync that fails makes the device's flushes fail.
+/// The bytes of a file that is a device, through an open file of its own. A sync that fails makes
+/// the device's flushes fail.
 pub(crate) struct FileBytes {
     device: Arc<FileDevice>,
     file: File,

@@ -1,5 +1,5 @@
-//! Tells the supervisor that started this process how it is, by the protocol of sd_notify(3): a datagram to the socket that
-//! NOTIFY_SOCKET names. Without one nobody is told.
+//! Tells the supervisor that started this process how it is, by the protocol of sd_notify(3): a
+//! datagram to the socket that NOTIFY_SOCKET names. Without one nobody is told.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -66,8 +66,8 @@ pub(crate) fn handed_over(pid: i32) {
     }
 }
 
-/// Says that all is open, and where; from then on says again and again that the process is alive, after `look`, which returns where
-/// nothing is stuck.
+/// Says that all is open, and where; from then on says again and again that the process is alive,
+/// after `look`, which returns where nothing is stuck.
 pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
     let Some(supervisor) = SUPERVISOR.get() else { return };
     let id = std::process::id();
@@ -119,7 +119,8 @@ impl Supervisor {
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        // One that is busy is waited for: who is told nothing ends the volume. One that does not listen must not hold it up.
+        // One that is busy is waited for: who is told nothing ends the volume. One that does not
+        // listen must not hold it up.
         socket.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { path: path.to_owned(), socket, watchdog })
     }

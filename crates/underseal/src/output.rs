@@ -19,7 +19,8 @@ pub(crate) fn print(text: &str) -> Result<()> {
         .map_err(|e| Error::new(Exit::Failed, "cannot write to stdout").because(&e))
 }
 
-/// The version of all that is printed with `--json`. Fields are added without another version; it is raised when one changes.
+/// The version of all that is printed with `--json`. Fields are added without another version; it
+/// is raised when one changes.
 const JSON_VERSION: u32 = 1;
 
 /// Something for programs: its fields, and the version of their meaning.
@@ -53,8 +54,8 @@ pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     Ok(text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))? + "\n")
 }
 
-/// Text of somebody else's making as a harmless piece of a line: what moves a terminal's cursor, ends the line or turns the
-/// direction of writing shows as `?`.
+/// Text of somebody else's making as a harmless piece of a line: what moves a terminal's cursor,
+/// ends the line or turns the direction of writing shows as `?`.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.replace(|c: char| c.is_control() || turns(c), "?")

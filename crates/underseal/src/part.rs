@@ -41,10 +41,12 @@ pub(crate) fn window(image: &Bytes, part: Option<&Range<u64>>) -> Bytes {
     }
 }
 
-/// Unlocks a LUKS volume that lies in a part of the image. The volume counts from the part's beginning.
+/// Unlocks a LUKS volume that lies in a part of the image. The volume counts from the part's
+/// beginning.
 ///
 /// # Errors
-/// As for a volume that has an image to itself; `Unsupported` for one that is being reencrypted or has tags.
+/// As for a volume that has an image to itself; `Unsupported` for one that is being reencrypted or
+/// has tags.
 pub(crate) fn luks(
     args: &VolumeArgs,
     access: Access,

@@ -19,7 +19,8 @@ pub(crate) use source::{
 };
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
-/// A volume's key out of a file: so many bits of it, if that is said; of a device, which never ends, so many bytes.
+/// A volume's key out of a file: so many bits of it, if that is said; of a device, which never
+/// ends, so many bytes.
 ///
 /// # Errors
 /// `Usage` when it is empty or too large, or bits are no bytes; `Failed`.
@@ -70,7 +71,8 @@ impl<'a> Secret<'a> {
         matches!(self.source, SecretSource::Asked)
     }
 
-    /// Whether it is a key file's bytes, which plain volumes use as they are. cryptsetup hashes those of stdin.
+    /// Whether it is a key file's bytes, which plain volumes use as they are. cryptsetup hashes
+    /// those of stdin.
     pub(crate) fn is_raw_key(&self) -> bool {
         matches!(self.source, SecretSource::KeyFile(path, ..) if path.as_os_str() != "-")
     }
@@ -78,7 +80,8 @@ impl<'a> Secret<'a> {
     /// The passphrase of a volume that exists.
     ///
     /// # Errors
-    /// `NoKey` when nothing is typed; `Usage` when there is no terminal, or a file is empty or too large; `Failed`.
+    /// `NoKey` when nothing is typed; `Usage` when there is no terminal, or a file is empty or too
+    /// large; `Failed`.
     pub(crate) fn get(&self) -> Result<Key> {
         match self.source {
             SecretSource::File(path) => source::first_line_of_file(path),

@@ -27,7 +27,8 @@ impl PidFile {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
         let path = std::path::absolute(path).map_err(failed)?;
         let folder = path.parent().unwrap_or(&path);
-        // Under a name that nobody can know before: others may be able to put links into the folder.
+        // Under a name that nobody can know before: others may be able to put links into the
+        // folder.
         let mut new = tempfile::Builder::new()
             .prefix(".underseal-")
             .permissions(Permissions::from_mode(0o644))
@@ -52,9 +53,9 @@ impl Another {
     /// Opens it, as long as files can be opened.
     ///
     /// # Errors
-    /// `Failed` when it cannot be written.
-    /// Also when it does not hold the number of the process that `pid` is: the path is the other process's word, and that one may
-    /// say the path of any file.
+    /// `Failed` when it cannot be written. Also when it does not hold the number of the process
+    /// that `pid` is: the path is the other process's word, and that one may say the path of any
+    /// file.
     pub(crate) fn open(path: &Path, pid: i32) -> Result<Self> {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
         // A link that somebody has put there is none of ours, and no pipe is waited for.

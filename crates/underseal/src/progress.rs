@@ -89,8 +89,8 @@ impl Bar {
 
     fn draw(&self, done: u64, total: Option<u64>) {
         let line = line(self.verb, done, total, self.start.elapsed());
-        // No line break at the edge of a narrow terminal: the next bar would leave this one's beginning behind. A
-        // terminal that is gone is no reason to end the copy.
+        // No line break at the edge of a narrow terminal: the next bar would leave this one's
+        // beginning behind. A terminal that is gone is no reason to end the copy.
         let _ = write!(stderr(), "\r\x1b[?7l{line}\x1b[K\x1b[?7h");
     }
 

@@ -1,4 +1,5 @@
-//! A reencryption that this process carries out: alone, or beside the users of the volume that it serves.
+//! A reencryption that this process carries out: alone, or beside the users of the volume that it
+//! serves.
 
 pub(crate) mod beside;
 pub(crate) mod marker;
@@ -33,11 +34,14 @@ pub(crate) struct Place {
     to: LockTo,
     /// Users read and write the volume meanwhile.
     is_open: bool,
-    /// A sync failed: what was written before may be in memory only, and be read as if all were well.
+    /// A sync failed: what was written before may be in memory only, and be read as if all were
+    /// well.
     sync_failed: Arc<AtomicBool>,
-    /// Keeps others from reencrypting an open LUKS2 volume as if it were closed, for as long as this is there.
+    /// Keeps others from reencrypting an open LUKS2 volume as if it were closed, for as long as
+    /// this is there.
     open: OnceLock<ReencryptionLock>,
-    /// Keeps others from going on with it, from when it is known to be in the middle until it is done.
+    /// Keeps others from going on with it, from when it is known to be in the middle until it is
+    /// done.
     lock: Mutex<Option<ReencryptionLock>>,
 }
 
@@ -89,10 +93,12 @@ impl Where {
         Ok(Self::File(file.map_err(|e| Error::io(path, "cannot open", e))?))
     }
 
-    /// The bytes, through an open file of their own: a lock that is taken here is given back by no other user of the file.
+    /// The bytes, through an open file of their own: a lock that is taken here is given back by no
+    /// other user of the file.
     ///
     /// # Errors
-    /// `Failed` when a file cannot be opened any more, or the system has no descriptor or ring for it.
+    /// `Failed` when a file cannot be opened any more, or the system has no descriptor or ring for
+    /// it.
     pub(crate) fn bytes(&self) -> Result<Bytes> {
         match self {
             Self::Image(image) => Ok(Arc::new(FileBytes::new(image)?)),
@@ -153,7 +159,8 @@ impl Place {
         }
     }
 
-    /// It has ended otherwise: where the header has forgotten the reencryption, others may begin one.
+    /// It has ended otherwise: where the header has forgotten the reencryption, others may begin
+    /// one.
     pub(crate) fn has_failed(&self) {
         let is_over = || {
             let (on, _) = self.bytes().ok()?;
@@ -221,9 +228,10 @@ impl Place {
         Ok(lock)
     }
 
-    /// The bytes that say how far it is, and those that hold the data. A sync of either that fails is noted. Where both are in one file
-    /// they share an open file: the kernel tells each open file of a write-back error, and a step that is undone after the error would
-    /// meet it once more.
+    /// The bytes that say how far it is, and those that hold the data. A sync of either that fails
+    /// is noted. Where both are in one file they share an open file: the kernel tells each open
+    /// file of a write-back error, and a step that is undone after the error would meet it once
+    /// more.
     ///
     /// # Errors
     /// Those of [`Where::bytes`].
@@ -242,8 +250,9 @@ impl Place {
         Arc::new(Watched::new(bytes, self.sync_failed.clone()))
     }
 
-    /// Refuses to go on after a sync that failed, of the data or of the bytes that say how far it is: the next sync may succeed without
-    /// the bytes that the failed one was to keep. The same holds where the kernel could not write back what a client wrote.
+    /// Refuses to go on after a sync that failed, of the data or of the bytes that say how far it
+    /// is: the next sync may succeed without the bytes that the failed one was to keep. The same
+    /// holds where the kernel could not write back what a client wrote.
     ///
     /// # Errors
     /// `Failed`.
@@ -257,7 +266,8 @@ impl Place {
         Err(Error::new(Exit::Failed, what).with_remedy(remedy))
     }
 
-    /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off is made good first.
+    /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off
+    /// is made good first.
     ///
     /// # Errors
     /// When it cannot have this one; those of the header.
@@ -272,7 +282,8 @@ impl Place {
         Ok(ledger.protect_with(protection, key)?)
     }
 
-    /// Writes the digest over the metadata of a reencryption that has none, over `data_size` bytes of data.
+    /// Writes the digest over the metadata of a reencryption that has none, over `data_size` bytes
+    /// of data.
     ///
     /// # Errors
     /// Why the reencryption could not be resumed; those of the header.
@@ -390,9 +401,10 @@ impl Stood {
     }
 }
 
-/// A header that was read some time ago, as it is now. From now on nobody reencrypts the open volume as if it were closed, and
-/// where the header says that a reencryption is under way nobody else goes on with that; until now somebody may have. `key` is what the
-/// older header was unlocked with.
+/// A header that was read some time ago, as it is now. From now on nobody reencrypts the open
+/// volume as if it were closed, and where the header says that a reencryption is under way nobody
+/// else goes on with that; until now somebody may have. `key` is what the older header was unlocked
+/// with.
 ///
 /// # Errors
 /// `InUse` when another program reencrypts the volume, or has begun or ended that; the header's.
@@ -423,8 +435,9 @@ pub(crate) fn held(
     Ok(now)
 }
 
-/// Makes a step good that was cut off in the middle, before the volume is used, and ends a reencryption of which all is new: cryptsetup
-/// would take that for one that has not begun. The header as it is then.
+/// Makes a step good that was cut off in the middle, before the volume is used, and ends a
+/// reencryption of which all is new: cryptsetup would take that for one that has not begun. The
+/// header as it is then.
 ///
 /// # Errors
 /// Why it cannot be made good; the volume is as it was then.

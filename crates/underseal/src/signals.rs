@@ -22,7 +22,8 @@ pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
 /// The one that stops a program until it is continued.
 pub(crate) const STOPPING: i32 = SIGTSTP;
 
-/// Signals that do nothing but wake [`Taken::wait`]. Dropping it gives them their default effect again.
+/// Signals that do nothing but wake [`Taken::wait`]. Dropping it gives them their default effect
+/// again.
 pub(crate) struct Taken(Vec<One>);
 
 struct One {
@@ -41,8 +42,8 @@ pub(crate) enum Woken {
     TooLate,
 }
 
-/// Makes writes beyond the limit of a file's size (`ulimit -f`) fail with `EFBIG`. By default SIGXFSZ
-/// ends the process: a mount, for all of its users.
+/// Makes writes beyond the limit of a file's size (`ulimit -f`) fail with `EFBIG`. By default
+/// SIGXFSZ ends the process: a mount, for all of its users.
 pub(crate) fn file_size_limit_is_an_error() {
     // SAFETY: no code of this program runs for an ignored signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -63,8 +64,9 @@ pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> 
     Ok(taken)
 }
 
-/// Leaves signals to the threads that run already: this one and those that it starts are not interrupted. The kernel gives a
-/// signal to one thread, and rather to the first, which may be waiting for what never comes and cannot take it.
+/// Leaves signals to the threads that run already: this one and those that it starts are not
+/// interrupted. The kernel gives a signal to one thread, and rather to the first, which may be
+/// waiting for what never comes and cannot take it.
 ///
 /// # Errors
 /// When the system refuses.
@@ -82,8 +84,9 @@ pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Res
 }
 
 impl Taken {
-    /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up: there SIGHUP asks for a new
-    /// log file, as log rotation means it, and ends nothing. See [`on_hangup`] too.
+    /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up:
+    /// there SIGHUP asks for a new log file, as log rotation means it, and ends nothing. See
+    /// [`on_hangup`] too.
     ///
     /// # Errors
     /// When the system refuses.
@@ -133,8 +136,8 @@ impl Taken {
 /// What SIGHUP has done where no terminal sends it.
 static ON_HANGUP: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// Has SIGHUP do this, and end nothing, in a process that no terminal sends it to: in the background, under nohup(1), or as a service.
-/// The first call counts.
+/// Has SIGHUP do this, and end nothing, in a process that no terminal sends it to: in the
+/// background, under nohup(1), or as a service. The first call counts.
 pub(crate) fn on_hangup(does: impl Fn() + Send + Sync + 'static) {
     has_no_terminal();
     let _ = ON_HANGUP.set(Box::new(does));
@@ -145,7 +148,8 @@ fn hung_up() -> bool {
     ON_HANGUP.get().map(|does| does()).is_some()
 }
 
-/// Whether no terminal controls this process. The first answer holds: later a sandbox hides the terminal.
+/// Whether no terminal controls this process. The first answer holds: later a sandbox hides the
+/// terminal.
 fn has_no_terminal() -> bool {
     static NONE: OnceLock<bool> = OnceLock::new();
     *NONE.get_or_init(|| fs::File::open("/dev/tty").is_err())
@@ -162,8 +166,8 @@ impl Drop for Taken {
     }
 }
 
-/// Whether the signals have their default effect. A handler once installed stays, so it must be able to stand in for
-/// having none.
+/// Whether the signals have their default effect. A handler once installed stays, so it must be
+/// able to stand in for having none.
 fn by_default() -> io::Result<&'static AtomicBool> {
     static BY_DEFAULT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(flag) = BY_DEFAULT.get() {

@@ -1,6 +1,7 @@
 //! Sizes as people write them.
 
-/// Parses bytes: `1048576`, `64K`, `10G`, `1TiB` (powers of 1024), `10GB` (powers of 1000), `2048s` (512-byte sectors).
+/// Parses bytes: `1048576`, `64K`, `10G`, `1TiB` (powers of 1024), `10GB` (powers of 1000), `2048s`
+/// (512-byte sectors).
 ///
 /// # Errors
 /// What is wrong with the text.

@@ -1,4 +1,5 @@
-//! A process that has somebody else's device in its hands and hangs: the kernel ends it, also where it was stopped.
+//! A process that has somebody else's device in its hands and hangs: the kernel ends it, also where
+//! it was stopped.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! Opening with what a header's tokens name.
 //!
-//! Each token is asked once without a PIN; then, where somebody can be asked, those that want one. What none of them opens a
-//! passphrase may open.
+//! Each token is asked once without a PIN; then, where somebody can be asked, those that want one.
+//! What none of them opens a passphrase may open.
 
 use std::path::Path;
 
@@ -27,7 +27,8 @@ struct Failure {
 /// What opened, and the passphrase that a token gave for it.
 type Opened = (Unlocked, Key);
 
-/// Opens through tokens; none when that is not wanted, or nothing came of it and a passphrase may do.
+/// Opens through tokens; none when that is not wanted, or nothing came of it and a passphrase may
+/// do.
 ///
 /// # Errors
 /// With `--token-only` why no token opened; those of reading the keyslots.

@@ -1,4 +1,5 @@
-//! The plain bytes of a volume, in order, through a queue of their own with many requests in flight.
+//! The plain bytes of a volume, in order, through a queue of their own with many requests in
+//! flight.
 
 mod read;
 mod write;
@@ -15,12 +16,14 @@ pub(crate) use write::write;
 
 /// Bytes a request. Requests begin at its multiples, but for the first.
 const CHUNK: u64 = 1 << 20;
-/// Requests in flight: enough for one to be encrypted, some on their way to the disk and one at the other end.
+/// Requests in flight: enough for one to be encrypted, some on their way to the disk and one at the
+/// other end.
 const DEPTH: u32 = 8;
 const _: () = assert!(CHUNK.is_multiple_of(1 << 16), "a chunk is whole blocks");
 
 fn queue(mapping: &Arc<Mapping>) -> Result<Queue> {
-    // A queue's memory is twice the longest request: room for all chunks, and for what a write is merged with.
+    // A queue's memory is twice the longest request: room for all chunks, and for what a write is
+    // merged with.
     let max_request = length(CHUNK) * DEPTH as usize;
     Ok(Queue::open(mapping.clone(), QueueOptions { depth: DEPTH, max_request })?)
 }

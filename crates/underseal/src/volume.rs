@@ -108,7 +108,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     // Only LUKS2 keeps how far it is.
     let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
-    // Pages of a block device that were read before direct writes end may stay as they were: nobody reads beside those.
+    // Pages of a block device that were read before direct writes end may stay as they were: nobody
+    // reads beside those.
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct && layer.is_none();
     let unfinished = !can_reencrypt && stood.is_some();
@@ -206,7 +207,8 @@ fn open_part(
 }
 
 impl Opened {
-    /// A volume that nothing can be changed of while it is open, and that no other process takes over.
+    /// A volume that nothing can be changed of while it is open, and that no other process takes
+    /// over.
     fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
         let lower = [&args.image].into_iter().chain(&args.header).cloned();
         let lower = lower.chain(args.other_device.iter().map(PathBuf::from)).collect();
@@ -422,7 +424,8 @@ pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
     })
 }
 
-/// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key file.
+/// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key
+/// file.
 ///
 /// # Errors
 /// Those of getting it; `Usage` when the file is too short.

@@ -1,4 +1,5 @@
-//! The volumes of a host: `/etc/underseal/volumes`, a line each, as crypttab(5) has them, and `/etc/underseal/volumes.d`, a file each.
+//! The volumes of a host: `/etc/underseal/volumes`, a line each, as crypttab(5) has them, and
+//! `/etc/underseal/volumes.d`, a file each.
 //!
 //! ```text
 //!   # name  device             key               options
@@ -92,11 +93,12 @@ pub(crate) struct Wrong {
 }
 
 impl Table {
-    /// Reads the list, and the folder that has its name with `.d` behind it. One of the two may be missing. They decide what is opened, so
-    /// nobody else may have written them.
+    /// Reads the list, and the folder that has its name with `.d` behind it. One of the two may be
+    /// missing. They decide what is opened, so nobody else may have written them.
     ///
     /// # Errors
-    /// `Usage` when list or folder belong to somebody else, others may write to them, or the list is no text; `Failed`.
+    /// `Usage` when list or folder belong to somebody else, others may write to them, or the list
+    /// is no text; `Failed`.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let folder = folder_of(path);
         let files = file::folder(&folder, ".toml")?;
@@ -314,7 +316,8 @@ impl Entry {
             words.push(option("nbd", &place));
         }
         if let Some(key) = self.key_file() {
-            // Of TrueCrypt and VeraCrypt the field names the passphrase's file, as for systemd; key files are words of their own.
+            // Of TrueCrypt and VeraCrypt the field names the passphrase's file, as for systemd; key
+            // files are words of their own.
             let name = if self.options.is_of("tcrypt") { "passphrase-file" } else { "key-file" };
             words.push(option(name, &key));
         }

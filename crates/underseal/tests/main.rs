@@ -1,4 +1,5 @@
-//! The program as a whole, beside real clients, kernels and disks: one program of tests, a module for each subject.
+//! The program as a whole, beside real clients, kernels and disks: one program of tests, a module
+//! for each subject.
 //!
 //! ```text
 //!   command  front  table  token    the command line, cryptsetup's, dm-crypt's tables, tokens
@@ -15,7 +16,8 @@
 //!   guest     a machine with a kernel of its own, in software
 //! ```
 //!
-//! A test's name begins with its subject: `cargo test -p underseal --test main control::` runs one of them.
+//! A test's name begins with its subject: `cargo test -p underseal --test main control::` runs one
+//! of them.
 
 mod guest;
 mod support;

@@ -1,5 +1,6 @@
-//! The anti-forensic splitter (LUKS1 On-Disk Format 1.2.3, section 2.4): a key spread over many stripes, so that
-//! losing any one of them (which a disk's remapping cannot prevent for a single sector) loses the key.
+//! The anti-forensic splitter (LUKS1 On-Disk Format 1.2.3, section 2.4): a key spread over many
+//! stripes, so that losing any one of them (which a disk's remapping cannot prevent for a single
+//! sector) loses the key.
 
 use underseal_cipher::Key;
 use zeroize::Zeroize;

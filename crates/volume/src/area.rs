@@ -14,7 +14,8 @@ pub(crate) struct KeyArea<'a> {
 }
 
 impl KeyArea<'_> {
-    /// Reads the key of `len` bytes from the area at `offset`; a wrong `wrapping` key gives a wrong one.
+    /// Reads the key of `len` bytes from the area at `offset`; a wrong `wrapping` key gives a wrong
+    /// one.
     pub(crate) fn read(
         &self,
         from: &(impl ReadAt + ?Sized),

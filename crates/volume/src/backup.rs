@@ -17,18 +17,20 @@ pub use restore::{Found, RestoreOptions};
 /// More than any header with its keyslots: 8 MiB of metadata and 128 MiB of keyslots in LUKS2.
 const MAX_LEN: u64 = 256 << 20;
 
-/// A header and its keyslots as they stand at the start of a device: no data, and no key that is not encrypted.
+/// A header and its keyslots as they stand at the start of a device: no data, and no key that is
+/// not encrypted.
 pub struct Backup {
     bytes: Vec<u8>,
     header: Header,
 }
 
 impl Backup {
-    /// Copies a header with its keyslots. Where one of LUKS2's two copies is bad, the backup's is made good.
+    /// Copies a header with its keyslots. Where one of LUKS2's two copies is bad, the backup's is
+    /// made good.
     ///
     /// # Errors
-    /// Those of [`Header::read`]; `TooSmall` when the device ends within the keyslots; `Unsupported` when they reach further than in any
-    /// header that is known.
+    /// Those of [`Header::read`]; `TooSmall` when the device ends within the keyslots;
+    /// `Unsupported` when they reach further than in any header that is known.
     pub fn take(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         let header = Header::parse(from)?;
@@ -45,7 +47,8 @@ impl Backup {
         Self::take(from).map_err(|e| e.within("the backup"))
     }
 
-    /// What is written to a file: LUKS2's two copies and all of its keyslots, or LUKS1's header up to the end of the last one.
+    /// What is written to a file: LUKS2's two copies and all of its keyslots, or LUKS1's header up
+    /// to the end of the last one.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,7 +1,8 @@
 //! An unlocked volume as one process describes it to another that takes it over: all but its key.
 //!
-//! Of each cipher the description has a proof: what it makes of a sector that everybody knows. Who builds the volume again finds out
-//! whether it would read and write other bytes than the one that it comes from, before it reads or writes any.
+//! Of each cipher the description has a proof: what it makes of a sector that everybody knows. Who
+//! builds the volume again finds out whether it would read and write other bytes than the one that
+//! it comes from, before it reads or writes any.
 
 use serde::{Deserialize, Serialize};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize};
@@ -80,7 +81,8 @@ impl Carried {
     /// The volume again.
     ///
     /// # Errors
-    /// `WrongKey` when a cipher under this key makes other bytes than the one that is described; those of making it.
+    /// `WrongKey` when a cipher under this key makes other bytes than the one that is described;
+    /// those of making it.
     pub fn volume(&self, key: &Key) -> Result<Volume> {
         let segments = self.segments.iter().map(|segment| segment.built(key)).collect::<Result<_>>()?;
         let [
@@ -188,7 +190,8 @@ fn stored_kind(stored: &Stored) -> Result<CarriedKind> {
     }
 }
 
-/// What a cipher makes of the sector that everybody knows, as hex digits: each of its blocks tells of all that a mode depends on.
+/// What a cipher makes of the sector that everybody knows, as hex digits: each of its blocks tells
+/// of all that a mode depends on.
 fn tried(cipher: &dyn SectorCipher) -> String {
     let mut sector = vec![PATTERN; cipher.sector_size().bytes()];
     let number = TRIED * (cipher.sector_size().bytes() as u64 >> 9);

@@ -36,7 +36,8 @@ const REPAIR: &str = "`underseal header repair` makes it good";
 const RESTORE: &str = "`underseal header restore`, if there is a backup of the header";
 
 impl Check {
-    /// Looks at the header on `device`; `data_size` is the size of what holds the data, where that is known.
+    /// Looks at the header on `device`; `data_size` is the size of what holds the data, where that
+    /// is known.
     ///
     /// # Errors
     /// `Busy`, `Io`: what is wrong with the header itself is found, not failed on.

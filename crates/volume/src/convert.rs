@@ -1,6 +1,8 @@
-//! From LUKS1 to LUKS2 and back, where both can say the same. Data, passphrases and keys stay as they are.
+//! From LUKS1 to LUKS2 and back, where both can say the same. Data, passphrases and keys stay as
+//! they are.
 //!
-//! A header opens at every instant. LUKS1's takes the first 592 bytes, LUKS2's two copies the first 32 KiB, where LUKS1 keeps key material:
+//! A header opens at every instant. LUKS1's takes the first 592 bytes, LUKS2's two copies the first
+//! 32 KiB, where LUKS1 keeps key material:
 //! ```text
 //!   to LUKS2:  key material moves to where both allow it -> second copy -> first copy's JSON -> first sector: LUKS2 -> the rest of it
 //!   to LUKS1:  second sector (the first copy is bad, the second counts) -> first sector: LUKS1 -> what is left of both copies goes
@@ -17,8 +19,9 @@ impl Header {
     /// Makes this header one of another version. Nobody may have the volume open.
     ///
     /// # Errors
-    /// `Unsupported` when the other version cannot say what this header says, naming what; `NoRoom` when its keyslots do not fit;
-    /// `BadOption` when it is of that version; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.
+    /// `Unsupported` when the other version cannot say what this header says, naming what; `NoRoom`
+    /// when its keyslots do not fit; `BadOption` when it is of that version; `Busy`, `Ambiguous`
+    /// when the header cannot be changed now; `Io`.
     pub fn convert(self, on: &(impl Target + ?Sized), to: Version) -> Result<Self> {
         match (self, to) {
             (Self::Luks1(header), Version::Luks2) => to_luks2::convert(*header, on)?,
@@ -29,7 +32,8 @@ impl Header {
         Self::read(on)
     }
 
-    /// What it says that another version has no words for, and that a conversion drops: `label "work"`. The names are printable.
+    /// What it says that another version has no words for, and that a conversion drops:
+    /// `label "work"`. The names are printable.
     pub fn dropped_by(&self, to: Version) -> Vec<String> {
         let (Self::Luks2(_), Version::Luks1) = (self, to) else { return vec![] };
         let info = self.info();

@@ -1,6 +1,7 @@
 //! What headers and tables say about who does the crypto, and when.
 
-/// dm-crypt's flags about dispatch. They change no byte on disk, and whoever serves the volume may decide otherwise.
+/// dm-crypt's flags about dispatch. They change no byte on disk, and whoever serves the volume may
+/// decide otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DispatchFlags {
     /// Crypto on the processor that the request came from.

@@ -20,7 +20,8 @@ pub enum ErrorKind {
     NoKeyslot,
     /// No other keyslot holds the key of the data.
     LastKeyslot,
-    /// There is no room for another keyslot, or none for both while one takes the place of the other.
+    /// There is no room for another keyslot, or none for both while one takes the place of the
+    /// other.
     NoRoom,
     /// The key is not the one of this volume.
     WrongKey,
@@ -36,11 +37,13 @@ pub enum ErrorKind {
     BadOption,
     /// Somebody else changed the header, or holds its lock.
     Busy,
-    /// Another program holds the header's lock. Nothing was written: the same call may succeed later.
+    /// Another program holds the header's lock. Nothing was written: the same call may succeed
+    /// later.
     Locked,
     /// A reencryption was cut off in the middle of a step, which has to be made good first.
     NeedsRecovery,
-    /// An encryption was cut off before its header was in front of the data: [`crate::luks2::UnfinishedStart`].
+    /// An encryption was cut off before its header was in front of the data:
+    /// [`crate::luks2::UnfinishedStart`].
     UnfinishedStart,
     /// Reading or writing failed.
     Io,

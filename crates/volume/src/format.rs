@@ -21,7 +21,8 @@ pub enum Version {
     Luks2,
 }
 
-/// What a new header says. [`FormatOptions::luks2`] and [`FormatOptions::luks1`] give cryptsetup's defaults.
+/// What a new header says. [`FormatOptions::luks2`] and [`FormatOptions::luks1`] give cryptsetup's
+/// defaults.
 #[derive(Debug)]
 pub struct FormatOptions {
     /// Which LUKS.
@@ -30,7 +31,8 @@ pub struct FormatOptions {
     pub cipher: CipherSpec,
     /// The length of the volume key in bytes; none takes the cipher's largest.
     pub key_size: Option<usize>,
-    /// Bytes a sector, in LUKS2; none takes 4096 where the data's size and the cipher allow it, else 512.
+    /// Bytes a sector, in LUKS2; none takes 4096 where the data's size and the cipher allow it,
+    /// else 512.
     pub sector_size: Option<SectorSize>,
     /// The hash of anti-forensic splitter and digest.
     pub hash: Hash,
@@ -44,8 +46,9 @@ pub struct FormatOptions {
     pub subsystem: String,
     /// The header gets a file of its own. That file is made as long as it must be.
     pub detached: bool,
-    /// Where the data begins on its device, in bytes: a multiple of 4096 (LUKS1: of 512). None leaves room for the
-    /// header, 16 MiB (LUKS1: what it needs, in whole MiB); when detached, none is 0.
+    /// Where the data begins on its device, in bytes: a multiple of 4096 (LUKS1: of 512). None
+    /// leaves room for the header, 16 MiB (LUKS1: what it needs, in whole MiB); when detached, none
+    /// is 0.
     pub data_offset: Option<u64>,
     /// LUKS2: the size of one header copy: a power of two from 16 KiB to 4 MiB.
     pub metadata_size: u64,
@@ -53,7 +56,8 @@ pub struct FormatOptions {
     pub keyslots_size: Option<u64>,
     /// The number of the one keyslot.
     pub keyslot: u32,
-    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes the data's cipher.
+    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes the data's
+    /// cipher.
     pub keyslot_cipher: Option<(CipherSpec, Option<usize>)>,
     /// The volume key; none makes a random one.
     pub volume_key: Option<Key>,
@@ -63,7 +67,8 @@ pub struct FormatOptions {
     pub integrity: Option<NewIntegrity>,
 }
 
-/// What a new volume keeps beside its sectors. Below it lies [a layer](Header::integrity_layer) that has to be made, too.
+/// What a new volume keeps beside its sectors. Below it lies [a layer](Header::integrity_layer)
+/// that has to be made, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewIntegrity {
     /// As LUKS2 names it: `aead`, `poly1305`, `hmac(sha256)`, .., or `none` for nothing but IVs.
@@ -165,7 +170,8 @@ impl FormatOptions {
         if let Some(given) = given.as_ref().filter(|_| self.integrity.is_some())
             && given.len() != wanted + mac
         {
-            // Where the MAC's part begins is told by the length alone: a shorter key would be a weaker cipher, unnoticed.
+            // Where the MAC's part begins is told by the length alone: a shorter key would be a
+            // weaker cipher, unnoticed.
             let (bits, own, mac) = (given.len() * 8, wanted * 8, mac * 8);
             let why = format!(
                 "a key of {bits} bits does not fit {}: want {own} bits and {mac} for the MAC",
@@ -192,10 +198,11 @@ impl FormatOptions {
     }
 }
 
-/// Makes a new header with one keyslot and writes it: [`NewHeader::prepare`], then [`NewHeader::write`].
+/// Makes a new header with one keyslot and writes it: [`NewHeader::prepare`], then
+/// [`NewHeader::write`].
 ///
-/// `to` holds the header, and unless `options.detached` the data too; `data_size` is the size in bytes of the file
-/// or device that holds the data.
+/// `to` holds the header, and unless `options.detached` the data too; `data_size` is the size in
+/// bytes of the file or device that holds the data.
 ///
 /// # Errors
 /// Theirs. After those of preparing, all is as it was.
@@ -214,8 +221,8 @@ pub(crate) fn bad(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadOption, why)
 }
 
-/// Makes a cipher as whoever opens the volume will, and tries it on one sector: what would be refused then, or read as
-/// noise, is refused now.
+/// Makes a cipher as whoever opens the volume will, and tries it on one sector: what would be
+/// refused then, or read as noise, is refused now.
 pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<()> {
     try_recipe(&Recipe::new(spec, sector_size, key.len()), key)
 }

@@ -31,13 +31,15 @@ fn begins_with(from: &(impl ReadAt + ?Sized), magic: &[u8; 6]) -> Result<bool> {
 }
 
 impl Header {
-    /// Finds out what is there and reads it: from an image, a block device, a detached header or bytes.
+    /// Finds out what is there and reads it: from an image, a block device, a detached header or
+    /// bytes.
     ///
     /// # Errors
-    /// `NoHeader` when there is no LUKS header, `UnfinishedStart` when one was on its way in front of plain data, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
-    /// beside another format's signature, `TooSmall` when the file ends within
-    /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), or a header of librbd's own, `Busy` when somebody else keeps the
-    /// header locked, `Io`.
+    /// `NoHeader` when there is no LUKS header, `UnfinishedStart` when one was on its way in front
+    /// of plain data, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
+    /// beside another format's signature, `TooSmall` when the file ends within it, `Unsupported`
+    /// for a cipher or hash that this build cannot name (LUKS1), or a header of librbd's own,
+    /// `Busy` when somebody else keeps the header locked, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         Self::parse(from)
@@ -64,14 +66,16 @@ impl Header {
         Err(Error::new(ErrorKind::NoHeader, context))
     }
 
-    /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is what the header was read from.
+    /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is what the
+    /// header was read from.
     ///
-    /// A recovery key that opens none as it was typed is tried as it was printed, too: see [`crate::recovery_key`]. The limits are
-    /// those of both tries together.
+    /// A recovery key that opens none as it was typed is tried as it was printed, too: see
+    /// [`crate::recovery_key`]. The limits are those of both tries together.
     ///
     /// # Errors
-    /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`, `NullCipher` or
-    /// `Unsupported` when none could be tried, for the first one's reason; `Io`, `Memory`.
+    /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`,
+    /// `NullCipher` or `Unsupported` when none could be tried, for the first one's reason; `Io`,
+    /// `Memory`.
     pub fn unlock(
         &self,
         from: &(impl ReadAt + ?Sized),
@@ -106,7 +110,8 @@ impl Header {
         }
     }
 
-    /// What tells the key that all of a LUKS2 volume's data has from others; none in the middle of a reencryption, where it has two.
+    /// What tells the key that all of a LUKS2 volume's data has from others; none in the middle of
+    /// a reencryption, where it has two.
     pub fn data_key_check(&self) -> Option<KeyCheck> {
         match self {
             Self::Luks1(_) => None,
@@ -114,7 +119,8 @@ impl Header {
         }
     }
 
-    /// The size of the data in bytes, where the header says it; where not, the data takes all of its device.
+    /// The size of the data in bytes, where the header says it; where not, the data takes all of
+    /// its device.
     pub fn data_size(&self) -> Option<u64> {
         match self {
             Self::Luks1(_) => None,
@@ -125,9 +131,10 @@ impl Header {
     /// Puts the volume together over a data device of `data_size` bytes.
     ///
     /// # Errors
-    /// `TooSmall` when the device ends before the data does, `Unsupported` for ciphers and requirements that this build
-    /// does not know, `NullCipher` unless allowed, `BadLayout` when the segments or their sectors do not fit,
-    /// `BadHeader` when the key's length is not one of the cipher's.
+    /// `TooSmall` when the device ends before the data does, `Unsupported` for ciphers and
+    /// requirements that this build does not know, `NullCipher` unless allowed, `BadLayout` when
+    /// the segments or their sectors do not fit, `BadHeader` when the key's length is not one of
+    /// the cipher's.
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         match self {
             Self::Luks1(header) => header.activate(key, data_size, options),
@@ -135,8 +142,9 @@ impl Header {
         }
     }
 
-    /// What has to be opened below an authenticated volume; none for others. [`Header::activate`] then wants to be told that it is
-    /// there ([`ActivateOptions::over_integrity`]), and its size in place of the device's.
+    /// What has to be opened below an authenticated volume; none for others. [`Header::activate`]
+    /// then wants to be told that it is there ([`ActivateOptions::over_integrity`]), and its size
+    /// in place of the device's.
     ///
     /// # Errors
     /// `Unsupported` for several segments.
@@ -165,7 +173,8 @@ impl Header {
     /// Writes a bad copy again from the good one. Does nothing where there is no damage.
     ///
     /// # Errors
-    /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed the header since it was read, `Io`.
+    /// `Ambiguous` when what stands in the bad one's place may be something else than a header;
+    /// `Busy` when somebody changed the header since it was read, `Io`.
     pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         match self {
             Self::Luks1(_) => Ok(()),
@@ -173,7 +182,8 @@ impl Header {
         }
     }
 
-    /// Wipes what an earlier change of a LUKS2 header was cut off before wiping; see [`luks2::Header::wipe_unwiped`].
+    /// Wipes what an earlier change of a LUKS2 header was cut off before wiping; see
+    /// [`luks2::Header::wipe_unwiped`].
     ///
     /// # Errors
     /// Its.

@@ -1,4 +1,5 @@
-//! A header as one number, for machines that must not trust their disk, and what such machines hold a header to.
+//! A header as one number, for machines that must not trust their disk, and what such machines hold
+//! a header to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +13,9 @@ const PREFIX: &str = "sha256:";
 
 /// SHA-256 over all of a header that decides how its volume opens.
 ///
-/// LUKS1: the 592 bytes of the header. LUKS2: the text of the UUID, a zero byte, and the text of the JSON metadata of the copy
-/// that is used, without its zeros. What differs between the two copies, and the count of updates, is not in it.
+/// LUKS1: the 592 bytes of the header. LUKS2: the text of the UUID, a zero byte, and the text of
+/// the JSON metadata of the copy that is used, without its zeros. What differs between the two
+/// copies, and the count of updates, is not in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderDigest([u8; 32]);
 
@@ -47,7 +49,8 @@ impl FromStr for HeaderDigest {
     }
 }
 
-/// What a header must be, by the word of somebody who does not trust the disk. Nothing is asked of it where nothing is set.
+/// What a header must be, by the word of somebody who does not trust the disk. Nothing is asked of
+/// it where nothing is set.
 #[derive(Debug, Clone, Default)]
 pub struct Pinned {
     /// Exactly this header.

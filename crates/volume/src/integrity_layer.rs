@@ -2,8 +2,8 @@
 
 use underseal_cipher::SectorSize;
 
-/// dm-integrity's layout under a volume whose sectors have something beside them: whoever opens the volume opens that first, with
-/// these values, which its own superblock must have too.
+/// dm-integrity's layout under a volume whose sectors have something beside them: whoever opens the
+/// volume opens that first, with these values, which its own superblock must have too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntegrityLayer {
     /// Where its superblock is on the data device, in bytes.

@@ -95,8 +95,9 @@ impl fmt::Display for PbkdfKind {
 
 /// What a header may ask of this machine before it is refused.
 ///
-/// A header is not authenticated: without limits, whoever can write the disk could make an unlock eat all memory or
-/// run for years. It has room for many keyslots and digests, so work is counted over a whole unlock.
+/// A header is not authenticated: without limits, whoever can write the disk could make an unlock
+/// eat all memory or run for years. It has room for many keyslots and digests, so work is counted
+/// over a whole unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KdfLimits {
     /// The most memory of one Argon2 run, in KiB.
@@ -105,9 +106,11 @@ pub struct KdfLimits {
     pub lanes: u32,
     /// The most work of all Argon2 runs of one unlock: passes times memory, in KiB.
     pub argon2_work_kib: u64,
-    /// The longest that all key derivations of one unlock may take, by this machine's measure, which is taken first.
+    /// The longest that all key derivations of one unlock may take, by this machine's measure,
+    /// which is taken first.
     pub time: Option<Duration>,
-    /// The most rounds of all PBKDF2 runs of one unlock: iterations for each block of the hash that the key is long.
+    /// The most rounds of all PBKDF2 runs of one unlock: iterations for each block of the hash that
+    /// the key is long.
     pub rounds: u64,
 }
 
@@ -123,8 +126,9 @@ impl KdfLimits {
 }
 
 impl Default for KdfLimits {
-    /// Several times what cryptsetup would ever choose: 4 GiB (its own ceiling) or this machine's memory if that is
-    /// less, 64 lanes, 1 TiB of blocks filled (some 15 minutes), 2^29 rounds (some minutes).
+    /// Several times what cryptsetup would ever choose: 4 GiB (its own ceiling) or this machine's
+    /// memory if that is less, 64 lanes, 1 TiB of blocks filled (some 15 minutes), 2^29 rounds
+    /// (some minutes).
     fn default() -> Self {
         Self {
             memory_kib: benchmark::physical_memory_kib().min(4 << 20),
@@ -194,8 +198,8 @@ impl Kdf {
     /// The key of `len` bytes for this passphrase.
     ///
     /// # Errors
-    /// `TooCostly` beyond `limits`, `BadHeader` for parameters that the algorithm does not take, `Memory` when
-    /// there is none.
+    /// `TooCostly` beyond `limits`, `BadHeader` for parameters that the algorithm does not take,
+    /// `Memory` when there is none.
     pub fn derive(&self, passphrase: &[u8], len: usize, limits: &KdfLimits) -> Result<Key> {
         self.spend(len, *limits)?;
         let mut key = new_key(len)?;

@@ -1,7 +1,8 @@
 //! Keyslots that come, go and change, whichever LUKS version the header has.
 //!
-//! Each operation locks the header itself, and only while it changes it: what takes time is done before. A crash at any
-//! instant leaves the keyslots as they were or as they are going to be, but where [`Replace::InPlace`] is asked for.
+//! Each operation locks the header itself, and only while it changes it: what takes time is done
+//! before. A crash at any instant leaves the keyslots as they were or as they are going to be, but
+//! where [`Replace::InPlace`] is asked for.
 
 use underseal_cipher::CipherSpec;
 
@@ -11,19 +12,20 @@ use crate::{Error, ErrorKind, Hash, Header, Key, Pbkdf, Result, Target, Unlocked
 /// What a new keyslot is to be like.
 #[derive(Debug, Clone)]
 pub struct NewKeyslot {
-    /// Its number; none takes the first that is free, or in LUKS2 that of the keyslot that it replaces. LUKS1's takes that, too, where
-    /// it is named.
+    /// Its number; none takes the first that is free, or in LUKS2 that of the keyslot that it
+    /// replaces. LUKS1's takes that, too, where it is named.
     pub number: Option<u32>,
     /// The hash of PBKDF2 and of its anti-forensic splitter; none takes LUKS1's own, or SHA-256.
     pub hash: Option<Hash>,
     /// How the passphrase becomes a key.
     pub pbkdf: Pbkdf,
-    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes that of the keyslot that it replaces, or
-    /// the data's.
+    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes that of the
+    /// keyslot that it replaces, or the data's.
     pub cipher: Option<(CipherSpec, Option<usize>)>,
     /// LUKS2: when it is tried; none is normal, or that of the keyslot that it replaces.
     pub priority: Option<Priority>,
-    /// LUKS2: its passphrase is a [recovery key](crate::recovery_key), which a token says of it as systemd does.
+    /// LUKS2: its passphrase is a [recovery key](crate::recovery_key), which a token says of it as
+    /// systemd does.
     pub recovery: bool,
 }
 
@@ -66,13 +68,15 @@ pub enum Replace {
 }
 
 impl Header {
-    /// Gives the volume key another keyslot, which this passphrase opens: its number. A key that protects no data gets one beside
-    /// those that it has.
+    /// Gives the volume key another keyslot, which this passphrase opens: its number. A key that
+    /// protects no data gets one beside those that it has.
     ///
     /// # Errors
-    /// `WrongKey` when the key is not this header's; `NoRoom` when all keyslots are in use, or no room for its area is left;
-    /// `BadOption` when the number is taken, or the format has no such keyslots; `Unsupported` when the header requires what this build does
-    /// not know, as while its data is reencrypted; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`, `Memory`.
+    /// `WrongKey` when the key is not this header's; `NoRoom` when all keyslots are in use, or no
+    /// room for its area is left; `BadOption` when the number is taken, or the format has no such
+    /// keyslots; `Unsupported` when the header requires what this build does not know, as while its
+    /// data is reencrypted; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`,
+    /// `Memory`.
     pub fn add_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -86,7 +90,8 @@ impl Header {
         }
     }
 
-    /// LUKS2: keeps another key than the volume's, which protects none of its data, in a keyslot of its own: its number.
+    /// LUKS2: keeps another key than the volume's, which protects none of its data, in a keyslot of
+    /// its own: its number.
     ///
     /// # Errors
     /// Those of [`Header::add_keyslot`]; `BadOption` for LUKS1.
@@ -103,12 +108,13 @@ impl Header {
         }
     }
 
-    /// Removes a keyslot. Its area is wiped first, so nothing of it is left when this returns; after a crash in between it is still
-    /// listed, and can be removed again.
+    /// Removes a keyslot. Its area is wiped first, so nothing of it is left when this returns;
+    /// after a crash in between it is still listed, and can be removed again.
     ///
     /// # Errors
-    /// `NoKeyslot` when it is not there; `LastKeyslot` when no other holds the key of the data, unless `last` allows that;
-    /// `Unsupported`, `Busy`, `Ambiguous` as for [`Header::add_keyslot`]; `Io`.
+    /// `NoKeyslot` when it is not there; `LastKeyslot` when no other holds the key of the data,
+    /// unless `last` allows that; `Unsupported`, `Busy`, `Ambiguous` as for
+    /// [`Header::add_keyslot`]; `Io`.
     pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
         match self {
             Self::Luks1(header) => header.remove_keyslot(on, number, last),
@@ -116,13 +122,15 @@ impl Header {
         }
     }
 
-    /// Replaces the keyslot that was opened by another one, for another passphrase or with other parameters: the number of the new one.
-    /// LUKS2's keeps the old one's number and the tokens that name it.
+    /// Replaces the keyslot that was opened by another one, for another passphrase or with other
+    /// parameters: the number of the new one. LUKS2's keeps the old one's number and the tokens
+    /// that name it.
     ///
     /// After a crash on the way both may be listed, and each opens with its passphrase.
     ///
     /// # Errors
-    /// Those of [`Header::add_keyslot`], with `NoRoom` when there is no room for both beside each other.
+    /// Those of [`Header::add_keyslot`], with `NoRoom` when there is no room for both beside each
+    /// other.
     pub fn change_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -140,8 +148,8 @@ impl Header {
     /// LUKS2: settles when a keyslot is tried.
     ///
     /// # Errors
-    /// `BadOption` for LUKS1; `NoKeyslot` when it is not there; `Unsupported`, `Busy`, `Ambiguous` as for
-    /// [`Header::add_keyslot`]; `Io`.
+    /// `BadOption` for LUKS1; `NoKeyslot` when it is not there; `Unsupported`, `Busy`, `Ambiguous`
+    /// as for [`Header::add_keyslot`]; `Io`.
     pub fn set_priority(
         &mut self,
         on: &(impl Target + ?Sized),

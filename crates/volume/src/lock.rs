@@ -15,7 +15,8 @@ use uuid::Uuid;
 use self::named::NamedLock;
 use crate::{Error, ErrorKind, Result};
 
-/// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
+/// Whoever updates a header is done in less: what takes time (a key derivation) happens without the
+/// lock.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The last of the programs that share a lock has it alone for a moment, to remove its name.
@@ -46,8 +47,8 @@ impl LockTo {
 
 /// Holds the lock until dropped.
 ///
-/// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
-/// the lock of the device itself.
+/// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`,
+/// since udev takes the lock of the device itself.
 #[derive(Debug)]
 pub struct HeaderLock<'a> {
     on: LockedFile<'a>,
@@ -61,8 +62,9 @@ enum LockedFile<'a> {
 }
 
 impl<'a> HeaderLock<'a> {
-    /// Waits for the lock. A reader goes without where it cannot be had because the place does not allow locks (a device
-    /// without root, some network filesystems): checksums still tell half an update from a whole one.
+    /// Waits for the lock. A reader goes without where it cannot be had because the place does not
+    /// allow locks (a device without root, some network filesystems): checksums still tell half an
+    /// update from a whole one.
     pub(crate) fn take(file: &'a File, to: LockTo, patience: Duration) -> Result<Option<Self>> {
         match (Self::wait(file, to, patience), to) {
             (Ok(lock), _) => Ok(Some(lock)),
@@ -96,8 +98,8 @@ pub fn is_header_locked(image: &File) -> bool {
     HeaderLock::wait(image, LockTo::Read, Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Locked)
 }
 
-/// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume in the middle of a reencryption. Held until
-/// dropped. It is one lock for all volumes with the same UUID.
+/// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume in the
+/// middle of a reencryption. Held until dropped. It is one lock for all volumes with the same UUID.
 ///
 /// | program | cryptsetup's lock | the turn, a lock of this project |
 /// | --- | --- | --- |
@@ -106,7 +108,8 @@ pub fn is_header_locked(image: &File) -> bool {
 /// | has a volume open in the middle of a reencryption, for reading | shared | shared |
 /// | reencrypts a volume that is open, or begins to | shared | alone |
 ///
-/// So no program reencrypts a closed volume that is open somewhere, and one program at a time reencrypts an open volume.
+/// So no program reencrypts a closed volume that is open somewhere, and one program at a time
+/// reencrypts an open volume.
 #[derive(Debug)]
 pub struct ReencryptionLock {
     // Given back before the other.
@@ -115,8 +118,9 @@ pub struct ReencryptionLock {
 }
 
 impl ReencryptionLock {
-    /// Takes cryptsetup's lock, or refuses without waiting for its end: shared to have the volume open, alone to reencrypt it while it is closed. None where
-    /// this user cannot take the lock, as cryptsetup could not, or the volume has no UUID.
+    /// Takes cryptsetup's lock, or refuses without waiting for its end: shared to have the volume
+    /// open, alone to reencrypt it while it is closed. None where this user cannot take the lock,
+    /// as cryptsetup could not, or the volume has no UUID.
     ///
     /// # Errors
     /// `Busy` when another program has it.
@@ -135,8 +139,8 @@ impl ReencryptionLock {
         Ok(lock.map(|lock| Self { lock, _turn: None }))
     }
 
-    /// Takes the locks of a program that reencrypts an open volume (`LockTo::Change`), or reads one in the middle of a reencryption: that
-    /// is its server, or begins what its server does.
+    /// Takes the locks of a program that reencrypts an open volume (`LockTo::Change`), or reads one
+    /// in the middle of a reencryption: that is its server, or begins what its server does.
     ///
     /// # Errors
     /// As [`ReencryptionLock::take`].

@@ -46,8 +46,8 @@ impl Header {
     /// Reads the header from a file, a device or bytes; none when there is none.
     ///
     /// # Errors
-    /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that this build cannot
-    /// name, `TooSmall` when the file ends within it, `Io`.
+    /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that
+    /// this build cannot name, `TooSmall` when the file ends within it, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         Ok(read(from)?.map(|phdr| Self { phdr }))
     }
@@ -144,11 +144,13 @@ impl Header {
         self.phdr.encode()
     }
 
-    /// The bytes that header and keyslots take, in whole pages: as many as cryptsetup's backups have.
+    /// The bytes that header and keyslots take, in whole pages: as many as cryptsetup's backups
+    /// have.
     pub(crate) fn keyslots_end(&self) -> u64 {
         let len = af::split_len(self.phdr.key_bytes) as u64;
         let payload = Some(self.phdr.payload_offset).filter(|&offset| offset != 0);
-        // Free slots may say anything of their places: they count where a new header would have them.
+        // Free slots may say anything of their places: they count where a new header would have
+        // them.
         let usual = FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * phdr::SLOTS as u64;
         let used = |number: usize| self.phdr.slots[number].is_some();
         let fits = |(number, end): &(usize, u64)| match payload {

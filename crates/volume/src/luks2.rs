@@ -55,11 +55,14 @@ pub struct Header {
 impl Header {
     /// Reads the header from a file, a device or bytes; none when there is no trace of one.
     ///
-    /// Both copies are checked, and the newer sound one wins; where the first is bad, the second is looked for in all
-    /// of its nine places. A bad or stale copy next to a good one is reported by [`Header::damage`].
+    /// Both copies are checked, and the newer sound one wins; where the first is bad, the second is
+    /// looked for in all of its nine places. A bad or stale copy next to a good one is reported by
+    /// [`Header::damage`].
     ///
     /// # Errors
-    /// `Ambiguous` when a second copy is there, and the device begins with another format's signature; `BadHeader` when there are copies but none is sound, `TooSmall` when the file ends within them, `Io`.
+    /// `Ambiguous` when a second copy is there, and the device begins with another format's
+    /// signature; `BadHeader` when there are copies but none is sound, `TooSmall` when the file
+    /// ends within them, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         Ok(store::read(from)?.map(|stored| Self { stored }))
     }
@@ -82,11 +85,12 @@ impl Header {
         Some(at..at + binary.size)
     }
 
-    /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's lock.
+    /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's
+    /// lock.
     ///
     /// # Errors
-    /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed
-    /// the header since it was read; `Io`.
+    /// `Ambiguous` when what stands in the bad one's place may be something else than a header;
+    /// `Busy` when somebody changed the header since it was read; `Io`.
     pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         store::repair(to, &self.stored)?;
         self.stored.damage = None;
@@ -130,7 +134,8 @@ impl Header {
         keyslot::key_check(&self.stored.metadata, key)
     }
 
-    /// What tells the key that all of the data has from others; see [`crate::Header::data_key_check`].
+    /// What tells the key that all of the data has from others; see
+    /// [`crate::Header::data_key_check`].
     pub fn data_key_check(&self) -> Option<KeyCheck> {
         keyslot::data_key_check(&self.stored.metadata)
     }

@@ -1,11 +1,13 @@
-//! Plain volumes: no header, so every parameter comes from outside and a wrong one gives noise, not an error.
+//! Plain volumes: no header, so every parameter comes from outside and a wrong one gives noise, not
+//! an error.
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use crate::format::bad;
 use crate::{Error, ErrorKind, Hash, Recipe, Result, Segment, Volume, kdf, unlock, volume};
 
-/// How a plain volume lies on its device. The key is apart: [`key_from_passphrase`] or a key file's bytes.
+/// How a plain volume lies on its device. The key is apart: [`key_from_passphrase`] or a key file's
+/// bytes.
 #[derive(Debug, Clone)]
 pub struct PlainOptions {
     /// The cipher of the data.
@@ -27,8 +29,8 @@ pub struct PlainOptions {
 }
 
 impl Default for PlainOptions {
-    /// aes-xts-plain64 in 512-byte sectors over the whole device, as cryptsetup 2.7 and later (with a key of 32
-    /// bytes). Before that it was aes-cbc-essiv:sha256.
+    /// aes-xts-plain64 in 512-byte sectors over the whole device, as cryptsetup 2.7 and later (with
+    /// a key of 32 bytes). Before that it was aes-cbc-essiv:sha256.
     fn default() -> Self {
         Self {
             cipher: "aes-xts-plain64".parse().expect("a constant that parses"),
@@ -87,11 +89,13 @@ impl std::str::FromStr for PassphraseHash {
 
 /// The key of `key_size` bytes that cryptsetup's plain mode makes of a passphrase.
 ///
-/// There is no salt and one round only: a passphrase that can be guessed is. Keys longer than the digest come from
-/// further rounds over the letter A, once in the second round, twice in the third, and the passphrase.
+/// There is no salt and one round only: a passphrase that can be guessed is. Keys longer than the
+/// digest come from further rounds over the letter A, once in the second round, twice in the third,
+/// and the passphrase.
 ///
 /// # Errors
-/// `BadOption` when the length asked for is more than the key's, or without a hash than the passphrase's; `Memory`.
+/// `BadOption` when the length asked for is more than the key's, or without a hash than the
+/// passphrase's; `Memory`.
 pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: usize) -> Result<Key> {
     let chosen = hash.len;
     let used = chosen.unwrap_or(key_size);
@@ -123,8 +127,9 @@ pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: us
 /// The volume over a device of `data_size` bytes.
 ///
 /// # Errors
-/// `TooSmall` when the device is, `BadOption` for offsets that are no whole sectors or a key that does not fit the
-/// cipher, `Unsupported` for the cipher, `NullCipher` unless allowed, `BadLayout` when sectors do not fit.
+/// `TooSmall` when the device is, `BadOption` for offsets that are no whole sectors or a key that
+/// does not fit the cipher, `Unsupported` for the cipher, `NullCipher` unless allowed, `BadLayout`
+/// when sectors do not fit.
 pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Volume> {
     unlock::allow_null(&options.cipher, options.allow_null)?;
     if !options.offset.is_multiple_of(512) {

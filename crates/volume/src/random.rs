@@ -20,7 +20,8 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
 /// A new volume key, or any other secret of this many bytes.
 ///
 /// # Errors
-/// `Memory` when there is none that can be locked; `BadHeader` when that is too long; `Io` when the kernel gives no random bytes.
+/// `Memory` when there is none that can be locked; `BadHeader` when that is too long; `Io` when the
+/// kernel gives no random bytes.
 pub fn key(len: usize) -> Result<Key> {
     let mut key = crate::kdf::new_key(len)?;
     fill(key.as_mut_bytes())?;

@@ -32,8 +32,8 @@ impl Recipe {
     /// Makes the cipher.
     ///
     /// # Errors
-    /// `Unsupported` for a cipher that this build does not have, `BadHeader` for a key or sectors that
-    /// it does not take, `Memory`.
+    /// `Unsupported` for a cipher that this build does not have, `BadHeader` for a key or sectors
+    /// that it does not take, `Memory`.
     pub fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
         let spec = &self.cipher;
         let built = match self.integrity {

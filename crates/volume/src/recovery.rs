@@ -1,7 +1,8 @@
 //! Keys that people can type, as systemd-cryptenroll makes them.
 //!
-//! 256 random bits as 64 letters in eight groups, with dashes between: of the alphabet "modhex", whose letters are at the same places
-//! of every keyboard. The keyslot's passphrase is that very text; who types it may leave the dashes out, and use capitals.
+//! 256 random bits as 64 letters in eight groups, with dashes between: of the alphabet "modhex",
+//! whose letters are at the same places of every keyboard. The keyslot's passphrase is that very
+//! text; who types it may leave the dashes out, and use capitals.
 
 use crate::{Key, Result, kdf, random};
 
@@ -21,7 +22,8 @@ pub fn recovery_key() -> Result<Key> {
     written(nibbles.map(|nibble| LETTERS[usize::from(nibble)]))
 }
 
-/// Whether somebody typed one, with its dashes or without. Whether it is the right one only a keyslot can tell.
+/// Whether somebody typed one, with its dashes or without. Whether it is the right one only a
+/// keyslot can tell.
 pub fn is_recovery_key(typed: &Key) -> bool {
     let has_dashes = match typed.len() {
         COUNT => false,

@@ -1,4 +1,5 @@
-//! Reencryption: a volume whose bytes go from an old form (cipher, key, sectors, place) to a new one, step by step.
+//! Reencryption: a volume whose bytes go from an old form (cipher, key, sectors, place) to a new
+//! one, step by step.
 //!
 //! ```text
 //!   Plan + Progress --step--> Step       which bytes, from where to where, and what protects them meanwhile    plan
@@ -12,7 +13,8 @@
 //!                               '--      a step that was cut: done again; one that cannot be written: undone   recover, undo
 //! ```
 //!
-//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes without a header that is [`state`].
+//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes
+//! without a header that is [`state`].
 
 mod bytes;
 mod engine;

@@ -23,7 +23,8 @@ pub struct KeyCheck {
 }
 
 impl KeyCheck {
-    /// Whether this is the volume's key. It takes as long as the header's digest asks for, within [`KdfLimits`].
+    /// Whether this is the volume's key. It takes as long as the header's digest asks for, within
+    /// [`KdfLimits`].
     ///
     /// # Errors
     /// `WrongKey` when it is not; `TooCostly`, `Memory`.
@@ -39,7 +40,8 @@ impl KeyCheck {
     }
 }
 
-/// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and can do nothing else.
+/// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and
+/// can do nothing else.
 pub struct Keyless {
     /// With the null cipher in place of the one that is missing. Never given out.
     volume: Volume,

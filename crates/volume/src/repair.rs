@@ -4,13 +4,14 @@ use crate::{Error, ErrorKind, Header, Result, Target, luks1, luks2};
 
 /// What a repair did, in words; nothing where nothing was to be done.
 ///
-/// A copy of LUKS2's that is bad or out of date is written again from the other; members that a key derivation does not have go from its
-/// metadata. Of LUKS1 names are set right, and keyslots that are not in use. Keyslots in use are never touched. `over` allows to overwrite
-/// what may be somebody else's: what stands in the bad copy's place and is no LUKS header.
+/// A copy of LUKS2's that is bad or out of date is written again from the other; members that a key
+/// derivation does not have go from its metadata. Of LUKS1 names are set right, and keyslots that
+/// are not in use. Keyslots in use are never touched. `over` allows to overwrite what may be
+/// somebody else's: what stands in the bad copy's place and is no LUKS header.
 ///
 /// # Errors
-/// Those of [`Header::read`] for what cannot be repaired; `Ambiguous` when something else would be overwritten; `Busy` when somebody changed the
-/// header meanwhile, or keeps its lock; `Io`.
+/// Those of [`Header::read`] for what cannot be repaired; `Ambiguous` when something else would be
+/// overwritten; `Busy` when somebody changed the header meanwhile, or keeps its lock; `Io`.
 pub fn repair(on: &(impl Target + ?Sized), over: bool) -> Result<Vec<String>> {
     let header = match Header::read(on) {
         Ok(header) => header,

@@ -84,8 +84,9 @@ impl Header {
     /// Changes names and flags.
     ///
     /// # Errors
-    /// `BadOption` for a name that does not fit, or that LUKS1 has not; `Unsupported` when the header requires what this build does not know;
-    /// `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.
+    /// `BadOption` for a name that does not fit, or that LUKS1 has not; `Unsupported` when the
+    /// header requires what this build does not know; `Busy`, `Ambiguous` when the header cannot be
+    /// changed now; `Io`.
     pub fn set(&mut self, on: &(impl Target + ?Sized), settings: &Settings) -> Result<()> {
         match self {
             Self::Luks1(header) => header.set(on, settings),
@@ -93,8 +94,9 @@ impl Header {
         }
     }
 
-    /// Removes all keyslots and wipes their places: nobody opens the volume again, but with its volume key or a backup of this header. The areas
-    /// are wiped first: after a crash in between the rest can be erased again. Gives the numbers of the keyslots that were in use.
+    /// Removes all keyslots and wipes their places: nobody opens the volume again, but with its
+    /// volume key or a backup of this header. The areas are wiped first: after a crash in between
+    /// the rest can be erased again. Gives the numbers of the keyslots that were in use.
     ///
     /// # Errors
     /// `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.

@@ -78,18 +78,21 @@ pub(crate) fn superblocks(start: &[u8]) -> u64 {
     })
 }
 
-/// What a device that begins with these bytes holds, if it is one of the common formats. LUKS is not among them.
+/// What a device that begins with these bytes holds, if it is one of the common formats. LUKS is
+/// not among them.
 pub fn signature(start: &[u8]) -> Option<&'static str> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(|(at, bytes, _)| there(*at, bytes)).map(|(.., name)| *name)
 }
 
-/// The block size of the file system that a device begins with: a device below it must not have larger sectors, or it cannot be
-/// mounted. `start` has the first [`LOOKED_AT`] bytes. Of an XFS the size of its sectors counts, which may be smaller than its
-/// blocks. `None` for what is unknown.
+/// The block size of the file system that a device begins with: a device below it must not have
+/// larger sectors, or it cannot be mounted. `start` has the first [`LOOKED_AT`] bytes. Of an XFS
+/// the size of its sectors counts, which may be smaller than its blocks. `None` for what is
+/// unknown.
 ///
-/// Sources: the kernel's documentation of ext4 (`s_log_block_size`), XFS (`sb_sectsize`) and btrfs (`sectorsize`); the BIOS
-/// parameter block of FAT and NTFS (bytes a sector); exFAT's `BytesPerSectorShift`; UEFI 2.10, 5.3 (the second block of a GPT).
+/// Sources: the kernel's documentation of ext4 (`s_log_block_size`), XFS (`sb_sectsize`) and btrfs
+/// (`sectorsize`); the BIOS parameter block of FAT and NTFS (bytes a sector); exFAT's
+/// `BytesPerSectorShift`; UEFI 2.10, 5.3 (the second block of a GPT).
 pub fn block_size(start: &[u8]) -> Option<u32> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     let little = |at: usize| Some(u16::from_le_bytes(start.get(at..at + 2)?.try_into().ok()?).into());

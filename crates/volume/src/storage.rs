@@ -1,4 +1,5 @@
-//! Where headers are read from and written to: a file or block device, a device that is neither, or bytes in memory.
+//! Where headers are read from and written to: a file or block device, a device that is neither, or
+//! bytes in memory.
 
 pub(crate) mod bytes;
 pub(crate) mod kept_lock;
@@ -28,7 +29,8 @@ pub trait ReadAt {
     /// `UnexpectedEof` beyond the end, else whatever the system says.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Waits for the header's lock, which all operations on headers take by themselves; none where there is nothing to lock.
+    /// Waits for the header's lock, which all operations on headers take by themselves; none where
+    /// there is nothing to lock.
     ///
     /// # Errors
     /// `Busy` when somebody else keeps it, or it cannot be taken to change the header.
@@ -92,7 +94,8 @@ pub(crate) fn size(of: &(impl ReadAt + ?Sized)) -> Result<u64> {
     of.size().map_err(|e| Error::new(ErrorKind::Io, "cannot find out the size").with_source(e))
 }
 
-/// What headers are written to: a [`File`], a device that is no file, or in tests a recorder of the order of writes.
+/// What headers are written to: a [`File`], a device that is no file, or in tests a recorder of the
+/// order of writes.
 pub trait Target: ReadAt {
     /// Writes all of `bytes` at `offset`.
     ///

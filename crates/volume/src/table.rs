@@ -10,8 +10,9 @@
 //!   above: 0 2000 crypt .. /dev/mapper/below 0 ..          on, each has one integrity line
 //! ```
 //!
-//! Several lines make one device of several segments. Refusals begin with the kernel's words for the same table and add
-//! the reason, which it swallows. Printing gives the order of the kernel's `dmsetup table`.
+//! Several lines make one device of several segments. Refusals begin with the kernel's words for
+//! the same table and add the reason, which it swallows. Printing gives the order of the kernel's
+//! `dmsetup table`.
 //!
 //! A table holds its keys: whoever read its text wipes the text.
 
@@ -108,8 +109,8 @@ impl Table {
     /// Parses a table; empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// `BadOption`, in the kernel's words and with the line's number, for a line that is malformed or does not follow
-    /// the one before it.
+    /// `BadOption`, in the kernel's words and with the line's number, for a line that is malformed
+    /// or does not follow the one before it.
     pub fn parse(text: &str) -> Result<Self> {
         let mut named: Vec<(&str, usize, Line)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -150,7 +151,8 @@ impl Table {
         self.lines.last().map_or(0, |last| last.start + last.len)
     }
 
-    /// What the user should know, though the table is taken: weak choices, and what the kernel would not open.
+    /// What the user should know, though the table is taken: weak choices, and what the kernel
+    /// would not open.
     pub fn warnings(&self) -> Vec<String> {
         let crypts = self.lines.iter().filter_map(|line| match &line.target {
             Target::Crypt(crypt) => Some(crypt.warnings()),
@@ -165,7 +167,8 @@ impl Table {
         warnings
     }
 
-    /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices are.
+    /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices
+    /// are.
     ///
     /// # Errors
     /// As [`Table::volume`], but for what concerns the devices.
@@ -178,13 +181,14 @@ impl Table {
     /// under the null cipher.
     ///
     /// # Errors
-    /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall` when a line ends beyond its
-    /// device.
+    /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall`
+    /// when a line ends beyond its device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
         self.volume_on(&sizes.iter().map(|size| Room { size: *size, tuple: 0 }).collect::<Vec<_>>())
     }
 
-    /// The same on devices that keep something beside their blocks: a crypt line may ask for less than there is, as in the kernel.
+    /// The same on devices that keep something beside their blocks: a crypt line may ask for less
+    /// than there is, as in the kernel.
     ///
     /// # Errors
     /// As [`Table::volume`].
@@ -206,7 +210,8 @@ impl Table {
         Ok(Volume::new(segments)?.with_discards(discards).with_dispatch(dispatch))
     }
 
-    /// Requests are multiples of the largest sector of all lines: they must not cut another line's sectors.
+    /// Requests are multiples of the largest sector of all lines: they must not cut another line's
+    /// sectors.
     fn is_on_blocks(&self, segments: &[Segment]) -> Result<()> {
         let sector = |segment: &Segment| segment.sector_size().bytes() as u64;
         let largest = segments.iter().map(sector).max().unwrap_or(512);
@@ -392,7 +397,8 @@ fn is_named(word: &str, name: &str) -> bool {
     plain_name(word) == name
 }
 
-/// Refuses layers on layers, and what else is on the device of one: it would be taken for being on the layer, or write to its journal.
+/// Refuses layers on layers, and what else is on the device of one: it would be taken for being on
+/// the layer, or write to its journal.
 fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
     let is_layer = |line: &&Line| matches!(line.target, Target::Integrity(_));
     let all = || below.iter().map(|(_, line)| line).chain(lines);

@@ -12,7 +12,8 @@ pub struct UnlockOptions {
     pub slot: Option<u32>,
     /// Any keyslot but this one.
     pub except: Option<u32>,
-    /// LUKS2: also keyslots that hold another key than the data's, where none is named. Such a key opens no volume.
+    /// LUKS2: also keyslots that hold another key than the data's, where none is named. Such a key
+    /// opens no volume.
     pub unbound: bool,
     /// What the header may ask of this machine, over all keyslots and digests together.
     pub limits: KdfLimits,
@@ -29,11 +30,13 @@ pub struct ActivateOptions {
     pub allow_discards: bool,
     /// Accepts data that is not encrypted (`cipher_null`).
     pub allow_null: bool,
-    /// The device of the data is that of the header's [integrity layer](crate::Header::integrity_layer), and so is its size.
+    /// The device of the data is that of the header's
+    /// [integrity layer](crate::Header::integrity_layer), and so is its size.
     pub over_integrity: bool,
 }
 
-/// A volume key that its header's digest has confirmed. A volume in the middle of a reencryption has two, and needs both.
+/// A volume key that its header's digest has confirmed. A volume in the middle of a reencryption
+/// has two, and needs both.
 #[derive(Debug)]
 pub struct VolumeKey {
     pub(crate) key: Key,
@@ -48,8 +51,9 @@ impl VolumeKey {
         Self { key, digest, other: None }
     }
 
-    /// Puts another key of the same header beside this one: the old key of a volume in the middle of a reencryption beside the new
-    /// one, where no passphrase opens both. Of one key twice, one is kept.
+    /// Puts another key of the same header beside this one: the old key of a volume in the middle
+    /// of a reencryption beside the new one, where no passphrase opens both. Of one key twice, one
+    /// is kept.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         let more = [Some((other.digest, other.key)), other.other];
@@ -90,8 +94,8 @@ pub struct Unlocked {
     pub key: VolumeKey,
 }
 
-/// Tries a passphrase as it was typed; and a recovery key that opens nothing so, as it was printed. Both tries together stay
-/// within the limits of one unlock.
+/// Tries a passphrase as it was typed; and a recovery key that opens nothing so, as it was printed.
+/// Both tries together stay within the limits of one unlock.
 pub(crate) fn within_limits(
     passphrase: &Key,
     options: &UnlockOptions,
@@ -106,8 +110,8 @@ pub(crate) fn within_limits(
 
 /// The first slot that opens.
 ///
-/// A slot that cannot be tried (too costly, an unknown cipher) does not keep the passphrase from the others. It is
-/// reported when none opens.
+/// A slot that cannot be tried (too costly, an unknown cipher) does not keep the passphrase from
+/// the others. It is reported when none opens.
 pub(crate) fn first_that_opens(
     slots: impl Iterator<Item = u32>,
     open: impl Fn(u32) -> Result<Unlocked>,
@@ -132,7 +136,8 @@ pub(crate) fn wrong_passphrase() -> Error {
     Error::new(ErrorKind::WrongPassphrase, "no keyslot opens with this passphrase")
 }
 
-/// A header is not authenticated: whoever can write it can swap the cipher for none (CVE-2025-59054).
+/// A header is not authenticated: whoever can write it can swap the cipher for none
+/// (CVE-2025-59054).
 pub(crate) fn allow_null(spec: &CipherSpec, allowed: bool) -> Result<()> {
     if spec.is_null() && !allowed {
         let context =

@@ -29,8 +29,8 @@ pub enum SegmentKind {
     Error,
 }
 
-/// Bytes that lie in one piece on one lower device, under one cipher and key. Several of a volume may lie on the same bytes:
-/// whoever puts it together decides whether they may.
+/// Bytes that lie in one piece on one lower device, under one cipher and key. Several of a volume
+/// may lie on the same bytes: whoever puts it together decides whether they may.
 #[derive(Clone)]
 pub struct Stored {
     /// Which of the volume's lower devices they lie on; LUKS and plain volumes have one, number 0.
@@ -39,7 +39,8 @@ pub struct Stored {
     pub lower: u64,
     /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
     pub iv_offset: u64,
-    /// The cipher with its key; the null cipher for bytes that are stored as they are (device-mapper's `linear`).
+    /// The cipher with its key; the null cipher for bytes that are stored as they are
+    /// (device-mapper's `linear`).
     pub cipher: Arc<dyn SectorCipher>,
     /// How to make that cipher from another key; none where there is no key.
     pub recipe: Option<Arc<Recipe>>,
@@ -78,12 +79,14 @@ impl Segment {
         }
     }
 
-    /// The lower device that holds the byte `offset` of the volume, which lies in this segment, and its place there.
+    /// The lower device that holds the byte `offset` of the volume, which lies in this segment, and
+    /// its place there.
     pub fn lower(&self, offset: u64) -> Option<(usize, u64)> {
         self.as_stored().map(|stored| (stored.device, stored.lower + (offset - self.start)))
     }
 
-    /// The cipher of the byte `offset` of the volume, which lies in this segment, and dm-crypt's number of its sector.
+    /// The cipher of the byte `offset` of the volume, which lies in this segment, and dm-crypt's
+    /// number of its sector.
     pub fn cipher(&self, offset: u64) -> Option<(&Arc<dyn SectorCipher>, u64)> {
         let sector = |stored: &Stored| ((offset - self.start) >> 9).wrapping_add(stored.iv_offset);
         self.as_stored().map(|stored| (&stored.cipher, sector(stored)))
@@ -124,8 +127,9 @@ impl Volume {
     /// Puts segments together.
     ///
     /// # Errors
-    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it ends or on none of its
-    /// own sectors' multiples, one is not a whole number of its sectors, or an offset wraps.
+    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it
+    /// ends or on none of its own sectors' multiples, one is not a whole number of its sectors, or
+    /// an offset wraps.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let bad = |why: String| Error::new(ErrorKind::BadLayout, why);
         let mut end = 0u64;
@@ -193,8 +197,8 @@ impl Volume {
     /// The same volume of another size: its last segment is longer, or shorter.
     ///
     /// # Errors
-    /// `BadLayout` when nothing of that segment would be left, when the size is no whole number of the volume's sectors, and when
-    /// the segment would come to lie on another one's bytes.
+    /// `BadLayout` when nothing of that segment would be left, when the size is no whole number of
+    /// the volume's sectors, and when the segment would come to lie on another one's bytes.
     pub fn resized(&self, size: u64) -> Result<Self> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadLayout, why));
         let sector = self.sector_size.bytes();
@@ -249,7 +253,8 @@ impl Volume {
     }
 }
 
-/// The bytes from `offset` on that a segment covers: `size`, or all that a device of `data_size` bytes has.
+/// The bytes from `offset` on that a segment covers: `size`, or all that a device of `data_size`
+/// bytes has.
 pub(crate) fn data_length(
     data_size: u64,
     offset: u64,

@@ -41,7 +41,8 @@ pub fn serve_fuse_memory(size: u64, path: &Path, threads: usize) -> Result<(), B
 }
 
 impl Memory {
-    /// Calls `with` for each piece of a range: its number, the range in it, and where that is in the whole.
+    /// Calls `with` for each piece of a range: its number, the range in it, and where that is in
+    /// the whole.
     fn pieces_of(offset: u64, len: usize, mut with: impl FnMut(usize, std::ops::Range<usize>, usize)) {
         let (mut at, mut done) = (usize::try_from(offset).unwrap_or(usize::MAX), 0);
         while done < len {

@@ -192,7 +192,8 @@ fn wait_until(server: &mut MountedPeer, ready: impl Fn(&MountedPeer) -> bool) ->
     Ok(())
 }
 
-/// Mounts `size` bytes of memory without a cipher as the file `path`, with our server, until it is unmounted.
+/// Mounts `size` bytes of memory without a cipher as the file `path`, with our server, until it is
+/// unmounted.
 ///
 /// # Errors
 /// When it cannot be mounted.

@@ -1,4 +1,5 @@
-//! Volumes on other servers: ours and its peers over nbdkit's memory, which costs next to nothing below them.
+//! Volumes on other servers: ours and its peers over nbdkit's memory, which costs next to nothing
+//! below them.
 //!
 //! ```text
 //!   fio -> underseal | nbdkit's luks filter and nbd plugin | qemu-nbd's luks driver -> nbdkit memory

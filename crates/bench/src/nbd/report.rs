@@ -19,7 +19,8 @@ pub struct NbdRow {
     pub server: &'static str,
     /// Medians over the rounds.
     pub median: FioResult,
-    /// Our requests a second over this server's, round by round: the smallest, the median, the largest.
+    /// Our requests a second over this server's, round by round: the smallest, the median, the
+    /// largest.
     pub ours_over_this: [f64; 3],
     /// Our p99 latency over this server's: the median of the rounds.
     pub our_p99_over_this: f64,

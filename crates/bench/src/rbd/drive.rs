@@ -1,4 +1,5 @@
-//! A client in a process of its own, so that its processor time is nobody else's: an order a line, and an answer to each.
+//! A client in a process of its own, so that its processor time is nobody else's: an order a line,
+//! and an answer to each.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! From a program's start to the first bytes: `underseal open` with the key at hand, as a client of its door sees it, beside a program that
-//! opens the image with librbd and reads.
+//! From a program's start to the first bytes: `underseal open` with the key at hand, as a client of
+//! its door sees it, beside a program that opens the image with librbd and reads.
 
 use std::fmt;
 use std::path::Path;

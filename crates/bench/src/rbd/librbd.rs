@@ -1,4 +1,5 @@
-//! librbd's own calls, as a client uses them that has no layer of its own: with its encryption, or without.
+//! librbd's own calls, as a client uses them that has no layer of its own: with its encryption, or
+//! without.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -95,7 +96,8 @@ impl Librbd {
         let null = ptr::null_mut();
         let mut this = Self { calls, cluster: null, pool: null, image: null };
         let Self { calls, cluster, pool: in_pool, image: opened } = &mut this;
-        // SAFETY: each handle is written by the call that makes it before another one uses it; strings are read only.
+        // SAFETY: each handle is written by the call that makes it before another one uses it;
+        // strings are read only.
         unsafe {
             answer((calls.rados_create)(cluster, ptr::null())).map_err(failed)?;
             answer((calls.rados_conf_read_file)(*cluster, conf)).map_err(failed)?;
@@ -121,7 +123,8 @@ impl Librbd {
     fn begin(&self, slot: &mut Slot, workload: Workload, offset: u64) -> Result<(), Errno> {
         let (mut completion, memory) = (ptr::null_mut(), slot.memory.as_mut_ptr().cast::<c_char>());
         let slot: *mut Slot = slot;
-        // SAFETY: a slot stays where it is until all that was begun is over, which `drive` waits for; its memory is as long as a request.
+        // SAFETY: a slot stays where it is until all that was begun is over, which `drive` waits
+        // for; its memory is as long as a request.
         unsafe {
             answer((self.calls.rbd_aio_create_completion)(slot.cast(), over, &raw mut completion))?;
             (*slot).completion = completion;
@@ -163,7 +166,8 @@ struct Slot {
 /// On a thread of librbd's: the number goes to who waits.
 unsafe extern "C" fn over(_: Handle, slot: *mut c_void) {
     let (number, tell) = {
-        // SAFETY: the slot that was given, which nobody touches until this is told; from then on it may be gone.
+        // SAFETY: the slot that was given, which nobody touches until this is told; from then on it
+        // may be gone.
         let slot = unsafe { &*slot.cast::<Slot>() };
         (slot.number, slot.tell.clone())
     };

@@ -1,4 +1,5 @@
-//! Our queue over an image, as a server's thread has it: under a cipher and without one, over one connection.
+//! Our queue over an image, as a server's thread has it: under a cipher and without one, over one
+//! connection.
 
 use std::sync::Arc;
 

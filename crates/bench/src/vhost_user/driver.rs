@@ -126,7 +126,8 @@ impl Client {
         connect().map_err(failed)
     }
 
-    /// Keeps so many requests in flight for as long as `place` names blocks for them. Their latencies.
+    /// Keeps so many requests in flight for as long as `place` names blocks for them. Their
+    /// latencies.
     fn keep_busy(
         &mut self,
         workload: VhostUserWorkload,

@@ -1,5 +1,5 @@
-//! `aegis128` (Wu, Preneel, "AEGIS: A Fast Authenticated Encryption Algorithm", v1.1): five blocks of state, to each of
-//! which every 16 bytes of data add one AES round.
+//! `aegis128` (Wu, Preneel, "AEGIS: A Fast Authenticated Encryption Algorithm", v1.1): five blocks
+//! of state, to each of which every 16 bytes of data add one AES round.
 //!
 //! The rounds of one sector wait for each other, so the vector code has a sector in each lane.
 

@@ -13,7 +13,8 @@ pub(crate) struct AwsLc(Locked<Context>);
 
 struct Context(lc::EVP_AEAD_CTX);
 
-// SAFETY: the library lets one context be used from many threads at once (aead.h), and holds no thread's state in it.
+// SAFETY: the library lets one context be used from many threads at once (aead.h), and holds no
+// thread's state in it.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -38,7 +39,8 @@ impl AwsLc {
     fn new(aead: *const lc::EVP_AEAD, key: &[u8], tag: usize) -> Result<Self> {
         // SAFETY: a plain structure of the library, for which zeros are a value.
         let mut context = Locked::new(Context(unsafe { std::mem::zeroed() }))?;
-        // SAFETY: the context is writable and stays where it is; the key is readable for its length.
+        // SAFETY: the context is writable and stays where it is; the key is readable for its
+        // length.
         let done = unsafe {
             lc::EVP_AEAD_CTX_init(&raw mut context.0, aead, key.as_ptr(), key.len(), tag, ptr::null_mut())
         };
@@ -61,7 +63,8 @@ impl SectorAead for AwsLc {
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], data: InOutBuf<'_, '_, u8>, tag: &mut [u8]) {
         let (len, mut written) = (data.len(), 0);
         let (from, to) = data.into_raw();
-        // SAFETY: every pointer goes with its length; source and destination are one buffer or apart, the tag is apart.
+        // SAFETY: every pointer goes with its length; source and destination are one buffer or
+        // apart, the tag is apart.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 &raw const self.0.0,

@@ -1,8 +1,10 @@
-//! `rfc4309(ccm(..))`: counter mode and CBC-MAC (RFC 3610, RFC 4309), over any block cipher of 16 bytes.
+//! `rfc4309(ccm(..))`: counter mode and CBC-MAC (RFC 3610, RFC 4309), over any block cipher of 16
+//! bytes.
 //!
-//! Nonce N = salt, the last 3 bytes of the key, || IV. B0 = flags || N || be32(bytes); X = CBC-MAC(B0 || be16(8) ||
-//! le64(number) padded || P); block i of the stream is E(3 || N || be32(i)). Tag = X ^ block 0, cut; data begin with block 1.
-//! CBC-MAC is serial, so the MACs of sectors advance side by side.
+//! Nonce N = salt, the last 3 bytes of the key, || IV. B0 = flags || N || be32(bytes); X =
+//! CBC-MAC(B0 || be16(8) || le64(number) padded || P); block i of the stream is E(3 || N ||
+//! be32(i)). Tag = X ^ block 0, cut; data begin with block 1. CBC-MAC is serial, so the MACs of
+//! sectors advance side by side.
 
 use cipher::inout::InOutBuf;
 

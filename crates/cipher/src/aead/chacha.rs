@@ -1,7 +1,8 @@
-//! `rfc7539(chacha20,poly1305)`, of RFC 8439, 2.8, put together from its parts: where no library does it whole.
+//! `rfc7539(chacha20,poly1305)`, of RFC 8439, 2.8, put together from its parts: where no library
+//! does it whole.
 //!
-//! Poly1305's key is the stream's block 0, the data's stream begins with block 1. Tag = Poly1305(A padded || C padded ||
-//! le64(bytes of A) || le64(bytes of C)).
+//! Poly1305's key is the stream's block 0, the data's stream begins with block 1. Tag = Poly1305(A
+//! padded || C padded || le64(bytes of A) || le64(bytes of C)).
 
 use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use cipher::inout::InOutBuf;

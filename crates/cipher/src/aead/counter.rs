@@ -5,7 +5,8 @@ use cipher::inout::InOutBuf;
 use crate::block::{AnyCipher, BlockCipher, blocks, xor};
 use crate::mode::GROUP;
 
-/// Adds the stream to data: it consists of the encrypted blocks of the counter, from number `first` on.
+/// Adds the stream to data: it consists of the encrypted blocks of the counter, from number `first`
+/// on.
 pub(super) fn add_stream(
     cipher: &AnyCipher<16>,
     first: u32,

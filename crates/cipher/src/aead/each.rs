@@ -1,7 +1,8 @@
 //! Modes that take a sector a call, and how their nonces are made.
 //!
-//! `gcm`, `rfc7539`: the nonce is the IV, 12 bytes; authenticated is le64(number) || IV. `rfc4106`, `rfc7539esp`: the nonce
-//! is 4 bytes of salt, which the key ends with, and the IV of 8 bytes; authenticated is le64(number) alone.
+//! `gcm`, `rfc7539`: the nonce is the IV, 12 bytes; authenticated is le64(number) || IV. `rfc4106`,
+//! `rfc7539esp`: the nonce is 4 bytes of salt, which the key ends with, and the IV of 8 bytes;
+//! authenticated is le64(number) alone.
 
 use cipher::inout::InOutBuf;
 

@@ -1,4 +1,5 @@
-//! `gcm`: counter mode and GHASH (NIST SP 800-38D), over any block cipher of 16 bytes: where no library does it whole.
+//! `gcm`: counter mode and GHASH (NIST SP 800-38D), over any block cipher of 16 bytes: where no
+//! library does it whole.
 //!
 //! H = E(0). J = nonce || be32(1); block i of the stream is E(nonce || be32(1 + i)), i from 1. Tag = E(J) ^
 //! GHASH_H(A padded || C || be64(bits of A) || be64(bits of C)), cut.

@@ -11,7 +11,8 @@ use crate::{BadSector, SectorCipher, SectorSize};
 
 /// The most stack that modes use; keys and what comes of them may be left there.
 const SPILLED: usize = 8 << 10;
-/// The same over block ciphers of libraries, which hold every round key four times where vectors have four blocks (AVX-512).
+/// The same over block ciphers of libraries, which hold every round key four times where vectors
+/// have four blocks (AVX-512).
 const SPILLED_BY_LIBRARIES: usize = 16 << 10;
 
 /// What lies where in a tuple: the tag, the stored IV if there is one, zeros.
@@ -35,11 +36,13 @@ pub(crate) struct TupleCipher<const W: usize> {
 }
 
 impl<const W: usize> TupleCipher<W> {
-    /// Makes random IVs in one call of the system, and lays them into their places; all else becomes zero.
+    /// Makes random IVs in one call of the system, and lays them into their places; all else
+    /// becomes zero.
     fn scatter_random(&self, tuples: &mut [u8], count: usize) -> Result<(), BadSector> {
         let TupleLayout { tag, tuple } = self.places;
         getrandom::fill(&mut tuples[..count * W]).map_err(|_| BadSector(0))?;
-        // From the last on: no IV that is still to be moved is written over, since tuples are no shorter than IVs.
+        // From the last on: no IV that is still to be moved is written over, since tuples are no
+        // shorter than IVs.
         for nth in (0..count).rev() {
             let mut iv = [0; W];
             iv.copy_from_slice(&tuples[nth * W..][..W]);

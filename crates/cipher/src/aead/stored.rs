@@ -1,4 +1,5 @@
-//! `integrity:N:none`: nothing is authenticated. A random IV is stored; a derived one is not, and tuples are zero.
+//! `integrity:N:none`: nothing is authenticated. A random IV is stored; a derived one is not, and
+//! tuples are zero.
 
 use std::sync::Arc;
 

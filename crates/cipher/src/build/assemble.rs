@@ -43,7 +43,8 @@ struct Block<'a, const W: usize> {
     whole: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
 }
 
-/// Whether the IV generator treats the sectors of all keys together: the cipher of the first key is that of all.
+/// Whether the IV generator treats the sectors of all keys together: the cipher of the first key is
+/// that of all.
 pub(super) fn has_treatment(spec: &CipherSpec, plan: &ModePlan) -> bool {
     matches!(plan, ModePlan::Block { .. }) && plan.has_iv() && matches!(spec.iv(), "lmk" | "tcw" | "elephant")
 }
@@ -302,7 +303,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// The modes that a treatment has: one for each key, where it has them all. `first` is that of the key at hand.
+    /// The modes that a treatment has: one for each key, where it has them all. `first` is that of
+    /// the key at hand.
     fn modes<const W: usize>(
         &self,
         first: AnyMode<W>,

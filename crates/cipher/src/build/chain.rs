@@ -14,10 +14,12 @@ use crate::{CpuPath, Error, ErrorKind, Result, SectorCipher, SectorSize};
 /// The most ciphers of a chain: VeraCrypt's longest has three.
 const MOST: usize = 4;
 
-/// Makes one cipher of several over the same sectors. The first one encrypts first, and decrypts last.
+/// Makes one cipher of several over the same sectors. The first one encrypts first, and decrypts
+/// last.
 ///
 /// # Errors
-/// `Unsupported` for none or more than four, or one that keeps tags; `SectorSize` when their sectors differ.
+/// `Unsupported` for none or more than four, or one that keeps tags; `SectorSize` when their
+/// sectors differ.
 pub fn chain(ciphers: Vec<Arc<dyn SectorCipher>>) -> Result<Arc<dyn SectorCipher>> {
     let Some(size) = ciphers.first().map(|cipher| cipher.sector_size()) else {
         return Err(Error::new(ErrorKind::Unsupported, "a chain of no ciphers"));
@@ -32,13 +34,15 @@ pub fn chain(ciphers: Vec<Arc<dyn SectorCipher>>) -> Result<Arc<dyn SectorCipher
     Ok(if ciphers.len() == 1 { ciphers[0].clone() } else { Arc::new(Chain { ciphers, size }) })
 }
 
-/// Makes TrueCrypt's outer CBC over sectors of 512 bytes: one CBC whose block cipher is several in turn, the first one
-/// encrypting first, with the IVs and the whitening of dm-crypt's `tcw`.
+/// Makes TrueCrypt's outer CBC over sectors of 512 bytes: one CBC whose block cipher is several in
+/// turn, the first one encrypting first, with the IVs and the whitening of dm-crypt's `tcw`.
 ///
-/// `ciphers` are names and keys of ciphers of 16-byte blocks; `extra` is the IV's seed of 16 bytes, then 16 of whitening.
+/// `ciphers` are names and keys of ciphers of 16-byte blocks; `extra` is the IV's seed of 16 bytes,
+/// then 16 of whitening.
 ///
 /// # Errors
-/// `Unsupported` for a cipher that is not in this build or has other blocks, none or more than four; `KeySize`; `Memory`.
+/// `Unsupported` for a cipher that is not in this build or has other blocks, none or more than
+/// four; `KeySize`; `Memory`.
 pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Arc<dyn SectorCipher>> {
     let path = CpuPath::chosen()?;
     if !(1..=MOST).contains(&ciphers.len()) {

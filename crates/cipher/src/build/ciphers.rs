@@ -78,7 +78,8 @@ static KINDS: [BlockCipherKind; 14] = [
     }),
     of8("cast5", &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], library::<Cast5, 8>),
     of8("blowfish", BLOWFISH, library::<Blowfish, 8>),
-    // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel has no such cipher.
+    // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel has no
+    // such cipher.
     of8("blowfish_le", &[56], library::<BlowfishLE, 8>),
     of8("des", &[8], library::<Des, 8>),
     of8("des3_ede", &[24], library::<TdesEde3, 8>),

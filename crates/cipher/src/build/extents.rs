@@ -11,11 +11,12 @@ use crate::mode::{AesCbc, Cbc, ChainedSectors, SectorSplit};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 
-/// Makes the cipher of a file's extents: CBC over 4096 bytes with eCryptfs's IVs, which number extents and not sectors.
-/// A run's first sector is eight times its first extent.
+/// Makes the cipher of a file's extents: CBC over 4096 bytes with eCryptfs's IVs, which number
+/// extents and not sectors. A run's first sector is eight times its first extent.
 ///
 /// # Errors
-/// `Unsupported` for a cipher that is not in this build, or a path that this processor cannot run; `KeySize`; `Memory`.
+/// `Unsupported` for a cipher that is not in this build, or a path that this processor cannot run;
+/// `KeySize`; `Memory`.
 pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Arc<dyn SectorCipher>> {
     let path = cpu.map_or_else(CpuPath::chosen, Ok)?;
     let (kind, key) = (find(cipher, key.as_bytes())?, key.as_bytes());
@@ -41,7 +42,8 @@ pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Ar
     Ok(built)
 }
 
-/// A block cipher over blocks on their own (ECB): for wrapped keys and short records, never for data.
+/// A block cipher over blocks on their own (ECB): for wrapped keys and short records, never for
+/// data.
 pub struct EcbCipher(EcbDispatch);
 
 enum EcbDispatch {

@@ -9,13 +9,14 @@ use crate::{CipherSpec, ErrorKind, Integrity, Result};
 pub(super) struct SplitKey<'a> {
     /// The ciphers' keys; a power of two of them.
     pub(super) each: Vec<&'a [u8]>,
-    /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector key;
-    /// or the MAC's key.
+    /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector
+    /// key; or the MAC's key.
     pub(super) extra: &'a [u8],
 }
 
 impl<'a> SplitKey<'a> {
-    /// Subkey size = (key size - extra) / count. A MAC's key has its digest's size, or what `integrity` says.
+    /// Subkey size = (key size - extra) / count. A MAC's key has its digest's size, or what
+    /// `integrity` says.
     ///
     /// # Errors
     /// `KeySize`, in the kernel's words.

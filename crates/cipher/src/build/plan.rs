@@ -1,4 +1,5 @@
-//! Which mode and cipher a specification means: what the kernel's crypto API would find by its name.
+//! Which mode and cipher a specification means: what the kernel's crypto API would find by its
+//! name.
 
 use super::authenticated::AuthenticatedMode;
 use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
@@ -21,7 +22,8 @@ pub(super) enum ModePlan {
     },
     Arc4,
     Null,
-    /// The null cipher, which has blocks of one byte, in a chain mode: what is written is chained, and not encrypted.
+    /// The null cipher, which has blocks of one byte, in a chain mode: what is written is chained,
+    /// and not encrypted.
     NullChain {
         chain: ChainMode,
     },
@@ -84,7 +86,8 @@ impl ModePlan {
         }
     }
 
-    /// The block size that the kernel reports, which `benbi` counts in: 1 for what works on single bytes.
+    /// The block size that the kernel reports, which `benbi` counts in: 1 for what works on single
+    /// bytes.
     pub(super) fn reported_block(&self) -> usize {
         match self {
             Self::Block { chain: ChainMode::Ctr, .. } | Self::Stream { .. } | Self::Arc4 => 1,

@@ -1,5 +1,5 @@
-//! `benbi`: IV = be64((S << (9 - log2(block size))) + 1) in the last 8 bytes: the number of the sector's first cipher
-//! block, counted from one. Made for LRW.
+//! `benbi`: IV = be64((S << (9 - log2(block size))) + 1) in the last 8 bytes: the number of the
+//! sector's first cipher block, counted from one. Made for LRW.
 
 use super::IvGenerator;
 use crate::sector::Run;

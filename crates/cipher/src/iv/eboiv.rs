@@ -1,8 +1,8 @@
-//! `eboiv`: the mode's encryption of a zero block with IV = le64(S * sector size): BitLocker's IV for CBC, where that is
-//! E(offset).
+//! `eboiv`: the mode's encryption of a zero block with IV = le64(S * sector size): BitLocker's IV
+//! for CBC, where that is E(offset).
 //!
-//! Without `iv_large_sectors` S counts 512-byte units, so that with larger sectors the offset is too large by as much;
-//! dm-crypt has it so, and so it stays.
+//! Without `iv_large_sectors` S counts 512-byte units, so that with larger sectors the offset is
+//! too large by as much; dm-crypt has it so, and so it stays.
 
 use super::IvGenerator;
 use crate::SectorSize;

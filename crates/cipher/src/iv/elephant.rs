@@ -1,8 +1,9 @@
 //! `elephant`: BitLocker's CBC with the Elephant diffuser.
 //!
-//! The key's first half is CBC's, the second the sector key Ks (AES). With e = le64(S * sector size) padded,
-//! ks = E_Ks(e), E_Ks(e with byte 15 = 0x80). Writing adds ks every 32 bytes, then diffuses with A and B, then encrypts
-//! with [`eboiv`](super::Eboiv). Source: Ferguson, "AES-CBC + Elephant diffuser", 2006, 4.
+//! The key's first half is CBC's, the second the sector key Ks (AES). With e = le64(S * sector
+//! size) padded, ks = E_Ks(e), E_Ks(e with byte 15 = 0x80). Writing adds ks every 32 bytes, then
+//! diffuses with A and B, then encrypts with [`eboiv`](super::Eboiv). Source: Ferguson, "AES-CBC +
+//! Elephant diffuser", 2006, 4.
 
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;

@@ -1,7 +1,9 @@
-//! eCryptfs: MD5(root || N in decimal, zero-padded to 16 bytes), cut to the IV's width; root = MD5(key), N counts extents.
+//! eCryptfs: MD5(root || N in decimal, zero-padded to 16 bytes), cut to the IV's width; root =
+//! MD5(key), N counts extents.
 //!
-//! A message fills half a block of MD5, so an IV is one compression. Eight side by side in plain arrays took two thirds of
-//! the time: not worth their code, since encrypting an extent takes many times as long.
+//! A message fills half a block of MD5, so an IV is one compression. Eight side by side in plain
+//! arrays took two thirds of the time: not worth their code, since encrypting an extent takes many
+//! times as long.
 
 use md5::block_api::compress;
 use md5::{Digest, Md5};

@@ -1,11 +1,13 @@
 //! `lmk`: loop-AES with several keys, versions 2 and 3.
 //!
-//! IV = raw MD5 state (no padding) over [64 bytes of seed in version 3], the sector's bytes 16 to 511, and
-//! le32{S low, (S >> 32 & 0xFFFFFF) with bit 31 set, 4024, 0}. It depends on the plaintext: reading decrypts with a zero
-//! IV and then adds the IV to the first block. Source: loop-AES, `loop.c`, as dm-crypt reads it.
+//! IV = raw MD5 state (no padding) over [64 bytes of seed in version 3], the sector's bytes 16 to
+//! 511, and le32{S low, (S >> 32 & 0xFFFFFF) with bit 31 set, 4024, 0}. It depends on the
+//! plaintext: reading decrypts with a zero IV and then adds the IV to the first block. Source:
+//! loop-AES, `loop.c`, as dm-crypt reads it.
 //!
-//! MD5 and AES want different units of a processor. So where the kernels can, requests of 64 sectors or more have each batch hashed while the
-//! next one is decrypted, or while the one before is encrypted.
+//! MD5 and AES want different units of a processor. So where the kernels can, requests of 64
+//! sectors or more have each batch hashed while the next one is decrypted, or while the one before
+//! is encrypted.
 
 use cipher::inout::InOutBuf;
 use md5::block_api::compress;
@@ -118,7 +120,8 @@ fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
     }
 }
 
-/// What overlaps hashing and the cipher of a request, and its first sector's key, where the request is worth it.
+/// What overlaps hashing and the cipher of a request, and its first sector's key, where the request
+/// is worth it.
 fn overlap<'a, const W: usize>(
     modes: &RotatingModes<'a, W>,
     bytes: usize,
@@ -152,7 +155,8 @@ impl<const W: usize> Treatment<W> for Lmk {
         modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
-        // With many keys sectors go one after the other, which takes so long that there is little to win.
+        // With many keys sectors go one after the other, which takes so long that there is little
+        // to win.
         let Some((beside, key)) = overlap(modes, data.len()).filter(|_| modes.modes.len() == 1) else {
             return data;
         };

@@ -1,11 +1,11 @@
 //! `tcw`: TrueCrypt before 4.1, CBC with whitening.
 //!
-//! The key is the cipher's, then the IV seed (an IV's width), then 16 bytes of whitening. IV = seed ^ le64(S) repeated.
-//! Whitening: the 16 bytes ^ (le64(S) twice); each 32-bit word through CRC-32 (init 0, no final xor); w0 ^= w3,
-//! w1 ^= w2; these 8 bytes are added over the whole ciphertext.
+//! The key is the cipher's, then the IV seed (an IV's width), then 16 bytes of whitening. IV = seed
+//! ^ le64(S) repeated. Whitening: the 16 bytes ^ (le64(S) twice); each 32-bit word through CRC-32
+//! (init 0, no final xor); w0 ^= w3, w1 ^= w2; these 8 bytes are added over the whole ciphertext.
 //!
-//! Such a CRC of a sum is the sum of the CRCs. So those of the key's words are made once, and a sector's number adds the same
-//! CRC of its two halves' sum to both words.
+//! Such a CRC of a sum is the sum of the CRCs. So those of the key's words are made once, and a
+//! sector's number adds the same CRC of its two halves' sum to both words.
 
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
@@ -57,7 +57,8 @@ fn twice(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// CRC-32 of a little-endian word, without what is usually added at both ends. Its time says nothing about the word.
+/// CRC-32 of a little-endian word, without what is usually added at both ends. Its time says
+/// nothing about the word.
 const fn crc32(mut word: u32) -> u32 {
     let mut bit = 0;
     while bit < 32 {

@@ -1,4 +1,5 @@
-//! AEGIS-128, written once: a sector in each lane, and as many vectors side by side as hide the latency of a round.
+//! AEGIS-128, written once: a sector in each lane, and as many vectors side by side as hide the
+//! latency of a round.
 
 use super::AEGIS_CONSTANTS;
 use super::vector::Vector;
@@ -7,7 +8,8 @@ use super::vector::Vector;
 pub(super) const HEAD: usize = 32;
 const HEAD_BITS: u64 = 24 * 8;
 
-/// A run of sectors, by address: a key of 16 bytes; an IV and a sum of 16 bytes and a head of 32 for each sector.
+/// A run of sectors, by address: a key of 16 bytes; an IV and a sum of 16 bytes and a head of 32
+/// for each sector.
 pub(super) struct AegisSectors {
     pub(super) key: *const u8,
     pub(super) ivs: *const u8,
@@ -23,13 +25,14 @@ pub(super) struct AegisSectors {
 /// Encrypts or decrypts sectors and writes their whole tags.
 ///
 /// # Safety
-/// The processor has the features of `V`; what [`AegisSectors`] says is readable or writable; source and destination are the same or
-/// apart; there is a sector.
+/// The processor has the features of `V`; what [`AegisSectors`] says is readable or writable;
+/// source and destination are the same or apart; there is a sector.
 #[inline(always)]
 pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &AegisSectors) {
     let mut at = 0;
     while at < raw.count {
-        // SAFETY: the group begins within the run, and goes no further; the rest is the caller's promise.
+        // SAFETY: the group begins within the run, and goes no further; the rest is the caller's
+        // promise.
         unsafe {
             if raw.count - at > V::BLOCKS {
                 group::<V, 2, ENCRYPT>(raw, at);
@@ -42,8 +45,8 @@ pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &AegisSectors) {
     }
 }
 
-/// Sectors from `at` on, in `G` vectors. Lanes that are left over do the run's last sector once more: all of them read it
-/// before one writes.
+/// Sectors from `at` on, in `G` vectors. Lanes that are left over do the run's last sector once
+/// more: all of them read it before one writes.
 ///
 /// # Safety
 /// As [`aegis`]; the run has a sector `at`.

@@ -39,7 +39,8 @@ impl AegisKey {
         Ok(Some(Self { key: Key::new(key)?, functions }))
     }
 
-    /// Encrypts or decrypts sectors and writes their whole tags. What state it leaves on the stack is the caller's to wipe.
+    /// Encrypts or decrypts sectors and writes their whole tags. What state it leaves on the stack
+    /// is the caller's to wipe.
     ///
     /// # Panics
     /// When there is not one head and one sum for each IV, and as much data of whole blocks.
@@ -62,7 +63,8 @@ impl AegisKey {
         };
         let [encrypt, decrypt] = self.functions;
         let function = if direction == CryptDirection::Encrypt { encrypt } else { decrypt };
-        // SAFETY: the processor has this path; the assertions give the shapes; `InOutBuf` is one buffer or two apart.
+        // SAFETY: the processor has this path; the assertions give the shapes; `InOutBuf` is one
+        // buffer or two apart.
         unsafe { function(&raw) }
     }
 }

@@ -1,8 +1,10 @@
-//! One block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy Bridge, Bulldozer and later).
+//! One block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy Bridge, Bulldozer
+//! and later).
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their
-//! instructions exist. [`super::table`] hands these functions out only after the processor said that it has them.
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
+//! their instructions exist. [`super::table`] hands these functions out only after the processor
+//! said that it has them.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::x86_64::*;
@@ -16,7 +18,8 @@ super::table::entry_points!(super::Blocks1, "avx,aes,pclmulqdq");
 #[derive(Clone, Copy)]
 pub(super) struct Blocks1(pub(super) __m128i);
 
-/// `SubWord` of FIPS-197: with all columns equal, `ShiftRows` changes nothing, and a zero key adds nothing.
+/// `SubWord` of FIPS-197: with all columns equal, `ShiftRows` changes nothing, and a zero key adds
+/// nothing.
 ///
 /// # Safety
 /// The processor has AES-NI and SSE4.1.
@@ -111,7 +114,8 @@ impl Vector for Blocks1 {
         let mut k = 1;
         while k < IN_FLIGHT {
             let (left, right) = (_mm_cvtsi64_si128(k as i64), _mm_cvtsi64_si128(64 - k as i64));
-            // What leaves each half, in the other half: low is carried into high, and high comes back as h*1.
+            // What leaves each half, in the other half: low is carried into high, and high comes
+            // back as h*1.
             let over = _mm_srl_epi64(halves, right);
             // x^7 + x^2 + x remain.
             let folded = _mm_clmulepi64_si128::<0x00>(over, _mm_set1_epi64x(0x86));

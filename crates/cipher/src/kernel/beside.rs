@@ -1,7 +1,9 @@
-//! CBC of a batch of sectors, while MD5 hashes another one: AES rounds leave the units idle that MD5 wants, and the other way round.
+//! CBC of a batch of sectors, while MD5 hashes another one: AES rounds leave the units idle that
+//! MD5 wants, and the other way round.
 //!
-//! A block of MD5 in two vectors of lanes is 64 steps for 32 sectors; after each goes a round of AES for eight vectors. So 16 steps are
-//! one sector's decryption, or one block's encryption in each of 32 sectors, and eight blocks are the batch.
+//! A block of MD5 in two vectors of lanes is 64 steps for 32 sectors; after each goes a round of
+//! AES for eight vectors. So 16 steps are one sector's decryption, or one block's encryption in
+//! each of 32 sectors, and eight blocks are the batch.
 #![cfg_attr(
     not(target_arch = "x86_64"),
     expect(dead_code, reason = "registers are neither as many nor as long")
@@ -17,7 +19,8 @@ use super::words::WordVector;
 /// Bytes of a sector.
 const SECTOR: usize = 512;
 
-/// Decryption, whose IVs are zeros: what is hashed and its states, the round keys for each sector, source, destination.
+/// Decryption, whose IVs are zeros: what is hashed and its states, the round keys for each sector,
+/// source, destination.
 pub(super) type DecryptFn =
     unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST], &[*const RoundKey; MOST], *const u8, *mut u8);
 /// Encryption: what is hashed and its states, round keys, the sectors' IVs, source, destination.
@@ -74,8 +77,9 @@ mod avx512 {
 /// Hashes a batch, and decrypts [`MOST`] other sectors.
 ///
 /// # Safety
-/// The processor has the features of `V` and `W`, of which eight vectors are a sector, and two have a lane for each sector; `keys` are
-/// `R + 1` round keys for decryption each; `src` is readable and `dst` writable for all sectors, and they are the same or apart.
+/// The processor has the features of `V` and `W`, of which eight vectors are a sector, and two have
+/// a lane for each sector; `keys` are `R + 1` round keys for decryption each; `src` is readable and
+/// `dst` writable for all sectors, and they are the same or apart.
 #[inline(always)]
 unsafe fn decrypt<V: Vector, W: WordVector, const R: usize>(
     batch: &Batch<'_>,
@@ -106,7 +110,8 @@ impl<V: Vector, const R: usize> InterleavedWork for Decrypt<V, R> {
     #[inline(always)]
     unsafe fn step(&mut self, nth: usize) {
         let (turn, x) = (nth % 16, &mut self.x);
-        // SAFETY: the caller's promise; in place a sector is written when all of it has been read, its chain too.
+        // SAFETY: the caller's promise; in place a sector is written when all of it has been read,
+        // its chain too.
         unsafe {
             let mut k = 0;
             if turn == 0 {

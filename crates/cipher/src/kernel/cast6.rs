@@ -1,7 +1,8 @@
 //! CAST-256 (RFC 2612), which Linux calls cast6, several blocks abreast.
 //!
-//! A block is a chain of 48 rounds, each of which waits for four look-ups; blocks side by side fill that time. The places that are
-//! looked up depend on key and data, as in the kernel's own code: the caches may tell of them.
+//! A block is a chain of 48 rounds, each of which waits for four look-ups; blocks side by side fill
+//! that time. The places that are looked up depend on key and data, as in the kernel's own code:
+//! the caches may tell of them.
 
 mod boxes;
 

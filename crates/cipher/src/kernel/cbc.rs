@@ -1,7 +1,7 @@
 //! CBC over whole sectors (NIST SP 800-38A, 6.2): C_0 = E(P_0 ^ IV), C_j = E(P_j ^ C_(j-1)).
 //!
-//! Encryption is a chain inside a sector, so up to 32 sectors advance side by side, one in each lane; decryption
-//! has no chain and takes a sector's blocks in their order.
+//! Encryption is a chain inside a sector, so up to 32 sectors advance side by side, one in each
+//! lane; decryption has no chain and takes a sector's blocks in their order.
 
 use super::ecb::{finish, rounds};
 use super::schedule::RoundKey;
@@ -11,9 +11,9 @@ use super::{IN_FLIGHT, LANES};
 /// Encrypts `sectors` sectors of `bytes` bytes each, whose IVs lie at `ivs`.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; `bytes` is a positive
-/// multiple of 512; `ivs` holds `sectors` blocks; `src` is readable and `dst` writable for all sectors, and they are
-/// the same or apart.
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; `bytes` is
+/// a positive multiple of 512; `ivs` holds `sectors` blocks; `src` is readable and `dst` writable
+/// for all sectors, and they are the same or apart.
 #[inline(always)]
 pub(super) unsafe fn cbc_encrypt<V: Vector, const R: usize>(
     keys: *const RoundKey,
@@ -47,7 +47,8 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// `count` sectors from `first`; the lanes beyond do the last sector again, with the same result.
+    /// `count` sectors from `first`; the lanes beyond do the last sector again, with the same
+    /// result.
     #[inline(always)]
     fn new(first: usize, count: usize, bytes: usize) -> Self {
         let mut lanes = Self { iv: [0; LANES], data: [0; LANES] };
@@ -70,7 +71,8 @@ const LINE: usize = 64;
 /// Encrypts the sectors of `N` vectors of lanes from their first block to their last.
 ///
 /// # Safety
-/// As [`cbc_encrypt`], for the sectors of these lanes; `N` vectors have no more blocks than there are lanes.
+/// As [`cbc_encrypt`], for the sectors of these lanes; `N` vectors have no more blocks than there
+/// are lanes.
 #[inline(always)]
 unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     keys: *const RoundKey,
@@ -80,8 +82,9 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     src: *const u8,
     dst: *mut u8,
 ) {
-    // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All lanes read a block, or a
-    // line, before any writes it, so a repeated lane sees what the first saw, in place too.
+    // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All
+    // lanes read a block, or a line, before any writes it, so a repeated lane sees what the first
+    // saw, in place too.
     unsafe {
         let mut x = [V::gather(ivs, lanes.iv.as_ptr()); N];
         let mut k = 1;
@@ -163,8 +166,9 @@ pub(super) unsafe fn cbc_decrypt<V: Vector, const R: usize>(
     dst: *mut u8,
 ) {
     for sector in 0..sectors {
-        // SAFETY: groups tile 512 bytes exactly for every vector. In place, a block is read again as the chain of
-        // the one after it: later vectors are written first, and the group's last is kept for the next group.
+        // SAFETY: groups tile 512 bytes exactly for every vector. In place, a block is read again
+        // as the chain of the one after it: later vectors are written first, and the group's last
+        // is kept for the next group.
         unsafe {
             let (src, dst) = (src.add(sector * bytes), dst.add(sector * bytes));
             let mut before = V::repeat(ivs.add(sector * 16));

@@ -1,7 +1,8 @@
-//! ChaCha with 12 or 20 rounds (RFC 8439): 4, 8 or 16 blocks side by side, and the subkeys of XChaCha for 8 sectors at once.
+//! ChaCha with 12 or 20 rounds (RFC 8439): 4, 8 or 16 blocks side by side, and the subkeys of
+//! XChaCha for 8 sectors at once.
 //!
-//! A vector holds the same word of every block's state, so that no round needs a shuffle. Nothing is looked up and nothing
-//! branches, so it runs in constant time.
+//! A vector holds the same word of every block's state, so that no round needs a shuffle. Nothing
+//! is looked up and nothing branches, so it runs in constant time.
 
 use cipher::inout::InOutBuf;
 
@@ -62,7 +63,8 @@ impl ChaChaLanes {
     pub(crate) fn add(&self, key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         let bytes = data.len();
         let (src, dst) = data.into_raw();
-        // SAFETY: the processor has the features; `InOutBuf` is one buffer or two apart, of so many bytes.
+        // SAFETY: the processor has the features; `InOutBuf` is one buffer or two apart, of so many
+        // bytes.
         unsafe { (self.add)(key, words, src, dst, bytes) }
     }
 
@@ -168,8 +170,8 @@ unsafe fn subkeys<V: WordVector, const DOUBLE: usize>(
         }
     }
     for (nth, subkeys) in subkeys.chunks_exact_mut(V::LANES).enumerate() {
-        // SAFETY: the caller's promise of features; there is an input for each lane; a lane's bytes are 64, and the first half,
-        // which is kept, is whole vectors.
+        // SAFETY: the caller's promise of features; there is an input for each lane; a lane's bytes
+        // are 64, and the first half, which is kept, is whole vectors.
         unsafe {
             let mut x = state::<V>(key, [0; 4]);
             for (x, column) in x[12..].iter_mut().zip(&columns) {
@@ -238,8 +240,8 @@ unsafe fn rounds<V: WordVector, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by
 /// Adds the stream. The number of the block wraps within its word.
 ///
 /// # Safety
-/// The processor has the features of `V`; `src` is readable and `dst` writable for so many bytes, and they are the same or
-/// apart.
+/// The processor has the features of `V`; `src` is readable and `dst` writable for so many bytes,
+/// and they are the same or apart.
 #[inline(always)]
 unsafe fn stream<V: WordVector, const DOUBLE: usize>(
     key: &[u8; 32],
@@ -252,7 +254,8 @@ unsafe fn stream<V: WordVector, const DOUBLE: usize>(
     for (word, bytes) in last.iter_mut().zip(words.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*bytes);
     }
-    // SAFETY: whole vectors as long as there are, then what is left of one; the rest is the caller's promise.
+    // SAFETY: whole vectors as long as there are, then what is left of one; the rest is the
+    // caller's promise.
     unsafe {
         let mut start = state::<V>(key, last);
         start[12] = start[12].add(V::lanes());

@@ -1,4 +1,5 @@
-//! The diffusers of Elephant over many sectors, one in each lane of words (Ferguson, "AES-CBC + Elephant diffuser", 2006, 4).
+//! The diffusers of Elephant over many sectors, one in each lane of words (Ferguson, "AES-CBC +
+//! Elephant diffuser", 2006, 4).
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -72,7 +73,8 @@ impl DiffuserLanes {
         for group in data.chunks_mut(self.lanes * bytes) {
             let count = group.len() / bytes;
             let at = group.as_mut_ptr();
-            // Lanes that are left over do the last sector once more; all are read before one is written.
+            // Lanes that are left over do the last sector once more; all are read before one is
+            // written.
             let places = std::array::from_fn(|lane| at.wrapping_add(lane.min(count - 1) * bytes));
             // SAFETY: the processor has the features; every lane has a sector of such a size.
             unsafe { function(&places, bytes) }
@@ -104,15 +106,16 @@ unsafe fn avx512<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
 /// Both diffusers over a sector in each lane.
 ///
 /// # Safety
-/// The processor has the features of `V`; the places of all lanes are readable and writable for `bytes` bytes, a power of two of
-/// them, from 64 to four times [`LONGEST`].
+/// The processor has the features of `V`; the places of all lanes are readable and writable for
+/// `bytes` bytes, a power of two of them, from 64 to four times [`LONGEST`].
 #[inline(always)]
 unsafe fn sectors<V: WordVector, const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
     let n = bytes / 4;
     let mut words = [const { MaybeUninit::<V>::uninit() }; LONGEST];
     let d = words.as_mut_ptr().cast::<V>();
     let from = places.map(|place| place.cast_const());
-    // SAFETY: the first `n` words are written before anything else, and no other is touched; the rest is the caller's promise.
+    // SAFETY: the first `n` words are written before anything else, and no other is touched; the
+    // rest is the caller's promise.
     unsafe {
         for at in (0..bytes).step_by(64) {
             for (i, word) in V::from_lanes(&from, at).into_iter().enumerate() {
@@ -152,8 +155,8 @@ unsafe fn sectors<V: WordVector, const APPLY: bool>(places: &[*mut u8; MOST], by
     black_box(&mut words);
 }
 
-/// One round of A as it is defined, which undoes it: d_i += d_(i-2) ^ (d_(i-5) <<< 9, 0, 13, 0). The last five words stay in
-/// registers, for the next waits for them.
+/// One round of A as it is defined, which undoes it: d_i += d_(i-2) ^ (d_(i-5) <<< 9, 0, 13, 0).
+/// The last five words stay in registers, for the next waits for them.
 ///
 /// # Safety
 /// The processor has the features of `V`; there are `n` words, a power of two from 16.
@@ -181,8 +184,8 @@ unsafe fn undo_a<V: WordVector>(d: *mut V, n: usize) {
     }
 }
 
-/// The reverse of [`undo_a`]: backwards, and nothing waits for what it changes but at the end. The six words from the next
-/// on are in registers.
+/// The reverse of [`undo_a`]: backwards, and nothing waits for what it changes but at the end. The
+/// six words from the next on are in registers.
 ///
 /// # Safety
 /// As [`undo_a`].

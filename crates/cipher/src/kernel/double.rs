@@ -1,7 +1,7 @@
 //! A tweak of XTS times x.
 
-/// The tweak of the next block; its words, the lower one first. The compiler would shift both words as one, which takes some processors
-/// six times as long.
+/// The tweak of the next block; its words, the lower one first. The compiler would shift both words
+/// as one, which takes some processors six times as long.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn double([mut low, mut high]: [u64; 2]) -> [u64; 2] {

@@ -7,8 +7,8 @@ use super::{Blocks1, IN_FLIGHT};
 /// Applies the cipher to `blocks` blocks from `src` to `dst`, which are the same or apart.
 ///
 /// # Safety
-/// The processor has the features of `V` and [`Blocks1`]; `keys` are `R + 1` round keys of this direction; `src` is
-/// readable and `dst` writable for `blocks` blocks.
+/// The processor has the features of `V` and [`Blocks1`]; `keys` are `R + 1` round keys of this
+/// direction; `src` is readable and `dst` writable for `blocks` blocks.
 #[inline(always)]
 pub(super) unsafe fn ecb<V: Vector, const R: usize, const ENCRYPT: bool>(
     keys: *const RoundKey,
@@ -34,8 +34,8 @@ pub(super) unsafe fn ecb<V: Vector, const R: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Encrypts `blocks` blocks le64(first + (i << shift)) to `dst`: from registers, since what has just been written in
-/// small pieces cannot be read as a vector without a stall.
+/// Encrypts `blocks` blocks le64(first + (i << shift)) to `dst`: from registers, since what has
+/// just been written in small pieces cannot be read as a vector without a stall.
 ///
 /// # Safety
 /// As [`ecb`], with `keys` for encryption.

@@ -1,14 +1,16 @@
-//! AES-GCM over whole sectors (NIST SP 800-38D), written once: while eight vectors of counters are encrypted, eight of
-//! ciphertext are multiplied by powers of H, and reduced together.
+//! AES-GCM over whole sectors (NIST SP 800-38D), written once: while eight vectors of counters are
+//! encrypted, eight of ciphertext are multiplied by powers of H, and reduced together.
 //!
-//! GHASH is computed as POLYVAL (RFC 8452, appendix A): bytes of blocks are reversed, and H is multiplied by x once. In that
-//! form a product takes two folds to reduce: P = x^63 + x^62 + x^57 brings the low 64 bits up.
+//! GHASH is computed as POLYVAL (RFC 8452, appendix A): bytes of blocks are reversed, and H is
+//! multiplied by x once. In that form a product takes two folds to reduce: P = x^63 + x^62 + x^57
+//! brings the low 64 bits up.
 
 use super::schedule::RoundKey;
 use super::vector::Vector;
 use super::{Blocks1, IN_FLIGHT};
 
-/// The most powers: one for each block of eight of the widest vectors. Where vectors fold, the sums of their halves follow.
+/// The most powers: one for each block of eight of the widest vectors. Where vectors fold, the sums
+/// of their halves follow.
 pub(super) const MOST_POWERS: usize = 4 * IN_FLIGHT;
 
 /// The sum of the halves of each block, in its low half.
@@ -43,7 +45,8 @@ pub(super) struct GcmSector {
 /// Writes the powers of H = E(0).
 ///
 /// # Safety
-/// The processor has the features of `V`; `h` is a block, and `powers` is writable for [`MOST_POWERS`] blocks.
+/// The processor has the features of `V`; `h` is a block, and `powers` is writable for
+/// [`MOST_POWERS`] blocks.
 #[inline(always)]
 pub(super) unsafe fn powers<V: Vector>(h: *const u8, powers: *mut u8) {
     // SAFETY: as promised.
@@ -77,8 +80,8 @@ pub(super) unsafe fn powers_of<V: Vector>(h: Blocks1, powers: *mut u8) {
 /// Encrypts or decrypts a sector, and hashes its ciphertext.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what [`GcmSector`] says is readable or
-/// writable; source and destination are the same or apart.
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what
+/// [`GcmSector`] says is readable or writable; source and destination are the same or apart.
 #[inline(always)]
 pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
     keys: *const RoundKey,
@@ -134,9 +137,10 @@ pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`, if it is to. Where they
-/// overlap, each is hashed before it is written. `start` is added to counters before the first round; with `REVERSED` their
-/// bytes and those of what is hashed are, as GCM has them.
+/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`,
+/// if it is to. Where they overlap, each is hashed before it is written. `start` is added to
+/// counters before the first round; with `REVERSED` their bytes and those of what is hashed are, as
+/// GCM has them.
 ///
 /// # Safety
 /// As [`gcm`], for one group.
@@ -163,8 +167,8 @@ pub(super) unsafe fn step<
         let zero = counter.xor(*counter);
         let mut sums = [zero; 3];
         let front = V::in_front(*hash);
-        // Few registers hold four vectors and a hash of reversed bytes, and the processor looks ahead from four to the next
-        // four. Without the reversing there is room for all eight.
+        // Few registers hold four vectors and a hash of reversed bytes, and the processor looks
+        // ahead from four to the next four. Without the reversing there is room for all eight.
         if V::SPILLS && REVERSED {
             let half = 4 * V::BYTES;
             part::<V, R, 4, CIPHER, HASH, REVERSED>(
@@ -188,7 +192,8 @@ pub(super) unsafe fn step<
     }
 }
 
-/// `N` vectors of a step, which all are read before one is written. `front` is added to the first that is hashed.
+/// `N` vectors of a step, which all are read before one is written. `front` is added to the first
+/// that is hashed.
 ///
 /// # Safety
 /// As [`gcm`], for these vectors.

@@ -14,7 +14,8 @@ pub(crate) struct GcmKey {
 }
 
 impl GcmKey {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that lacks it.
+    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
+    /// lacks it.
     ///
     /// # Errors
     /// `Memory` when no page could be had.
@@ -29,10 +30,12 @@ impl GcmKey {
         Ok(Some(Self { aes, powers }))
     }
 
-    /// Encrypts or decrypts sectors and writes their whole tags. What it leaves on the stack is the caller's to wipe.
+    /// Encrypts or decrypts sectors and writes their whole tags. What it leaves on the stack is the
+    /// caller's to wipe.
     ///
     /// # Panics
-    /// When there is not one head and one sum for each nonce, and one sector of a multiple of 512 bytes.
+    /// When there is not one head and one sum for each nonce, and one sector of a multiple of 512
+    /// bytes.
     pub(crate) fn apply(&self, direction: CryptDirection, run: GcmRun<'_>, data: InOutBuf<'_, '_, u8>) {
         let GcmRun { firsts, heads, head, sums } = run;
         let count = firsts.len();
@@ -48,8 +51,8 @@ impl GcmKey {
             CryptDirection::Decrypt => self.aes.functions.gcm_decrypt,
         };
         for nth in 0..count {
-            // SAFETY: the assertions say that there are so many sectors; the processor has this path; `InOutBuf` is one
-            // buffer or two apart.
+            // SAFETY: the assertions say that there are so many sectors; the processor has this
+            // path; `InOutBuf` is one buffer or two apart.
             unsafe {
                 let raw = GcmSector {
                     powers: self.powers.as_ptr().cast(),

@@ -1,7 +1,8 @@
 //! HCTR2 over whole sectors: POLYVAL by carry-less multiplication, and XCTR beside it.
 //!
-//! A sector is as many blocks as there are in a number of groups of vectors. Its first is not hashed, and the tweak's second
-//! half goes before the others: that takes the first's place, so that nothing is left over at the end.
+//! A sector is as many blocks as there are in a number of groups of vectors. Its first is not
+//! hashed, and the tweak's second half goes before the others: that takes the first's place, so
+//! that nothing is left over at the end.
 
 use super::gcm::{multiply, powers_of, step};
 use super::schedule::RoundKey;
@@ -36,7 +37,8 @@ pub(super) unsafe fn expand<V: Vector>(hbar: &[u8; 16], key: &mut PolyvalKey) {
 /// Hashes the tweak, and the sector behind its first block. `head` gets what stands for the tweak.
 ///
 /// # Safety
-/// The processor has the features of `V`; the key is for it; `src` is readable for `bytes` bytes, a positive multiple of 512.
+/// The processor has the features of `V`; the key is for it; `src` is readable for `bytes` bytes, a
+/// positive multiple of 512.
 #[inline(always)]
 pub(super) unsafe fn hash<V: Vector>(
     key: &PolyvalKey,
@@ -89,11 +91,13 @@ pub(super) struct Hctr2Sector<'a> {
     pub(super) dst: *mut u8,
 }
 
-/// Adds the stream to the sector behind its first block, which is spoilt, and hashes what comes out.
+/// Adds the stream to the sector behind its first block, which is spoilt, and hashes what comes
+/// out.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; the hash's key is for `V`; what
-/// [`Hctr2Sector`] says is readable or writable; source and destination are the same or apart.
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; the hash's
+/// key is for `V`; what [`Hctr2Sector`] says is readable or writable; source and destination are
+/// the same or apart.
 #[inline(always)]
 pub(super) unsafe fn stream<V: Vector, const R: usize>(
     keys: *const RoundKey,

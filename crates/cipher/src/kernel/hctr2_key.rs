@@ -31,7 +31,8 @@ struct Secret {
 }
 
 impl Hctr2Key {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that lacks it.
+    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
+    /// lacks it.
     ///
     /// # Errors
     /// `Memory` when no page could be had.
@@ -61,8 +62,8 @@ impl Hctr2Key {
         assert!(bytes * tweaks.len() == data.len() && bytes.is_multiple_of(512) && bytes > 0);
         let (mut src, mut dst) = data.into_raw();
         for tweaks in tweaks.chunks((CLOSE / bytes).clamp(1, TOGETHER)) {
-            // SAFETY: the assertion says that there are so many sectors; `InOutBuf` is one buffer or two apart, readable and
-            // writable.
+            // SAFETY: the assertion says that there are so many sectors; `InOutBuf` is one buffer
+            // or two apart, readable and writable.
             unsafe {
                 self.group(direction, tweaks, bytes, src, dst);
                 (src, dst) = (src.add(tweaks.len() * bytes), dst.add(tweaks.len() * bytes));
@@ -74,8 +75,8 @@ impl Hctr2Key {
     /// At most [`TOGETHER`] sectors.
     ///
     /// # Safety
-    /// `bytes` is a positive multiple of 512; `src` is readable and `dst` writable for a sector of it for each tweak, and they
-    /// are the same or apart.
+    /// `bytes` is a positive multiple of 512; `src` is readable and `dst` writable for a sector of
+    /// it for each tweak, and they are the same or apart.
     unsafe fn group(
         &self,
         direction: CryptDirection,

@@ -85,7 +85,8 @@ impl<'a> SectorBytes<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct CbcWithMd5(&'static beside::Md5CbcFunctions);
 
-/// Sectors of 512 bytes that are hashed as LMK has it, 32 or fewer of them: MD5's state before, and the words behind each.
+/// Sectors of 512 bytes that are hashed as LMK has it, 32 or fewer of them: MD5's state before, and
+/// the words behind each.
 pub(crate) struct Md5Batch<'a> {
     pub(crate) state: &'a [u32; 4],
     pub(crate) sectors: &'a [u8],
@@ -102,8 +103,8 @@ impl CbcWithMd5 {
     /// The most stack that is used.
     pub(crate) const SPILLED: usize = 10 << 10;
 
-    /// The states of what is hashed; the data is decrypted, each sector under its own key, with IVs of zeros. What may be left on the
-    /// stack is the caller's to wipe.
+    /// The states of what is hashed; the data is decrypted, each sector under its own key, with IVs
+    /// of zeros. What may be left on the stack is the caller's to wipe.
     ///
     /// # Panics
     /// When the data is not 32 sectors of 512 bytes, or a key is not such a one.
@@ -116,12 +117,14 @@ impl CbcWithMd5 {
         assert!(data.len() == 32 * 512 && keys.iter().all(|key| self.takes(key)));
         let keys = keys.map(|key| key.schedule.decrypt.as_ptr());
         let (mut states, (src, dst)) = ([[0; 16]; 32], data.into_raw());
-        // SAFETY: the processor has this path; the assertion gives the shape; `InOutBuf` is one buffer or two apart, readable and writable.
+        // SAFETY: the processor has this path; the assertion gives the shape; `InOutBuf` is one
+        // buffer or two apart, readable and writable.
         unsafe { (self.0.decrypt)(&hashed.batch(), &mut states, &keys, src, dst) }
         states
     }
 
-    /// The states of what is hashed; the data is encrypted. What may be left on the stack is the caller's to wipe.
+    /// The states of what is hashed; the data is encrypted. What may be left on the stack is the
+    /// caller's to wipe.
     ///
     /// # Panics
     /// As [`Self::decrypt`].
@@ -146,7 +149,8 @@ impl CbcWithMd5 {
 }
 
 impl AesKey {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that lacks it.
+    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
+    /// lacks it.
     ///
     /// # Errors
     /// `Memory` when no page could be had.
@@ -191,8 +195,8 @@ impl AesKey {
         self.tidy::<SPILLED>();
     }
 
-    /// Writes the encryption of each sector's number, le64(S) zero-padded: the tweaks of XTS with `plain64`, the IVs
-    /// of ESSIV.
+    /// Writes the encryption of each sector's number, le64(S) zero-padded: the tweaks of XTS with
+    /// `plain64`, the IVs of ESSIV.
     pub(crate) fn encrypt_numbers(&self, run: Run, blocks: &mut [[u8; 16]]) {
         let Some((first, shift)) = run.progression(blocks.len()) else {
             Plain64.fill(run, blocks);

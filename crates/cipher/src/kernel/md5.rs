@@ -24,7 +24,8 @@ pub(super) struct Batch<'a> {
 type SectorsFn = unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST]);
 
 impl<'a> Batch<'a> {
-    /// Of as many sectors as there are ends: up to [`MOST`], and some. Lanes that are left over do the last sector once more.
+    /// Of as many sectors as there are ends: up to [`MOST`], and some. Lanes that are left over do
+    /// the last sector once more.
     ///
     /// # Panics
     /// When a sector has less than 512 bytes, or there are too many, or none.
@@ -62,7 +63,8 @@ impl InterleavedWork for NoWork {
 pub(crate) struct Md5Lanes {
     /// Sectors in one vector, and in one call.
     lanes: usize,
-    // Only ever functions of features that the processor has: one vector of sectors, and two in turn.
+    // Only ever functions of features that the processor has: one vector of sectors, and two in
+    // turn.
     one: SectorsFn,
     two: SectorsFn,
 }
@@ -128,24 +130,27 @@ unsafe fn avx512<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST
     unsafe { hash::<Sixteen, N, _>(batch, states, &mut NoWork) };
 }
 
-/// Room for the words of a block: at its end the last block's are put, which begins four words before its end.
+/// Room for the words of a block: at its end the last block's are put, which begins four words
+/// before its end.
 const ROOM: usize = 20;
 /// Where in it the words of a block begin.
 const FRONT: usize = ROOM - 16;
 
-/// The hashes of the sectors of `N` vectors of lanes, one or two. While a block is hashed, the next one's words are fetched.
+/// The hashes of the sectors of `N` vectors of lanes, one or two. While a block is hashed, the next
+/// one's words are fetched.
 ///
 /// # Safety
-/// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no more lanes than [`MOST`]; what
-/// `beside` asks for 512 steps.
+/// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no
+/// more lanes than [`MOST`]; what `beside` asks for 512 steps.
 #[inline(always)]
 pub(super) unsafe fn hash<V: WordVector, const N: usize, B: InterleavedWork>(
     batch: &Batch<'_>,
     states: &mut [[u8; 16]; MOST],
     beside: &mut B,
 ) {
-    // SAFETY: the caller's promise; blocks begin behind the first 16 bytes, so seven are whole, and 48 bytes are left, which are fetched
-    // with the 16 before them. Words are written before they are read: those of `now` by what was `next`.
+    // SAFETY: the caller's promise; blocks begin behind the first 16 bytes, so seven are whole, and
+    // 48 bytes are left, which are fetched with the 16 before them. Words are written before they
+    // are read: those of `now` by what was `next`.
     unsafe {
         let mut sums = [[V::every(0); N]; 4];
         let mut i = 0;
@@ -218,7 +223,8 @@ impl<V: WordVector, const N: usize> Fetch<'_, V, N> {
 /// Adds a block of each message to its state.
 ///
 /// # Safety
-/// The processor has the features of `V`; at `words` there are 16 for each vector, [`ROOM`] apart; what `fetch` and `beside` ask.
+/// The processor has the features of `V`; at `words` there are 16 for each vector, [`ROOM`] apart;
+/// what `fetch` and `beside` ask.
 #[inline(always)]
 unsafe fn compress<V: WordVector, const N: usize, B: InterleavedWork>(
     state: &mut [[V; N]; 4],
@@ -228,8 +234,8 @@ unsafe fn compress<V: WordVector, const N: usize, B: InterleavedWork>(
 ) {
     let [mut a, mut b, mut c, mut d] = *state;
     let apart = 64 / (V::PIECES * N);
-    // The vectors in turn: each step of one waits for the step before. Words are read where they are wanted: a compiler that may read
-    // them before keeps them in registers that there are not.
+    // The vectors in turn: each step of one waits for the step before. Words are read where they
+    // are wanted: a compiler that may read them before keeps them in registers that there are not.
     macro_rules! step {
         ($a:ident $b:ident $c:ident $d:ident, $f:expr, $nth:expr, $word:expr, $left:literal $right:literal) => {
             let (sine, mut n) = (V::every(SINES[$nth]), 0);

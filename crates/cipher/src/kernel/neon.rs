@@ -1,8 +1,9 @@
 //! One block a register: the AES and PMULL instructions of aarch64.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions
-//! exist. [`super::table`] hands these functions out only after the processor said that it has them.
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
+//! their instructions exist. [`super::table`] hands these functions out only after the processor
+//! said that it has them.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::aarch64::*;
@@ -16,7 +17,8 @@ super::table::entry_points!(super::Blocks1, "neon,aes");
 #[derive(Clone, Copy)]
 pub(super) struct Blocks1(uint8x16_t);
 
-/// `SubWord` of FIPS-197: with all columns equal, `ShiftRows` changes nothing, and a zero key adds nothing.
+/// `SubWord` of FIPS-197: with all columns equal, `ShiftRows` changes nothing, and a zero key adds
+/// nothing.
 ///
 /// # Safety
 /// The processor has the AES instructions.
@@ -62,8 +64,8 @@ impl Blocks1 {
     }
 }
 
-/// An instruction adds its key first, and the cipher's are added last: zero is added here, and the compiler puts the
-/// round before's in its place.
+/// An instruction adds its key first, and the cipher's are added last: zero is added here, and the
+/// compiler puts the round before's in its place.
 impl Vector for Blocks1 {
     const SPILLS: bool = false;
     const FOLDS: bool = true;
@@ -144,7 +146,8 @@ impl Vector for Blocks1 {
         let mut t = [self; IN_FLIGHT];
         let mut k = 1;
         while k < IN_FLIGHT {
-            // What leaves each half, in the other half: low is carried into high, and high comes back as h*1.
+            // What leaves each half, in the other half: low is carried into high, and high comes
+            // back as h*1.
             let over = halves.shifted(k as i64 - 64);
             // x^7 + x^2 + x remain.
             t[k] = self.shifted(k as i64).xor3(over, product(over.low(), 0x86));

@@ -1,6 +1,8 @@
-//! NH, the fast half of Adiantum's hash, by vector multiplications: one, two or four units of 16 bytes at a time.
+//! NH, the fast half of Adiantum's hash, by vector multiplications: one, two or four units of 16
+//! bytes at a time.
 //!
-//! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that what is multiplied lies side by side.
+//! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that what is multiplied
+//! lies side by side.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64::*;
@@ -51,8 +53,8 @@ impl NhLanes {
 unsafe fn neon(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [vdupq_n_u64(0); NH_PASSES];
     let mut keys = key.as_ptr().cast::<u8>();
-    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it moves on by from pass to
-    // pass.
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it
+    // moves on by from pass to pass.
     unsafe {
         for unit in piece.as_chunks::<16>().0 {
             let m = vreinterpretq_u32_u8(vld1q_u8(unit.as_ptr()));
@@ -79,8 +81,8 @@ unsafe fn avx2(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [_mm256_setzero_si256(); NH_PASSES];
     let mut keys = key.as_ptr().cast::<u8>();
     let (pairs, rest) = piece.as_chunks::<32>();
-    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it moves on by from pass to
-    // pass.
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it
+    // moves on by from pass to pass.
     unsafe {
         for pair in pairs {
             let m = _mm256_shuffle_epi32::<SIDE_BY_SIDE>(_mm256_loadu_si256(pair.as_ptr().cast()));

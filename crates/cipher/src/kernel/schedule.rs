@@ -1,4 +1,5 @@
-//! AES key expansion (FIPS-197, 5.2) with the processor's own S-box, so no table is looked up by key bytes.
+//! AES key expansion (FIPS-197, 5.2) with the processor's own S-box, so no table is looked up by
+//! key bytes.
 
 use super::Blocks1;
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,9 @@
-//! Serpent, bit-sliced (Anderson, Biham, Knudsen, "Serpent: A Proposal for the Advanced Encryption Standard", 1998).
+//! Serpent, bit-sliced (Anderson, Biham, Knudsen, "Serpent: A Proposal for the Advanced Encryption
+//! Standard", 1998).
 //!
-//! Its S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or 16, and four vectors in turn (NEON: two).
-//! Nothing is looked up and nothing branches, so it runs in constant time.
+//! Its S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or
+//! 16, and four vectors in turn (NEON: two). Nothing is looked up and nothing branches, so it runs
+//! in constant time.
 //!
 //! ```text
 //!   SerpentKey    round keys on locked pages + the functions of one width of register
@@ -24,7 +26,8 @@ use crate::{CpuPath, Locked, Result};
 /// One for each round, and one more.
 type RoundKeys = [[u32; 4]; 33];
 
-/// The round keys of both directions: the proposal's for decryption, for encryption as its rounds add them.
+/// The round keys of both directions: the proposal's for decryption, for encryption as its rounds
+/// add them.
 struct Keys {
     encrypt: RoundKeys,
     decrypt: RoundKeys,
@@ -47,7 +50,8 @@ pub(crate) struct SerpentKey {
 }
 
 impl SerpentKey {
-    /// Expands a key of 16 to 32 bytes; none for a path that has no vectors or a processor that lacks it.
+    /// Expands a key of 16 to 32 bytes; none for a path that has no vectors or a processor that
+    /// lacks it.
     ///
     /// # Errors
     /// `Memory` when no page could be had.

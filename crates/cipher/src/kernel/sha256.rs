@@ -1,4 +1,5 @@
-//! SHA-256 of many messages of one length, one in each lane of a vector, as HMAC has them (FIPS 180-4, 6.2; RFC 2104).
+//! SHA-256 of many messages of one length, one in each lane of a vector, as HMAC has them (FIPS
+//! 180-4, 6.2; RFC 2104).
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -29,7 +30,8 @@ pub(crate) struct Sha256Lanes {
 }
 
 impl Sha256Lanes {
-    /// The vectors that are faster on this path than one message after the other; there may be none.
+    /// The vectors that are faster on this path than one message after the other; there may be
+    /// none.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
@@ -41,7 +43,8 @@ impl Sha256Lanes {
             _ => Some(Self::neon()),
             #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Self::avx512(),
-            // The library uses instructions for SHA-256. On Zen 3 eight lanes are no faster, nor are two messages at once.
+            // The library uses instructions for SHA-256. On Zen 3 eight lanes are no faster, nor
+            // are two messages at once.
             #[cfg(target_arch = "x86_64")]
             CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("sha") => None,
             #[cfg(target_arch = "x86_64")]
@@ -78,10 +81,12 @@ impl Sha256Lanes {
         is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2 })
     }
 
-    /// Writes the HMACs of `count` messages from the first on, and says of how many: those that are left are too few.
+    /// Writes the HMACs of `count` messages from the first on, and says of how many: those that are
+    /// left are too few.
     ///
     /// # Panics
-    /// When a message is not a head of at most 55 bytes, and a sector of a multiple of 64 bytes, of one length each.
+    /// When a message is not a head of at most 55 bytes, and a sector of a multiple of 64 bytes, of
+    /// one length each.
     pub(crate) fn hmac<'a>(
         &self,
         states: &[[u32; 8]; 2],
@@ -184,7 +189,8 @@ pub(super) const K: [u32; 64] = [
     0xc671_78f2,
 ];
 
-/// FIPS 180-4, 4.1.2: rotations to the right by three numbers, of which the last may shift; each with what it leaves of 32.
+/// FIPS 180-4, 4.1.2: rotations to the right by three numbers, of which the last may shift; each
+/// with what it leaves of 32.
 macro_rules! sigmas {
     ($($name:ident $a:literal $a_left:literal, $b:literal $b_left:literal, $third:ident::<$($c:literal),+>;)*) => { $(
         /// # Safety
@@ -288,8 +294,8 @@ entry_point!(avx512, Sixteen, "x86_64", "avx512f,avx512bw");
 /// The HMAC of a head and a sector in each lane.
 ///
 /// # Safety
-/// The processor has the features of `V`. Every pointer is readable for its length; heads are shorter than 56 bytes, sectors a
-/// multiple of 64, and not empty.
+/// The processor has the features of `V`. Every pointer is readable for its length; heads are
+/// shorter than 56 bytes, sectors a multiple of 64, and not empty.
 #[inline(always)]
 unsafe fn hmac<V: WordVector>(
     states: &[[u32; 8]; 2],

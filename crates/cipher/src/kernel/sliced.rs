@@ -1,8 +1,10 @@
-//! Ciphers whose S-boxes are the AES's inversion between two affine maps, on the AES instructions: 16, 32 or 64 blocks at once.
+//! Ciphers whose S-boxes are the AES's inversion between two affine maps, on the AES instructions:
+//! 16, 32 or 64 blocks at once.
 //!
-//! A register has the bytes at one place of many blocks (or words, for SM4), so that an S-box is one AES instruction for 16 of them
-//! or more, and what mixes bytes is xor of registers. Affine maps are permutes by halves of bytes, or GFNI's instruction for them. Nothing is looked up in memory and
-//! nothing branches, so it runs in constant time; a key's expansion reads whole tables.
+//! A register has the bytes at one place of many blocks (or words, for SM4), so that an S-box is
+//! one AES instruction for 16 of them or more, and what mixes bytes is xor of registers. Affine
+//! maps are permutes by halves of bytes, or GFNI's instruction for them. Nothing is looked up in
+//! memory and nothing branches, so it runs in constant time; a key's expansion reads whole tables.
 //!
 //! ```text
 //!   Sliced<C>     round keys on locked pages + the functions of the path's widths of register
@@ -31,7 +33,8 @@ use crate::{CpuPath, Locked, Result};
 
 /// More stack than the expansion of a key uses.
 const EXPANDING: usize = 8192;
-/// The most stack that a kernel uses, where round keys and blocks may be left; checked builds keep more there, and aarch64's.
+/// The most stack that a kernel uses, where round keys and blocks may be left; checked builds keep
+/// more there, and aarch64's.
 const SPILLED: usize = if cfg!(any(debug_assertions, target_arch = "aarch64")) { 4608 } else { 3072 };
 /// Blocks of the narrowest registers.
 const FEWEST: usize = 16;
@@ -62,7 +65,8 @@ impl<C: SlicedCipher> Sliced<C> {
     /// Blocks of the widest registers.
     pub(crate) const WIDEST: usize = 64;
 
-    /// Expands a key of one of the cipher's sizes; none for a path that has no vectors or a processor that lacks it.
+    /// Expands a key of one of the cipher's sizes; none for a path that has no vectors or a
+    /// processor that lacks it.
     ///
     /// # Errors
     /// `Memory` when no page could be had.
@@ -73,7 +77,8 @@ impl<C: SlicedCipher> Sliced<C> {
         }
     }
 
-    /// Expands a key for groups of [`Sliced::WIDEST`] blocks only; none for a path or a processor without the widest registers.
+    /// Expands a key for groups of [`Sliced::WIDEST`] blocks only; none for a path or a processor
+    /// without the widest registers.
     ///
     /// # Errors
     /// `Memory` when no page could be had.
@@ -210,14 +215,16 @@ mod tests {
             let keys = (&raw const *key.cipher).cast::<u32>();
             // SAFETY: the ciphers are words and nothing between them.
             let keys = unsafe { std::slice::from_raw_parts(keys, size_of::<C>() / 4) };
-            // Inverted, so that the list is not found itself; side by side, and alone everywhere in a register.
+            // Inverted, so that the list is not found itself; side by side, and alone everywhere in
+            // a register.
             let pairs = keys.windows(2).map(|pair| [!pair[0], !pair[1]]).filter(|[a, b]| a != b);
             let alone = keys.iter().map(|&word| [!word; 2]);
             // Bytes that registers are full of for other reasons.
             let other = [0, 0xff, 0x0f, 0x01].map(|byte| [!everywhere(byte); 2]);
             let needles: std::collections::BTreeSet<[u32; 2]> =
                 pairs.chain(alone).filter(|pair| !other.contains(pair)).collect();
-            // What sorted the list left parts of it there, and one byte of a key may be another's inverse.
+            // What sorted the list left parts of it there, and one byte of a key may be another's
+            // inverse.
             wipe_stack::<{ 64 << 10 }>();
             for apply in [Sliced::encrypt_blocks, Sliced::decrypt_blocks] {
                 let mut blocks = [[0; 16]; 127];

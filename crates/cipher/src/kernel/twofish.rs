@@ -1,12 +1,13 @@
-//! Twofish over tables that are made once for each key (Schneier and others, "Twofish: A 128-Bit Block Cipher", 1998).
+//! Twofish over tables that are made once for each key (Schneier and others, "Twofish: A 128-Bit
+//! Block Cipher", 1998).
 //!
-//! The four S-boxes depend on the key and are followed by a matrix: each of the four tables has both for one byte of a word,
-//! so that g is four look-ups. A block is a chain of 16 rounds, each of which waits for its look-ups; blocks side by side fill
-//! that time.
+//! The four S-boxes depend on the key and are followed by a matrix: each of the four tables has
+//! both for one byte of a word, so that g is four look-ups. A block is a chain of 16 rounds, each
+//! of which waits for its look-ups; blocks side by side fill that time.
 //!
-//! The places that are looked up depend on key and data, as in the kernel's own code: the caches may tell of them. Where there are
-//! vectors, groups of 32 blocks go through [`permute`] instead, which looks nothing up and is a quarter faster; what is left over of a
-//! run comes here.
+//! The places that are looked up depend on key and data, as in the kernel's own code: the caches
+//! may tell of them. Where there are vectors, groups of 32 blocks go through [`permute`] instead,
+//! which looks nothing up and is a quarter faster; what is left over of a run comes here.
 
 #[cfg_attr(not(target_arch = "x86_64"), path = "twofish/no_permute.rs")]
 mod permute;
@@ -162,7 +163,8 @@ mod tests {
     fn nothing_of_the_key_is_left_on_the_stack() {
         for path in paths() {
             let key = TwofishKey::new(path, &[0x9c; 32]).unwrap();
-            // Inverted, so that the list is not found itself; pairs of subkeys, subkeys in every lane, rows of S-boxes.
+            // Inverted, so that the list is not found itself; pairs of subkeys, subkeys in every
+            // lane, rows of S-boxes.
             let pairs = key.subkeys.as_chunks().0.iter().flat_map(|&[a, b]| [[a, b], [a, a], [b, b]]);
             let rows = key.boxes.as_flattened().iter().map(|row| {
                 let words = row.as_chunks().0;
@@ -202,7 +204,8 @@ mod tests {
         }
     }
 
-    /// The vectors of the paper's appendix: I = 3 to 5 of a chain that takes keys and plaintexts of earlier ciphertexts.
+    /// The vectors of the paper's appendix: I = 3 to 5 of a chain that takes keys and plaintexts of
+    /// earlier ciphertexts.
     #[test]
     fn the_chains_of_the_paper_end_as_printed() {
         for (len, last) in [

@@ -21,18 +21,18 @@ pub(super) unsafe fn read_once<T: Copy>(at: *const u8) -> T {
 
 /// A vector of [`Vector::BLOCKS`] AES blocks in one register.
 ///
-/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point that they end
-/// up in.
+/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point
+/// that they end up in.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing module's features. Pointers are read or
-/// written for the whole vector (`repeat`: for one block), at any alignment.
+/// Every method may be called only on a processor with the implementing module's features. Pointers
+/// are read or written for the whole vector (`repeat`: for one block), at any alignment.
 pub(super) trait Vector: Copy {
-    /// True where eight blocks, their tweaks and a round key are more than the registers hold, so that the compiler
-    /// spills to the stack.
+    /// True where eight blocks, their tweaks and a round key are more than the registers hold, so
+    /// that the compiler spills to the stack.
     const SPILLS: bool;
-    /// True where a shuffle and a sum cost less than a carry-less multiplication: products of sums of halves then stand for
-    /// the mixed ones.
+    /// True where a shuffle and a sum cost less than a carry-less multiplication: products of sums
+    /// of halves then stand for the mixed ones.
     const FOLDS: bool;
     /// Blocks in one vector.
     const BLOCKS: usize;
@@ -77,7 +77,8 @@ pub(super) trait Vector: Copy {
     unsafe fn swap_bytes(self) -> Self;
     /// Each block with its halves exchanged.
     unsafe fn swap_halves(self) -> Self;
-    /// Carry-less products of the blocks' low halves; of their high ones; the sum of those of low by high and high by low.
+    /// Carry-less products of the blocks' low halves; of their high ones; the sum of those of low
+    /// by high and high by low.
     unsafe fn product_low(self, other: Self) -> Self;
     unsafe fn product_high(self, other: Self) -> Self;
     unsafe fn product_mixed(self, other: Self) -> Self;

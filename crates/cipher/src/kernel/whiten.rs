@@ -1,4 +1,5 @@
-//! Eight bytes added over a whole sector: a loop, compiled for wider registers where the processor has them.
+//! Eight bytes added over a whole sector: a loop, compiled for wider registers where the processor
+//! has them.
 
 use crate::CpuPath;
 

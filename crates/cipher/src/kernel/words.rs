@@ -1,4 +1,5 @@
-//! Words of 32 bits, one of each of several streams in a register: what ChaCha, MD5, SHA-256 and Elephant's diffusers are made of.
+//! Words of 32 bits, one of each of several streams in a register: what ChaCha, MD5, SHA-256 and
+//! Elephant's diffusers are made of.
 
 #[cfg(target_arch = "x86_64")]
 mod eight;
@@ -17,8 +18,8 @@ pub(super) use sixteen::Sixteen;
 /// A vector of [`WordVector::LANES`] words.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing module's features. Pointers are read or written
-/// for the whole vector, at any alignment.
+/// Every method may be called only on a processor with the implementing module's features. Pointers
+/// are read or written for the whole vector, at any alignment.
 pub(super) trait WordVector: Copy {
     const LANES: usize;
     const BYTES: usize = Self::LANES * 4;
@@ -45,34 +46,39 @@ pub(super) trait WordVector: Copy {
     unsafe fn swap_bytes(self) -> Self;
     /// `LEFT` and `RIGHT` are 32 together.
     unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(self) -> Self;
-    /// What [`WordVector::turn`] by 16 and by 8 wants: one shuffle instead of three instructions, where that is less.
+    /// What [`WordVector::turn`] by 16 and by 8 wants: one shuffle instead of three instructions,
+    /// where that is less.
     unsafe fn turns() -> [Self; 2];
     /// [`WordVector::rotate`] by whole bytes.
     unsafe fn turn<const LEFT: i32, const RIGHT: i32>(self, by: Self) -> Self;
-    /// From vectors of the first, second, .. word of 16 to the lanes' 64 bytes, one lane after the other.
+    /// From vectors of the first, second, .. word of 16 to the lanes' 64 bytes, one lane after the
+    /// other.
     unsafe fn to_lanes(words: [Self; 16]) -> [Self; 16];
-    /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of [`WordVector::to_lanes`].
+    /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of
+    /// [`WordVector::to_lanes`].
     unsafe fn from_lanes(lanes: &[*const u8], at: usize) -> [Self; 16];
 
     /// Pieces of [`WordVector::fetch`]: a power of two of them.
     const PIECES: usize = 1;
-    /// [`WordVector::from_lanes`] to 16 aligned places, in pieces that are called in their order, so that something else can be done between
-    /// them.
+    /// [`WordVector::from_lanes`] to 16 aligned places, in pieces that are called in their order,
+    /// so that something else can be done between them.
     #[inline(always)]
     unsafe fn fetch(_piece: usize, lanes: &[*const u8], at: usize, to: *mut Self) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[Self; 16]>().write(Self::from_lanes(lanes, at)) }
     }
-    /// The same. What is added to it is not added to its parts, as a compiler likes it for those that are known: the sum of what is there
-    /// early with what comes last would then wait for that twice.
+    /// The same. What is added to it is not added to its parts, as a compiler likes it for those
+    /// that are known: the sum of what is there early with what comes last would then wait for that
+    /// twice.
     #[inline(always)]
     unsafe fn apart(self) -> Self {
         self
     }
 }
 
-/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.
-/// Vector `4k + i` holds in each lane word `i` of rows `4k` to `4k + 3`.
+/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are
+/// put together, then pairs of these. Vector `4k + i` holds in each lane word `i` of rows `4k` to
+/// `4k + 3`.
 macro_rules! columns_of_four {
     ($rows:expr, $low_words:ident, $high_words:ident, $low_pairs:ident, $high_pairs:ident) => {{
         let rows = $rows;

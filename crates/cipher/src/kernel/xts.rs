@@ -8,12 +8,14 @@ use super::ecb::{finish, rounds};
 use super::schedule::RoundKey;
 use super::vector::Vector;
 
-/// How far ahead data is fetched: beyond the reach of the hardware's own prefetcher at sector ends, which stops at
-/// page ends. Doubles the speed of buffers beyond the caches and costs nothing within them.
+/// How far ahead data is fetched: beyond the reach of the hardware's own prefetcher at sector ends,
+/// which stops at page ends. Doubles the speed of buffers beyond the caches and costs nothing
+/// within them.
 const AHEAD: usize = 4096;
 
-/// Bytes of a call from which on the integer units make its tweaks ahead, where registers are few. With vectors of two blocks the
-/// first tweaks are waited for, which takes a longer call to make up for (measured on a Zen 4).
+/// Bytes of a call from which on the integer units make its tweaks ahead, where registers are few.
+/// With vectors of two blocks the first tweaks are waited for, which takes a longer call to make up
+/// for (measured on a Zen 4).
 pub(super) const fn makes_tweaks_ahead_from<V: Vector, const R: usize>() -> usize {
     match (V::SPILLS, V::BLOCKS) {
         (true, 1) => 0,
@@ -23,14 +25,14 @@ pub(super) const fn makes_tweaks_ahead_from<V: Vector, const R: usize>() -> usiz
     }
 }
 
-/// Applies XTS to `sectors` sectors of `bytes` bytes each, whose encrypted tweaks lie at `tweaks`: with `LONG`, as is best from
-/// [`makes_tweaks_ahead_from`] on, and without it, below.
+/// Applies XTS to `sectors` sectors of `bytes` bytes each, whose encrypted tweaks lie at `tweaks`:
+/// with `LONG`, as is best from [`makes_tweaks_ahead_from`] on, and without it, below.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys of this direction; `bytes` is a positive
-/// multiple of 512; `tweaks` holds `sectors` blocks; `src` is readable and `dst` writable for all sectors, and they
-/// are the same or apart. Another process may change what is at either meanwhile: blocks are read
-/// once.
+/// The processor has the features of `V`; `keys` are `R + 1` round keys of this direction; `bytes`
+/// is a positive multiple of 512; `tweaks` holds `sectors` blocks; `src` is readable and `dst`
+/// writable for all sectors, and they are the same or apart. Another process may change what is at
+/// either meanwhile: blocks are read once.
 #[inline(always)]
 pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool, const LONG: bool>(
     keys: *const RoundKey,
@@ -66,8 +68,8 @@ unsafe fn in_vectors<V: Vector, const R: usize, const ENCRYPT: bool>(
     src: *const u8,
     dst: *mut u8,
 ) {
-    // SAFETY: 512 is a multiple of a group for every vector, so groups tile the sector exactly; the rest is the caller's
-    // promise.
+    // SAFETY: 512 is a multiple of a group for every vector, so groups tile the sector exactly; the
+    // rest is the caller's promise.
     unsafe {
         let mut t = V::repeat(tweaks).powers();
         let mut at = 0;
@@ -95,8 +97,8 @@ const ADVANCE: u8 = 1;
 /// or the first of the next sector, whose tweak is given.
 const NEXT_SECTOR: u8 = 2;
 
-/// Eight vectors, and the tweaks of the eight that come `AFTER`. Those are made before the rounds: behind them, the next
-/// group would wait for them.
+/// Eight vectors, and the tweaks of the eight that come `AFTER`. Those are made before the rounds:
+/// behind them, the next group would wait for them.
 ///
 /// # Safety
 /// As [`xts`], for one group.

@@ -27,7 +27,8 @@ impl LockedPages {
     /// Failing to lock them is not an error, and told once: the default limit is a few megabytes.
     pub(super) fn new(len: usize) -> Result<Self> {
         let len = len.max(1).next_multiple_of(rustix::param::page_size());
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
+        // memory of ours.
         let at = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }

@@ -1,10 +1,10 @@
 //! Small secrets share chunks of locked pages.
 //!
-//! A page each would cost four system calls a key, and the default limit of locked memory would hold some two thousand of
-//! them: a mounted folder has several keys for every open file.
+//! A page each would cost four system calls a key, and the default limit of locked memory would
+//! hold some two thousand of them: a mounted folder has several keys for every open file.
 //!
-//! Chunks are cut into slots of one size, a power of two, and stay for as long as the process lives: as much memory as there
-//! were secrets at one time.
+//! Chunks are cut into slots of one size, a power of two, and stay for as long as the process
+//! lives: as much memory as there were secrets at one time.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -29,7 +29,8 @@ struct Free(Vec<NonNull<u8>>);
 // SAFETY: these are addresses of memory that nobody refers to, and which no thread owns.
 unsafe impl Send for Free {}
 
-/// A zeroed slot for `len` bytes and its size, which it is aligned to; `None` when that is too long to share.
+/// A zeroed slot for `len` bytes and its size, which it is aligned to; `None` when that is too long
+/// to share.
 pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
     if len > LARGEST {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! `cmac` (NIST SP 800-38B): CBC-MAC whose last block is masked.
 //!
-//! With L = E(0): K1 = x * L, K2 = x^2 * L in GF(2^128). The last block M: M ^ K1 if it is whole, else (M || 1 || 0..) ^ K2.
+//! With L = E(0): K1 = x * L, K2 = x^2 * L in GF(2^128). The last block M: M ^ K1 if it is whole,
+//! else (M || 1 || 0..) ^ K2.
 
 use zeroize::Zeroize;
 

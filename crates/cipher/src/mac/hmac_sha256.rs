@@ -1,4 +1,5 @@
-//! HMAC-SHA256 (RFC 2104, FIPS 180-4): of many sectors at once where the processor has vectors for it.
+//! HMAC-SHA256 (RFC 2104, FIPS 180-4): of many sectors at once where the processor has vectors for
+//! it.
 //!
 //! A compression waits for the one before, so one sector alone leaves most of the processor idle.
 

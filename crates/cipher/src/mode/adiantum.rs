@@ -1,8 +1,9 @@
-//! `adiantum`: a sector as one wide block, from XChaCha, AES on one block, and hashes (Crowley, Biggers, "Adiantum:
-//! length-preserving encryption for entry-level processors", 2018).
+//! `adiantum`: a sector as one wide block, from XChaCha, AES on one block, and hashes (Crowley,
+//! Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018).
 //!
-//! P = P_L || P_R with 16 bytes of P_R. P_M = P_R + H(T, P_L); C_M = E(P_M); C_L = P_L ^ XChaCha(nonce C_M || 1);
-//! C_R = C_M - H(T, C_L). Sums modulo 2^128, little-endian. K_E, K_T, K_M and K_N are the stream of XChaCha(nonce 1).
+//! P = P_L || P_R with 16 bytes of P_R. P_M = P_R + H(T, P_L); C_M = E(P_M); C_L = P_L ^
+//! XChaCha(nonce C_M || 1); C_R = C_M - H(T, C_L). Sums modulo 2^128, little-endian. K_E, K_T, K_M
+//! and K_N are the stream of XChaCha(nonce 1).
 
 use chacha20::Rounds;
 use cipher::inout::InOutBuf;

@@ -1,7 +1,7 @@
 //! `cbc`: cipher block chaining inside each sector (NIST SP 800-38A, 6.2).
 //!
-//! C_0 = E(P_0 ^ IV), C_j = E(P_j ^ C_(j-1)). Encryption is serial inside a sector and parallel across
-//! sectors, so sectors are interleaved; decryption is parallel everywhere.
+//! C_0 = E(P_0 ^ IV), C_j = E(P_j ^ C_(j-1)). Encryption is serial inside a sector and parallel
+//! across sectors, so sectors are interleaved; decryption is parallel everywhere.
 
 use cipher::inout::InOutBuf;
 

@@ -1,4 +1,5 @@
-//! `ecb`: each block on its own (NIST SP 800-38A, 6.1), without an IV. Equal blocks have equal ciphertexts.
+//! `ecb`: each block on its own (NIST SP 800-38A, 6.1), without an IV. Equal blocks have equal
+//! ciphertexts.
 
 use cipher::inout::InOutBuf;
 

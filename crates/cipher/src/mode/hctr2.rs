@@ -1,5 +1,5 @@
-//! `hctr2`: a sector as one wide block, from AES in counter mode and POLYVAL (Crowley, Huckleberry, Biggers,
-//! "Length-preserving encryption with HCTR2", 2021).
+//! `hctr2`: a sector as one wide block, from AES in counter mode and POLYVAL (Crowley, Huckleberry,
+//! Biggers, "Length-preserving encryption with HCTR2", 2021).
 //!
 //! With hbar = E(le128(0)) and L = E(le128(1)), M || N = P with 16 bytes of M: MM = M ^ H(T, N), UU = E(MM),
 //! S = MM ^ UU ^ L, V = N ^ XCTR(S), U = UU ^ H(T, V), C = U || V. XCTR's block i, from 1, is E(S ^ le128(i)).

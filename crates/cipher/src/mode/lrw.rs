@@ -1,8 +1,8 @@
-//! `lrw`: C = E(P ^ T) ^ T with T = K2 * I in GF(2^128), I the block's number (Liskov, Rivest, Wagner, "Tweakable Block
-//! Ciphers", 2002; IEEE P1619 draft 2004).
+//! `lrw`: C = E(P ^ T) ^ T with T = K2 * I in GF(2^128), I the block's number (Liskov, Rivest,
+//! Wagner, "Tweakable Block Ciphers", 2002; IEEE P1619 draft 2004).
 //!
-//! The key is the cipher's, then 16 bytes of K2. I begins at the IV and counts up, big-endian; numbers and field
-//! elements are big-endian throughout, modulo x^128 + x^7 + x^2 + x + 1.
+//! The key is the cipher's, then 16 bytes of K2. I begins at the IV and counts up, big-endian;
+//! numbers and field elements are big-endian throughout, modulo x^128 + x^7 + x^2 + x + 1.
 
 use cipher::inout::InOutBuf;
 

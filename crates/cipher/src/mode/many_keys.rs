@@ -54,7 +54,8 @@ impl SectorCipher for ManyKeys {
     }
 }
 
-/// A mode for each key, or the only one, where an IV generator treats all sectors of a run together.
+/// A mode for each key, or the only one, where an IV generator treats all sectors of a run
+/// together.
 pub(crate) struct RotatingModes<'a, const W: usize> {
     /// A power of two of them.
     pub(crate) modes: &'a [AnyMode<W>],

@@ -1,8 +1,10 @@
-//! Adiantum's hash: H(T, M) = Poly1305_(K_T)(le64(bits of M) || 0^64 || T) + Poly1305_(K_M)(NH_(K_N)(M)) modulo 2^128.
+//! Adiantum's hash: H(T, M) = Poly1305_(K_T)(le64(bits of M) || 0^64 || T) +
+//! Poly1305_(K_M)(NH_(K_N)(M)) modulo 2^128.
 //!
-//! NH turns each 1024 bytes of the message (the last piece may be shorter, of whole 16-byte units) into 32 bytes: four
-//! passes, each sums (m0 + k0)(m2 + k2) + (m1 + k1)(m3 + k3) over the units, with 32-bit sums and 64-bit products, and
-//! keys that begin 16 bytes later from pass to pass. Poly1305 is used without its final addition.
+//! NH turns each 1024 bytes of the message (the last piece may be shorter, of whole 16-byte units)
+//! into 32 bytes: four passes, each sums (m0 + k0)(m2 + k2) + (m1 + k1)(m3 + k3) over the units,
+//! with 32-bit sums and 64-bit products, and keys that begin 16 bytes later from pass to pass.
+//! Poly1305 is used without its final addition.
 
 use zeroize::Zeroize;
 

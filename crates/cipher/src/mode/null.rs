@@ -1,7 +1,9 @@
-//! `cipher_null`: ciphertext = plaintext. For measuring the path without crypto; it protects nothing.
+//! `cipher_null`: ciphertext = plaintext. For measuring the path without crypto; it protects
+//! nothing.
 //!
-//! As a block cipher it has blocks of one byte. A chain mode over it still chains: of `cbc`, C_j = P_j ^ C_(j-1) with the
-//! first byte of the IV before it. A bare `cipher_null` means that, with `plain`.
+//! As a block cipher it has blocks of one byte. A chain mode over it still chains: of `cbc`, C_j =
+//! P_j ^ C_(j-1) with the first byte of the IV before it. A bare `cipher_null` means that, with
+//! `plain`.
 
 use cipher::inout::InOutBuf;
 

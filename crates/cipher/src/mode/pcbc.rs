@@ -1,7 +1,8 @@
 //! `pcbc`: propagating cipher block chaining inside each sector.
 //!
-//! C_j = E(P_j ^ P_(j-1) ^ C_(j-1)), where P_(-1) ^ C_(-1) is the IV. Serial inside a sector both ways, so sectors
-//! are interleaved both ways. Source: Kerberos version 4; Menezes, "Handbook of Applied Cryptography", 7.2.2.
+//! C_j = E(P_j ^ P_(j-1) ^ C_(j-1)), where P_(-1) ^ C_(-1) is the IV. Serial inside a sector both
+//! ways, so sectors are interleaved both ways. Source: Kerberos version 4; Menezes, "Handbook of
+//! Applied Cryptography", 7.2.2.
 
 use cipher::inout::InOutBuf;
 

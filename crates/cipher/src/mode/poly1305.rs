@@ -1,7 +1,8 @@
-//! Poly1305 without its final addition, in words of 64 bits (Bernstein, "The Poly1305-AES message-authentication code", 2005).
+//! Poly1305 without its final addition, in words of 64 bits (Bernstein, "The Poly1305-AES
+//! message-authentication code", 2005).
 //!
-//! Adiantum hashes a few blocks at a time under one key: a library's preparation costs more than they do, and the two
-//! multiplications that each waits for are hidden behind NH's.
+//! Adiantum hashes a few blocks at a time under one key: a library's preparation costs more than
+//! they do, and the two multiplications that each waits for are hidden behind NH's.
 
 use zeroize::Zeroize;
 

@@ -1,8 +1,9 @@
 //! Stream ciphers as dm-crypt takes them: `chacha20`, `xchacha20`, `xchacha12`, `arc4`.
 //!
-//! The IV gives the state's last four words. ChaCha: IV = the first block's number (32 bits), then the nonce (RFC 8439).
-//! XChaCha: HChaCha's input, 8 bytes of nonce, 8 bytes of position (draft-irtf-cfrg-xchacha-03, 2.3). Two writes to one
-//! sector share their key stream; whoever sees both sees their difference.
+//! The IV gives the state's last four words. ChaCha: IV = the first block's number (32 bits), then
+//! the nonce (RFC 8439). XChaCha: HChaCha's input, 8 bytes of nonce, 8 bytes of position
+//! (draft-irtf-cfrg-xchacha-03, 2.3). Two writes to one sector share their key stream; whoever sees
+//! both sees their difference.
 
 use std::marker::PhantomData;
 
@@ -44,7 +45,8 @@ impl<R: Rounds> ChaCha<R> {
         Ok(Self { key: locked, lanes: ChaChaLanes::of(path, R::COUNT), rounds: PhantomData })
     }
 
-    /// Adds the key stream from the state's last words on. What it leaves on the stack is the caller's to wipe.
+    /// Adds the key stream from the state's last words on. What it leaves on the stack is the
+    /// caller's to wipe.
     pub(super) fn add(&self, key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         match &self.lanes {
             Some(lanes) => lanes.add(key, words, data),
@@ -52,7 +54,8 @@ impl<R: Rounds> ChaCha<R> {
         }
     }
 
-    /// The block's number wraps within its word, which the library takes for the end of the stream: this drives its core.
+    /// The block's number wraps within its word, which the library takes for the end of the stream:
+    /// this drives its core.
     fn add_by_library(key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         let mut nonce = [0; 12];
         nonce.copy_from_slice(&words[4..]);

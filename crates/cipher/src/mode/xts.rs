@@ -1,7 +1,8 @@
 //! `xts`: XEX with a tweak for each sector (IEEE 1619-2007, NIST SP 800-38E).
 //!
-//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2. The modes here take T
-//! for their IV; [`EncryptedTweaks`] makes it of the IV, where no generator has.
+//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2.
+//! The modes here take T for their IV; [`EncryptedTweaks`] makes it of the IV, where no generator
+//! has.
 
 use cipher::inout::InOutBuf;
 

@@ -1,4 +1,5 @@
-//! libgcrypt, which has Twofish, Serpent, Camellia and SM4 with modes of its own; loaded at run time, so that nothing is needed to build.
+//! libgcrypt, which has Twofish, Serpent, Camellia and SM4 with modes of its own; loaded at run
+//! time, so that nothing is needed to build.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::LazyLock;

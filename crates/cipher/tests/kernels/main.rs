@@ -38,7 +38,8 @@ impl Case {
         .unwrap()
     }
 
-    /// Sends `data` through `apply`, at this case's alignments, and checks that nothing around it is touched.
+    /// Sends `data` through `apply`, at this case's alignments, and checks that nothing around it
+    /// is touched.
     fn through(&self, data: &[u8], apply: impl Fn(InOutBuf<'_, '_, u8>)) -> Vec<u8> {
         const AROUND: u8 = 0xa5;
         let place = |off: usize| {
@@ -177,7 +178,8 @@ fn check(
 /// Modes that both libraries' ciphers are compared in.
 const CHAINS: [&str; 4] = ["xts", "cbc", "ctr", "ecb"];
 
-/// Checks all paths against RustCrypto's blocks and, where it has the cipher, libgcrypt's modes. The key is one for XTS.
+/// Checks all paths against RustCrypto's blocks and, where it has the cipher, libgcrypt's modes.
+/// The key is one for XTS.
 fn with_two_libraries(cipher: &str, chain: &str, mut case: Case) -> Result<(), TestCaseError> {
     let mode = match chain {
         "xts" => gcrypt::XTS,

@@ -1,4 +1,5 @@
-//! The modes over one block of RustCrypto's ciphers after the other, as their definitions have them.
+//! The modes over one block of RustCrypto's ciphers after the other, as their definitions have
+//! them.
 
 use cipher::{Array, BlockCipherEncrypt, KeyInit, consts::U16};
 

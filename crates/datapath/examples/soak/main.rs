@@ -1,9 +1,11 @@
-//! Plays volumes against models of their disks, with faults and changes of everything, for as long as it is told.
+//! Plays volumes against models of their disks, with faults and changes of everything, for as long
+//! as it is told.
 //!
-//! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`; `--round N` plays one round of
-//! a failure again: its threads may meet in another order. `--lower NbdShared` plays over one kind of device only,
-//! `--reencrypt 1` only rounds in which the volume is reencrypted, `--tags 1` only those of authenticated ones, `--layers 1` only those
-//! over integrity volumes.
+//! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`;
+//! `--round N` plays one round of a failure again: its threads may meet in another order.
+//! `--lower NbdShared` plays over one kind of device only, `--reencrypt 1` only rounds in which the
+//! volume is reencrypted, `--tags 1` only those of authenticated ones, `--layers 1` only those over
+//! integrity volumes.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 

@@ -1,4 +1,5 @@
-//! Ranges of a volume that no request may change: a hidden volume inside of an outer one, places that a format keeps as zeros.
+//! Ranges of a volume that no request may change: a hidden volume inside of an outer one, places
+//! that a format keeps as zeros.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,9 +58,10 @@ impl Guards {
 }
 
 impl Mapping {
-    /// Refuses every request that would change a byte of `range` (bytes of the volume), in whole sectors, before anything of it is
-    /// written. With `ends_writing` such a request ends all writing: later requests that change anything are refused too, whichever
-    /// queue they come to. The volume keeps its size.
+    /// Refuses every request that would change a byte of `range` (bytes of the volume), in whole
+    /// sectors, before anything of it is written. With `ends_writing` such a request ends all
+    /// writing: later requests that change anything are refused too, whichever queue they come to.
+    /// The volume keeps its size.
     #[must_use]
     pub fn with_guard(mut self, range: Range<u64>, ends_writing: bool) -> Self {
         self.guards.add(range, ends_writing);

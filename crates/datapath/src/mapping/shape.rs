@@ -54,7 +54,8 @@ impl RequestLimits {
     }
 }
 
-/// The most bytes that a volume keeps beside its sectors, and beside how many: of the segment that has most to a byte.
+/// The most bytes that a volume keeps beside its sectors, and beside how many: of the segment that
+/// has most to a byte.
 fn most_tags(volume: &Volume) -> (u64, u64) {
     let stored = volume.segments().iter().filter_map(Segment::as_stored);
     let each = stored.map(|s| (s.cipher.tag_size() as u64, s.cipher.sector_size().bytes() as u64));

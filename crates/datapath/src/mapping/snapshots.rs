@@ -9,14 +9,16 @@ use underseal_device::SnapshotPause;
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
 
-/// How long requests in flight and the flush may take. Who makes the snapshot waits so long, and longer.
+/// How long requests in flight and the flush may take. Who makes the snapshot waits so long, and
+/// longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A volume, as long as it is open.
 struct SnapshotGate(Weak<Mapping>);
 
 impl Mapping {
-    /// Has the volume rest from now on whenever a snapshot is made of what it lies on, where a device hears of that.
+    /// Has the volume rest from now on whenever a snapshot is made of what it lies on, where a
+    /// device hears of that.
     pub fn pause_for_snapshots(self: &Arc<Self>) {
         let pause: Arc<dyn SnapshotPause> = Arc::new(SnapshotGate(Arc::downgrade(self)));
         self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
@@ -30,7 +32,8 @@ impl Mapping {
         flushed.inspect_err(|_| self.control.go_on())
     }
 
-    /// A flush that is under way cannot be called back: one that takes longer is left to a thread of its own.
+    /// A flush that is under way cannot be called back: one that takes longer is left to a thread
+    /// of its own.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let (tell, told) = mpsc::channel();
         let devices = self.devices.clone();

@@ -1,4 +1,5 @@
-//! A volume that lies in the zones of its device as one run, whole zone by whole zone: it has zones itself.
+//! A volume that lies in the zones of its device as one run, whole zone by whole zone: it has zones
+//! itself.
 
 use std::io;
 
@@ -22,8 +23,8 @@ impl Mapping {
         self.zoned().map_or_else(ZoneLimits::default, |(device, _)| device.zone_limits())
     }
 
-    /// Up to `most` zones from `offset` on, as they are now; there may be more, and none beyond the end. It asks the device,
-    /// and waits for it.
+    /// Up to `most` zones from `offset` on, as they are now; there may be more, and none beyond the
+    /// end. It asks the device, and waits for it.
     ///
     /// # Errors
     /// The system's; `ENOTTY` for a volume without zones.

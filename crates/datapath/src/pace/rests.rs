@@ -1,9 +1,10 @@
 //! How long to rest after a step.
 //!
-//! While there are requests all the time, a rest is so many times as long as the step before it; where there are few, it is
-//! as much shorter. How many times, is found out: requests that end during steps are compared with those that end between them.
-//! Where the slowest hundredth of them takes more than twice as long, steps become rarer, so rare at most that they are
-//! that hundredth themselves; where not, more frequent again, but nine tenths of the time are the users' always.
+//! While there are requests all the time, a rest is so many times as long as the step before it;
+//! where there are few, it is as much shorter. How many times, is found out: requests that end
+//! during steps are compared with those that end between them. Where the slowest hundredth of them
+//! takes more than twice as long, steps become rarer, so rare at most that they are that hundredth
+//! themselves; where not, more frequent again, but nine tenths of the time are the users' always.
 
 use std::time::Duration;
 

@@ -20,7 +20,8 @@ const LEAST: u32 = 512;
 impl FromStr for Policy {
     type Err = Error;
 
-    /// A name, changes to it after commas (`workers,write=inline,order=sorted,high-priority,max-read-size=64K`), or changes to
+    /// A name, changes to it after commas
+    /// (`workers,write=inline,order=sorted,high-priority,max-read-size=64K`), or changes to
     /// `inline` alone.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |what: String| Error::new(ErrorKind::Policy, what);

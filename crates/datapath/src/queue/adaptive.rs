@@ -7,9 +7,10 @@
 //!                             what none of them came to is taken back
 //! ```
 //!
-//! The watermark is twice the time that a worker takes to come to a task, as measured: work that this thread would reach
-//! sooner is not worth waking one for. On a busy machine workers come late, so little is handed over; on an idle one they
-//! come soon. Whether sharing pays beyond it is [tried](trial), and each trial begins as if they came soon.
+//! The watermark is twice the time that a worker takes to come to a task, as measured: work that
+//! this thread would reach sooner is not worth waking one for. On a busy machine workers come late,
+//! so little is handed over; on an idle one they come soon. Whether sharing pays beyond it is
+//! [tried](trial), and each trial begins as if they came soon.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,8 @@ const LEAST: u64 = 20_000;
 const MOST: u64 = 10_000_000;
 /// What workers take to come, before it is measured: the least watermark.
 const SOON: u64 = LEAST / 2;
-/// What takes less, in nanoseconds, is done at once where there is no backlog: handing it over would take as long.
+/// What takes less, in nanoseconds, is done at once where there is no backlog: handing it over
+/// would take as long.
 const TRIFLE: u64 = 2_500;
 /// Of so many trifles one is measured.
 const MEASURED: u32 = 64;
@@ -144,7 +146,8 @@ impl Adaptive {
         self.reads_block = blocked;
     }
 
-    /// True when a read begins at once: there is nothing to do or to share before the lower device has answered.
+    /// True when a read begins at once: there is nothing to do or to share before the lower device
+    /// has answered.
     pub(super) fn reads_block(&self) -> bool {
         self.reads_block
     }
@@ -176,8 +179,8 @@ impl Adaptive {
         self.costs(class).took(len, time);
     }
 
-    /// True when a request is done at once: nothing is before it, and handing it over would take as long. One of many is
-    /// measured, in the backlog.
+    /// True when a request is done at once: nothing is before it, and handing it over would take as
+    /// long. One of many is measured, in the backlog.
     pub(super) fn is_trifle(&mut self, class: RequestClass, len: u64) -> bool {
         let alone = self.backlog.is_empty() && self.away == 0;
         if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
@@ -188,7 +191,8 @@ impl Adaptive {
         !self.is_one_of_many()
     }
 
-    /// True when what this piece takes is to be measured: trifles rarely, since that takes time too.
+    /// True when what this piece takes is to be measured: trifles rarely, since that takes time
+    /// too.
     pub(super) fn is_measured(&mut self, piece: &BacklogEntry) -> bool {
         piece.cost >= TRIFLE || self.backlog.is_empty() || self.is_one_of_many()
     }
@@ -218,8 +222,8 @@ impl Adaptive {
         self.cost > LEAST
     }
 
-    /// The next thing to do; none when there is no backlog. While the cost of what is behind the first is above the
-    /// watermark, the end goes to idle workers.
+    /// The next thing to do; none when there is no backlog. While the cost of what is behind the
+    /// first is above the watermark, the end goes to idle workers.
     pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<BacklogPlan> {
         let first = self.backlog.front().copied()?;
         let surplus = self.surplus();

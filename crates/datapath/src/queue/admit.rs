@@ -1,4 +1,5 @@
-//! A request comes in: it is checked, gets its slot and memory, and waits for whatever it must not overtake.
+//! A request comes in: it is checked, gets its slot and memory, and waits for whatever it must not
+//! overtake.
 
 use std::ops::Range;
 
@@ -74,7 +75,8 @@ impl Queue {
     }
 
     /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since
-    /// they go into sectors that are read first. The memory comes back when the shared bytes are gone.
+    /// they go into sectors that are read first. The memory comes back when the shared bytes are
+    /// gone.
     pub(super) fn with_own_bytes(&self, request: Request) -> std::result::Result<Request, Buffer> {
         match request {
             Request::WriteShared { offset, from, mut data, durable }
@@ -176,8 +178,8 @@ impl Queue {
     /// Memory to read what a request covers in part: so many pieces of so many bytes.
     fn scratch(&self, request: &Request, wide: &Range<u64>, edges: usize) -> (usize, usize) {
         let sector = self.mapping.sector() as usize;
-        // Whole sectors are written from where they lie in the caller's memory. Where the devices do not take that,
-        // everything is read and written with what was read.
+        // Whole sectors are written from where they lie in the caller's memory. Where the devices
+        // do not take that, everything is read and written with what was read.
         let behind =
             request.range().map_or(0, |(start, _)| (wide.start + sector as u64 - start) % sector as u64);
         if matches!(request, Request::Write { .. }) && !self.mapping.takes_memory_at(behind) {
@@ -238,8 +240,8 @@ impl Queue {
         self.take_lock(index);
     }
 
-    /// Writes into one sector follow each other where sectors are written in part, and writes into one zone of a zoned
-    /// device always: an io_uring may reorder what is in flight together.
+    /// Writes into one sector follow each other where sectors are written in part, and writes into
+    /// one zone of a zoned device always: an io_uring may reorder what is in flight together.
     fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
         match self.epochs.current() {
             Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),

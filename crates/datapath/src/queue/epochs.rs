@@ -1,7 +1,7 @@
 //! What requests run under: each pins, when it begins, what is set then, and ends under that.
 //!
-//! The queue has one reference to each volume in use, and counts its own requests: a reference for each request would be
-//! counted on a cache line that all queues share.
+//! The queue has one reference to each volume in use, and counts its own requests: a reference for
+//! each request would be counted on a cache line that all queues share.
 
 use std::sync::Arc;
 

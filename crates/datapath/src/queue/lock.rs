@@ -1,4 +1,5 @@
-//! The lock that all queues share: where a sector has to be written as a whole, or be read as one, or is moved.
+//! The lock that all queues share: where a sector has to be written as a whole, or be read as one,
+//! or is moved.
 
 use std::ops::Range;
 
@@ -28,7 +29,8 @@ impl Queue {
         self.begin(index);
     }
 
-    /// Takes the lock of whole sectors for a write on the fast path; `None`: another request has one of them.
+    /// Takes the lock of whole sectors for a write on the fast path; `None`: another request has
+    /// one of them.
     pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<LockState> {
         if !self.epochs.locks() {
             return Some(LockState::None);

@@ -49,7 +49,8 @@ impl WriteQueue {
         self.sorted.push((piece.device, piece.lower, index));
     }
 
-    /// What has come together since the last time, by sector. It is to be [given back](WriteQueue::reuse).
+    /// What has come together since the last time, by sector. It is to be
+    /// [given back](WriteQueue::reuse).
     pub(super) fn batch(&mut self) -> Option<Batch> {
         if self.sorted.is_empty() {
             return None;

@@ -300,8 +300,8 @@ impl Queue {
         StepOutcome::Pending
     }
 
-    /// Writes what may go down now. False when there was nothing. This is the one place from which writes are submitted
-    /// that wait for others: whatever lets them go on comes here afterwards.
+    /// Writes what may go down now. False when there was nothing. This is the one place from which
+    /// writes are submitted that wait for others: whatever lets them go on comes here afterwards.
     pub(super) fn write_in_order(&mut self) -> bool {
         let batch = self.order.batch();
         let mut any = batch.is_some();
@@ -336,7 +336,8 @@ impl Queue {
         any
     }
 
-    /// The piece goes down. A write of several pieces keeps its place in the line until the last one goes.
+    /// The piece goes down. A write of several pieces keeps its place in the line until the last
+    /// one goes.
     fn leave_line(&mut self, index: u32) {
         let slot = self.slots.get(index);
         if slot.piece.end() >= slot.end {
@@ -353,7 +354,8 @@ impl Queue {
         self.post.stats.lower.record(nanos(latency), 1);
     }
 
-    /// The error of reading a piece: what the device finds not to be as it was written counts as if a cipher had.
+    /// The error of reading a piece: what the device finds not to be as it was written counts as if
+    /// a cipher had.
     pub(super) fn unread(&self, piece: &Piece, e: underseal_device::Error) -> Error {
         let at = e.mismatch_at().and_then(|at| at.checked_sub(piece.lower)).filter(|skip| *skip < piece.len);
         let error = self.lower(piece.device, e);

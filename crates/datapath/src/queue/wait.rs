@@ -75,10 +75,11 @@ impl Queue {
         self.mapping.busy_poll()
     }
 
-    /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue is a part of. Does what
-    /// can be done, hands over what was started, and says how long the loop may wait for the queue's descriptor (poll(2)
-    /// for reading; every other way to wait for one will do). After that comes [`poll`](Queue::poll), whatever ended the
-    /// wait, and completions are taken, before anything else.
+    /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue
+    /// is a part of. Does what can be done, hands over what was started, and says how long the loop
+    /// may wait for the queue's descriptor (poll(2) for reading; every other way to wait for one
+    /// will do). After that comes [`poll`](Queue::poll), whatever ended the wait, and completions
+    /// are taken, before anything else.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -111,7 +112,8 @@ impl Queue {
         self.post.may_sleep(|| control.version() != version)
     }
 
-    /// When it has had nothing to do for so long that it gives memory for large requests back, if it has any.
+    /// When it has had nothing to do for so long that it gives memory for large requests back, if
+    /// it has any.
     fn idle_until(&self) -> Option<Instant> {
         let swollen = self.requests == 0 && self.arena.is_swollen() && self.ring.has_timeouts();
         swollen.then(|| self.now + IDLE)
@@ -130,7 +132,8 @@ impl Queue {
         while let Some(completion) = self.ring.next_completion() {
             if completion.token.as_event() == Some(BELL) {
                 self.post.heard();
-                // Without a bell nobody could wake this thread: then it looks for letters whenever it wakes.
+                // Without a bell nobody could wake this thread: then it looks for letters whenever
+                // it wakes.
                 if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
                     log::error!("a queue's bell cannot be watched: {e}");
                 }

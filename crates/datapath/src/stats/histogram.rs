@@ -47,8 +47,8 @@ impl Histogram {
         Duration::from_nanos(self.total.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// What a share of them (0.5: half, 0.999: all but one in a thousand) took at most: at most a sixteenth too much. Zero
-    /// without any.
+    /// What a share of them (0.5: half, 0.999: all but one in a thousand) took at most: at most a
+    /// sixteenth too much. Zero without any.
     pub fn quantile(&self, share: f64) -> Duration {
         let count = self.count();
         #[expect(

@@ -1,4 +1,5 @@
-//! The table of attacks of `docs/integrity.md`: each is made on the bytes of a volume's disk, under everything that protects volumes.
+//! The table of attacks of `docs/integrity.md`: each is made on the bytes of a volume's disk, under
+//! everything that protects volumes.
 
 mod volume;
 
@@ -46,7 +47,8 @@ struct Row {
     seen: [Seen; 7],
 }
 
-/// The table. Columns: hash, keyed, keyed with a journal MAC, AES-GCM, ChaCha20-Poly1305, authenc with a journal MAC, none.
+/// The table. Columns: hash, keyed, keyed with a journal MAC, AES-GCM, ChaCha20-Poly1305, authenc
+/// with a journal MAC, none.
 const TABLE: [Row; 21] = [
     Row {
         name: "a byte of data",
@@ -414,7 +416,8 @@ fn no_bit_of_a_superblock_makes_wrong_data_right() {
 
 #[test]
 fn a_header_that_names_another_type_makes_a_forger_s_data_be_read() {
-    // AES-GCM encrypts as CTR does, from its second counter on: whoever says that the type is `none` can turn any bit.
+    // AES-GCM encrypts as CTR does, from its second counter on: whoever says that the type is
+    // `none` can turn any bit.
     let copies = Copies::of(AEAD, true);
     let mut bytes = copies.old.clone();
     let [data, tuple] = copies.places(5);

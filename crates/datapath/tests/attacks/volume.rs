@@ -13,7 +13,8 @@ use underseal_integrity::{
 };
 use underseal_volume::{Segment, Volume};
 
-/// Bytes of a device: a journal so long that nothing is copied back yet, and some areas of 64 blocks.
+/// Bytes of a device: a journal so long that nothing is copied back yet, and some areas of 64
+/// blocks.
 pub(crate) const SIZE: usize = 768 << 10;
 const BLOCK: usize = 512;
 
@@ -271,7 +272,8 @@ impl Copies {
         [data..data + BLOCK, tag..tag + self.geometry.tag_size()]
     }
 
-    /// Where the section of the journal begins that has the newer version, among the bytes of [`Copies::journal`].
+    /// Where the section of the journal begins that has the newer version, among the bytes of
+    /// [`Copies::journal`].
     pub(crate) fn section(&self) -> usize {
         let begins = |at: &usize| self.journal[*at..at + 8] == CHANGED.to_le_bytes();
         let mut sections = (0..self.geometry.sections())

@@ -168,8 +168,8 @@ fn inject(setup: &Setup, control: &FaultControl, dice: &mut Dice) {
     }
 }
 
-/// The order matters: what is in flight when the power goes ends before it comes back. Where nothing may fail, the volume is only
-/// closed and opened again.
+/// The order matters: what is in flight when the power goes ends before it comes back. Where
+/// nothing may fail, the volume is only closed and opened again.
 fn cut_power(
     setup: &Setup,
     shared: &Shared,

@@ -1,7 +1,7 @@
 //! What the blocks of one player may hold.
 //!
-//! A block is what the last acknowledged write put there, or a later one that failed. After a power cut it may also be
-//! anything that was written since the last flush, or before it.
+//! A block is what the last acknowledged write put there, or a later one that failed. After a power
+//! cut it may also be anything that was written since the last flush, or before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -36,7 +36,8 @@ struct Block {
     in_flight: u32,
     /// When a write to it last began or ended.
     touched: u64,
-    /// A power cut, or a write that failed, may have torn it, and since when it was written again after that.
+    /// A power cut, or a write that failed, may have torn it, and since when it was written again
+    /// after that.
     torn: bool,
     mended: u64,
 }
@@ -120,8 +121,8 @@ impl Disk {
         }
     }
 
-    /// Checks what was read; `since` is the time when the read began. Blocks that were written meanwhile may be anything.
-    /// How many were checked.
+    /// Checks what was read; `since` is the time when the read began. Blocks that were written
+    /// meanwhile may be anything. How many were checked.
     ///
     /// # Panics
     /// When a block holds what it cannot.
@@ -161,7 +162,8 @@ impl Disk {
         checked
     }
 
-    /// Whether a read that began at `since` may have met a block that was torn, also by a write whose failure is told later.
+    /// Whether a read that began at `since` may have met a block that was torn, also by a write
+    /// whose failure is told later.
     pub(crate) fn may_be_torn(&mut self, offset: u64, len: u64, since: u64) -> bool {
         let tears = self.tears;
         let may_tear = |block: &Block| tears && (block.in_flight > 0 || block.touched > since);

@@ -38,7 +38,8 @@ impl Form {
         let sectors: Vec<u32> =
             [512, 4096, 16384, 65536].into_iter().filter(|sector| *sector <= setup.sector).collect();
         let sector = dice.pick(&sectors);
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
+        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
+        // any disk.
         let cipher = if setup.may_fail() && sector > 512 { CIPHERS[0] } else { dice.pick(&CIPHERS) };
         let plain = !encrypted && dice.one_in(4);
         let sector = if plain { 512 } else { sector };

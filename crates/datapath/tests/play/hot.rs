@@ -1,5 +1,5 @@
-//! Blocks that all players write at the same time. Whatever is read there is what one of the writes has put there, block
-//! by block: which one nobody can tell.
+//! Blocks that all players write at the same time. Whatever is read there is what one of the writes
+//! has put there, block by block: which one nobody can tell.
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -1,4 +1,5 @@
-//! Integrity volumes between a round's volume and its devices: the tags of real ciphers lie in them, or their own.
+//! Integrity volumes between a round's volume and its devices: the tags of real ciphers lie in
+//! them, or their own.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,13 +62,15 @@ impl Layer {
         }
     }
 
-    /// What the device has to keep beside each block: longer than any tag, as the disk was formatted.
+    /// What the device has to keep beside each block: longer than any tag, as the disk was
+    /// formatted.
     pub(crate) fn tuple(&self) -> Option<u32> {
         (self.mode == WriteMode::Inline).then_some(40)
     }
 
-    /// Whether a block that is being written when the power goes, or when the device fails, cannot be read until it is written again:
-    /// data and tag are of different times. In mode B tags are made anew after a cut, but not after a write that failed.
+    /// Whether a block that is being written when the power goes, or when the device fails, cannot
+    /// be read until it is written again: data and tag are of different times. In mode B tags are
+    /// made anew after a cut, but not after a write that failed.
     pub(crate) fn tears(&self, faults: bool, cuts: bool) -> bool {
         match self.mode {
             WriteMode::Direct | WriteMode::Inline => faults || cuts,

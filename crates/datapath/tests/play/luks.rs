@@ -1,4 +1,5 @@
-//! A volume with a LUKS2 header of its own file: how far its reencryption is, is in there, and nowhere else.
+//! A volume with a LUKS2 header of its own file: how far its reencryption is, is in there, and
+//! nowhere else.
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_datapath::ServedVolume;
@@ -57,7 +58,8 @@ impl Luks {
     fn form(setup: &Setup, dice: &mut Dice) -> ((&'static str, u8), SectorSize) {
         let sectors: Vec<u32> = [512, 4096].into_iter().filter(|sector| *sector <= setup.sector).collect();
         let sector = SectorSize::new(dice.pick(&sectors)).unwrap();
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
+        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
+        // any disk.
         let torn = setup.may_fail() && sector > SectorSize::S512;
         (if torn { CIPHERS[0] } else { dice.pick(&CIPHERS) }, sector)
     }

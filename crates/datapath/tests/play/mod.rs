@@ -1,4 +1,5 @@
-//! Threads that use a volume as hard as they can, each with its own model of what must be on the disk.
+//! Threads that use a volume as hard as they can, each with its own model of what must be on the
+//! disk.
 //!
 //! ```text
 //!   round:   a volume and its devices, as a seed decides

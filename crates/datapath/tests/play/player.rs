@@ -77,7 +77,8 @@ impl<'r> Player<'r> {
         }
     }
 
-    /// Plays until the round ends, and checks all that it wrote. How many blocks and requests there were.
+    /// Plays until the round ends, and checks all that it wrote. How many blocks and requests there
+    /// were.
     pub(crate) fn play(mut self) -> (u64, u64) {
         self.write_everything();
         while !self.shared.stop.load(SeqCst) {

@@ -1,4 +1,5 @@
-//! Has the volume reencrypted, again and again: a thread that is no queue's, and what its operator does meanwhile.
+//! Has the volume reencrypted, again and again: a thread that is no queue's, and what its operator
+//! does meanwhile.
 
 use std::num::NonZeroU64;
 use std::panic::resume_unwind;

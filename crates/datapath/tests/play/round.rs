@@ -55,8 +55,8 @@ pub(crate) struct Setup {
     pub(crate) shared: u64,
     /// The cipher of the volume's second half, and its key's length.
     pub(crate) second: (&'static str, u8),
-    /// So many bytes at the end are written by everybody, where the volume promises that each block is then what one
-    /// write has put there.
+    /// So many bytes at the end are written by everybody, where the volume promises that each block
+    /// is then what one write has put there.
     pub(crate) hot: u64,
     pub(crate) discards: bool,
     /// Requests fail.
@@ -67,7 +67,8 @@ pub(crate) struct Setup {
     pub(crate) tags: u32,
     /// Or they are real ones, or plain, over integrity volumes.
     pub(crate) layer: Option<Layer>,
-    /// It is reencrypted, again and again, and then it is one segment; its state lies on the other device.
+    /// It is reencrypted, again and again, and then it is one segment; its state lies on the other
+    /// device.
     pub(crate) rewrites: bool,
     /// How far that is, a LUKS2 header says.
     pub(crate) luks: bool,
@@ -85,7 +86,8 @@ impl Devices {
     fn new(setup: &Setup, places: &[Place]) -> Self {
         let faulty = |device: Arc<dyn Device>| {
             if setup.cache {
-                // Larger blocks would take a write that was flushed back with a neighbour that was not.
+                // Larger blocks would take a write that was flushed back with a neighbour that was
+                // not.
                 FaultDevice::with_volatile_cache(device, setup.seed, 512)
             } else {
                 FaultDevice::new(device, setup.seed)
@@ -200,7 +202,8 @@ impl Setup {
         let block = if dice.one_in(2) || zoned { sector } else { least.max(512).min(sector) };
         let threads = dice.pick(&[1, 2, 3, 4]);
         let (faults, cache) = (!zoned && dice.one_in(2), !zoned && dice.one_in(3));
-        // A sector that is torn does not fit its tag; nor do blocks of a file that are larger than sectors.
+        // A sector that is torn does not fit its tag; nor do blocks of a file that are larger than
+        // sectors.
         let tagged = !zoned && (sector >= 4096 || device != Lower::Direct) && Dice::of(seed, 30).one_in(4);
         let tags = if tagged { 20 } else { 0 };
         let (faults, cache) = (!tagged && faults, !tagged && cache);
@@ -214,7 +217,8 @@ impl Setup {
         // A block that is torn cannot be read, so nobody changes a part of it.
         let block = if layer.is_some_and(|layer| layer.tears(faults, cache)) { sector } else { block };
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
+        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
+        // any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
         let rewrites = !zoned && dice.clone().one_in(2) && !tagged && layer.is_none();
         let spreads = (second != CIPHERS[0] || tagged || layer.is_some_and(|layer| layer.sealed.is_some()))
@@ -264,7 +268,8 @@ impl Setup {
         self.layer.is_some_and(|layer| layer.tears(self.faults, self.cache))
     }
 
-    /// What was acknowledged may be lost before it is flushed: with the power, or with a layer's memory after its last error.
+    /// What was acknowledged may be lost before it is flushed: with the power, or with a layer's
+    /// memory after its last error.
     pub(crate) fn is_volatile(&self) -> bool {
         self.cache || (self.faults && self.layer.is_some())
     }

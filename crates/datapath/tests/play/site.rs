@@ -1,5 +1,5 @@
-//! A volume's place, and the reencryption that is under way there: what a process does about it, and what one finds that comes
-//! after it.
+//! A volume's place, and the reencryption that is under way there: what a process does about it,
+//! and what one finds that comes after it.
 
 use std::fmt;
 use std::ops::Range;

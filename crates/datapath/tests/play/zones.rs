@@ -1,4 +1,5 @@
-//! The player of a volume in zones: it fills its own from the front, reads what is there, and empties them.
+//! The player of a volume in zones: it fills its own from the front, reads what is there, and
+//! empties them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

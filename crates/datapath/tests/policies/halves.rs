@@ -16,7 +16,8 @@ pub(crate) struct Halves {
     gate: Arc<Gate>,
 }
 
-/// Holds the second halves of transfers of one kind back. Those that it lets go end in the other order than they began.
+/// Holds the second halves of transfers of one kind back. Those that it lets go end in the other
+/// order than they began.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,

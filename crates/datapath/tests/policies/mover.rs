@@ -226,7 +226,8 @@ fn nobody_changes_size_or_key_under_a_mover() {
     mapping.resume().unwrap();
     assert!(!Arc::ptr_eq(&present(&mapping), &before), "what was rewritten came back");
     drop(mover);
-    // A mover that comes later with what it saw earlier would bring back what the first one has rewritten.
+    // A mover that comes later with what it saw earlier would bring back what the first one has
+    // rewritten.
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let claim = mover.claim(SIZE / 2..SIZE, LONG).unwrap();
     let stale = claim.relay(with_part(&before, SIZE / 2..SIZE, SIZE / 2, other())).unwrap_err();

@@ -137,7 +137,8 @@ fn zoned(declared: bool, cipher: Arc<dyn SectorCipher>) -> (Arc<ZonedDevice>, Ar
     (device.clone(), Arc::new(Mapping::new(volume(cipher), device).unwrap()))
 }
 
-/// Fills two zones with writes of several lengths, as many at a time as there is room for. How many failed.
+/// Fills two zones with writes of several lengths, as many at a time as there is room for. How many
+/// failed.
 fn fill_zones(mapping: &Arc<Mapping>) -> usize {
     let mut queue = open(mapping);
     let mut at = [2 << 20, 4 << 20];

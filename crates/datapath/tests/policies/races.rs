@@ -1,7 +1,8 @@
 //! Requests for the same sector at the same time, from one queue or several.
 //!
-//! Under a cipher that spreads each byte over its sector, a sector that is half of one write and half of another is noise. What
-//! these tests look at is held halfway by the device, so chance decides nothing.
+//! Under a cipher that spreads each byte over its sector, a sector that is half of one write and
+//! half of another is noise. What these tests look at is held halfway by the device, so chance
+//! decides nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -238,7 +239,8 @@ fn the_volume_is_suspended_amid_writes_of_parts_of_sectors() {
         submit_write(&mut queues[0], 0, 0, 8192, 1);
         succeed(&mut queues[0]);
         gate.hold(IoKind::Read);
-        // Both read what they change; the second has other requests in flight while it waits for the first.
+        // Both read what they change; the second has other requests in flight while it waits for
+        // the first.
         submit_write(&mut queues[0], 0, 100, 700, 2);
         until_halfway(&mut queues, &mut over, &gate, 1);
         queues[1].submit(1, Request::Read { offset: 1 << 20, len: 65536 }).unwrap();

@@ -1,4 +1,5 @@
-//! A volume that is reencrypted under its requests: every acknowledged byte is there, whatever comes in between.
+//! A volume that is reencrypted under its requests: every acknowledged byte is there, whatever
+//! comes in between.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -143,7 +144,8 @@ impl Dice {
     }
 }
 
-/// Writes and reads sectors that are its own, every `of`th of them, until it is told to stop; what is in them then.
+/// Writes and reads sectors that are its own, every `of`th of them, until it is told to stop; what
+/// is in them then.
 fn use_it(
     mapping: &Arc<Mapping>,
     (number, of): (u64, u64),

@@ -118,7 +118,8 @@ impl Device for Snapshotted {
     }
 }
 
-/// Who suspends a volume while a snapshot is made finds it suspended afterwards; and whoever makes one of a suspended volume leaves it so.
+/// Who suspends a volume while a snapshot is made finds it suspended afterwards; and whoever makes
+/// one of a suspended volume leaves it so.
 #[test]
 fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
     let device = Arc::new(Snapshotted { below: RamDevice::new(SIZE), pause: Mutex::default() });

@@ -95,7 +95,8 @@ impl Cache {
         });
     }
 
-    /// The power is cut: what has to be put back, and where. Every state that a block went through is as likely.
+    /// The power is cut: what has to be put back, and where. Every state that a block went through
+    /// is as likely.
     pub(super) fn lose(&mut self, dice: &mut Dice) -> Vec<(u64, Box<[u8]>)> {
         self.in_flight.clear();
         let mut lost = Vec::new();

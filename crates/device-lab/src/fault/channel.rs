@@ -173,7 +173,8 @@ impl FaultChannel {
             Stage::Save { at, end } => {
                 let buffer = done.buffer?;
                 let len = (end - at).min(SAVED as u64);
-                // After a power cut it is what the block held before the cut put back what was lost.
+                // After a power cut it is what the block held before the cut put back what was
+                // lost.
                 let mut state = self.control.state();
                 let is_on = state.power == flight.power;
                 if let (Ok(()), true, Some(write), Some(cache)) =

@@ -1,4 +1,5 @@
-//! A disk's timeline: what it was asked for, and when each request is over. It knows no clock and moves no data.
+//! A disk's timeline: what it was asked for, and when each request is over. It knows no clock and
+//! moves no data.
 
 use super::DiskCounters;
 use super::flash::FlashState;

@@ -36,7 +36,8 @@ impl FlashState {
         let cost = nanos(self.flash.per_command).saturating_add(bytes);
         let Some(unit) = self.units.iter_mut().min() else { return now };
         let begin = now.max(*unit);
-        // The interface's time is spent in the order of the commands, but none waits for another's latency.
+        // The interface's time is spent in the order of the commands, but none waits for another's
+        // latency.
         self.interface = self.interface.max(begin).saturating_add(cost);
         let end = begin.saturating_add(nanos(latency)).saturating_add(cost).max(self.interface);
         *unit = end;

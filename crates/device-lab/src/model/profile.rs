@@ -7,8 +7,9 @@ use std::time::Duration;
 pub struct Profile {
     /// What stores the data.
     pub medium: Medium,
-    /// The clock's time for each second of the model's: 0.1 makes an experiment run in a tenth of the time. What is not
-    /// modelled (the processor's work) does not shrink with it. Between 0.001 and 1000.
+    /// The clock's time for each second of the model's: 0.1 makes an experiment run in a tenth of
+    /// the time. What is not modelled (the processor's work) does not shrink with it. Between 0.001
+    /// and 1000.
     pub time_scale: f64,
 }
 
@@ -42,8 +43,9 @@ pub struct Flash {
     pub queue_depth: u32,
 }
 
-/// A rotating disk. Tracks are as long as the media rate makes them, the same everywhere (zoned recording, which makes
-/// the inner half of a real disk slower, is not modelled), and skewed so that going from one to the next costs nothing.
+/// A rotating disk. Tracks are as long as the media rate makes them, the same everywhere (zoned
+/// recording, which makes the inner half of a real disk slower, is not modelled), and skewed so
+/// that going from one to the next costs nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rotating {
     /// Turns a minute.
@@ -52,26 +54,31 @@ pub struct Rotating {
     pub media_rate: u64,
     /// The shortest move of the head.
     pub track_seek: Duration,
-    /// The longest, over the whole device. Between them the time grows with the distance's square root.
+    /// The longest, over the whole device. Between them the time grows with the distance's square
+    /// root.
     pub full_seek: Duration,
     /// What the drive needs to begin with a command when it has nothing else to do.
     pub command_time: Duration,
     /// How many bytes the drive reads on after a read, into its buffer; 0 for none.
     pub read_ahead: u64,
-    /// Bytes of writes that are acknowledged before they are on the platter; 0 when the cache is off. A drive with a
-    /// cache puts the writes in order by itself, so the cost of order is seen without it.
+    /// Bytes of writes that are acknowledged before they are on the platter; 0 when the cache is
+    /// off. A drive with a cache puts the writes in order by itself, so the cost of order is seen
+    /// without it.
     pub write_cache: u64,
     /// How fast bytes get into that cache, a second.
     pub link_rate: u64,
-    /// Commands among which the drive itself chooses the next (NCQ); 1 when it takes them as they come.
+    /// Commands among which the drive itself chooses the next (NCQ); 1 when it takes them as they
+    /// come.
     pub queue_depth: u32,
-    /// The system's scheduler in front of it, which merges and sorts; none passes requests on as they come.
+    /// The system's scheduler in front of it, which merges and sorts; none passes requests on as
+    /// they come.
     pub scheduler: Option<Scheduler>,
 }
 
-/// An elevator: of what waits, the next at or after the head is served, with everything that adjoins it. Each part of
-/// a merged request ends when it is on the platter, as if the drive had a command for each: one queue's depth is less
-/// than a system's, and all of it would else end at once and come back too late for the turn.
+/// An elevator: of what waits, the next at or after the head is served, with everything that
+/// adjoins it. Each part of a merged request ends when it is on the platter, as if the drive had a
+/// command for each: one queue's depth is less than a system's, and all of it would else end at
+/// once and come back too late for the turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scheduler {
     /// The longest request that merging may make, in bytes.
@@ -92,9 +99,9 @@ impl Profile {
 
     /// A 7200 rpm disk for desktops, its write cache off, behind a merging scheduler.
     ///
-    /// Data sheets of such disks (1 to 4 TB) give 4.16 ms of average rotational latency, which is half a turn; 8 to 9 ms
-    /// of average seek, which is what a third of the stroke takes here; up to 150 to 210 MB/s of sustained transfer.
-    /// Linux merges up to 1280 KiB (`max_sectors_kb`).
+    /// Data sheets of such disks (1 to 4 TB) give 4.16 ms of average rotational latency, which is
+    /// half a turn; 8 to 9 ms of average seek, which is what a third of the stroke takes here; up
+    /// to 150 to 210 MB/s of sustained transfer. Linux merges up to 1280 KiB (`max_sectors_kb`).
     pub fn rotating_disk() -> Self {
         Self::new(Medium::Rotating(Rotating {
             rpm: 7200,
@@ -112,8 +119,9 @@ impl Profile {
 
     /// An SSD on SATA 6 Gb/s.
     ///
-    /// The interface gives about 550 MB/s and 32 commands (NCQ); data sheets give up to about 95,000 reads of 4 KiB a
-    /// second at that depth and 10,000 to 14,000 at depth 1, and 30,000 and more writes at depth 1.
+    /// The interface gives about 550 MB/s and 32 commands (NCQ); data sheets give up to about
+    /// 95,000 reads of 4 KiB a second at that depth and 10,000 to 14,000 at depth 1, and 30,000 and
+    /// more writes at depth 1.
     pub fn sata_ssd() -> Self {
         Self::new(Medium::Flash(Flash {
             read_latency: Duration::from_micros(80),
@@ -128,8 +136,9 @@ impl Profile {
 
     /// An NVMe SSD on four lanes of PCIe 3.
     ///
-    /// Data sheets give up to 3.5 GB/s read and 3 GB/s written, and 500,000 to 600,000 commands of 4 KiB a second when
-    /// many are in flight; 10,000 to 15,000 reads and 50,000 to 60,000 writes a second at depth 1.
+    /// Data sheets give up to 3.5 GB/s read and 3 GB/s written, and 500,000 to 600,000 commands of
+    /// 4 KiB a second when many are in flight; 10,000 to 15,000 reads and 50,000 to 60,000 writes a
+    /// second at depth 1.
     pub fn nvme() -> Self {
         Self::new(Medium::Flash(Flash {
             read_latency: Duration::from_micros(70),

@@ -1,8 +1,9 @@
 //! A rotating disk: one head, a platter that turns, and a scheduler that decides what is next.
 //!
-//! The time at which the head stands over a byte recurs with every turn: a track is as many bytes as pass in one. From
-//! where the head is, the wait for a byte is its distance along the tracks, in time, within a turn. So what follows
-//! directly is free when it is there in time, and what comes too late costs the rest of a turn.
+//! The time at which the head stands over a byte recurs with every turn: a track is as many bytes
+//! as pass in one. From where the head is, the wait for a byte is its distance along the tracks, in
+//! time, within a turn. So what follows directly is free when it is there in time, and what comes
+//! too late costs the rest of a turn.
 
 use super::disk::{DiskRequest, Ends, Ticket};
 use super::profile::Rotating;
@@ -134,7 +135,8 @@ impl RotatingState {
         self.end_flushes(at, ends);
     }
 
-    /// The next of what waits: the first at or after the head, or the first of all, among those that may be chosen.
+    /// The next of what waits: the first at or after the head, or the first of all, among those
+    /// that may be chosen.
     fn choose(&self) -> Option<usize> {
         let mut commands = self.disk.queue_depth.max(1);
         let all = self.disk.scheduler.is_some();
@@ -165,7 +167,8 @@ impl RotatingState {
         self.waiting.iter().position(|w| w.offset == end && w.write == first.write)
     }
 
-    /// A request of the run that was begun at `at` ends when the head has yet `rest` bytes of it to go.
+    /// A request of the run that was begun at `at` ends when the head has yet `rest` bytes of it to
+    /// go.
     fn done(&mut self, request: &Waiting, at: u64, rest: u64, ends: &mut Ends) {
         let rest = transfer(rest, self.disk.media_rate);
         match request.ticket {
@@ -186,8 +189,8 @@ impl RotatingState {
         });
     }
 
-    /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`: it came before the one
-    /// before it was over.
+    /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`:
+    /// it came before the one before it was over.
     fn serve(&mut self, at: u64, busy: bool, first: &Waiting, len: u64, counters: &mut DiskCounters) -> u64 {
         let rate = self.disk.media_rate;
         let (offset, end) = (first.offset, first.offset + len);

@@ -14,7 +14,8 @@ fn request(kind: IoKind, offset: u64, len: u64) -> DiskRequest {
     DiskRequest { kind, offset, len, durable: false }
 }
 
-/// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; gives the time that all take.
+/// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; gives the time
+/// that all take.
 fn run(disk: &mut DiskModel, depth: usize, requests: impl IntoIterator<Item = DiskRequest>) -> u64 {
     let (mut now, mut flight) = (0, VecDeque::<Ticket>::new());
     let mut requests = requests.into_iter().peekable();

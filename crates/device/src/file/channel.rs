@@ -16,13 +16,14 @@ use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, POLLIN, Ring, Ri
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
-/// How often a request is tried again that was interrupted, or would have had to wait. From the first time on a thread of the
-/// kernel's tries, which may wait.
+/// How often a request is tried again that was interrupted, or would have had to wait. From the
+/// first time on a thread of the kernel's tries, which may wait.
 const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
     shared: Arc<Shared>,
-    /// Opened for this channel, so that another channel's flush does not take the write-back error that this one's is to tell of.
+    /// Opened for this channel, so that another channel's flush does not take the write-back error
+    /// that this one's is to tell of.
     file: File,
     /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
     nowait_reads: bool,
@@ -38,7 +39,8 @@ struct Flight {
     done: usize,
     /// How often the kernel has not done it for no reason of its own since bytes were moved.
     retries: u8,
-    /// Why it could not be written durably: it is written once more without, to learn whether that alone fails.
+    /// Why it could not be written durably: it is written once more without, to learn whether that
+    /// alone fails.
     unsynced: Option<Errno>,
     /// A discard that a thread makes.
     order: Option<Arc<DiscardOrder>>,
@@ -78,8 +80,8 @@ impl FileChannel {
             .entry(types::Fd(self.file.as_raw_fd()), self.shared.discard_unit.is_some())
             .user_data(RingToken::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
-        // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
-        // the completion (`Drop` forgets what is still in flight).
+        // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed
+        // before `finish` has seen the completion (`Drop` forgets what is still in flight).
         unsafe { ring.push(&entry) }.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY))
     }
 }
@@ -199,7 +201,8 @@ impl FileChannel {
                 self.shared.losses.fail(e);
                 return Some(self.over(slot, Err(e)));
             }
-            // The write failed, or the flush that belongs to it: then others' writes may be lost with it.
+            // The write failed, or the flush that belongs to it: then others' writes may be lost
+            // with it.
             Io::Write { durable: true, .. } if flight.unsynced.is_none() => {
                 (flight.unsynced, flight.done) = (Some(e), 0);
             }
@@ -241,7 +244,8 @@ impl FileChannel {
 
 impl Drop for FileChannel {
     fn drop(&mut self) {
-        // The kernel may still write there: such memory is never given back. The queue waits before it comes to this.
+        // The kernel may still write there: such memory is never given back. The queue waits before
+        // it comes to this.
         self.in_flight.drain(..).flatten().for_each(std::mem::forget);
     }
 }
@@ -255,7 +259,8 @@ impl Flight {
     fn entry(&self, fd: types::Fd, is_block: bool) -> squeue::Entry {
         let at = |buffer: &crate::Buffer, range: &std::ops::Range<usize>| {
             let rest = &buffer[range.start + self.done..range.end];
-            // `Io` owns the buffer, so the pointer's provenance is the mapping's, good for reading and writing.
+            // `Io` owns the buffer, so the pointer's provenance is the mapping's, good for reading
+            // and writing.
             let pointer = buffer.as_ptr().wrapping_add(range.start + self.done);
             (pointer, u32::try_from(rest.len().min(MOST)).unwrap_or(u32::MAX))
         };

@@ -7,7 +7,8 @@
 //! the copy that would not also keep keyslots from being added.
 //!
 //! A header has two copies, of which an update leaves one alone. So one of them is enough. Only who
-//! puts a whole header there, as `header restore`, wipes both for a moment, under the header's lock.
+//! puts a whole header there, as `header restore`, wipes both for a moment, under the header's
+//! lock.
 
 use std::fs::File;
 use std::io::{self, ErrorKind as IoKind};
@@ -57,7 +58,8 @@ pub(super) struct Expected {
 enum Evidence {
     There,
     Gone,
-    /// The bytes are not there, and another program that holds the header's lock may be writing them.
+    /// The bytes are not there, and another program that holds the header's lock may be writing
+    /// them.
     Unknown,
 }
 
@@ -89,8 +91,8 @@ fn memory() -> Result<Buffer> {
 }
 
 impl Expected {
-    /// Whether one of them is there. It fails where none is found, and some cannot be read. An image
-    /// that ends before them has none.
+    /// Whether one of them is there. It fails where none is found, and some cannot be read. An
+    /// image that ends before them has none.
     fn are_there(&self) -> io::Result<bool> {
         let mut failed = None;
         for &(place, bytes) in &self.bytes.places {

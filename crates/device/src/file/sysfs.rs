@@ -24,7 +24,8 @@ pub(super) fn is_loop(device: &File) -> bool {
     fstat(device).is_ok_and(|stat| major(stat.st_rdev) == LOOP)
 }
 
-/// Who in the kernel keeps the device, or a part of it, for itself, as far as it tells: mounts, swap, devices on top.
+/// Who in the kernel keeps the device, or a part of it, for itself, as far as it tells: mounts,
+/// swap, devices on top.
 pub(super) fn holders(device: Dev) -> Vec<String> {
     let mut parts = vec![(folder(device), number(device))];
     for entry in read_dir(folder(device)).into_iter().flatten().flatten() {
@@ -53,7 +54,8 @@ fn number(device: Dev) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// Where a line of mountinfo says that this device is mounted: "36 35 98:0 /root /mnt rw .. - ext4 /dev/sda rw".
+/// Where a line of mountinfo says that this device is mounted: "36 35 98:0 /root /mnt rw .. - ext4
+/// /dev/sda rw".
 fn mount_point<'l>(line: &'l str, device: &str) -> Option<&'l str> {
     let mut words = line.split(' ').skip(2);
     (words.next() == Some(device)).then(|| words.nth(1)).flatten()

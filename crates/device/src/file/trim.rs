@@ -1,8 +1,9 @@
 //! Discards on a block device.
 //!
-//! Linux has a command for them in io_uring from 6.12 on. Before, there is an ioctl, which waits: a thread of the channel's
-//! makes it, and rings where the queue's thread waits. fallocate with a punched hole, as for a file, is something else: on a block
-//! device it writes zeros, and fails where the disk would have to be sent them.
+//! Linux has a command for them in io_uring from 6.12 on. Before, there is an ioctl, which waits: a
+//! thread of the channel's makes it, and rings where the queue's thread waits. fallocate with a
+//! punched hole, as for a file, is something else: on a block device it writes zeros, and fails
+//! where the disk would have to be sent them.
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -1,10 +1,12 @@
 //! Write-back errors of a file, also those that another open file was told of.
 //!
-//! Linux keeps the last error of writing a file back, and each open file keeps which one it was told of (`errseq_t`). A file that is
-//! opened **later** is told only of an error that no open file was told of before. So an fsync by any program on the machine
-//! (`cryptsetup config`, a backup, this program's own header updates) hides the error from every channel that is made afterwards.
-//! The file that [`FileDevice`](super::FileDevice) opened first does not miss any: it was there before the first write. Only
-//! [`Shared::note_write_back_errors`] asks it, once for each flush that succeeded.
+//! Linux keeps the last error of writing a file back, and each open file keeps which one it was
+//! told of (`errseq_t`). A file that is opened **later** is told only of an error that no open file
+//! was told of before. So an fsync by any program on the machine (`cryptsetup config`, a backup,
+//! this program's own header updates) hides the error from every channel that is made afterwards.
+//! The file that [`FileDevice`](super::FileDevice) opened first does not miss any: it was there
+//! before the first write. Only [`Shared::note_write_back_errors`] asks it, once for each flush
+//! that succeeded.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,8 +21,8 @@ use super::{File, Shared};
 const NOWHERE: libc::off64_t = i64::MAX - 1;
 
 impl Shared {
-    /// Makes every flush fail from now on if the kernel could not write something back since the device was opened, whichever
-    /// program was told of it.
+    /// Makes every flush fail from now on if the kernel could not write something back since the
+    /// device was opened, whichever program was told of it.
     ///
     /// It costs a system call that neither writes nor waits; and one that reads, where something is
     /// [expected](super::expected).
@@ -51,7 +53,8 @@ pub(super) fn errno(e: &io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// True where the file's pages, and with them its write-back errors, are those of a file of another filesystem (overlayfs).
+/// True where the file's pages, and with them its write-back errors, are those of a file of another
+/// filesystem (overlayfs).
 pub(super) fn is_stacked(file: &File) -> bool {
     const OVERLAYFS: i64 = 0x794c_7630;
     #[allow(clippy::unnecessary_cast, reason = "f_type's width differs between architectures")]

@@ -1,5 +1,5 @@
-//! A zoned block device: what sysfs and the kernel's ioctls (linux/blkzoned.h) tell of its zones, and what can be done to
-//! them.
+//! A zoned block device: what sysfs and the kernel's ioctls (linux/blkzoned.h) tell of its zones,
+//! and what can be done to them.
 
 use std::fs::File;
 use std::io;
@@ -64,7 +64,8 @@ pub(super) fn of(file: &File, size: u64) -> Option<Zones> {
         return None;
     }
     let zone = number(file, "chunk_sectors")?.checked_mul(SECTOR).filter(|&zone| zone > 0)?;
-    // Who may not ask is told of no conventional zones: then nothing is written where it may not be.
+    // Who may not ask is told of no conventional zones: then nothing is written where it may not
+    // be.
     Some(Zones { size: zone, conventional: conventional(file, size).unwrap_or(0) })
 }
 

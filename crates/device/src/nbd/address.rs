@@ -28,8 +28,8 @@ pub struct NbdAddress {
     pub(super) export: String,
     /// How long requests wait for a server that went away. Zero: it is not asked for again.
     pub(super) reconnect_delay: Duration,
-    /// The operator vouches that a server which ends loses nothing that it acknowledged: flushes after it came back are
-    /// believed.
+    /// The operator vouches that a server which ends loses nothing that it acknowledged: flushes
+    /// after it came back are believed.
     pub(super) trusts_unflushed: bool,
     text: String,
 }
@@ -46,7 +46,8 @@ pub(super) enum ServerAddress {
 }
 
 impl NbdAddress {
-    /// True when the text is a URI and not a path: it begins with one of the schemes of NBD, known here or not.
+    /// True when the text is a URI and not a path: it begins with one of the schemes of NBD, known
+    /// here or not.
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|s| matches!(s.split('+').next(), Some("nbd" | "nbds")))

@@ -1,10 +1,11 @@
 //! A queue's way to an export.
 //!
-//! The socket is read and written with plain system calls that do not wait; the queue's ring only tells when it is worth
-//! while. So the kernel never has memory of a request's, and a connection can go at any time.
+//! The socket is read and written with plain system calls that do not wait; the queue's ring only
+//! tells when it is worth while. So the kernel never has memory of a request's, and a connection
+//! can go at any time.
 //!
-//! What the ring waits for is the channel's own and no request's: the socket, the clock, and the bell that rings when another
-//! channel of a shared connection has read this one's answers.
+//! What the ring waits for is the channel's own and no request's: the socket, the clock, and the
+//! bell that rings when another channel of a shared connection has read this one's answers.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -105,7 +106,8 @@ impl NbdChannel {
     }
 
     fn wait_until(&mut self, ring: &mut Ring, at: Duration) {
-        // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for when the next request comes.
+        // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for
+        // when the next request comes.
         self.ticks = self.ticks || ring.timeout(RingToken::channel(CLOCK), at).is_ok();
     }
 }
@@ -142,7 +144,8 @@ impl Channel for NbdChannel {
         let link = self.link.clone();
         let mut state = link.lock();
         let what = token.what();
-        // The old ones of a connection that was made again come here too: a look too many does no harm.
+        // The old ones of a connection that was made again come here too: a look too many does no
+        // harm.
         match what {
             READ => self.reads = None,
             WRITE => self.writes = None,

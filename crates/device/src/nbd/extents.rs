@@ -1,7 +1,8 @@
 //! Which parts of an export are stored: block status, asked for on a connection of its own.
 //!
-//! Only where the server says multi-conn, so that what one connection wrote is no hole on another. Whatever goes wrong
-//! means that all is data, and the server is left alone for a while: nobody waits for a hint.
+//! Only where the server says multi-conn, so that what one connection wrote is no hole on another.
+//! Whatever goes wrong means that all is data, and the server is left alone for a while: nobody
+//! waits for a hint.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};

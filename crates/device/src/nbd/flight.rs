@@ -8,12 +8,14 @@ use underseal_nbd_protocol::{CommandFlags, Cookie, RequestHeader, RequestType, T
 use super::handshake::ServerExport;
 use crate::{Finished, Io};
 
-/// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.
+/// The most that one trim or zeroing covers. More may be said in one, but servers differ in what
+/// they take.
 const MOST: u64 = 1 << 30;
 /// Places of a read that were answered out of order. A server that answers in more pieces is none.
 const MOST_PIECES: usize = 1 << 12;
 
-/// A request of a channel's. It is asked for in pieces, one after the other, where it is longer than the server takes.
+/// A request of a channel's. It is asked for in pieces, one after the other, where it is longer
+/// than the server takes.
 pub(super) struct NbdRequest {
     /// The channel's number, and the request's slot there.
     pub(super) member: usize,
@@ -25,14 +27,17 @@ pub(super) struct NbdRequest {
     pub(super) piece: u64,
     /// A durable write at a server without FUA: the write is done, its flush is asked for.
     flushes: bool,
-    /// The error of a write with FUA. The write is repeated without FUA: its success shows that the server's flush failed.
+    /// The error of a write with FUA. The write is repeated without FUA: its success shows that the
+    /// server's flush failed.
     pub(super) unsynced: Option<u32>,
     /// How many connections broke while this request was in flight.
     pub(super) breaks: u32,
-    /// When the first of them broke, and how many answers the link had then, with this request's own ones since.
+    /// When the first of them broke, and how many answers the link had then, with this request's
+    /// own ones since.
     pub(super) first_break: Duration,
     pub(super) answers: u64,
-    /// Changes with every question, so that an answer to an earlier one is not taken for this one's.
+    /// Changes with every question, so that an answer to an earlier one is not taken for this
+    /// one's.
     pub(super) generation: u32,
     /// The whole question has left.
     pub(super) is_sent: bool,
@@ -80,7 +85,8 @@ impl NbdRequest {
         self.is_flush() || self.flushes
     }
 
-    /// True when it is acknowledged without being on stable storage. A durable write is, at a server that has neither FUA nor flush.
+    /// True when it is acknowledged without being on stable storage. A durable write is, at a
+    /// server that has neither FUA nor flush.
     pub(super) fn is_volatile(&self, export: &ServerExport) -> bool {
         let durable = TransmissionFlags::SEND_FUA | TransmissionFlags::SEND_FLUSH;
         match self.io {
@@ -110,15 +116,17 @@ impl NbdRequest {
         self.mark = mark;
     }
 
-    /// The connection is gone, and perhaps what the server has of a write: all of it is asked for again.
+    /// The connection is gone, and perhaps what the server has of a write: all of it is asked for
+    /// again.
     pub(super) fn starts_over(&mut self) {
         if !self.is_read() {
             (self.done, self.flushes) = (0, false);
         }
     }
 
-    /// True when a write with FUA, which has failed with `error`, is to be asked for again without FUA. A server's FUA is often a
-    /// write and a flush of the whole export: where the write succeeds, that flush has failed, and others' writes may be lost.
+    /// True when a write with FUA, which has failed with `error`, is to be asked for again without
+    /// FUA. A server's FUA is often a write and a flush of the whole export: where the write
+    /// succeeds, that flush has failed, and others' writes may be lost.
     pub(super) fn retries_unsynced(&mut self, error: u32, export: &ServerExport) -> bool {
         let retries = self.has_fua(export);
         if retries {

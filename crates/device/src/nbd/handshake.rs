@@ -1,4 +1,5 @@
-//! The client's side of newstyle negotiation, without I/O: bytes in, bytes out, and in the end an export.
+//! The client's side of newstyle negotiation, without I/O: bytes in, bytes out, and in the end an
+//! export.
 //!
 //! ```text
 //!   greeting -> STRUCTURED_REPLY -> (SET_META_CONTEXT) -> GO -> Ready
@@ -6,7 +7,8 @@
 //!                                                         +-> EXPORT_NAME -> Ready
 //! ```
 //!
-//! Nothing that a server says makes it keep more than [`MOST`] bytes or listen to more than [`REPLIES`] messages.
+//! Nothing that a server says makes it keep more than [`MOST`] bytes or listen to more than
+//! [`REPLIES`] messages.
 
 use std::fmt;
 
@@ -15,7 +17,8 @@ use underseal_nbd_protocol::{
     OPTION_REPLY_MAGIC, TransmissionFlags, info, option, option_reply as reply,
 };
 
-/// The longest message of a server in the handshake: an error text or description, and a little more.
+/// The longest message of a server in the handshake: an error text or description, and a little
+/// more.
 const MOST: usize = 4 * MAX_STRING;
 /// Messages until the export is chosen. A server that says more is not one.
 const REPLIES: u32 = 128;
@@ -110,8 +113,8 @@ impl ClientHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// How many more bytes the message needs that begins with `input`, at least 1. Never more are read than the
-    /// handshake's own: what follows it belongs to the transmission phase.
+    /// How many more bytes the message needs that begins with `input`, at least 1. Never more are
+    /// read than the handshake's own: what follows it belongs to the transmission phase.
     ///
     /// # Errors
     /// The message is none, or too long.

@@ -7,8 +7,8 @@
 //!    +--the time is over- Pausing (50 ms .. 1 s)
 //! ```
 //!
-//! One thread uses it at a time. Of several channels that share it, one leads: it alone waits for the socket and for the
-//! clock, and rings for the others when something of theirs is over.
+//! One thread uses it at a time. Of several channels that share it, one leads: it alone waits for
+//! the socket and for the clock, and rings for the others when something of theirs is over.
 
 mod outage;
 
@@ -52,7 +52,8 @@ pub(super) struct LinkState {
     /// How the export is read on this connection, and how large it is there.
     structured: bool,
     size: u64,
-    /// A request goes beyond that: another connection is made as soon as nothing is in flight on this one.
+    /// A request goes beyond that: another connection is made as soon as nothing is in flight on
+    /// this one.
     outgrown: bool,
     flights: Vec<Option<NbdRequest>>,
     free: Vec<u32>,
@@ -223,8 +224,9 @@ impl LinkState {
         self.leader == Some(number)
     }
 
-    /// A leader that has nothing to wait for hands over to one that has, and rings for it. The lead is never free meanwhile: a
-    /// third that took it might wait for its own bell already, which nobody would ring.
+    /// A leader that has nothing to wait for hands over to one that has, and rings for it. The lead
+    /// is never free meanwhile: a third that took it might wait for its own bell already, which
+    /// nobody would ring.
     pub(super) fn resign(&mut self, number: usize) {
         if self.leader != Some(number) {
             return;
@@ -261,7 +263,8 @@ impl LinkState {
         }
     }
 
-    /// Something may have happened. `readable`: the socket can be read. Only then it is: to look costs a system call.
+    /// Something may have happened. `readable`: the socket can be read. Only then it is: to look
+    /// costs a system call.
     pub(super) fn drive(&mut self, readable: bool) {
         match &self.phase {
             Phase::Down => {}
@@ -285,7 +288,8 @@ impl LinkState {
         }
     }
 
-    /// Whether there is something to send. On a connection that the export has outgrown it is what was begun.
+    /// Whether there is something to send. On a connection that the export has outgrown it is what
+    /// was begun.
     fn can_send(&self) -> bool {
         !self.outbox.is_empty() && (!self.outgrown || self.sent > 0) && (!self.careful || self.may_ask_next())
     }

@@ -133,7 +133,8 @@ impl ReplyInbox {
         }
     }
 
-    /// Moves what has come of a read's bytes. `None`: more must come. The answer, if the reply ends with them.
+    /// Moves what has come of a read's bytes. `None`: more must come. The answer, if the reply ends
+    /// with them.
     #[expect(clippy::option_option, reason = "wait, go on, answer")]
     fn take_payload(
         &mut self,

@@ -123,7 +123,8 @@ impl ReplySource for Script<'_> {
     }
 }
 
-/// Replies with right magics and cookies out of any bytes: ten of them each say what the reply is, and data follows.
+/// Replies with right magics and cookies out of any bytes: ten of them each say what the reply is,
+/// and data follows.
 pub fn replies(mut dice: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     while let Some((&[kind, request, flags, at, length, a, b, c, d, data], rest)) = dice.split_first_chunk() {
@@ -183,7 +184,8 @@ mod tests {
 
     #[test]
     fn dice_can_fall_well() {
-        // A hole in the first half and data in the second, the write's end, a simple reply to the flush.
+        // A hole in the first half and data in the second, the write's end, a simple reply to the
+        // flush.
         let dice = [
             [3, 0, 0, 0, 32, 0, 0, 0, 0, 0],
             [1, 0, 1, 32, 32, 0, 0, 0, 0, 9],

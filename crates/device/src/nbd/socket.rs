@@ -36,7 +36,8 @@ impl NbdSocket {
         Self { fd, is_counted: AtomicBool::new(false) }
     }
 
-    /// Tells the server that no more requests come. A server that does not hear it sees the connection close.
+    /// Tells the server that no more requests come. A server that does not hear it sees the
+    /// connection close.
     pub(super) fn say_goodbye(&self) {
         let goodbye = RequestHeader {
             flags: CommandFlags::empty(),
@@ -145,7 +146,8 @@ pub(super) enum AttemptProgress {
 }
 
 impl ConnectAttempt {
-    /// Begins to connect to one of `addresses` (none are needed for a Unix socket), the `number`th in turn.
+    /// Begins to connect to one of `addresses` (none are needed for a Unix socket), the `number`th
+    /// in turn.
     pub(super) fn begin(
         address: &NbdAddress,
         addresses: &[SocketAddr],

@@ -1,4 +1,5 @@
-//! Which image of which cluster is meant, spelled as QEMU does, so that what is in its command lines and libvirt's fits.
+//! Which image of which cluster is meant, spelled as QEMU does, so that what is in its command
+//! lines and libvirt's fits.
 //!
 //! ```text
 //!   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:OPTION=VALUE]...        a \ before a character takes its meaning from it
@@ -14,7 +15,8 @@ use crate::{Error, ErrorKind, Result};
 /// The longest text that is an address.
 const LONGEST: usize = 4096;
 
-/// Options of the cluster's library that an address may set. All others belong into its configuration file.
+/// Options of the cluster's library that an address may set. All others belong into its
+/// configuration file.
 const SETTINGS: [&str; 8] = [
     "mon_host",
     "keyring",
@@ -182,7 +184,8 @@ fn without_key(text: &str) -> &str {
 struct AddressReader<'t>(&'t str);
 
 impl AddressReader<'_> {
-    /// The word up to the first of these characters that is not escaped, without it; and which one that is.
+    /// The word up to the first of these characters that is not escaped, without it; and which one
+    /// that is.
     fn next(&mut self, ends: &str) -> std::result::Result<(String, Option<char>), &'static str> {
         let mut word = String::new();
         let mut chars = self.0.chars();

@@ -21,7 +21,8 @@ struct Request {
     to: Arc<ReplySender<ImageCompletion>>,
 }
 
-/// A request that is over. It does not name where it is sent: one that nobody takes any more goes with its mailbox.
+/// A request that is over. It does not name where it is sent: one that nobody takes any more goes
+/// with its mailbox.
 struct ImageCompletion {
     slot: u32,
     io: Io,
@@ -55,7 +56,8 @@ impl RbdChannel {
         if self.shared.was_shut_out() {
             return Err((request, Errno::SHUTDOWN));
         }
-        // What begins beyond the end librbd never answers, when it is written; what ends there it cuts short, and says nothing.
+        // What begins beyond the end librbd never answers, when it is written; what ends there it
+        // cuts short, and says nothing.
         let (offset, len) = request.io.extent();
         if offset.checked_add(len).is_none_or(|end| end > self.shared.size()) {
             return Err((request, BEYOND));

@@ -1,10 +1,12 @@
-//! Which process of this machine has an image's lock, in a file of its user's: so that who takes the place of one that was killed can
-//! prove that it is gone, and need not wait until the cluster believes it.
+//! Which process of this machine has an image's lock, in a file of its user's: so that who takes
+//! the place of one that was killed can prove that it is gone, and need not wait until the cluster
+//! believes it.
 //!
-//! The proof: the lock's owner is the client that the file names, by its address, which has a number that no other client has; and the file,
-//! which that process keeps locked as long as it lives, can be locked. The kernel lets go of it when the process has ended, however that
-//! was, and a child that still had it would only be waited for. That this is the boot in which it was written keeps out folders that
-//! machines share.
+//! The proof: the lock's owner is the client that the file names, by its address, which has a
+//! number that no other client has; and the file, which that process keeps locked as long as it
+//! lives, can be locked. The kernel lets go of it when the process has ended, however that was, and
+//! a child that still had it would only be waited for. That this is the boot in which it was
+//! written keeps out folders that machines share.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -28,7 +30,8 @@ pub(super) struct LockHolderFile {
 }
 
 impl LockHolderFile {
-    /// Notes that this process has the lock of the image with this id, as the client at this address.
+    /// Notes that this process has the lock of the image with this id, as the client at this
+    /// address.
     pub(super) fn note(folder: &Path, image: &str, address: &str) -> io::Result<Self> {
         let path = path(folder, image);
         let begun = Instant::now();
@@ -56,7 +59,8 @@ impl Drop for LockHolderFile {
     }
 }
 
-/// The number of the process that was the client at this address and had the lock, if it is certain that it is gone.
+/// The number of the process that was the client at this address and had the lock, if it is certain
+/// that it is gone.
 pub(super) fn gone(folder: &Path, image: &str, address: &str) -> Option<u32> {
     let file = File::open(path(folder, image)).ok()?;
     let mut text = String::new();

@@ -51,7 +51,8 @@ macro_rules! calls {
                     $($name: {
                         let name = stringify!($name);
                         let library = if name.starts_with("rados_") { rados } else { rbd };
-                        // SAFETY: the caller's promise; their interface has kept these declarations since Ceph 16.
+                        // SAFETY: the caller's promise; their interface has kept these declarations
+                        // since Ceph 16.
                         unsafe { *library.get(name.as_bytes())? }
                     },)*
                 })
@@ -120,7 +121,8 @@ fn calls() -> Result<&'static Calls> {
     let loaded = CALLS.get_or_init(|| {
         let _quiet = BlockedSignals::begin();
         let load = |name: &str| {
-            // SAFETY: what a library does when it is loaded is for whoever installed it to answer; Ceph's set up their own data.
+            // SAFETY: what a library does when it is loaded is for whoever installed it to answer;
+            // Ceph's set up their own data.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         };
         let (rados, rbd) = load("librados.so.2")

@@ -12,11 +12,13 @@ use crate::{Error, ErrorKind, Result};
 
 /// How soon to say that the lock is waited for.
 const MOMENT: Duration = Duration::from_secs(2);
-/// How long a client that has the image open may take to answer; one that has died never does, and is known for half a minute.
+/// How long a client that has the image open may take to answer; one that has died never does, and
+/// is known for half a minute.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is not as strict as this program: an
-/// ordinary client of librbd hands it over, and then fails to write. So nobody who is there is asked.
+/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is
+/// not as strict as this program: an ordinary client of librbd hands it over, and then fails to
+/// write. So nobody who is there is asked.
 pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<Option<LockHolderFile>> {
     if let Some(folder) = holders {
         take_over(image, name, folder);

@@ -3,13 +3,15 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// As long as it is there, threads that start have all signals held back: they are for the program's own.
+/// As long as it is there, threads that start have all signals held back: they are for the
+/// program's own.
 pub(super) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     pub(super) fn begin() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-        // SAFETY: both are sets of signals, the first filled before it is read; an empty one is a valid one.
+        // SAFETY: both are sets of signals, the first filled before it is read; an empty one is a
+        // valid one.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());

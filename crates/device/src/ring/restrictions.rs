@@ -1,5 +1,5 @@
-//! What a ring may be told to do (`IORING_REGISTER_RESTRICTIONS`): seccomp does not see the operations of a ring, so whoever
-//! could write into one would get past it.
+//! What a ring may be told to do (`IORING_REGISTER_RESTRICTIONS`): seccomp does not see the
+//! operations of a ring, so whoever could write into one would get past it.
 //!
 //! ```text
 //!   made disabled  ->  what is allowed is registered  ->  enabled, for good
@@ -15,8 +15,8 @@ use io_uring::squeue::EntryMarker;
 use io_uring::{Builder, IoUring, Parameters, cqueue, opcode, squeue};
 use underseal_sandbox::{RingMade, RingRequest, ring, will_give_commands};
 
-/// What channels and queues do, and a signal, which is an operation that does nothing. Reads and writes of registered or chosen
-/// buffers are none of it.
+/// What channels and queues do, and a signal, which is an operation that does nothing. Reads and
+/// writes of registered or chosen buffers are none of it.
 const OF_QUEUES: [u8; 7] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
@@ -43,14 +43,16 @@ pub fn forgo() {
     WANTED.store(false, Ordering::Relaxed);
 }
 
-/// Rings of this process that are made from now on may give drivers commands of their own. In the sandbox that is too late.
+/// Rings of this process that are made from now on may give drivers commands of their own. In the
+/// sandbox that is too late.
 pub fn allow_commands() {
     if !COMMANDS.swap(true, Ordering::Relaxed) {
         will_give_commands();
     }
 }
 
-/// Whether the rings of this process are restricted; none was made yet where that is not known. Before Linux 5.10 none can be.
+/// Whether the rings of this process are restricted; none was made yet where that is not known.
+/// Before Linux 5.10 none can be.
 pub fn in_force() -> Option<bool> {
     match IN_FORCE.load(Ordering::Relaxed) {
         UNKNOWN => None,
@@ -58,9 +60,9 @@ pub fn in_force() -> Option<bool> {
     }
 }
 
-/// Makes a ring for queues and channels, which is restricted where the kernel can do that, after `prepare` has registered what it
-/// needs. `entries`: operations, and completions that were not taken yet. `single_issuer`: for this
-/// thread only.
+/// Makes a ring for queues and channels, which is restricted where the kernel can do that, after
+/// `prepare` has registered what it needs. `entries`: operations, and completions that were not
+/// taken yet. `single_issuer`: for this thread only.
 ///
 /// # Errors
 /// When the kernel makes none of this kind; in the sandbox also when the helper is gone.
@@ -116,7 +118,8 @@ fn enabled<S: EntryMarker>(made: IoUring<S>, restricted: bool) -> io::Result<IoU
     Ok(made)
 }
 
-/// Makes a ring with long entries for nothing but commands to a driver. It is for use before the sandbox.
+/// Makes a ring with long entries for nothing but commands to a driver. It is for use before the
+/// sandbox.
 ///
 /// # Errors
 /// When the kernel makes none of this kind.
@@ -147,7 +150,8 @@ fn builder<S: EntryMarker>(request: RingRequest) -> Builder<S> {
     let mut builder = IoUring::<S>::builder();
     builder.setup_clamp().setup_cqsize(request.completions);
     if request.single_issuer {
-        // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
+        // Completions are handled when this thread enters the kernel anyway, instead of by
+        // interrupting it.
         builder.setup_coop_taskrun().setup_single_issuer();
     }
     builder
@@ -175,9 +179,11 @@ fn bytes(parameters: &Parameters) -> Vec<u8> {
 fn over(made: RingMade) -> io::Result<IoUring> {
     let parameters: [u8; PARAMETERS] =
         made.parameters.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    // SAFETY: the type is a transparent wrapper of the kernel's structure, of which any bytes make a value.
+    // SAFETY: the type is a transparent wrapper of the kernel's structure, of which any bytes make
+    // a value.
     let parameters = unsafe { std::mem::transmute::<[u8; PARAMETERS], Parameters>(parameters) };
-    // SAFETY: a ring's descriptor that is nobody else's, with what the kernel has said of that ring.
+    // SAFETY: a ring's descriptor that is nobody else's, with what the kernel has said of that
+    // ring.
     unsafe { IoUring::from_fd(made.fd.into_raw_fd(), parameters) }
 }
 

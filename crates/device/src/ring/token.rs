@@ -2,9 +2,11 @@
 
 /// Tells whose completion it is.
 ///
-/// A device that stands on others may have several operations in flight for one request. Its lower channels see slots
-/// of their own, `slot << bits | part`, inside [`Ring::nested`](super::Ring::nested); the token then tells each of them its own number. What a
-/// channel waits for by itself belongs to no request: its token leads to the channel, as a number at each fork of the way down.
+/// A device that stands on others may have several operations in flight for one request. Its lower
+/// channels see slots of their own, `slot << bits | part`, inside
+/// [`Ring::nested`](super::Ring::nested); the token then tells each of them its own number. What a
+/// channel waits for by itself belongs to no request: its token leads to the channel, as a number
+/// at each fork of the way down.
 ///
 /// ```text
 ///   63 62     54          37     32                 0
@@ -20,7 +22,8 @@ impl RingToken {
     const CHANNEL: u64 = 1 << 62;
     const DEPTH: u32 = 54;
     const BITS: u32 = 32;
-    /// Of a channel's token: where the way down begins, the queue's channel, and what that waits for.
+    /// Of a channel's token: where the way down begins, the queue's channel, and what that waits
+    /// for.
     const FORKS: u32 = 26;
     const OWNER: u32 = 6;
     const WHAT: u64 = 0x3f;
@@ -63,13 +66,15 @@ impl RingToken {
         (self.0 & Self::WHAT) as u8
     }
 
-    /// The token as a lower channel knows it that was started in [`Ring::nested`](super::Ring::nested) with as many `bits`; `None` when the
-    /// operation is the channel's own.
+    /// The token as a lower channel knows it that was started in
+    /// [`Ring::nested`](super::Ring::nested) with as many `bits`; `None` when the operation is the
+    /// channel's own.
     pub fn below(self, bits: u32) -> Option<Self> {
         (self.depth() != 0).then(|| Self(self.0 - Self::nesting(bits)))
     }
 
-    /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is the channel itself.
+    /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is
+    /// the channel itself.
     pub fn fork(self, of: usize) -> Option<(usize, Self)> {
         let bits = LowerToken::fork_bits(of);
         let forks = (self.0 & ((1 << Self::DEPTH) - 1)) >> Self::FORKS & ((1 << 28) - 1);
@@ -109,8 +114,8 @@ impl LowerToken {
     /// The only one, whose slots are those of the channel above.
     pub const ONLY: Self = Self { bits: 0, number: 0, of: 1 };
 
-    /// The `number`th of so many, whose slots are `slot << bits | part`. The numbers on the way down to a channel that waits for
-    /// something by itself have 28 bits together.
+    /// The `number`th of so many, whose slots are `slot << bits | part`. The numbers on the way
+    /// down to a channel that waits for something by itself have 28 bits together.
     pub fn new(bits: u32, number: usize, of: usize) -> Self {
         Self { bits, number, of }
     }

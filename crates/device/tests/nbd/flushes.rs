@@ -205,7 +205,8 @@ fn a_channel_that_flushes_once_takes_the_news_from_no_client() {
 fn a_durable_write_that_was_cut_short_is_written_again() {
     let server = Server::start(Behaviour {
         forgets: true,
-        // The second request is the flush of the durable write: its write is gone when the connection is.
+        // The second request is the flush of the durable write: its write is gone when the
+        // connection is.
         dies_after: Some(2),
         ..plain().without(Flags::SEND_FUA)
     });

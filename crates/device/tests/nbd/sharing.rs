@@ -24,7 +24,8 @@ fn who_reads_for_all_hands_over_to_one_that_does() {
         // The first reads for all; the others wait for their bells.
         queues.iter_mut().for_each(|queue| read(queue, 0));
         assert_eq!(queues[0].drain().len(), 1);
-        // The first has nothing to wait for any more. Before anybody hears a bell, one of the others has another request.
+        // The first has nothing to wait for any more. Before anybody hears a bell, one of the
+        // others has another request.
         read(&mut queues[begins], 1);
         server.inner.behaviour.lock().unwrap().answers = None;
         wait_until("all are answered", || {

@@ -26,7 +26,8 @@ pub(crate) struct Behaviour {
     pub(crate) structured: bool,
     /// Reads are answered in pieces of this many bytes, the last first, zeros as holes.
     pub(crate) pieces: Option<usize>,
-    /// Each connection ends after so many requests, of which the last is carried out and not answered.
+    /// Each connection ends after so many requests, of which the last is carried out and not
+    /// answered.
     pub(crate) dies_after: Option<u64>,
     /// Each connection answers so many requests; the next one waits until more may be answered.
     pub(crate) answers: Option<u64>,
@@ -42,7 +43,8 @@ pub(crate) struct Behaviour {
     pub(crate) hangs_up_at: Option<u64>,
     /// All requests that have come are read before one is answered.
     pub(crate) gathers: bool,
-    /// The whole server dies, once, at this message (options and requests of all connections count), before or after it is carried out.
+    /// The whole server dies, once, at this message (options and requests of all connections
+    /// count), before or after it is carried out.
     pub(crate) crashes_at: Option<(u64, bool)>,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,

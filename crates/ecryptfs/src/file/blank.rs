@@ -1,8 +1,8 @@
 //! Lower files that have a length and nothing else.
 //!
-//! A filesystem may remember a new file's length before its data are on the disk (ext4, with delayed allocation). A
-//! power cut between the two leaves zeros: no header, and nothing that one would be needed for. It is as good as a lower
-//! file of no length.
+//! A filesystem may remember a new file's length before its data are on the disk (ext4, with
+//! delayed allocation). A power cut between the two leaves zeros: no header, and nothing that one
+//! would be needed for. It is as good as a lower file of no length.
 
 use std::os::fd::BorrowedFd;
 

@@ -1,11 +1,13 @@
-//! Who does the crypto of a request: the thread that has it, or also workers, to whom it gives parts.
+//! Who does the crypto of a request: the thread that has it, or also workers, to whom it gives
+//! parts.
 //!
 //! ```text
 //!   run of extents --inline--> one call
 //!                  --shared--> | part 0: this thread | part 1: a worker | ..      then this thread waits for them
 //! ```
-//! Adaptive is inline until sharing saves more time than twice what a worker takes to come; both are measured while the mount
-//! runs. So small requests never wait for anybody, and large ones only where a processor is idle.
+//! Adaptive is inline until sharing saves more time than twice what a worker takes to come; both
+//! are measured while the mount runs. So small requests never wait for anybody, and large ones only
+//! where a processor is idle.
 
 use std::fmt;
 use std::str::FromStr;
@@ -161,7 +163,8 @@ impl Direction {
     }
 }
 
-/// A measured value, of which each new one is an eighth. Threads that meet here lose one of two: it is an estimate.
+/// A measured value, of which each new one is an eighth. Threads that meet here lose one of two: it
+/// is an estimate.
 fn blend(before: u64, now: u64) -> u64 {
     if before == 0 { now } else { before - before / 8 + now / 8 }
 }

@@ -19,11 +19,12 @@ pub(crate) enum Unread {
     Missing(u64),
 }
 
-/// So many extents are read and decrypted at a time: the second-level cache still has what was read.
+/// So many extents are read and decrypted at a time: the second-level cache still has what was
+/// read.
 const CACHED: usize = 32;
 
-/// Reads extents from `at` on, of which the first has this number, and decrypts them. What is missing is an error, or zeros
-/// where that is not `strict`.
+/// Reads extents from `at` on, of which the first has this number, and decrypts them. What is
+/// missing is an error, or zeros where that is not `strict`.
 pub(crate) fn read(
     fd: BorrowedFd<'_>,
     at: u64,
@@ -52,7 +53,8 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Cipher text is never all zeros: there is nothing there (a hole, or blocks that a power cut left unwritten).
+/// Cipher text is never all zeros: there is nothing there (a hole, or blocks that a power cut left
+/// unwritten).
 pub(crate) fn is_missing(extent: &[u8]) -> bool {
     // One look is enough for nearly every extent.
     extent[..8] == [0; 8] && extent.iter().all(|&b| b == 0)

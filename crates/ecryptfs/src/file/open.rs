@@ -23,7 +23,8 @@ pub(crate) struct OpenFile {
     view: Arc<LowerView>,
     /// Readers go together; whoever writes goes alone.
     state: RwLock<FileState>,
-    /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is the lower file's own.
+    /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is
+    /// the lower file's own.
     told: AtomicU64,
     /// Calls that may take long and keep others from the file's bytes meanwhile.
     busy: AtomicU64,
@@ -105,7 +106,8 @@ impl OpenFile {
     /// Opens the lower file at `path`. `before` is who had it open last, through this mount.
     ///
     /// # Errors
-    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it; `EBUSY` when another mount or a tool has it.
+    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it; `EBUSY` when another
+    /// mount or a tool has it.
     pub(crate) fn open(
         view: &Arc<LowerView>,
         path: &str,
@@ -192,7 +194,8 @@ impl OpenFile {
         Arc::downgrade(&self.closing)
     }
 
-    /// The size of the plain file, of which this is the lower one. Nobody waits for a file to grow who only asks how long it is.
+    /// The size of the plain file, of which this is the lower one. Nobody waits for a file to grow
+    /// who only asks how long it is.
     pub(crate) fn size(&self, lower: &Stat) -> u64 {
         match self.told.load(Relaxed) {
             LOWER => lower_size(lower),
@@ -326,7 +329,8 @@ pub(super) fn write_size(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), 
     }
 }
 
-/// An xattr is written as a whole. What is in it beside the size stays: whoever looks for no lock may have changed the keys.
+/// An xattr is written as a whole. What is in it beside the size stays: whoever looks for no lock
+/// may have changed the keys.
 fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), FsError> {
     let mut bytes = [0; 2 * FileHeader::PARSED];
     let found = match fgetxattr(fd, XATTR, &mut bytes[..]) {

@@ -1,4 +1,5 @@
-//! Reading: one lower read and one crypto call for a whole request, decrypted where it is answered from.
+//! Reading: one lower read and one crypto call for a whole request, decrypted where it is answered
+//! from.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -7,11 +8,12 @@ use super::open::{EncryptedFile, FileState, read_most};
 use super::{EXTENT_BYTES, FsError, OpenFile, around, extents, to_usize};
 
 impl OpenFile {
-    /// Reads into `scratch`, which has room for the request and two extents more, and says where in it the data are:
-    /// fewer at the file's end.
+    /// Reads into `scratch`, which has room for the request and two extents more, and says where in
+    /// it the data are: fewer at the file's end.
     ///
     /// # Errors
-    /// What the lower file says; `EIO` for an extent that is missing, unless the mount is not strict.
+    /// What the lower file says; `EIO` for an extent that is missing, unless the mount is not
+    /// strict.
     pub(crate) fn read(&self, offset: u64, len: usize, scratch: &mut [u8]) -> Result<Range<usize>, FsError> {
         let fd = self.as_fd();
         match &*self.reading() {

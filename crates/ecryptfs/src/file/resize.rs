@@ -9,7 +9,8 @@ use super::open::{EncryptedFile, FileState, lower_size, write_all};
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, RUN, around, to_usize};
 use crate::{EXTENT, FileHeader, HeaderLocation};
 
-/// So many runs are written before it is asked whether somebody still waits: asking reads a file in /proc.
+/// So many runs are written before it is asked whether somebody still waits: asking reads a file in
+/// /proc.
 const PATIENCE: u64 = 8;
 
 impl OpenFile {
@@ -123,7 +124,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// fallocate(2): room reserved, or zeros written. There is nothing like a hole in an encrypted file.
+    /// fallocate(2): room reserved, or zeros written. There is nothing like a hole in an encrypted
+    /// file.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for holes, and for what moves data; `EINTR` when nobody waits any more.
@@ -189,9 +191,10 @@ impl OpenFile {
     }
 }
 
-/// Writes the header's pages back and waits for the disk to have them, so that no journal has the cut before the disk has the
-/// size. The size is data, which stays in memory for half a minute; a cut is metadata, which is committed within seconds. A
-/// commit flushes the disk's own cache, so this needs no flush. A size in an xattr is in the journal itself, before the cut.
+/// Writes the header's pages back and waits for the disk to have them, so that no journal has the
+/// cut before the disk has the size. The size is data, which stays in memory for half a minute; a
+/// cut is metadata, which is committed within seconds. A commit flushes the disk's own cache, so
+/// this needs no flush. A size in an xattr is in the journal itself, before the cut.
 #[expect(unsafe_code, reason = "sync_file_range(2), which rustix does not have")]
 fn write_back_header(fd: impl AsFd) -> Result<(), Errno> {
     let flags =

@@ -1,10 +1,11 @@
 //! fsync: what it makes durable, and who is told when it cannot.
 //!
-//! **Sizes.** A data-only sync makes durable what is needed to find the data again, and for a lower filesystem an xattr is
-//! not. With the header there, the first data-only sync after a size was written is a whole one.
+//! **Sizes.** A data-only sync makes durable what is needed to find the data again, and for a lower
+//! filesystem an xattr is not. With the header there, the first data-only sync after a size was
+//! written is a whole one.
 //!
-//! **Losses.** The kernel tells of a write-back that failed once for each open file. All who have a file open here share
-//! one, so losses are counted, and each is told at its next fsync.
+//! **Losses.** The kernel tells of a write-back that failed once for each open file. All who have a
+//! file open here share one, so losses are counted, and each is told at its next fsync.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;

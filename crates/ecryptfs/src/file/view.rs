@@ -12,7 +12,8 @@ use crate::{
     AuthToken, Cipher, ErrorKind, FileHeader, FileKey, HeaderLocation, Keyring, LowerName, NameCipher, XATTR,
 };
 
-/// How lower names and contents are seen. Without a sealing they are what they are: a plain stacked filesystem.
+/// How lower names and contents are seen. Without a sealing they are what they are: a plain stacked
+/// filesystem.
 pub(crate) struct LowerView {
     pub(crate) sealing: Option<Sealing>,
 }

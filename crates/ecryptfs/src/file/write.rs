@@ -1,4 +1,5 @@
-//! Writing: one crypto call and one lower write for a whole request, encrypted where it arrived if it can be.
+//! Writing: one crypto call and one lower write for a whole request, encrypted where it arrived if
+//! it can be.
 
 use std::os::fd::AsFd;
 
@@ -9,8 +10,9 @@ use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
 use crate::{EXTENT, HeaderLocation};
 
 impl OpenFile {
-    /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be there. `scratch` has
-    /// room for the request and two extents more. Says how much was written: less when the lower filesystem is full.
+    /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be
+    /// there. `scratch` has room for the request and two extents more. Says how much was written:
+    /// less when the lower filesystem is full.
     ///
     /// # Errors
     /// What the lower file says; `EINTR` when nobody waits any more.
@@ -26,8 +28,8 @@ impl OpenFile {
             return Ok(0);
         }
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
-        // Only one that has no header yet, or is encrypted, needs to be alone: others have a lower filesystem that sees
-        // to it.
+        // Only one that has no header yet, or is encrypted, needs to be alone: others have a lower
+        // filesystem that sees to it.
         if matches!(*self.reading(), FileState::Plain) {
             return done(write_most(self.as_fd(), &data[..len], offset));
         }

@@ -7,8 +7,8 @@
 //!   several threads:  whoever is free takes the next, so the disk has as many reads to do at a time
 //! ```
 //!
-//! A name costs its inode and its header, each a read where the lower filesystem has not got it in memory. Where it has,
-//! both take less time than another thread takes to come.
+//! A name costs its inode and its header, each a read where the lower filesystem has not got it in
+//! memory. Where it has, both take less time than another thread takes to come.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -31,8 +31,9 @@ const FEW: usize = 8;
 const THREADS: usize = 8;
 
 impl Fs {
-    /// Looks lower names up, and tells the kernel of each that is there. Those without a name here, removed meanwhile or
-    /// that cannot be looked at are none: whoever wants to know asks for them by name.
+    /// Looks lower names up, and tells the kernel of each that is there. Those without a name here,
+    /// removed meanwhile or that cannot be looked at are none: whoever wants to know asks for them
+    /// by name.
     pub(super) fn find_all(
         &self,
         folder: &Arc<FileNode>,

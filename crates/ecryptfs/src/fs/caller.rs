@@ -1,12 +1,14 @@
 //! Whether whoever asked is being killed.
 //!
-//! The kernel lets nobody go who waits for a request that was read, not even with SIGKILL. So what takes long looks itself, as
-//! the kernel's own filesystems do, and ends early. Other signals end nothing: a program that a timer interrupts every few
-//! milliseconds would never get a long file. FUSE's interrupts do not tell one from the other.
+//! The kernel lets nobody go who waits for a request that was read, not even with SIGKILL. So what
+//! takes long looks itself, as the kernel's own filesystems do, and ends early. Other signals end
+//! nothing: a program that a timer interrupts every few milliseconds would never get a long file.
+//! FUSE's interrupts do not tell one from the other.
 
 use std::fs;
 
-/// SIGKILL's bit. The kernel adds the signal to every thread of a process that any signal is about to end.
+/// SIGKILL's bit. The kernel adds the signal to every thread of a process that any signal is about
+/// to end.
 const KILL: u64 = 1 << 8;
 
 /// Whether a thread waits only to die.

@@ -231,8 +231,8 @@ impl Fs {
     }
 }
 
-/// Opens an entry that is about to lose a name. The lower filesystem gives the inode number to no other file before the
-/// descriptor is closed.
+/// Opens an entry that is about to lose a name. The lower filesystem gives the inode number to no
+/// other file before the descriptor is closed.
 fn pin(folder: impl AsFd, name: &[u8]) -> Answer<OwnedFd> {
     openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,6 +1,7 @@
 //! Folders, read entry by entry.
 //!
-//! The offsets that the kernel is given are the lower folder's own, so a program may seek in a folder that changes.
+//! The offsets that the kernel is given are the lower folder's own, so a program may seek in a
+//! folder that changes.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -53,7 +54,8 @@ impl Fs {
         Ok(OpenFolder { node, fd, stream: Mutex::default() })
     }
 
-    /// Puts as many entries into the reply as there is room for, with all that LOOKUP would say of each if `plus`.
+    /// Puts as many entries into the reply as there is room for, with all that LOOKUP would say of
+    /// each if `plus`.
     pub(super) fn read_folder(
         &self,
         folder: &OpenFolder,

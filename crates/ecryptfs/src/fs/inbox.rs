@@ -9,7 +9,8 @@ use super::pages::{PAGE, PageMemory};
 /// Before the bytes of a WRITE, which begin at a page.
 const START: usize = PAGE - WRITE_DATA;
 
-/// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are encrypted.
+/// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are
+/// encrypted.
 pub(super) struct RequestBuffer {
     memory: PageMemory,
 }

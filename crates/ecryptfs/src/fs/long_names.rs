@@ -12,7 +12,8 @@ use crate::LowerName;
 use crate::file::LowerDescriptor;
 use crate::name::long;
 
-/// The long names of a call, while nobody else makes or removes one. In the end those that nothing has lose their file.
+/// The long names of a call, while nobody else makes or removes one. In the end those that nothing
+/// has lose their file.
 pub(super) struct LongNameLock<'a> {
     names: Vec<(&'a LowerDescriptor, &'a LowerName<'a>)>,
     _alone: MutexGuard<'a, ()>,
@@ -57,13 +58,15 @@ impl Fs {
         Ok(beside)
     }
 
-    /// Empties a folder in which there is nothing but what names have left over. Says whether that was so.
+    /// Empties a folder in which there is nothing but what names have left over. Says whether that
+    /// was so.
     pub(super) fn sweep(&self, parent: &LowerDescriptor, name: &[u8]) -> bool {
         self.view.has_long_names() && sweep(parent, name).is_ok_and(|empty| empty)
     }
 }
 
-/// Left over are the files beside names that nothing has. As soon as there is anything else, all stay.
+/// Left over are the files beside names that nothing has. As soon as there is anything else, all
+/// stay.
 fn sweep(parent: &LowerDescriptor, name: &[u8]) -> Answer<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(parent, name, flags, Mode::empty())?;

@@ -25,7 +25,8 @@ const SUBTYPE: &str = "ecryptfs";
 /// All of it: what fusermount3 has mounted for a user; and what root mounts, which has no subtype.
 const TYPES: [&str; 2] = ["fuse.ecryptfs", "fuse"];
 
-/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
+/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
+/// direct I/O.
 const BACKGROUND: u16 = 64;
 
 /// Descriptors that are left for open files.
@@ -84,10 +85,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `lower` at `at`; encrypted as `sealing` has it, else as it is. Requests are served from here on.
+    /// Mounts `lower` at `at`; encrypted as `sealing` has it, else as it is. Requests are served
+    /// from here on.
     ///
     /// # Errors
-    /// `Busy` when another mount or a tool has the lower folder; `Io` when there is no such folder, or the system refuses.
+    /// `Busy` when another mount or a tool has the lower folder; `Io` when there is no such folder,
+    /// or the system refuses.
     pub fn new(lower: &Path, at: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Result<Self> {
         let failed = |what: &str, path: &Path, e: io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
@@ -206,9 +209,9 @@ impl Mount {
     /// Waits until it is unmounted, and nobody has anything in it open.
     ///
     /// # Errors
-    /// `Io` when a thread has failed. The others may still serve: requests of that thread are answered
-    /// only when this process ends. `Io` also when the mount's connection was aborted; it is
-    /// unmounted then.
+    /// `Io` when a thread has failed. The others may still serve: requests of that thread are
+    /// answered only when this process ends. `Io` also when the mount's connection was aborted; it
+    /// is unmounted then.
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
         let mut outcome = self.threads.join();
@@ -242,7 +245,8 @@ fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<O
 /// Takes a FUSE mount that may be of this kind away, as its user: fusermount3 -u.
 ///
 /// # Errors
-/// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the system says otherwise.
+/// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the
+/// system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     // root may unmount anything.
     underseal_fuse::unmount(path, lazily, |mounted| TYPES.contains(&&*mounted.kind))

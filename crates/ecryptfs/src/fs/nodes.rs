@@ -5,8 +5,9 @@
 //!   (dev, ino), below -----^   \---> links: the lower folder and name it was found by, to open it again
 //! ```
 //!
-//! Descriptors survive renames and removals; names do not need descriptors, which are few (20,000 a process are
-//! usual). So a node has both: those that were not used lately lose their descriptor when there are too many.
+//! Descriptors survive renames and removals; names do not need descriptors, which are few (20,000 a
+//! process are usual). So a node has both: those that were not used lately lose their descriptor
+//! when there are too many.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -132,7 +133,8 @@ impl Drop for FileNode {
 /// All nodes.
 pub(super) struct Nodes {
     table: RwLock<Table>,
-    /// Held while a lower name moves, so that nobody looks for a file where it no longer is, or not yet.
+    /// Held while a lower name moves, so that nobody looks for a file where it no longer is, or not
+    /// yet.
     names: RwLock<()>,
     /// Those with descriptors, the oldest first.
     queue: Mutex<VecDeque<Weak<FileNode>>>,
@@ -196,7 +198,8 @@ impl Nodes {
         reading(&self.table).by_id.get(&id).map(|entry| entry.node.clone()).ok_or(Errno::STALE)
     }
 
-    /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth it.
+    /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth
+    /// it.
     pub(super) fn enter(
         &self,
         stat: &Stat,
@@ -270,8 +273,8 @@ impl Nodes {
         locked(&self.sizes).recall(node.key, look)
     }
 
-    /// A lower name of the file behind `pinned` is gone. When it was the last name, another file gets the inode number as soon
-    /// as `pinned` is closed.
+    /// A lower name of the file behind `pinned` is gone. When it was the last name, another file
+    /// gets the inode number as soon as `pinned` is closed.
     pub(super) fn removed(&self, pinned: impl AsFd, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
         #[cfg(test)]
         if let Some(hook) = &self.before_removed {
@@ -315,7 +318,8 @@ impl Nodes {
         self.reopen(node).map(LowerDescriptor::Path)
     }
 
-    /// Whether another lower file has taken its name, or nothing has it, without this mount's doing.
+    /// Whether another lower file has taken its name, or nothing has it, without this mount's
+    /// doing.
     pub(super) fn was_replaced(&self, node: &FileNode) -> bool {
         let links: Vec<_> =
             locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();

@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 pub(super) const PAGE: usize = 4096;
 
-/// Memory that begins at a page: a processor may take several times as long to fill other memory with what a file has.
+/// Memory that begins at a page: a processor may take several times as long to fill other memory
+/// with what a file has.
 pub(super) struct PageMemory {
     memory: Vec<u8>,
     start: usize,

@@ -1,8 +1,9 @@
-//! Requests that may take long, and the threads that do them, so that the threads that take requests are free for others.
+//! Requests that may take long, and the threads that do them, so that the threads that take
+//! requests are free for others.
 //!
-//! Slow are growth, cuts, fsync and fallocate, and whatever asks for the bytes of a file while one of those runs in it. The kernel
-//! takes a reply only the way that the request came, so that goes along. When all threads are at
-//! work, one more is started for the next request.
+//! Slow are growth, cuts, fsync and fallocate, and whatever asks for the bytes of a file while one
+//! of those runs in it. The kernel takes a reply only the way that the request came, so that goes
+//! along. When all threads are at work, one more is started for the next request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +15,8 @@ use super::locked;
 
 /// Threads for slow requests that are there from the beginning.
 pub(super) const THREADS: usize = 8;
-/// The most threads for slow requests. More slow requests than these wait for each other, and for nothing else.
+/// The most threads for slow requests. More slow requests than these wait for each other, and for
+/// nothing else.
 const MOST: usize = 64;
 
 /// A request as it arrived.
@@ -66,7 +68,8 @@ impl<T> Slow<T> {
         Later(self.0.clone())
     }
 
-    /// Gives a request to a thread. Where all are at work, and there may be one more, `start` starts it.
+    /// Gives a request to a thread. Where all are at work, and there may be one more, `start`
+    /// starts it.
     ///
     /// # Errors
     /// When there are no threads any more.

@@ -12,8 +12,8 @@ use super::{Answer, Fs, proc_path};
 /// The longest value, and the longest list, that the kernel knows.
 const LONGEST: usize = 64 << 10;
 
-/// SELinux's label. Where SELinux is, the kernel answers for it; where it is not, no file has one, but `ls -l` asks for
-/// each file's, unless it hears that there are none in this filesystem.
+/// SELinux's label. Where SELinux is, the kernel answers for it; where it is not, no file has one,
+/// but `ls -l` asks for each file's, unless it hears that there are none in this filesystem.
 const LABEL: &[u8] = b"security.selinux";
 
 impl Fs {

@@ -22,7 +22,8 @@ pub enum KeyPacket {
         /// The token.
         signature: Signature,
     },
-    /// For a public key. Its owner is a program beside the kernel (ecryptfsd), which no longer exists.
+    /// For a public key. Its owner is a program beside the kernel (ecryptfsd), which no longer
+    /// exists.
     PublicKey {
         /// The token.
         signature: Signature,
@@ -52,7 +53,8 @@ impl KeyPacket {
     /// The file's cipher.
     ///
     /// # Errors
-    /// `BadHeader` when there is no such cipher; `Unsupported` for a public key, inside of which it is said.
+    /// `BadHeader` when there is no such cipher; `Unsupported` for a public key, inside of which it
+    /// is said.
     pub fn cipher(&self) -> Result<Cipher> {
         match self {
             Self::Passphrase { code, wrapped, .. } => Cipher::from_code(*code, wrapped.len()),

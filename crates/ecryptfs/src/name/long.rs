@@ -1,13 +1,14 @@
-//! Names of 144 to 255 bytes, whose encrypted form is too long for a lower name. The kernel knows nothing of them, and does not
-//! show what they stand for.
+//! Names of 144 to 255 bytes, whose encrypted form is too long for a lower name. The kernel knows
+//! nothing of them, and does not show what they stand for.
 //!
 //! ```text
 //!   UNDERSEAL_LONG_NAME.<SHA-256 of the encrypted form, in hex>          the file itself, of whatever kind
 //!   UNDERSEAL_LONG_NAME.<the same>.name                                  a file beside it, that holds the encrypted form
 //! ```
-//! A name has one encrypted form under a key, and so one lower name and one file beside it: whoever writes that writes the same.
-//! Without the key nobody can try names, since the digest is of what the key has made. The file beside is made before the name is
-//! used, and goes after it: one without its file is left over, and means nothing.
+//! A name has one encrypted form under a key, and so one lower name and one file beside it: whoever
+//! writes that writes the same. Without the key nobody can try names, since the digest is of what
+//! the key has made. The file beside is made before the name is used, and goes after it: one
+//! without its file is left over, and means nothing.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -119,7 +120,8 @@ pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
     Ok(encoded)
 }
 
-/// Makes the file beside a lower name, where that is a long one's, on the disk before it returns: the name would be lost without.
+/// Makes the file beside a lower name, where that is a long one's, on the disk before it returns:
+/// the name would be lost without.
 pub(crate) fn write(folder: impl AsFd, lower: &[u8], encoded: &[u8]) -> std::result::Result<(), Errno> {
     if read(&folder, lower).is_ok_and(|found| found == encoded) {
         return Ok(());

@@ -38,7 +38,8 @@ impl Packed {
         let mut body = rest.packet(TAG_70).map_err(bad)?;
         let signature = Signature::new(body.array().map_err(bad)?);
         let [code] = body.array().map_err(bad)?;
-        // One text for one packet: at most what the last group of characters has too much, and that zero.
+        // One text for one packet: at most what the last group of characters has too much, and that
+        // zero.
         if rest.bytes.len() > 2 || rest.bytes.iter().any(|&byte| byte != 0) {
             return Err(bad("something follows its packet"));
         }

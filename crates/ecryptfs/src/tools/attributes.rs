@@ -55,8 +55,8 @@ impl TreeAttributes {
         })
     }
 
-    /// Gives them to the file behind a descriptor, which may be O_PATH; the path is for messages. A user other than root gives
-    /// nothing that only root may give.
+    /// Gives them to the file behind a descriptor, which may be O_PATH; the path is for messages. A
+    /// user other than root gives nothing that only root may give.
     ///
     /// # Errors
     /// `Io`.

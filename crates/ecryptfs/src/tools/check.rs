@@ -1,6 +1,8 @@
-//! Everything that can be verified: names, headers, lengths, that every extent can be read, and the zeros behind the end.
+//! Everything that can be verified: names, headers, lengths, that every extent can be read, and the
+//! zeros behind the end.
 //!
-//! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and nothing says so.
+//! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and
+//! nothing says so.
 
 use std::path::Path;
 
@@ -18,12 +20,14 @@ pub enum CheckFinding {
     Plain,
     /// Nothing but zeros: an empty file.
     Zeros,
-    /// More bytes than the header says: some that were written before the size, or were left behind.
+    /// More bytes than the header says: some that were written before the size, or were left
+    /// behind.
     Longer {
         /// How many.
         bytes: u64,
     },
-    /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key that is not its own.
+    /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key
+    /// that is not its own.
     Tail,
     /// It was cut, and `check` was asked to repair: its header says now what there is.
     Repaired {
@@ -36,11 +40,13 @@ pub enum CheckFinding {
     Cipher(Cipher),
 }
 
-/// Verifies a lower tree. With `repair` a file of whole extents that is shorter than its header says gets the size that there
-/// is: a power cut leaves such files where the size was on the disk before the contents were, or a cut before the size.
+/// Verifies a lower tree. With `repair` a file of whole extents that is shorter than its header
+/// says gets the size that there is: a power cut leaves such files where the size was on the disk
+/// before the contents were, or a cut before the size.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it is told to the watch.
+/// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it
+/// is told to the watch.
 pub fn check(
     root: &Path,
     keys: &mut TreeKeys,

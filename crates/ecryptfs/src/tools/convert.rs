@@ -1,7 +1,7 @@
 //! Headers from files into xattrs and back.
 //!
-//! The contents are copied as they are to a new file that takes the old one's place, so at any time one whole file is there.
-//! Further names of a file follow the first.
+//! The contents are copied as they are to a new file that takes the old one's place, so at any time
+//! one whole file is there. Further names of a file follow the first.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -22,7 +22,8 @@ use crate::{Error, ErrorKind, HeaderLocation, Result};
 /// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
+/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the
+/// watch.
 pub fn convert(
     root: &Path,
     keys: &mut TreeKeys,

@@ -22,7 +22,8 @@ pub struct ExportOptions {
 /// Decrypts a lower tree into a sink.
 ///
 /// # Errors
-/// Only when there is no such tree, or what was written cannot be made to survive a power cut; what fails in it is told to the watch.
+/// Only when there is no such tree, or what was written cannot be made to survive a power cut; what
+/// fails in it is told to the watch.
 pub fn export(
     root: &Path,
     keys: &mut TreeKeys,

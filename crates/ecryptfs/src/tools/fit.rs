@@ -1,4 +1,5 @@
-//! Whether keys are those of a tree: its first headers and names are asked, before a mount makes more with them.
+//! Whether keys are those of a tree: its first headers and names are asked, before a mount makes
+//! more with them.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -24,12 +25,13 @@ pub enum Fit {
     Other(Signature),
 }
 
-/// What is looked at until a key fits: entries, and files among them. So much is there for a disk in a few seconds.
+/// What is looked at until a key fits: entries, and files among them. So much is there for a disk
+/// in a few seconds.
 const ENTRIES: usize = 10_000;
 const FILES: usize = 1000;
 
-/// Looks at headers until one is for a key of the ring, and, where names are encrypted, at names until one is for that key. What
-/// cannot be looked at is passed over.
+/// Looks at headers until one is for a key of the ring, and, where names are encrypted, at names
+/// until one is for that key. What cannot be looked at is passed over.
 pub fn fit(root: &Path, keyring: &Keyring, names: Option<&NameCipher>) -> (Fit, Fit) {
     let names = names.map(|names| names.token().signature());
     let mut look = Look { keyring, names, files: 0, folders: VecDeque::new(), fit: Default::default() };

@@ -36,8 +36,8 @@ pub struct ImportOptions {
 /// Encrypts a plain folder into a lower one, which does not exist or is empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Busy`; `Io`, also when what was written cannot be made to survive a
-/// power cut. What fails in the tree is told to the watch.
+/// `BadOption` when there is something in the lower folder; `Busy`; `Io`, also when what was
+/// written cannot be made to survive a power cut. What fails in the tree is told to the watch.
 pub fn import(
     plain: &Path,
     lower: &Path,
@@ -64,7 +64,8 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// What is in a folder whose lower folder is made. `inside` is the lower folder's path from the root on.
+    /// What is in a folder whose lower folder is made. `inside` is the lower folder's path from the
+    /// root on.
     fn folder(&mut self, plain: &TreeFolder, lower: &TreeFolder, inside: &Path) {
         let done = plain.names().and_then(|names| {
             for name in names {

@@ -37,7 +37,8 @@ impl TreeKeys {
         }
     }
 
-    /// Adds a passphrase, and gives back its two tokens: that of contents under the salt, and that of names.
+    /// Adds a passphrase, and gives back its two tokens: that of contents under the salt, and that
+    /// of names.
     ///
     /// # Errors
     /// `BadOption` for a passphrase that is empty or too long.
@@ -86,7 +87,8 @@ impl TreeKeys {
     /// The name that a lower name stands for: itself, unless it is encrypted.
     ///
     /// # Errors
-    /// As [`NameCipher::decode`]; `BadName` for the lower name of a long one, which does not hold it.
+    /// As [`NameCipher::decode`]; `BadName` for the lower name of a long one, which does not hold
+    /// it.
     pub fn decode_name(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
         if long::is_long(lower) {
             let context = "a long name's digest: the file beside it, with .name at the end, holds the name";
@@ -98,7 +100,8 @@ impl TreeKeys {
         self.names_of(lower)?.decode(lower)
     }
 
-    /// The name that an entry of a lower tree stands for: as [`TreeKeys::decode_name`], and long ones, too.
+    /// The name that an entry of a lower tree stands for: as [`TreeKeys::decode_name`], and long
+    /// ones, too.
     ///
     /// # Errors
     /// As [`NameCipher::decode`].

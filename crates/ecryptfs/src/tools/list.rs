@@ -23,8 +23,8 @@ pub struct ListEntry<'a> {
     pub target: Option<Vec<u8>>,
 }
 
-/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do. With `passthrough` a file of zeros is
-/// as long as it lies there.
+/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do. With
+/// `passthrough` a file of zeros is as long as it lies there.
 ///
 /// # Errors
 /// Only when there is no such tree; what fails in it is told to the watch.

@@ -45,7 +45,8 @@ impl LowerFile {
         Self::of(entry.path(), entry.open(false)?)
     }
 
-    /// The same to change it, while no mount has it open and no other tool changes it. The header is what it was locked with.
+    /// The same to change it, while no mount has it open and no other tool changes it. The header
+    /// is what it was locked with.
     ///
     /// # Errors
     /// As [`LowerFile::open`]; `Busy`.
@@ -74,7 +75,8 @@ impl LowerFile {
         self.header.data_offset().saturating_add(extents.saturating_mul(EXTENT as u64))
     }
 
-    /// Fails for a file that is shorter than its header says: the kernel would make up what is missing.
+    /// Fails for a file that is shorter than its header says: the kernel would make up what is
+    /// missing.
     ///
     /// # Errors
     /// `Cut`; `Io`.
@@ -87,8 +89,8 @@ impl LowerFile {
         Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
     }
 
-    /// Lets the header say what there is, where it says more and the file ends with a whole extent. Returns the sizes before and
-    /// after.
+    /// Lets the header say what there is, where it says more and the file ends with a whole extent.
+    /// Returns the sizes before and after.
     ///
     /// # Errors
     /// `Io`.
@@ -108,11 +110,13 @@ impl LowerFile {
         Ok(Some((before, there)))
     }
 
-    /// Writes another header's packets in place of this one's, so that at any time the file opens with one of them.
+    /// Writes another header's packets in place of this one's, so that at any time the file opens
+    /// with one of them.
     ///
-    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size in front of them is not
-    /// touched. File systems change an xattr whole or not at all; the size that goes into it is the one that is there now.
-    /// A mount that looks for no lock may be changing either.
+    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size
+    /// in front of them is not touched. File systems change an xattr whole or not at all; the size
+    /// that goes into it is the one that is there now. A mount that looks for no lock may be
+    /// changing either.
     ///
     /// # Errors
     /// `Unsupported` when it is longer than a sector; `Io`.

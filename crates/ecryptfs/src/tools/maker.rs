@@ -59,7 +59,8 @@ impl ImportOptions {
     }
 }
 
-/// Makes an entry of a folder. A long name's file beside it comes first, and goes when the entry cannot be made.
+/// Makes an entry of a folder. A long name's file beside it comes first, and goes when the entry
+/// cannot be made.
 pub(super) fn placed<T>(
     folder: &TreeFolder,
     name: &LowerName<'_>,

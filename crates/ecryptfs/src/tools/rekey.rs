@@ -19,11 +19,12 @@ pub enum KeyChange {
     Remove(Signature),
 }
 
-/// Changes who opens the files of a tree, or one file. A run that was interrupted is taken up by the same again: files that
-/// are as they should be stay so.
+/// Changes who opens the files of a tree, or one file. A run that was interrupted is taken up by
+/// the same again: files that are as they should be stay so.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
+/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the
+/// watch.
 pub fn rekey(
     root: &Path,
     keys: &mut TreeKeys,

@@ -1,7 +1,8 @@
 //! Names of a tree under another key, another cipher, or in plain. Contents stay as they are.
 //!
-//! What is in a folder is renamed before the folder, each name in one step that replaces nothing. A run that was interrupted is
-//! taken up by the same again: names that are as they should be stay so, as long as both keys are at hand.
+//! What is in a folder is renamed before the folder, each name in one step that replaces nothing. A
+//! run that was interrupted is taken up by the same again: names that are as they should be stay
+//! so, as long as both keys are at hand.
 
 use std::path::Path;
 
@@ -17,11 +18,12 @@ use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 use crate::{Error, LowerName, NameCipher, Result};
 
-/// Gives everything in a folder the name, and symlinks the target, that `new` makes of them; plain ones without. Names of more
-/// than 143 bytes only with `long_names`.
+/// Gives everything in a folder the name, and symlinks the target, that `new` makes of them; plain
+/// ones without. Names of more than 143 bytes only with `long_names`.
 ///
 /// # Errors
-/// Only when there is no such folder, or it is in use (`Busy`); what fails in it is told to the watch.
+/// Only when there is no such folder, or it is in use (`Busy`); what fails in it is told to the
+/// watch.
 pub fn rename(
     root: &Path,
     keys: &mut TreeKeys,
@@ -106,7 +108,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A symlink whose target changes is made anew, and takes the place of the old one. Says whether it was.
+    /// A symlink whose target changes is made anew, and takes the place of the old one. Says
+    /// whether it was.
     fn target(&mut self, folder: &TreeFolder, name: &[u8], entry: &PinnedEntry, to: &[u8]) -> Result<bool> {
         let (old, attributes, path) = (entry.target()?, TreeAttributes::of(entry)?, entry.path());
         let plain = self.keys.decode_target(&old).map_err(|e| e.in_file(path))?;

@@ -18,8 +18,8 @@ fn why(e: io::Error, sink: impl FnOnce(io::Error) -> Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(sink)
 }
 
-/// Takes a tree in the order in which it is read: a folder before what is in it. All paths are from the tree's root, which is
-/// the empty one.
+/// Takes a tree in the order in which it is read: a folder before what is in it. All paths are from
+/// the tree's root, which is the empty one.
 pub trait Sink {
     /// A folder begins.
     ///

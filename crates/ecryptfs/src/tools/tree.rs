@@ -1,8 +1,10 @@
-//! Folders and entries by descriptors: the one way in which tools reach a tree that its owner changes meanwhile.
+//! Folders and entries by descriptors: the one way in which tools reach a tree that its owner
+//! changes meanwhile.
 //!
-//! A path is looked up once, for the root. All else is relative to an open folder, one name at a time, and no symlink is
-//! followed. An entry is pinned (O_PATH) before anything is asked of it, so the file that was looked at is the file that is opened,
-//! and the file that gets an owner or a mode. Paths are for messages.
+//! A path is looked up once, for the root. All else is relative to an open folder, one name at a
+//! time, and no symlink is followed. An entry is pinned (O_PATH) before anything is asked of it, so
+//! the file that was looked at is the file that is opened, and the file that gets an owner or a
+//! mode. Paths are for messages.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};

@@ -97,8 +97,8 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Opens a folder, or the folder that a file is in. For a tool that writes, a folder is taken so that no mount and no other tool
-    /// has it.
+    /// Opens a folder, or the folder that a file is in. For a tool that writes, a folder is taken
+    /// so that no mount and no other tool has it.
     ///
     /// # Errors
     /// `Busy`; `Io` when there is nothing at that path.

@@ -10,8 +10,8 @@ use crate::{Contents, EXTENT, FileHeader, HeaderLocation};
 /// Bytes that are encrypted and written at once, in whole extents.
 const BUFFER: usize = 1 << 20;
 
-/// Encrypts all that `plain` gives into an empty lower file, then writes its header: until then it is no file of eCryptfs.
-/// Gives back the plain bytes' count.
+/// Encrypts all that `plain` gives into an empty lower file, then writes its header: until then it
+/// is no file of eCryptfs. Gives back the plain bytes' count.
 pub(super) fn write(
     lower: &File,
     header: &mut FileHeader,

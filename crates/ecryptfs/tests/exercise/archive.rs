@@ -18,7 +18,8 @@ const XATTRS: u8 = 8;
 const BLOCK: usize = 512;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// Imports an archive into a folder; nothing beside that folder changes. True when something came out.
+/// Imports an archive into a folder; nothing beside that folder changes. True when something came
+/// out.
 pub(crate) fn import(bytes: &[u8]) -> bool {
     let Some((&mode, archive)) = bytes.split_first() else { return false };
     let mut archive = archive.to_vec();
@@ -89,7 +90,8 @@ impl ProgressWatch for Told {
     }
 }
 
-/// Makes the headers' checksums right: the first block's, and so on behind the bytes that each says it has.
+/// Makes the headers' checksums right: the first block's, and so on behind the bytes that each says
+/// it has.
 fn seal(archive: &mut [u8]) {
     let mut at = 0;
     while let Some(header) =

@@ -1,4 +1,5 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and findings.
+//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and
+//! findings.
 
 pub(crate) mod archive;
 pub(crate) mod mount;
@@ -54,7 +55,8 @@ pub(crate) fn header(bytes: &[u8]) -> bool {
     in_file.is_ok() || in_xattr.is_ok()
 }
 
-/// A lower name, a lower target, and a plain name: a lower name that decodes is the one that its name encodes to.
+/// A lower name, a lower target, and a plain name: a lower name that decodes is the one that its
+/// name encodes to.
 pub(crate) fn name(bytes: &[u8]) -> bool {
     let token = Arc::new(token());
     let names = NameCipher::new(token.clone(), Cipher::DEFAULT).expect("a cipher");

@@ -1,5 +1,5 @@
-//! A stretch of a volume is read, to find what is not as it was written: as much as is read in a moment, so that whoever asked can show
-//! how far it is, and stop by asking no more.
+//! A stretch of a volume is read, to find what is not as it was written: as much as is read in a
+//! moment, so that whoever asked can show how far it is, and stop by asking no more.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(super) fn check(
     check_until(mapping, from, Instant::now() + MOMENT, refused)
 }
 
-/// The same until then, but something at least: an answer without progress would never lead to the volume's end.
+/// The same until then, but something at least: an answer without progress would never lead to the
+/// volume's end.
 fn check_until(
     mapping: &Arc<Mapping>,
     from: u64,

@@ -34,8 +34,8 @@ pub struct Client {
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Client {
-    /// Connects to a server of this user's or of root's; root, to anybody's. Where a socket is does not say whose it is:
-    /// the kernel does, and nothing is sent to anybody else.
+    /// Connects to a server of this user's or of root's; root, to anybody's. Where a socket is does
+    /// not say whose it is: the kernel does, and nothing is sent to anybody else.
     ///
     /// # Errors
     /// `NotOpen` when nobody listens there; `Forbidden` when it is somebody else's; `Io`.
@@ -65,7 +65,8 @@ impl Client {
         })
     }
 
-    /// The number of the server's process, in the kernel's words; none where that has ended since it was connected to.
+    /// The number of the server's process, in the kernel's words; none where that has ended since
+    /// it was connected to.
     pub fn server(&self) -> Option<i32> {
         let process = self.server.as_ref()?;
         let ended = poll(
@@ -75,7 +76,8 @@ impl Client {
         (ended == Ok(0)).then_some(self.pid)
     }
 
-    /// Whether the server runs as this user. One that runs as root, or that root asks, may be another's.
+    /// Whether the server runs as this user. One that runs as root, or that root asks, may be
+    /// another's.
     pub fn is_own(&self) -> bool {
         self.user == geteuid()
     }

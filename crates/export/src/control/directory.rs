@@ -25,8 +25,8 @@ const LONGEST_PATH: usize = 107;
 const DIGEST: usize = 16;
 
 impl Directory {
-    /// The user's: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else `$XDG_RUNTIME_DIR/underseal`; else
-    /// `/tmp/underseal-UID`.
+    /// The user's: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else
+    /// `$XDG_RUNTIME_DIR/underseal`; else `/tmp/underseal-UID`.
     pub fn of_user() -> Self {
         let uid = rustix::process::geteuid();
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -48,15 +48,15 @@ impl Directory {
         &self.0
     }
 
-    /// Where the socket of a volume is: `NAME.sock`. A name that makes this path too long for a socket has a link there, to a
-    /// socket whose name is a digest of the volume's.
+    /// Where the socket of a volume is: `NAME.sock`. A name that makes this path too long for a
+    /// socket has a link there, to a socket whose name is a digest of the volume's.
     pub fn socket(&self, name: &Name) -> PathBuf {
         self.short(name, "sock")
             .map_or_else(|| self.long(name, "sock"), |alias| self.real().join(format!(".{alias}")))
     }
 
-    /// Where clients of a volume connect to, unless other places are named: `NAME.nbd`, or a digest of the name where this path is too
-    /// long for a socket.
+    /// Where clients of a volume connect to, unless other places are named: `NAME.nbd`, or a digest
+    /// of the name where this path is too long for a socket.
     pub fn socket_for_clients(&self, name: &Name) -> PathBuf {
         self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.0.join(alias))
     }
@@ -65,7 +65,8 @@ impl Directory {
         self.0.join(format!("{name}.{kind}"))
     }
 
-    /// The file name of a socket whose own one is too long: the same in every process that finds the directory, however it is spelled.
+    /// The file name of a socket whose own one is too long: the same in every process that finds
+    /// the directory, however it is spelled.
     fn short(&self, name: &Name, kind: &str) -> Option<String> {
         let long = self.real().join(format!("{name}.{kind}"));
         let digest = || Hash::Sha256.digest(&[name.as_str().as_bytes()]);
@@ -77,8 +78,8 @@ impl Directory {
         fs::canonicalize(&self.0).unwrap_or_else(|_| self.0.clone())
     }
 
-    /// The names of volumes that are open, or were when their server was killed; in order. None where there is no
-    /// directory.
+    /// The names of volumes that are open, or were when their server was killed; in order. None
+    /// where there is no directory.
     ///
     /// # Errors
     /// `Directory` when it cannot be read or is not the user's own.
@@ -99,11 +100,12 @@ impl Directory {
         Ok(names)
     }
 
-    /// Makes a volume's socket, and the directory if there is none. A socket that a killed server left is replaced.
+    /// Makes a volume's socket, and the directory if there is none. A socket that a killed server
+    /// left is replaced.
     ///
     /// # Errors
-    /// `Directory` when there can be none, or it is not the user's own; `InUse` when another open volume has the name;
-    /// `Listen`.
+    /// `Directory` when there can be none, or it is not the user's own; `InUse` when another open
+    /// volume has the name; `Listen`.
     pub fn listen(&self, name: &Name) -> Result<Vec<Listener>> {
         self.make()?;
         let socket = self.socket(name);
@@ -139,8 +141,8 @@ impl Directory {
         }
     }
 
-    /// A place beside the control socket for the socket that clients of a volume connect to, with a number behind the name where
-    /// another server listens there.
+    /// A place beside the control socket for the socket that clients of a volume connect to, with a
+    /// number behind the name where another server listens there.
     ///
     /// # Errors
     /// As [`Directory::listen`].
@@ -172,8 +174,8 @@ impl Directory {
         }
     }
 
-    /// Only a directory itself, of this user, that nobody else can put anything into: somebody may have been faster in
-    /// /tmp.
+    /// Only a directory itself, of this user, that nobody else can put anything into: somebody may
+    /// have been faster in /tmp.
     fn open(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let directory = rustix::fs::open(&self.0, flags, Mode::empty())?;

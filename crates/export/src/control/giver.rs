@@ -17,8 +17,9 @@
 //!   serves
 //! ```
 //!
-//! Whatever goes wrong before "taken", this side goes on as if nothing had been; so it does when that does not come in time. The
-//! locks on the image are of its open file, which both have: nobody else gets in between.
+//! Whatever goes wrong before "taken", this side goes on as if nothing had been; so it does when
+//! that does not come in time. The locks on the image are of its open file, which both have: nobody
+//! else gets in between.
 
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,10 +64,12 @@ pub struct Giver {
     pub ways: Ways,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
-    /// Files that are not the image, whose paths the other process believes only with their descriptors: the header, and last the log
-    /// file as this process has it open, which goes on in the other one.
+    /// Files that are not the image, whose paths the other process believes only with their
+    /// descriptors: the header, and last the log file as this process has it open, which goes on in
+    /// the other one.
     pub apart: Box<dyn Fn() -> Vec<OwnedFd> + Send + Sync>,
-    /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
+    /// Ends this process, and leaves all as it is. The number of the process that has the volume
+    /// now.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
     gates: OnceLock<Gates>,
     handing: Mutex<(Handing, Option<Socket>)>,
@@ -132,7 +135,8 @@ impl Giver {
         let _ = self.gates.set(Gates { control, metrics });
     }
 
-    /// The server is told to end. Whether that has to wait, until it is decided who has the volume: which it is at once.
+    /// The server is told to end. Whether that has to wait, until it is decided who has the volume:
+    /// which it is at once.
     pub fn puts_off_the_end(&self) -> bool {
         let mut handing = self.handing();
         handing.0 = match handing.0 {
@@ -161,7 +165,8 @@ impl Giver {
         matches!(self.handing().0, Handing::Prepares | Handing::Rests | Handing::Ends)
     }
 
-    /// Gives the volume. It returns when that failed: why, and whether the other still listens for a reply.
+    /// Gives the volume. It returns when that failed: why, and whether the other still listens for
+    /// a reply.
     pub(super) fn give(&self, of: &State<'_>, protocol: u32, client: &Socket) -> (Refusal, bool) {
         if protocol != PROTOCOL {
             let message = format!("this server hands over in version {PROTOCOL}, not in version {protocol}");
@@ -254,7 +259,8 @@ impl Giver {
         Ok(Offered { offer, control, metrics, reached, volume, policy, key })
     }
 
-    /// Offers it, and gives it when the other process is ready. It returns when that one has not taken it.
+    /// Offers it, and gives it when the other process is ready. It returns when that one has not
+    /// taken it.
     fn give_to(
         &self,
         of: &State<'_>,
@@ -294,7 +300,8 @@ impl Giver {
             log::info!(
                 "handed over to process {pid}; clients have waited {waited:?} here, the flush before took {flushed_in:?}"
             );
-            // Until it has left the process that started it: a supervisor waits for its own children only.
+            // Until it has left the process that started it: a supervisor waits for its own
+            // children only.
             line.is_left(Instant::now() + LEAVES_ITS_STARTER);
             (self.end)(pid);
         }

@@ -30,7 +30,8 @@ impl Keys {
         Self { mapping, check, keeps: key.is_some(), key, wiped: None }
     }
 
-    /// The key, where it is kept. A reencryption does not change it here: whoever uses it tries it first.
+    /// The key, where it is kept. A reencryption does not change it here: whoever uses it tries it
+    /// first.
     pub(super) fn key(&self) -> Option<Arc<Key>> {
         self.key.clone()
     }

@@ -1,14 +1,15 @@
-//! What two servers say to each other while one hands its volume over: messages of JSON, with descriptors, bytes behind them, and
-//! the one word that decides.
+//! What two servers say to each other while one hands its volume over: messages of JSON, with
+//! descriptors, bytes behind them, and the one word that decides.
 //!
 //! ```text
 //!   16 bytes: the text's length, how many descriptors come with them, how many bytes follow the text     little-endian
 //!   the text, the bytes
 //! ```
 //!
-//! Who takes over says so with one word, and has the volume as soon as that is sent. Who hands over and does not want to wait any
-//! longer shuts its side down first: after that no word can be sent any more, and one that was is there to be read. So there is
-//! no moment at which both have the volume, or neither knows.
+//! Who takes over says so with one word, and has the volume as soon as that is sent. Who hands over
+//! and does not want to wait any longer shuts its side down first: after that no word can be sent
+//! any more, and one that was is there to be read. So there is no moment at which both have the
+//! volume, or neither knows.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -167,13 +168,14 @@ impl Line {
         }
     }
 
-    /// Waits whether the other takes the volume, and no longer than until then. Once this has said no the other cannot take it any
-    /// more.
+    /// Waits whether the other takes the volume, and no longer than until then. Once this has said
+    /// no the other cannot take it any more.
     pub fn is_taken(&self, until: Instant) -> bool {
         // Whatever ended the wait is found out below.
         let _ = self.wait(PollFlags::IN, until);
         if let Err(e) = shutdown(&self.0, Shutdown::Read) {
-            // On a Unix socket it does not fail. Nothing else would keep the other from taking the volume.
+            // On a Unix socket it does not fail. Nothing else would keep the other from taking the
+            // volume.
             log::error!(
                 "hand-over: whether the volume is taken cannot be decided, so this process gives it up: {e}"
             );

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A volume's name: printable ASCII without `/`, which are device-mapper's names, and letters of any script. It is a part of a file's
-/// name.
+/// A volume's name: printable ASCII without `/`, which are device-mapper's names, and letters of
+/// any script. It is a part of a file's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 

@@ -32,12 +32,13 @@ pub struct Supervised {
     pub socket: String,
     /// How often it wants to hear something, in microseconds; 0 for never.
     pub watchdog_us: u64,
-    /// The control groups that it knows its processes by, in the kernel's words (/proc/self/cgroup).
+    /// The control groups that it knows its processes by, in the kernel's words
+    /// (/proc/self/cgroup).
     pub groups: String,
 }
 
-/// What is offered. The image's descriptor comes with it, those of the sockets and the mount, in this order, and that of the log file, if
-/// there is one; the key's bytes follow.
+/// What is offered. The image's descriptor comes with it, those of the sockets and the mount, in
+/// this order, and that of the log file, if there is one; the key's bytes follow.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[expect(missing_docs, reason = "they are those of `Described`, `Known` and the mapping")]
@@ -85,10 +86,11 @@ pub enum Given {
     Offer(Box<Offer>),
     /// Nothing is in flight any more; so many connections come.
     Rests(usize),
-    /// One of them. Its socket comes with it; the bytes that it had received and those that it owes follow.
+    /// One of them. Its socket comes with it; the bytes that it had received and those that it owes
+    /// follow.
     Connection(CarriedConnection),
-    /// A virtual machine's front end, behind the connections, where its socket was offered: none if there is none. Its descriptors
-    /// come in messages of their own.
+    /// A virtual machine's front end, behind the connections, where its socket was offered: none if
+    /// there is none. Its descriptors come in messages of their own.
     Machine(Option<Box<Agreed>>),
     /// Some of them.
     Descriptors,

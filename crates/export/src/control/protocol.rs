@@ -36,7 +36,8 @@ use super::Status;
 pub const VERSION: u32 = 1;
 /// The longest request, its newline included.
 pub const MAX_REQUEST: usize = 4096;
-/// The longest reply, its newline included: histograms of every stage with every bucket in use fit ten times.
+/// The longest reply, its newline included: histograms of every stage with every bucket in use fit
+/// ten times.
 pub const MAX_REPLY: usize = 1 << 20;
 /// The longest key: LMK's 64 keys of 32 bytes and a seed fit many times.
 pub const MAX_KEY: usize = 64 << 10;
@@ -77,7 +78,8 @@ pub enum Request {
         /// How long requests beyond a smaller end may take.
         seconds: u32,
     },
-    /// Begin, or end, or do otherwise the reencryption that the header or a state file says is under way.
+    /// Begin, or end, or do otherwise the reencryption that the header or a state file says is
+    /// under way.
     Reencrypt(Reencrypt),
     /// Read a stretch, and tell what is not as it was written.
     Check {
@@ -182,7 +184,8 @@ pub struct Checked {
     pub size: u64,
     /// What is not as it was written, in order: from the first byte to before the second.
     pub lost: Vec<(u64, u64)>,
-    /// Bytes of the volume that were not compared, wherever it was read: their tags were still to be made.
+    /// Bytes of the volume that were not compared, wherever it was read: their tags were still to
+    /// be made.
     #[serde(default)]
     pub unverified: u64,
 }
@@ -276,7 +279,8 @@ impl Request {
         Ok(request)
     }
 
-    /// Reads a line and, where keys follow, those, as one: not a byte more, and none of the key into memory that is not locked.
+    /// Reads a line and, where keys follow, those, as one: not a byte more, and none of the key
+    /// into memory that is not locked.
     ///
     /// # Errors
     /// When reading fails; and then, inside, what is wrong with the request.
@@ -344,7 +348,8 @@ fn is_false(value: &bool) -> bool {
 }
 
 fn line(value: &impl Serialize) -> Vec<u8> {
-    // Only maps with keys that are no strings, or a failing Serialize, could fail; there are none here.
+    // Only maps with keys that are no strings, or a failing Serialize, could fail; there are none
+    // here.
     let mut line = serde_json::to_vec(value).expect("these types have a JSON form");
     line.push(b'\n');
     line

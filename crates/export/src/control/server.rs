@@ -60,8 +60,8 @@ impl ControlServer {
         self.attendant.gate()
     }
 
-    /// The volume is closed: removes the socket, and tells how it went to whoever asked for it. Their connections stay
-    /// open until the process ends, which they wait for.
+    /// The volume is closed: removes the socket, and tells how it went to whoever asked for it.
+    /// Their connections stay open until the process ends, which they wait for.
     pub fn end(self, how: std::result::Result<(), String>) {
         drop(self.attendant);
         let refusal = |message| Reply::Refused(Refusal::new(RefusalKind::Failed, message, ""));
@@ -199,8 +199,8 @@ impl From<io::Error> for Unheard {
     }
 }
 
-/// The user whose process this is, and root. The socket's mode says the same; but modes can be changed, and descriptors
-/// handed over.
+/// The user whose process this is, and root. The socket's mode says the same; but modes can be
+/// changed, and descriptors handed over.
 fn permitted(peer: &Peer) -> std::result::Result<(), Unheard> {
     let own = rustix::process::geteuid().as_raw();
     match peer {
@@ -232,7 +232,8 @@ fn say(client: &Socket, reply: &Reply) -> io::Result<()> {
     Deadlined { socket: client, deadline: Instant::now() + PATIENCE }.write_all(&reply.line())
 }
 
-/// Whether it waits for the volume's users, for a step of its reencryption, or for the making of a key: or for somebody else's that does.
+/// Whether it waits for the volume's users, for a step of its reencryption, or for the making of a
+/// key: or for somebody else's that does.
 fn may_take_long(request: &Request) -> bool {
     match request {
         Request::Suspend { .. }

@@ -1,5 +1,5 @@
-//! What a volume tells about itself. These types are the JSON of `underseal status --json`; fields are added, never
-//! changed. Times are in nanoseconds.
+//! What a volume tells about itself. These types are the JSON of `underseal status --json`; fields
+//! are added, never changed. Times are in nanoseconds.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub struct Status {
     pub suspended: bool,
     /// `set`, or `wiped` by a message.
     pub key: KeyState,
-    /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
+    /// What its process has given up; nothing, where it has given up nothing, or is of a version
+    /// that could not.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
     /// How the requests of its mount come from the kernel; nothing without one, and of servers that
@@ -65,7 +66,8 @@ pub struct Status {
     pub dispatched: Dispatched,
     /// Latency by stage.
     pub latency: Latencies,
-    /// What was read and is not as it was written; nothing of a volume that keeps no tags beside its sectors.
+    /// What was read and is not as it was written; nothing of a volume that keeps no tags beside
+    /// its sectors.
     #[serde(default)]
     pub mismatches: Option<Mismatches>,
     /// The CPU path that sectors are encrypted on, and the one that they are decrypted on; nothing
@@ -101,9 +103,11 @@ pub struct Opened {
     pub header: Option<String>,
     /// The key's length in bytes, where there is exactly one key.
     pub key_size: Option<usize>,
-    /// How a plain volume's passphrase became its key, in cryptsetup's words; nothing where a key file was.
+    /// How a plain volume's passphrase became its key, in cryptsetup's words; nothing where a key
+    /// file was.
     pub hash: Option<String>,
-    /// How a plain volume lies; nothing of other formats, which have a header for it, and of servers that did not tell.
+    /// How a plain volume lies; nothing of other formats, which have a header for it, and of
+    /// servers that did not tell.
     #[serde(default)]
     pub plain: Option<Plain>,
     /// Discards reach the lower device.
@@ -211,7 +215,8 @@ pub struct Sandbox {
     pub io_uring: bool,
     /// System calls that it does not need fail.
     pub seccomp: bool,
-    /// It may connect to any port: its image is on a cluster, and only that knows which machine has the data.
+    /// It may connect to any port: its image is on a cluster, and only that knows which machine has
+    /// the data.
     #[serde(default)]
     pub any_port: bool,
     /// What could not be had on this machine, and why.

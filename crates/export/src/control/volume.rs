@@ -55,7 +55,8 @@ pub struct Controlled {
     size: Option<u64>,
     mapping: Arc<Mapping>,
     since: Instant,
-    /// Held through whatever suspends the volume, lets it go on, or changes its key or size; not while a reencryption begins.
+    /// Held through whatever suspends the volume, lets it go on, or changes its key or size; not
+    /// while a reencryption begins.
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
     reencrypter: Option<Arc<dyn Reencrypter>>,
@@ -66,8 +67,8 @@ pub struct Controlled {
 pub(super) type Answer<T = ()> = std::result::Result<T, Refusal>;
 
 impl Controlled {
-    /// `tell_size` are the doors that clients have the volume through; `stop` makes the server end as SIGTERM does, and returns
-    /// at once.
+    /// `tell_size` are the doors that clients have the volume through; `stop` makes the server end
+    /// as SIGTERM does, and returns at once.
     pub fn new(
         described: Described,
         known: Known,
@@ -259,8 +260,8 @@ impl Controlled {
         };
         match (what, keys) {
             (Reencrypt::Start { old, rate, .. }, Some(keys)) => {
-                // Telling whether the keys are right takes long, and who suspends the volume does not wait for it: what is
-                // changed meanwhile is noticed when it begins.
+                // Telling whether the keys are right takes long, and who suspends the volume does
+                // not wait for it: what is changed meanwhile is noticed when it begins.
                 let (old, new) = keys.as_bytes().split_at_checked(*old).ok_or_else(no_keys)?;
                 let key = |bytes| Key::new(bytes);
                 let keys = key(old).and_then(|old| Ok((old, key(new)?)));
@@ -275,7 +276,8 @@ impl Controlled {
         }
     }
 
-    /// Gives the volume to who asks for it: this returns only when that one has not got it. Whether that one is to be told why.
+    /// Gives the volume to who asks for it: this returns only when that one has not got it. Whether
+    /// that one is to be told why.
     pub(super) fn hand_over(&self, protocol: u32, client: &Socket) -> (Refusal, bool) {
         let state = giver::State {
             described: &self.described,

@@ -43,7 +43,8 @@ pub(super) struct AtRest {
 }
 
 impl Ways {
-    /// What there is to give, if nothing is in the way of it. What is unmounted or deleted nobody has any more.
+    /// What there is to give, if nothing is in the way of it. What is unmounted or deleted nobody
+    /// has any more.
     pub(super) fn places(&self) -> Answer<Places> {
         let no = |why: String| Refusal::new(RefusalKind::Unsupported, why, INSTEAD);
         if self.nbd.as_ref().is_some_and(nbd::Holder::over_tls) {

@@ -1,4 +1,5 @@
-//! What is found under the mount: one file, or a folder of them. Only the size of the volume changes, and with it the last file's.
+//! What is found under the mount: one file, or a folder of them. Only the size of the volume
+//! changes, and with it the last file's.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub(super) struct Files {
 enum Root {
     /// The whole volume.
     File,
-    /// A file for each segment, and where that begins in the volume; it ends where the next one begins.
+    /// A file for each segment, and where that begins in the volume; it ends where the next one
+    /// begins.
     Folder(Vec<(String, u64)>),
 }
 
@@ -124,7 +126,8 @@ impl Files {
         self.attr(FIRST + at as u64)
     }
 
-    /// Puts a folder's entries from the number `from` on into a reply, as many as it has `room` for.
+    /// Puts a folder's entries from the number `from` on into a reply, as many as it has `room`
+    /// for.
     pub(super) fn list(&self, from: u64, room: usize, out: &mut Vec<u8>) {
         let files = if let Root::Folder(files) = &self.root { &files[..] } else { &[] };
         let names = files.iter().zip(FIRST..).map(|((name, _), node)| (name.as_str(), node));

@@ -1,7 +1,8 @@
 //! Threads that come to rest, so that another process may go on with their mount.
 //!
-//! What the kernel has handed out is answered; what it has not stays with it, and whoever takes it next answers that: this process, or
-//! another one that has the mount's descriptor. So nothing of a request is carried over.
+//! What the kernel has handed out is answered; what it has not stays with it, and whoever takes it
+//! next answers that: this process, or another one that has the mount's descriptor. So nothing of a
+//! request is carried over.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -91,7 +92,8 @@ impl Hold {
         self.changed.notify_all();
     }
 
-    /// No request wakes a thread, or one does again. It looks after this whether all are held still.
+    /// No request wakes a thread, or one does again. It looks after this whether all are held
+    /// still.
     pub(super) fn is_deaf(&self, deaf: bool) {
         add(&mut self.counts().deaf, deaf);
         self.changed.notify_all();
@@ -107,7 +109,8 @@ fn add(count: &mut usize, one: bool) {
 }
 
 impl FuseServer {
-    /// What brings its threads to rest; those of a mount that was [taken over](Self::take_over) are at rest until it lets them go on.
+    /// What brings its threads to rest; those of a mount that was [taken over](Self::take_over) are
+    /// at rest until it lets them go on.
     pub fn holder(&self) -> FuseHolder {
         FuseHolder(self.shared().clone())
     }

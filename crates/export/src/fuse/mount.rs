@@ -17,7 +17,8 @@ use crate::{Error, ErrorKind, Result};
 /// What mount(8) shows as the source, and how a mount of ours is known that its server left behind.
 pub const SOURCE: &str = "underseal";
 
-/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
+/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
+/// direct I/O.
 const BACKGROUND: u16 = 256;
 
 /// A file or folder that a volume can be mounted on.
@@ -27,12 +28,12 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Looks at `path`: a regular file or a folder where nothing is mounted. What a server of ours left mounted there
-    /// when it was killed is unmounted.
+    /// Looks at `path`: a regular file or a folder where nothing is mounted. What a server of ours
+    /// left mounted there when it was killed is unmounted.
     ///
     /// # Errors
-    /// `FuseDevice` when this process cannot use FUSE at all; `MountPoint` when `path` is nothing to mount on;
-    /// `MountEntry` when it is in use.
+    /// `FuseDevice` when this process cannot use FUSE at all; `MountPoint` when `path` is nothing
+    /// to mount on; `MountEntry` when it is in use.
     pub fn new(path: &Path) -> Result<Self> {
         File::options().read(true).write(true).open("/dev/fuse").map_err(no_device)?;
         let shown = path.display();
@@ -132,8 +133,8 @@ pub(super) fn mount(
         others: vec!["noatime".into()],
     };
     let init = Init {
-        // Asynchronous direct I/O goes on while its caller does other things. There is no write-back cache: a write
-        // that was acknowledged would be lost with the server.
+        // Asynchronous direct I/O goes on while its caller does other things. There is no
+        // write-back cache: a write that was acknowledged would be lost with the server.
         wanted: capability::ASYNC_DIO
             | capability::DIRECT_IO_ALLOW_MMAP
             | if io_uring { capability::OVER_IO_URING } else { 0 },

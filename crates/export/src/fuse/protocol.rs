@@ -63,7 +63,8 @@ pub(super) enum Operation<'a> {
     Other(u32),
 }
 
-/// Reads a request of which `len` bytes have come, the first of them in `head`; nothing when it is not whole.
+/// Reads a request of which `len` bytes have come, the first of them in `head`; nothing when it is
+/// not whole.
 pub(super) fn parse(head: &[u8; HEAD], len: usize) -> Option<Call<'_>> {
     let (InHeader { opcode, unique, node, .. }, mut args) = InHeader::read_first(head, len).ok()?;
     let operation = operation(opcode, &mut args, len).ok()?;

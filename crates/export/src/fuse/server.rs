@@ -36,7 +36,8 @@ pub struct FuseConfig {
     pub threads: u16,
     /// Let root in too: for a loop device over another user's mount.
     pub allow_root: bool,
-    /// Let the kernel keep pages of the files. Off where the volume is written to by another way too.
+    /// Let the kernel keep pages of the files. Off where the volume is written to by another way
+    /// too.
     pub cache: bool,
     /// Take requests through io_uring, where the kernel offers that. Off where another process may
     /// take the mount over: the kernel knows no way to pass entries on.
@@ -123,13 +124,13 @@ impl Shared {
 }
 
 impl FuseServer {
-    /// Mounts the volume: over a file as that file, in a folder as a file for each segment. Requests are served from
-    /// here on.
+    /// Mounts the volume: over a file as that file, in a folder as a file for each segment.
+    /// Requests are served from here on.
     ///
     /// # Errors
-    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages, or it does not take
-    /// [any bytes](Mapping::with_bytes), as writers of files expect; `Mount` when the system refuses; `Io` when there is no queue,
-    /// descriptor or thread for it.
+    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages, or
+    /// it does not take [any bytes](Mapping::with_bytes), as writers of files expect; `Mount` when
+    /// the system refuses; `Io` when there is no queue, descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
         fits(&mapping)?;
         let off = || Err("io_uring is off for this mount".into());
@@ -141,12 +142,13 @@ impl FuseServer {
         Self::serve(mapping, point, session, config, None, queues)
     }
 
-    /// Takes the mount of another process over, which serves it until [`FuseHolder::go_on`](super::FuseHolder::go_on): from then on this
-    /// one does. Dropped before, it leaves the mount as it is.
+    /// Takes the mount of another process over, which serves it until
+    /// [`FuseHolder::go_on`](super::FuseHolder::go_on): from then on this one does. Dropped before,
+    /// it leaves the mount as it is.
     ///
     /// # Errors
-    /// As for [`mount`](Self::mount), but for the system's refusal to mount; `Unsupported` where the mount cannot be seen from here, or more
-    /// was agreed on than is known here.
+    /// As for [`mount`](Self::mount), but for the system's refusal to mount; `Unsupported` where
+    /// the mount cannot be seen from here, or more was agreed on than is known here.
     pub fn take_over(
         mapping: Arc<Mapping>,
         point: &MountPoint,
@@ -180,7 +182,8 @@ impl FuseServer {
         let files = carried.into_iter().fold(files, Files::with);
         let path = point.path().to_owned();
         let shared = Arc::new(Shared::new(mapping, files, config.cache, path, is_held).map_err(no_thread)?);
-        // On the way out through an error the mount goes, and with it those threads that have begun.
+        // On the way out through an error the mount goes, and with it those threads that have
+        // begun.
         let (ready, begun) = mpsc::channel();
         let threads = config.threads.max(1);
         for number in 0..threads {
@@ -227,9 +230,10 @@ impl FuseServer {
         self.session.as_fd()
     }
 
-    /// Makes the kernel see another size of the volume: it asks for the file's attributes again, and forgets what it has of its
-    /// pages beyond the smaller end. While the volume is suspended pages may wait for it to go on, and are left: the kernel
-    /// drops them itself when it learns of the size.
+    /// Makes the kernel see another size of the volume: it asks for the file's attributes again,
+    /// and forgets what it has of its pages beyond the smaller end. While the volume is suspended
+    /// pages may wait for it to go on, and are left: the kernel drops them itself when it learns of
+    /// the size.
     pub fn size_teller(&self) -> TellSize {
         let (shared, teller) = (self.shared.clone(), self.teller.clone());
         Arc::new(move |from, to| {
@@ -242,12 +246,13 @@ impl FuseServer {
         })
     }
 
-    /// Waits until the volume is unmounted, by the stopper or by anybody else, and nobody has it open.
+    /// Waits until the volume is unmounted, by the stopper or by anybody else, and nobody has it
+    /// open.
     ///
     /// # Errors
-    /// `Drain` when it was still open [`drain_timeout`](FuseConfig::drain_timeout) after the stopper was used: those
-    /// who have it open get errors when this process ends. `Io` when the mount's connection was
-    /// aborted; it is unmounted then.
+    /// `Drain` when it was still open [`drain_timeout`](FuseConfig::drain_timeout) after the
+    /// stopper was used: those who have it open get errors when this process ends. `Io` when the
+    /// mount's connection was aborted; it is unmounted then.
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
@@ -278,8 +283,8 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Leaves those who still have the volume open. Threads that are at work finish it; those that sleep go with the
-    /// process.
+    /// Leaves those who still have the volume open. Threads that are at work finish it; those that
+    /// sleep go with the process.
     fn cut_off(self) -> Result<()> {
         self.shared.cut_off.store(true, Ordering::SeqCst);
         let state = self.shared.lock();
@@ -299,7 +304,8 @@ impl FuseServer {
 }
 
 impl FuseStopper {
-    /// Unmounts. Where the volume is in use it goes out of sight, and its users may go on for a while.
+    /// Unmounts. Where the volume is in use it goes out of sight, and its users may go on for a
+    /// while.
     pub fn stop(&self) {
         let mut state = self.0.lock();
         // Whoever asks again does not put the end off.
@@ -416,8 +422,8 @@ fn serve(
         Some(Err(e)) => {
             log::error!("a thread of {} has ended: {}", shared.path.display(), told(&e));
             if shared.over_io_uring.load(Ordering::SeqCst) {
-                // Requests from this thread's processors have no answer any more: all requests fail,
-                // so that none waits for ever.
+                // Requests from this thread's processors have no answer any more: all requests
+                // fail, so that none waits for ever.
                 shared.cut_off.store(true, Ordering::SeqCst);
                 shared.mapping.rouse();
             }

@@ -1,7 +1,7 @@
 //! Who of the idle threads listens.
 //!
-//! The kernel wakes every thread whose ring watches the mount, for each request. So of the idle ones a single one
-//! listens; the others rest until more requests are there than it can see to.
+//! The kernel wakes every thread whose ring watches the mount, for each request. So of the idle
+//! ones a single one listens; the others rest until more requests are there than it can see to.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,8 @@ impl Turns {
         self.listening.load(SeqCst) > 0
     }
 
-    /// The calling thread's ring watches the bell from now on. It looks after this whether somebody still listens.
+    /// The calling thread's ring watches the bell from now on. It looks after this whether somebody
+    /// still listens.
     pub(super) fn rests(&self) {
         self.resting.fetch_add(1, SeqCst);
     }

@@ -36,8 +36,8 @@ const DEPTH: u32 = 128;
 /// Request memory of one thread is twice this: so many bytes are in flight at most.
 const IN_FLIGHT: usize = 16 << 20;
 
-/// Requests that were there one after the other and show that one thread is not enough. A lone client that is quick can
-/// send a few.
+/// Requests that were there one after the other and show that one thread is not enough. A lone
+/// client that is quick can send a few.
 const STREAM: u32 = 16;
 
 /// After a request of so many bytes another one that is there already has waited.
@@ -370,7 +370,8 @@ impl Door for Worker {
             if !std::mem::replace(&mut self.is_deaf, true) {
                 self.shared.hold.is_deaf(true);
             }
-            // Whoever waits for this thread to rest is told first; whoever lets it go on may not have seen that it is deaf.
+            // Whoever waits for this thread to rest is told first; whoever lets it go on may not
+            // have seen that it is deaf.
             return Ok(!self.shared.hold.is_held() || !self.rests && self.has_nothing());
         }
         if wake.requests && !self.ended {

@@ -5,8 +5,8 @@ use std::fmt::{Display, Write};
 use crate::control::Status;
 use crate::control::status::{Going, KeyState, Latency};
 
-/// Histograms have a bound at every power of two of these nanoseconds: from a microsecond to 17 s. They are bounds of the
-/// data path's buckets too, so nothing is counted on the wrong side.
+/// Histograms have a bound at every power of two of these nanoseconds: from a microsecond to 17 s.
+/// They are bounds of the data path's buckets too, so nothing is counted on the wrong side.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=34;
 
 /// All metrics of a volume.

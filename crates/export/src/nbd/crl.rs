@@ -1,4 +1,5 @@
-//! Until when a list of revoked certificates holds (RFC 5280, 5.1). rustls looks at that too, and does not say it.
+//! Until when a list of revoked certificates holds (RFC 5280, 5.1). rustls looks at that too, and
+//! does not say it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,7 +52,8 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 
-/// When the next list is due, from which on this one does not hold; none where the list does not say so.
+/// When the next list is due, from which on this one does not hold; none where the list does not
+/// say so.
 pub(super) fn next_update(list: &[u8]) -> Option<Moment> {
     let (list, _) = expect(list, SEQUENCE)?;
     let (rest, _) = expect(list, SEQUENCE)?;

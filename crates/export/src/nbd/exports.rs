@@ -13,15 +13,16 @@ pub struct ExportInfo {
     pub description: String,
     /// Bytes; at most `i64::MAX`, for clients keep it in an `off_t`.
     pub size: u64,
-    /// Alignment of offsets and lengths, in bytes: a power of two up to 65,536. Clients that do not ask for block
-    /// sizes are turned away where it is over 512.
+    /// Alignment of offsets and lengths, in bytes: a power of two up to 65,536. Clients that do not
+    /// ask for block sizes are turned away where it is over 512.
     pub min_block: u32,
-    /// Alignment that avoids read-modify-write, in bytes: a power of two, at least 512 and at least `min_block`.
+    /// Alignment that avoids read-modify-write, in bytes: a power of two, at least 512 and at least
+    /// `min_block`.
     pub preferred_block: u32,
     /// The longest payload of a read or write, in bytes: at least `preferred_block`.
     pub max_block: u32,
-    /// What the export can do. HAS_FLAGS is set and, for clients without structured replies, DF is cleared, when it
-    /// is sent.
+    /// What the export can do. HAS_FLAGS is set and, for clients without structured replies, DF is
+    /// cleared, when it is sent.
     pub flags: TransmissionFlags,
 }
 

@@ -10,8 +10,8 @@
 //!               +-- replies.rs   what is said to it
 //! ```
 //!
-//! What a client may cost is bounded: an option's data, the number of options, and, by the transport, the time. Nothing
-//! is read beyond the last option's last byte.
+//! What a client may cost is bounded: an option's data, the number of options, and, by the
+//! transport, the time. Nothing is read beyond the last option's last byte.
 
 mod answers;
 mod options;
@@ -63,7 +63,8 @@ pub struct Negotiated {
     pub export: usize,
     /// Reads must be answered with structured replies.
     pub structured_replies: bool,
-    /// The context id of `base:allocation`, if the client chose it: only then is BLOCK_STATUS allowed.
+    /// The context id of `base:allocation`, if the client chose it: only then is BLOCK_STATUS
+    /// allowed.
     pub base_allocation: Option<u32>,
     /// The client promised to keep to the export's block sizes.
     pub block_sizes: bool,
@@ -110,7 +111,8 @@ pub enum Refusal {
 
 /// The id under which `base:allocation` is sent. Clients must take any.
 const ALLOCATION_ID: u32 = 1;
-/// Longest option data that is looked at: the longest name with every query a client could mean, several times over.
+/// Longest option data that is looked at: the longest name with every query a client could mean,
+/// several times over.
 const MAX_OPTION: u32 = 64 << 10;
 /// Longest option data that is read and thrown away to keep in step. Beyond it the connection ends.
 const MAX_SKIP: u32 = 1 << 20;
@@ -135,18 +137,21 @@ impl<'a> Handshake<'a> {
 
     /// The same negotiation, refusing structured replies, and block status with them.
     ///
-    /// A client such as libnbd takes four calls to read a structured reply and two to read a simple one.
+    /// A client such as libnbd takes four calls to read a structured reply and two to read a simple
+    /// one.
     #[must_use]
     pub fn with_simple_replies(mut self, simple: bool) -> Self {
         self.offers_structured = !simple;
         self
     }
 
-    /// Negotiates until there is a [`Step`] to take. After [`Step::StartTls`], call it again with the TLS transport.
+    /// Negotiates until there is a [`Step`] to take. After [`Step::StartTls`], call it again with
+    /// the TLS transport.
     ///
     /// # Errors
     /// [`ErrorKind::Protocol`]: the client broke the rules or asked, with EXPORT_NAME, for what cannot be refused in
-    /// words. [`ErrorKind::Timeout`] and [`ErrorKind::Io`]: the transport failed. The connection must be closed.
+    /// words. [`ErrorKind::Timeout`] and [`ErrorKind::Io`]: the transport failed. The connection
+    /// must be closed.
     pub fn run(&mut self, io: &mut (impl Read + Write)) -> Result<Step> {
         let client = match self.client {
             Some(client) => client,
@@ -172,7 +177,8 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Reads an option's header: its number and the length of its data. `None` if the client closed instead.
+    /// Reads an option's header: its number and the length of its data. `None` if the client closed
+    /// instead.
     fn next_option(&mut self, io: &mut impl Read) -> Result<Option<(u32, u32)>> {
         let mut header = [0; 16];
         if !read_or_end(io, &mut header)? {

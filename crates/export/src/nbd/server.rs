@@ -7,10 +7,11 @@
 //!     hold.rs        connections that come to rest, for another process
 //! ```
 //!
-//! Two limits keep clients from each other's throats. At most `max_handshakes` negotiate at a time; when that is
-//! full, the one that has been silent longest makes room, but none before it had [`GRACE`] to begin. At most
-//! `max_connections` are served; one more is told so when it asks to start (or closed, if it cannot be told). So a
-//! crowd that connects and says nothing costs a good client at most a short wait, and never its place.
+//! Two limits keep clients from each other's throats. At most `max_handshakes` negotiate at a time;
+//! when that is full, the one that has been silent longest makes room, but none before it had
+//! [`GRACE`] to begin. At most `max_connections` are served; one more is told so when it asks to
+//! start (or closed, if it cannot be told). So a crowd that connects and says nothing costs a good
+//! client at most a short wait, and never its place.
 
 mod clients;
 mod connection;
@@ -80,7 +81,8 @@ pub struct Server {
     listeners: Arc<Vec<Listener>>,
 }
 
-/// Stops a server, from any thread or, since it only stores a flag and writes to an eventfd, from a signal handler.
+/// Stops a server, from any thread or, since it only stores a flag and writes to an eventfd, from a
+/// signal handler.
 #[derive(Debug, Clone)]
 pub struct Stopper(Arc<Stop>);
 
@@ -107,22 +109,25 @@ struct Complaints {
     evicted: RateLimit,
     full: RateLimit,
     handshake: RateLimit,
-    /// Apart from the handshakes', so that strangers cannot drown what happens to those who are served.
+    /// Apart from the handshakes', so that strangers cannot drown what happens to those who are
+    /// served.
     served: RateLimit,
 }
 
 /// The time a client has to say something before it may be closed to make room for another.
 const GRACE: Duration = Duration::from_millis(100);
-/// What connections get to notice that their sockets were shut down, when the time to drain is over.
+/// What connections get to notice that their sockets were shut down, when the time to drain is
+/// over.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Puts the parts together. Nothing is accepted before [`run`](Self::run), but clients can connect and wait.
+    /// Puts the parts together. Nothing is accepted before [`run`](Self::run), but clients can
+    /// connect and wait.
     ///
     /// # Errors
     /// [`ErrorKind::Plaintext`]: a listener faces other machines, TLS is not required, and
-    /// [`allow_plaintext_tcp`](ServerConfig::allow_plaintext_tcp) is not set. [`ErrorKind::Listen`]: there is no
-    /// listener, or no descriptor for the server's own use.
+    /// [`allow_plaintext_tcp`](ServerConfig::allow_plaintext_tcp) is not set.
+    /// [`ErrorKind::Listen`]: there is no listener, or no descriptor for the server's own use.
     pub fn new(
         config: ServerConfig,
         listeners: Vec<Listener>,
@@ -156,8 +161,8 @@ impl Server {
         Stopper(Arc::clone(&self.shared.stop))
     }
 
-    /// Serves until stopped: then stops listening, ends the connections' reading, tells their handlers, and waits for
-    /// them.
+    /// Serves until stopped: then stops listening, ends the connections' reading, tells their
+    /// handlers, and waits for them.
     ///
     /// # Errors
     /// [`ErrorKind::Drain`]: handlers were still at work after [`drain_timeout`](ServerConfig::drain_timeout) and
@@ -169,7 +174,8 @@ impl Server {
         }
         let welcome = |listener: &Listener| self.shared.hold.unless_held(|| self.shared.welcome(listener));
         let accepted = until_stopped(&self.shared.stop.event, &self.listeners, welcome);
-        // Closes them and removes Unix sockets: who connects from here on is refused, not kept waiting.
+        // Closes them and removes Unix sockets: who connects from here on is refused, not kept
+        // waiting.
         drop(self.listeners);
         self.shared.stop.stopping.store(true, Ordering::SeqCst);
         let drained = self.shared.drain();
@@ -192,7 +198,8 @@ impl Stop {
 }
 
 impl Shared {
-    /// Takes a waiting client in, if there is room or room can be made. `Some` is how long to leave listeners alone.
+    /// Takes a waiting client in, if there is room or room can be made. `Some` is how long to leave
+    /// listeners alone.
     fn welcome(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
         match self.clients.make_room(Instant::now()) {
             Room::Free => self.accept(listener),

@@ -1,7 +1,7 @@
 //! The server's side of TLS: certificates from files, and what STARTTLS does with them.
 //!
-//! File names in a directory are those that qemu and nbdkit use: `server-cert.pem`, `server-key.pem`, and for
-//! verifying clients `ca-cert.pem` and, if it exists, `ca-crl.pem`.
+//! File names in a directory are those that qemu and nbdkit use: `server-cert.pem`,
+//! `server-key.pem`, and for verifying clients `ca-cert.pem` and, if it exists, `ca-crl.pem`.
 
 use std::{
     fmt,
@@ -31,8 +31,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// If given, a client must show a certificate that one of these signed.
     pub client_ca: Option<PathBuf>,
-    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients are turned away. A list that is too old
-    /// is refused, and lets nobody in once it gets so.
+    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients
+    /// are turned away. A list that is too old is refused, and lets nobody in once it gets so.
     pub client_crl: Option<PathBuf>,
 }
 
@@ -62,7 +62,8 @@ impl TlsConfig {
         Ok(Self(Arc::new(RwLock::new(Self::read(files)?))))
     }
 
-    /// Reads the files again: connections from now on are made with what they hold. After an error all stays as it was.
+    /// Reads the files again: connections from now on are made with what they hold. After an error
+    /// all stays as it was.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -186,7 +187,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     read_all(path, "certificate")
 }
 
-/// Everything of one kind in a file. A file with nothing of it in is a mistake that must not pass for "none wanted".
+/// Everything of one kind in a file. A file with nothing of it in is a mistake that must not pass
+/// for "none wanted".
 fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
     let found: Vec<T> = T::pem_file_iter(path)
         .and_then(Iterator::collect)
@@ -200,7 +202,8 @@ fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
     Ok(found)
 }
 
-/// A key that others can read is no secret; nbdkit and sshd look too. Only a warning: its directory may be closed.
+/// A key that others can read is no secret; nbdkit and sshd look too. Only a warning: its directory
+/// may be closed.
 fn warn_of_readable_key(path: &Path) {
     let readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
     if readable {

@@ -37,10 +37,12 @@ use crate::{Error, ErrorKind, Result};
 /// Requests in flight on one connection.
 const DEPTH: u32 = 128;
 
-/// The longest payload: what clients may count on that did not ask (proto.md, "Block size constraints").
+/// The longest payload: what clients may count on that did not ask (proto.md, "Block size
+/// constraints").
 pub const MAX_PAYLOAD: u32 = super::protocol::DEFAULT_MAX_PAYLOAD;
 
-/// Replies are sent as soon as they amount to this many bytes, so that the client works on them meanwhile.
+/// Replies are sent as soon as they amount to this many bytes, so that the client works on them
+/// meanwhile.
 const SEND_AT: usize = 128 << 10;
 
 /// Requests that came together and show a client that does not wait for replies.
@@ -146,7 +148,8 @@ impl Transmission {
         })
     }
 
-    /// Serves requests until the client leaves or the server stops; what is in flight is finished and answered.
+    /// Serves requests until the client leaves or the server stops; what is in flight is finished
+    /// and answered.
     fn run(mut self) -> Result<()> {
         door::serve(&mut self)?;
         // The client may be gone already: it has had every reply.
@@ -196,7 +199,8 @@ impl Door for Transmission {
                     return Ok(Took::Request(0));
                 }
                 Taken::NeedsBytes if !self.readable => {
-                    // So many came at once that more has come since, most likely: asking costs less than waiting.
+                    // So many came at once that more has come since, most likely: asking costs less
+                    // than waiting.
                     self.readable = self.taken >= STREAM;
                     return Ok(if self.readable { Took::Pause } else { Took::Nothing });
                 }

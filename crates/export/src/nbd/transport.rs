@@ -4,8 +4,8 @@
 //!   Transport = Plain(Socket) | Tls(TlsStream { session, socket })      blocking Read + Write
 //! ```
 //!
-//! The handshake never reads ahead: what follows its last option is still in the socket or, with TLS, in the session,
-//! which moves on with the transport.
+//! The handshake never reads ahead: what follows its last option is still in the socket or, with
+//! TLS, in the session, which moves on with the transport.
 
 use std::{
     io::{self, Read, Write},
@@ -35,7 +35,8 @@ impl Transport {
         }
     }
 
-    /// Says goodbye: TLS's close_notify, then the end of what we send. The client may still be read from.
+    /// Says goodbye: TLS's close_notify, then the end of what we send. The client may still be read
+    /// from.
     ///
     /// # Errors
     /// The client is already gone.
@@ -79,8 +80,8 @@ impl AsFd for Transport {
     }
 }
 
-/// A TLS session and its socket, for one who drives them as it likes. The session may hold plain text that came
-/// together with the handshake's last record: read it before waiting for the socket.
+/// A TLS session and its socket, for one who drives them as it likes. The session may hold plain
+/// text that came together with the handshake's last record: read it before waiting for the socket.
 #[derive(Debug)]
 pub struct TlsStream {
     /// The session, past its handshake.

@@ -8,11 +8,12 @@ use rustix::io::Errno;
 
 use super::{Listener, timespec};
 
-/// How long to leave listeners alone when one cannot accept (out of descriptors, memory or threads).
+/// How long to leave listeners alone when one cannot accept (out of descriptors, memory or
+/// threads).
 pub(crate) const RECOVER: Duration = Duration::from_millis(100);
 
-/// Until `stop` is readable, lets `welcome` take one client of each listener a turn, so that none starves another. What it
-/// says is how long to leave the listeners alone.
+/// Until `stop` is readable, lets `welcome` take one client of each listener a turn, so that none
+/// starves another. What it says is how long to leave the listeners alone.
 ///
 /// # Errors
 /// When the system cannot wait.

@@ -1,7 +1,8 @@
 //! systemd's socket activation: listening sockets handed over at start (sd_listen_fds(3)).
 //!
-//! `LISTEN_PID` says who they are for, `LISTEN_FDS` how many, from descriptor 3 on; `LISTEN_FDNAMES` names them.
-//! libnbd's tools start a server this way too: `nbdinfo [ server ... ]`.
+//! `LISTEN_PID` says who they are for, `LISTEN_FDS` how many, from descriptor 3 on;
+//! `LISTEN_FDNAMES` names them. libnbd's tools start a server this way too:
+//! `nbdinfo [ server ... ]`.
 
 use std::{
     os::fd::{FromRawFd, OwnedFd, RawFd},
@@ -13,7 +14,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::Listener;
 use crate::{Error, ErrorKind, Result};
 
-/// The sockets that this process was started with; none if it was not started that way. They are handed out once.
+/// The sockets that this process was started with; none if it was not started that way. They are
+/// handed out once.
 ///
 /// # Errors
 /// [`ErrorKind::Listen`]: the environment makes no sense, or a descriptor is no listening stream socket.
@@ -59,13 +61,14 @@ fn handed_over(own: u32, pid: Option<&str>, count: Option<&str>, names: Option<&
 }
 
 fn take(fd: RawFd, name: String) -> Result<(OwnedFd, String)> {
-    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open descriptor.
+    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open
+    // descriptor.
     let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|error| {
         Error::new(ErrorKind::Listen, format!("{name}: descriptor {fd} is not open")).with_source(error)
     })?;
-    // SAFETY: the descriptor is open, and LISTEN_PID says that it was opened for this process to own. `TAKEN` sees to it
-    // that it is wrapped once.
+    // SAFETY: the descriptor is open, and LISTEN_PID says that it was opened for this process to
+    // own. `TAKEN` sees to it that it is wrapped once.
     Ok((unsafe { OwnedFd::from_raw_fd(fd) }, name))
 }
 

@@ -1,5 +1,5 @@
-//! Who waits at a socket besides the data path: accepts on a thread of its own and gives each client a short-lived one,
-//! so many at a time and no more.
+//! Who waits at a socket besides the data path: accepts on a thread of its own and gives each
+//! client a short-lived one, so many at a time and no more.
 //!
 //! ```text
 //!   accept::until_stopped --> accept --> fewer than `limit`?  a thread: Attend::serve
@@ -49,7 +49,8 @@ pub struct Gate {
 const CLOSED: Duration = Duration::from_millis(10);
 
 impl Gate {
-    /// Lets nobody in from now on, and waits until no more than so many are being served. Whether it has come to that in time.
+    /// Lets nobody in from now on, and waits until no more than so many are being served. Whether
+    /// it has come to that in time.
     pub fn close(&self, but: usize, limit: Duration) -> bool {
         *self.closed() = true;
         let end = Instant::now() + limit;
@@ -106,7 +107,8 @@ impl Attendant {
         self.gate.clone()
     }
 
-    /// Accepts on the listeners from now on, or once its gate is opened. `name` is what threads are called, at most 15 letters.
+    /// Accepts on the listeners from now on, or once its gate is opened. `name` is what threads are
+    /// called, at most 15 letters.
     ///
     /// # Errors
     /// `Listen` when there is no descriptor or thread to be had.

@@ -22,7 +22,8 @@ use self::unix::UnixPath;
 use super::{Endpoint, Socket};
 use crate::{Error, ErrorKind, Result};
 
-/// A listening socket. A Unix socket that was bound here is removed from its directory when this is dropped.
+/// A listening socket. A Unix socket that was bound here is removed from its directory when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -39,8 +40,8 @@ enum Address {
 
 /// Listens on an endpoint: one socket, or for TCP one for each address its host has.
 ///
-/// A Unix socket is created with mode 0600. One that a dead server left behind is replaced; anything else at its path
-/// is an error.
+/// A Unix socket is created with mode 0600. One that a dead server left behind is replaced;
+/// anything else at its path is an error.
 ///
 /// # Errors
 /// [`ErrorKind::Listen`] names the endpoint.
@@ -48,7 +49,8 @@ pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
     Found::look_up(endpoint)?.listen()
 }
 
-/// An endpoint and the addresses of its host: what is checked is what is bound, and binding it waits for nobody.
+/// An endpoint and the addresses of its host: what is checked is what is bound, and binding it
+/// waits for nobody.
 #[derive(Debug, Clone)]
 pub struct Found {
     endpoint: Endpoint,
@@ -182,8 +184,9 @@ impl Listener {
     }
 }
 
-/// Connections that wait in the kernel until they are accepted: room for a crowd of any size. The kernel caps it at
-/// net.core.somaxconn (4096). Beyond it, clients that connect without blocking (libnbd) fail on Unix sockets.
+/// Connections that wait in the kernel until they are accepted: room for a crowd of any size. The
+/// kernel caps it at net.core.somaxconn (4096). Beyond it, clients that connect without blocking
+/// (libnbd) fail on Unix sockets.
 const BACKLOG: i32 = i32::MAX;
 
 impl AsFd for Listener {
@@ -201,8 +204,8 @@ impl fmt::Display for Listener {
     }
 }
 
-/// Replies are written whole, so waiting to fill a segment only adds latency. And a client whose machine died must not
-/// hold its place for ever: it is given up after two minutes.
+/// Replies are written whole, so waiting to fill a segment only adds latency. And a client whose
+/// machine died must not hold its place for ever: it is given up after two minutes.
 fn tune(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes from the network, quoted, escaped and shortened so that they are one harmless piece of a line.
+/// Bytes from the network, quoted, escaped and shortened so that they are one harmless piece of a
+/// line.
 pub(crate) struct Printable<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Printable<'_> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
-/// A connected stream socket, Unix or TCP, in blocking mode. Closed when its last holder lets go; the server holds it
-/// until the handler returns, so that it can be shut down.
+/// A connected stream socket, Unix or TCP, in blocking mode. Closed when its last holder lets go;
+/// the server holds it until the handler returns, so that it can be shut down.
 #[derive(Debug)]
 pub struct Socket(Arc<OwnedFd>);
 
@@ -51,8 +51,8 @@ impl Write for Socket {
     }
 }
 
-/// A socket that must be done by a moment. It leaves the socket's own mode and timeouts as they are, so that nothing
-/// has to be undone for the transmission phase.
+/// A socket that must be done by a moment. It leaves the socket's own mode and timeouts as they
+/// are, so that nothing has to be undone for the transmission phase.
 pub(crate) struct Deadlined<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) deadline: Instant,
@@ -78,7 +78,8 @@ impl Deadlined<'_> {
         loop {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(readiness)?,
-                // A client that dribbles is never slow enough to wait for, so time is looked at here too.
+                // A client that dribbles is never slow enough to wait for, so time is looked at
+                // here too.
                 Ok(_) if Instant::now() >= self.deadline => return Err(io::ErrorKind::TimedOut.into()),
                 done => return done,
             }

@@ -1,4 +1,5 @@
-//! A device whose recovery a process began and did not finish: it died, and a part of the queues, or none, had fetched.
+//! A device whose recovery a process began and did not finish: it died, and a part of the queues,
+//! or none, had fetched.
 //!
 //! Linux before 6.15 does not expect that, and each case leaves the device without remedy:
 //!
@@ -7,8 +8,9 @@
 //!   some queues have fetched                        START_USER_RECOVERY crashes in the first queue without a task
 //! ```
 //!
-//! START_USER_RECOVERY resets a device properly when every queue has a task that has exited. So a thread becomes the task of
-//! each queue that has none, and exits. The device is quiesced meanwhile: no request is handed out.
+//! START_USER_RECOVERY resets a device properly when every queue has a task that has exited. So a
+//! thread becomes the task of each queue that has none, and exits. The device is quiesced
+//! meanwhile: no request is handed out.
 
 use std::fs::File;
 use std::io;
@@ -38,11 +40,13 @@ pub(super) fn give_tasks(info: &sys::ublksrv_ctrl_dev_info, until: Instant) -> i
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Fetches for all tags of a queue in one system call: a signal cannot come between them. A queue that has a task refuses.
+/// Fetches for all tags of a queue in one system call: a signal cannot come between them. A queue
+/// that has a task refuses.
 fn fetch(file: &File, queue: u16, depth: u16) -> io::Result<()> {
     let mut ring = Ring::new(depth.into()).map_err(|e| io::Error::other(e.to_string()))?;
     for tag in 0..depth {
-        // SAFETY: the command names no memory: the driver copies by pread and pwrite on a device that can be recovered.
+        // SAFETY: the command names no memory: the driver copies by pread and pwrite on a device
+        // that can be recovered.
         unsafe {
             ring.command(file.as_fd(), sys::UBLK_U_IO_FETCH_REQ, command(queue, tag, 0, 0), tag.into())
         }?;

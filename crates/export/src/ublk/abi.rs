@@ -1,7 +1,9 @@
-//! The part of the kernel's ublk interface that is used here, under the names of its header (`include/uapi/linux/ublk_cmd.h`,
-//! Linux 6.18) without their prefixes' types: numbers and layouts are facts of the kernel's stable ABI.
+//! The part of the kernel's ublk interface that is used here, under the names of its header
+//! (`include/uapi/linux/ublk_cmd.h`, Linux 6.18) without their prefixes' types: numbers and layouts
+//! are facts of the kernel's stable ABI.
 
-/// `_IOR` and `_IOWR` of the kernel's `ioctl.h` for type `u`: direction, size of the argument, number.
+/// `_IOR` and `_IOWR` of the kernel's `ioctl.h` for type `u`: direction, size of the argument,
+/// number.
 const fn ioctl(direction: u32, size: usize, number: u32) -> u32 {
     // The sizes are those of the structures below: 16 and 32.
     #[expect(clippy::cast_possible_truncation, reason = "two constants below 2^14")]

@@ -6,8 +6,9 @@
 //!   pwrite  there: the plaintext of a read
 //! ```
 //!
-//! Where the device is not root's, there is no pread and pwrite: the kernel copies to and from a buffer for each tag, which
-//! the tag's commands name. It is written to while the kernel fetches for the tag, and ours while we have a request of it.
+//! Where the device is not root's, there is no pread and pwrite: the kernel copies to and from a
+//! buffer for each tag, which the tag's commands name. It is written to while the kernel fetches
+//! for the tag, and ours while we have a request of it.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +42,8 @@ pub(super) fn disk(id: u32) -> PathBuf {
 pub(super) fn open(id: u32, until: Instant) -> io::Result<File> {
     loop {
         match File::options().read(true).write(true).open(path(id)) {
-            // A rule of udev's may still have to give it to this user; an old server may still be on its way out.
+            // A rule of udev's may still have to give it to this user; an old server may still be
+            // on its way out.
             Err(e) if Instant::now() < until => {
                 log::debug!("{}: {e}", path(id));
                 thread::sleep(Duration::from_millis(20));
@@ -91,8 +93,9 @@ impl HardwareQueue {
     /// The descriptor of a request that the driver has handed over; none for a tag that cannot be.
     pub(super) fn descriptor(&self, tag: u16) -> Option<sys::ublksrv_io_desc> {
         let first = self.descriptors.at.cast::<sys::ublksrv_io_desc>();
-        // SAFETY: the mapping holds a descriptor for each tag below the depth. The kernel has written this one before it
-        // handed the request over; even if it wrote again meanwhile, any bytes make a valid value.
+        // SAFETY: the mapping holds a descriptor for each tag below the depth. The kernel has
+        // written this one before it handed the request over; even if it wrote again meanwhile, any
+        // bytes make a valid value.
         (tag < self.depth).then(|| unsafe { first.add(tag.into()).read_volatile() })
     }
 
@@ -119,7 +122,8 @@ impl HardwareQueue {
     /// The kernel's.
     pub(super) fn read(&self, tag: u16, data: &mut [u8]) -> io::Result<()> {
         if let Some(buffer) = self.buffer(tag, data.len()) {
-            // SAFETY: the buffer is as long, and the kernel is done with it until the tag's next command.
+            // SAFETY: the buffer is as long, and the kernel is done with it until the tag's next
+            // command.
             unsafe { ptr::copy_nonoverlapping(buffer, data.as_mut_ptr(), data.len()) };
             return Ok(());
         }
@@ -175,8 +179,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole; what was in it is copied out, and the queue's worker has waited for all
-        // commands that name it.
+        // SAFETY: the mapping is ours and whole; what was in it is copied out, and the queue's
+        // worker has waited for all commands that name it.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }

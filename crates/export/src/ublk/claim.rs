@@ -33,7 +33,8 @@ pub(super) struct Claimed {
 /// Gets a device for a volume that is described so.
 ///
 /// # Errors
-/// `DeviceInUse` when another server has it, or it was another volume's; `Ublk` when the kernel refuses.
+/// `DeviceInUse` when another server has it, or it was another volume's; `Ublk` when the kernel
+/// refuses.
 pub(super) fn claim(
     control: &mut ControlDevice,
     config: &UblkConfig,
@@ -125,7 +126,8 @@ pub(super) fn recover(control: &mut ControlDevice, id: u32, before: Before, unti
                     pause = Duration::from_millis(20);
                 }
             }
-            // Before Linux 6.16: somebody has come as far as this, and was gone before there was a queue.
+            // Before Linux 6.16: somebody has come as far as this, and was gone before there was a
+            // queue.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) && waiting(control, id).is_some() => {
                 return Ok(());
             }
@@ -153,7 +155,8 @@ fn add(control: &mut ControlDevice, config: &UblkConfig, params: &sys::ublk_para
     };
     let zoned = params.types & sys::UBLK_PARAM_TYPE_ZONED != 0;
     let mut info = sys::ublksrv_ctrl_dev_info {
-        // What is appended to a zone goes down in the order in which places were given out: by one thread.
+        // What is appended to a zone goes down in the order in which places were given out: by one
+        // thread.
         nr_hw_queues: if zoned { 1 } else { config.queues },
         queue_depth: config.depth,
         max_io_buf_bytes: params::LONGEST,

@@ -1,7 +1,7 @@
 //! Commands to /dev/ublk-control: each an operation of a small ring with long entries.
 //!
-//! A command may take its time (starting waits for the queues, deleting for the last user), so waiting is cut into pieces
-//! in which the caller may give it up.
+//! A command may take its time (starting waits for the queues, deleting for the last user), so
+//! waiting is cut into pieces in which the caller may give it up.
 
 use std::fs::File;
 use std::io;
@@ -114,7 +114,8 @@ impl ControlDevice {
         Ok(params)
     }
 
-    /// Gives a disk that is started another size, in sectors of 512 bytes, where the driver [can](Self::features) do that.
+    /// Gives a disk that is started another size, in sectors of 512 bytes, where the driver
+    /// [can](Self::features) do that.
     ///
     /// # Errors
     /// The kernel's.
@@ -154,7 +155,8 @@ impl ControlDevice {
         self.exchange::<u64>(sys::UBLK_U_CMD_START_USER_RECOVERY, id, 0, None, true, &|| false)
     }
 
-    /// Lets a device that was taken over go on, once every queue fetches requests; unless the caller gives up.
+    /// Lets a device that was taken over go on, once every queue fetches requests; unless the
+    /// caller gives up.
     ///
     /// # Errors
     /// The kernel's; ECANCELED.
@@ -224,7 +226,8 @@ impl ControlDevice {
             .cmd(payload)
             .build()
             .user_data(self.commands);
-        // SAFETY: the memory that the command names is kept by the caller until the command is over.
+        // SAFETY: the memory that the command names is kept by the caller until the command is
+        // over.
         unsafe { self.ring.submission().push(&entry) }
             .map_err(|_| io::Error::from_raw_os_error(Errno::BUSY.raw_os_error()))?;
         loop {

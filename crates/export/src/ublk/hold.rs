@@ -6,8 +6,9 @@
 //!                            are gone                 and get nothing
 //! ```
 //!
-//! Who gives it lets go of it, and goes on with it when nobody has taken it; who takes it begins where it is let go of. What the
-//! driver has handed out and got no answer for it hands out again, to whoever goes on. The disk and its users stay; they wait.
+//! Who gives it lets go of it, and goes on with it when nobody has taken it; who takes it begins
+//! where it is let go of. What the driver has handed out and got no answer for it hands out again,
+//! to whoever goes on. The disk and its users stay; they wait.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -58,7 +59,8 @@ pub struct UblkHolder {
 }
 
 impl UblkServer {
-    /// What lets go of its device; one that was [taken over](Self::take_over) is let go of until it [goes on](UblkHolder::go_on).
+    /// What lets go of its device; one that was [taken over](Self::take_over) is let go of until it
+    /// [goes on](UblkHolder::go_on).
     pub fn holder(&self) -> UblkHolder {
         UblkHolder { stopper: self.stopper(), shared: self.shared().clone() }
     }
@@ -84,7 +86,8 @@ impl UblkHolder {
     /// Lets go of the device of a suspended volume.
     ///
     /// # Errors
-    /// `Drain` when that takes longer; `Ublk` when the kernel refuses. The device [goes on](Self::go_on) when it is told.
+    /// `Drain` when that takes longer; `Ublk` when the kernel refuses. The device
+    /// [goes on](Self::go_on) when it is told.
     pub fn let_go(&self, until: Instant) -> Result<()> {
         self.ask(|answer| Message::LetGo(until, answer), until)
     }
@@ -132,7 +135,8 @@ impl fmt::Debug for UblkHolder {
 }
 
 impl Device {
-    /// Another process's device, while that serves it: everything that can be done before it is let go of.
+    /// Another process's device, while that serves it: everything that can be done before it is let
+    /// go of.
     pub(super) fn take_over(
         mapping: Arc<underseal_datapath::Mapping>,
         place: &UblkPlace,
@@ -243,7 +247,8 @@ impl Device {
         Ok(())
     }
 
-    /// Lets the device go on. While another process has it this fails, and is tried again until this one is told to stop.
+    /// Lets the device go on. While another process has it this fails, and is tried again until
+    /// this one is told to stop.
     pub(super) fn go_on(&mut self) -> Result<()> {
         if self.at == At::Serves {
             return Ok(());
@@ -290,7 +295,8 @@ impl Device {
     }
 }
 
-/// Why a device does not outlive its server, or not without its users waiting for long; nothing when it does.
+/// Why a device does not outlive its server, or not without its users waiting for long; nothing
+/// when it does.
 pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) -> Option<&'static str> {
     let needed = u64::from(sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE);
     if config.unprivileged {
@@ -299,8 +305,9 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     if info.flags & needed != needed {
         return Some("this kernel keeps no block device without its server");
     }
-    // Before 6.7 the driver looks only every few seconds whether the server is gone. From 6.15 on it hands requests out as soon as all
-    // queues fetch, before END_USER_RECOVERY. A number below 6 is a distribution's that has a later driver.
+    // Before 6.7 the driver looks only every few seconds whether the server is gone. From 6.15 on
+    // it hands requests out as soon as all queues fetch, before END_USER_RECOVERY. A number below 6
+    // is a distribution's that has a later driver.
     match kernel() {
         Some((6, 0..7)) => Some(
             "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",

@@ -1,14 +1,15 @@
 //! Locked memory of a server whose device may carry swap.
 //!
-//! A server whose memory was swapped out would wait for its own device: for that memory to come back, or
-//! for the kernel to write out other pages first. Servers of users lock nothing: their devices carry no
-//! swap, and where locked memory is limited, all of it would soon be locked.
+//! A server whose memory was swapped out would wait for its own device: for that memory to come
+//! back, or for the kernel to write out other pages first. Servers of users lock nothing: their
+//! devices carry no swap, and where locked memory is limited, all of it would soon be locked.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 
 use super::UblkConfig;
 
-/// Locks the process's memory and marks the thread as one that serves I/O, which the threads that it starts inherit.
+/// Locks the process's memory and marks the thread as one that serves I/O, which the threads that
+/// it starts inherit.
 pub(super) fn stay_in_memory(config: &UblkConfig) {
     if config.unprivileged {
         return;
@@ -19,7 +20,8 @@ pub(super) fn stay_in_memory(config: &UblkConfig) {
     }
 }
 
-/// The memory of queues that are made anew: all of it, before it is used. What was there is locked already.
+/// The memory of queues that are made anew: all of it, before it is used. What was there is locked
+/// already.
 pub(super) fn lock_as_mapped(config: &UblkConfig) {
     if !config.unprivileged {
         lock(MlockAllFlags::FUTURE);
@@ -32,8 +34,8 @@ fn lock(flags: MlockAllFlags) {
     }
 }
 
-/// The memory of the device's queues is there as a whole by now. Of what comes later, such as the queues of other clients,
-/// only what is used is kept in memory.
+/// The memory of the device's queues is there as a whole by now. Of what comes later, such as the
+/// queues of other clients, only what is used is kept in memory.
 pub(super) fn lock_as_touched(config: &UblkConfig) {
     if !config.unprivileged
         && let Err(e) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)

@@ -8,7 +8,8 @@ use crate::{Error, ErrorKind, Result};
 /// The longest read or write, in bytes.
 pub(super) const LONGEST: u32 = 1 << 20;
 
-/// The longest discard or zeroing in one request: zeros under a cipher are written, and nobody should wait for them for long.
+/// The longest discard or zeroing in one request: zeros under a cipher are written, and nobody
+/// should wait for them for long.
 const FREED: u32 = 1 << 30;
 const ZEROED: u32 = 16 << 20;
 
@@ -73,7 +74,8 @@ fn basic(mapping: &Mapping, block: u64, preferred: u64, attrs: u32) -> sys::ublk
     }
 }
 
-/// A disk with zones. Zones are emptied, not discarded in part, and zeros would have to be written in sequence.
+/// A disk with zones. Zones are emptied, not discarded in part, and zeros would have to be written
+/// in sequence.
 fn zoned(
     mapping: &Mapping,
     zones: Zones,
@@ -108,7 +110,8 @@ pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Optio
     another_disk(was, is)
 }
 
-/// How it differs but for the size, which changes under a server where the kernel cannot tell the disk's users.
+/// How it differs but for the size, which changes under a server where the kernel cannot tell the
+/// disk's users.
 pub(super) fn another_disk(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
     let (was, is) = (&was.basic, &is.basic);
     let (was_read_only, is_read_only) =

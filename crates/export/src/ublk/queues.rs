@@ -1,4 +1,5 @@
-//! The threads of a device's hardware queues: ready before there is a device for them, and gone while there is one.
+//! The threads of a device's hardware queues: ready before there is a device for them, and gone
+//! while there is one.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use crate::Result;
 /// How often threads are told that have not ended: one may have been about to sleep.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A thread for each hardware queue. They end when this is dropped before they have [begun](Self::begin).
+/// A thread for each hardware queue. They end when this is dropped before they have
+/// [begun](Self::begin).
 pub(super) struct Queues {
     threads: Vec<JoinHandle<()>>,
     /// What each waits for, until it has come.
@@ -37,11 +39,12 @@ struct End {
 }
 
 impl Queues {
-    /// Starts the threads, and waits until each has what it needs besides the device. Each says so when it has ended, unless it was
-    /// told to [let go](Self::let_go).
+    /// Starts the threads, and waits until each has what it needs besides the device. Each says so
+    /// when it has ended, unless it was told to [let go](Self::let_go).
     ///
     /// # Errors
-    /// `Ublk` when there is no thread for one, `Io` when the system has no ring or memory for its queue.
+    /// `Ublk` when there is no thread for one, `Io` when the system has no ring or memory for its
+    /// queue.
     pub(super) fn prepare(
         mapping: &Arc<Mapping>,
         info: &sys::ublksrv_ctrl_dev_info,
@@ -99,8 +102,8 @@ impl Queues {
         self.end.how().take()
     }
 
-    /// Ends the threads while the driver has requests for them: whoever recovers the device gets those again. Nothing may be in
-    /// flight, so the volume is suspended.
+    /// Ends the threads while the driver has requests for them: whoever recovers the device gets
+    /// those again. Nothing may be in flight, so the volume is suspended.
     pub(super) fn let_go(mut self, mapping: &Mapping) {
         self.lets_go.store(true, Ordering::SeqCst);
         self.begin.clear();

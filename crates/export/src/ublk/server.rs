@@ -73,7 +73,8 @@ pub(super) struct Shared {
 /// Whether there is ublk, before anything is unlocked.
 ///
 /// # Errors
-/// `UblkDevice` when the kernel has none, or one that is too old; `Forbidden` when this user may not use it.
+/// `UblkDevice` when the kernel has none, or one that is too old; `Forbidden` when this user may
+/// not use it.
 pub fn available() -> Result<()> {
     let mut control = ControlDevice::open(false)?;
     let too_old = || {
@@ -90,19 +91,22 @@ pub fn available() -> Result<()> {
 }
 
 impl UblkServer {
-    /// Makes the block device, or takes it over from a server that was killed. Requests are served from here on.
+    /// Makes the block device, or takes it over from a server that was killed. Requests are served
+    /// from here on.
     ///
     /// # Errors
-    /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse` when the device is another's;
-    /// `Unsupported` when the kernel has no such block devices; `Ublk` when it refuses for another reason.
+    /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse`
+    /// when the device is another's; `Unsupported` when the kernel has no such block devices;
+    /// `Ublk` when it refuses for another reason.
     pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
         let this = Self::with(|sender| Device::start(mapping, config, sender))?;
         log::info!("serving {}", this.device.display());
         Ok(this)
     }
 
-    /// Prepares to go on with a block device that another process serves, and will [let go of](super::UblkHolder::let_go). It is
-    /// at rest until this process's [holder](Self::holder) lets it go on.
+    /// Prepares to go on with a block device that another process serves, and will
+    /// [let go of](super::UblkHolder::let_go). It is at rest until this process's
+    /// [holder](Self::holder) lets it go on.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -159,13 +163,15 @@ impl UblkServer {
         self.stopper.clone()
     }
 
-    /// Gives the device the volume's size, where the driver can do that (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
+    /// Gives the device the volume's size, where the driver can do that (`UBLK_F_UPDATE_SIZE`,
+    /// Linux 6.16).
     pub fn size_teller(&self) -> TellSize {
         let (messages, device) = (self.stopper.0.clone(), self.device.clone());
         Arc::new(move |_, _| {
             let (answer, answered) = mpsc::channel();
             let _ = messages.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Size(answer));
-            // The answer never comes where the device is being stopped, or gone: then nobody needs it.
+            // The answer never comes where the device is being stopped, or gone: then nobody needs
+            // it.
             let told = answered.recv_timeout(CLOSED).unwrap_or(Ok(()));
             let why = told.err().map(|e| match Errno::from_io_error(&e) {
                 Some(Errno::OPNOTSUPP) => {
@@ -182,8 +188,8 @@ impl UblkServer {
     /// Waits until the device is gone: by the stopper, or by anybody who deletes it.
     ///
     /// # Errors
-    /// `Drain` when it was still in use [`drain_timeout`](UblkConfig::drain_timeout) after the stopper was used. Its users
-    /// wait for another server then.
+    /// `Drain` when it was still in use [`drain_timeout`](UblkConfig::drain_timeout) after the
+    /// stopper was used. Its users wait for another server then.
     pub fn run(self) -> Result<()> {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -434,8 +440,8 @@ impl Device {
         Err(Error::new(ErrorKind::Ublk, context))
     }
 
-    /// Stops the device, sees the queues off, and deletes it. Until it is stopped it is `claimed`, so that nobody mounts it
-    /// meanwhile.
+    /// Stops the device, sees the queues off, and deletes it. Until it is stopped it is `claimed`,
+    /// so that nobody mounts it meanwhile.
     fn delete(mut self, claimed: Option<File>) -> Result<()> {
         let disk = self.disk();
         let id = self.info.dev_id;
@@ -446,7 +452,8 @@ impl Device {
         drop(claimed);
         self.queues.take().into_iter().for_each(Queues::join);
         drop(self.file);
-        // It goes when the last one has closed it; who does not, gets errors, and is not waited for.
+        // It goes when the last one has closed it; who does not, gets errors, and is not waited
+        // for.
         let started = Instant::now();
         match self.control.delete(id, &|| started.elapsed() > CLOSED) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::CANCELED) => {

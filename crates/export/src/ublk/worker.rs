@@ -1,4 +1,5 @@
-//! One hardware queue: it takes requests from the driver, puts them into its queue and answers them.
+//! One hardware queue: it takes requests from the driver, puts them into its queue and answers
+//! them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -98,8 +99,8 @@ impl Worker {
         Ok(this)
     }
 
-    /// Serves until the device is stopped; what is in flight is finished. Or until it lets go of it: what is answered by then
-    /// reaches the driver.
+    /// Serves until the device is stopped; what is in flight is finished. Or until it lets go of
+    /// it: what is answered by then reaches the driver.
     ///
     /// # Errors
     /// When the kernel refuses to go on.
@@ -128,8 +129,9 @@ impl Worker {
 
     fn command_at(&mut self, operation: u32, tag: u16, result: i32, address: u64) -> io::Result<()> {
         let payload = character::command(self.number, tag, result, address);
-        // SAFETY: the command names the tag's own buffer, or none (it may be a sector's number then). The driver writes to it until it answers; it is touched
-        // for requests that were answered only, and unmapped after all commands are (see `drop`).
+        // SAFETY: the command names the tag's own buffer, or none (it may be a sector's number
+        // then). The driver writes to it until it answers; it is touched for requests that were
+        // answered only, and unmapped after all commands are (see `drop`).
         unsafe { self.queue.command(self.driver.as_fd(), operation, payload, tag.into()) }?;
         self.live += 1;
         Ok(())
@@ -169,7 +171,8 @@ impl Worker {
         }
     }
 
-    /// Puts a request into the queue, or behind those that wait for memory. How many bytes it moves.
+    /// Puts a request into the queue, or behind those that wait for memory. How many bytes it
+    /// moves.
     fn start(&mut self, tag: u16, request: Request) -> io::Result<usize> {
         let (job, moves) = match request {
             Request::Read { offset, len } => (Job::Read { offset, len }, len),
@@ -235,7 +238,8 @@ impl Worker {
         }
     }
 
-    /// Tells of zones or changes them, and waits for the device: neither is done often. What the driver is told.
+    /// Tells of zones or changes them, and waits for the device: neither is done often. What the
+    /// driver is told.
     fn zones(&mut self, tag: u16, request: Request) -> io::Result<i32> {
         match request {
             Request::Report { offset, count } => {
@@ -248,7 +252,8 @@ impl Worker {
         }
     }
 
-    /// Tries again those that wait for memory: as many as are there now; those that find none line up again.
+    /// Tries again those that wait for memory: as many as are there now; those that find none line
+    /// up again.
     fn start_waiting(&mut self) -> io::Result<()> {
         for _ in 0..self.waiting.len() {
             let Some(tag) = self.waiting.pop_front() else { break };

@@ -1,8 +1,9 @@
 //! Zones of a volume on a zoned device: reports of them, and where each is written next.
 //!
-//! What is appended to a zone is encrypted for the place where it will lie, so its place must be known before. The one queue
-//! of such a device gives out places, starting from what the device says of a zone, and the data path keeps writes to one
-//! zone in their order. After a failure the device is asked again.
+//! What is appended to a zone is encrypted for the place where it will lie, so its place must be
+//! known before. The one queue of such a device gives out places, starting from what the device
+//! says of a zone, and the data path keeps writes to one zone in their order. After a failure the
+//! device is asked again.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +19,8 @@ pub(super) struct Pointers {
     mapping: Arc<Mapping>,
     /// A zone's length in bytes; 0 where there are none.
     zone: u64,
-    /// By a zone's first byte: where it is written next, and its end. Only zones that are appended to.
+    /// By a zone's first byte: where it is written next, and its end. Only zones that are appended
+    /// to.
     next: HashMap<u64, (u64, u64)>,
 }
 

@@ -1,7 +1,8 @@
 //! The socket on which the device says what nobody asked for (`VHOST_USER_SET_BACKEND_REQ_FD`).
 //!
-//! The crate vhost takes that socket and cannot say the one thing on it that there is to say: that the configuration has
-//! changed. So the message is taken here, before the crate sees it; all others are the crate's.
+//! The crate vhost takes that socket and cannot say the one thing on it that there is to say: that
+//! the configuration has changed. So the message is taken here, before the crate sees it; all
+//! others are the crate's.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,7 +24,8 @@ const VERSION: u32 = 1;
 const IS_REPLY: u32 = 1 << 2;
 const WANTS_REPLY: u32 = 1 << 3;
 
-/// Waits for a message, and takes it if it brings the socket. None: it is another one, which is still there.
+/// Waits for a message, and takes it if it brings the socket. None: it is another one, which is
+/// still there.
 ///
 /// # Errors
 /// When the message brings no such socket, or the connection fails.
@@ -49,7 +51,8 @@ pub(super) fn take(from: &UnixStream, acknowledges: bool) -> io::Result<Option<U
     Ok(Some(socket.into()))
 }
 
-/// Says that the configuration has changed. It waits for nobody: a front end that does not read is not told.
+/// Says that the configuration has changed. It waits for nobody: a front end that does not read is
+/// not told.
 ///
 /// # Errors
 /// When it does not go through.

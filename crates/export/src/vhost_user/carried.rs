@@ -1,8 +1,9 @@
-//! A front end as one process gives it to another, which goes on with it: what was agreed, the memory that it shares, its rings.
+//! A front end as one process gives it to another, which goes on with it: what was agreed, the
+//! memory that it shares, its rings.
 //!
-//! Numbers are carried as text, and descriptors beside it, in the order in which they are named here: the socket, the channel
-//! for what nobody asked for, the memory to track requests with, the regions of guest memory, and each ring's kick, call and
-//! error.
+//! Numbers are carried as text, and descriptors beside it, in the order in which they are named
+//! here: the socket, the channel for what nobody asked for, the memory to track requests with, the
+//! regions of guest memory, and each ring's kick, call and error.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

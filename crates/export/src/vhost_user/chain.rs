@@ -94,8 +94,8 @@ impl Descriptor {
     }
 }
 
-/// Follows the chain that begins at `head` of a table of `size` descriptors. Its segments replace those in `chain`; empty
-/// ones are left out.
+/// Follows the chain that begins at `head` of a table of `size` descriptors. Its segments replace
+/// those in `chain`; empty ones are left out.
 ///
 /// # Errors
 /// When it is not a chain.

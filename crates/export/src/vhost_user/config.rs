@@ -1,4 +1,5 @@
-//! What a driver is told of the device: features, and the configuration space (virtio 1.2, 5.2.3 and 5.2.4).
+//! What a driver is told of the device: features, and the configuration space (virtio 1.2, 5.2.3
+//! and 5.2.4).
 
 use underseal_datapath::Mapping;
 

@@ -1,7 +1,8 @@
 //! What a front end makes of the device: features, memory, and rings that are started and stopped.
 //!
-//! A ring runs when it has an address, a kick and guest memory, and is enabled. Whatever else a message changes, the ring
-//! is stopped for it, and what it has in flight is answered first; only who is signalled and the memory change while it runs.
+//! A ring runs when it has an address, a kick and guest memory, and is enabled. Whatever else a
+//! message changes, the ring is stopped for it, and what it has in flight is answered first; only
+//! who is signalled and the memory change while it runs.
 
 mod carry;
 
@@ -55,7 +56,8 @@ struct Virtqueue {
     call: Option<File>,
     error: Option<File>,
     enabled: bool,
-    /// It made no sense, in the process before this one: it is not started again until it is described anew.
+    /// It made no sense, in the process before this one: it is not started again until it is
+    /// described anew.
     broken: bool,
     running: Option<Running>,
 }
@@ -165,8 +167,8 @@ impl Virtqueue {
     }
 }
 
-/// Reading a kick must never make a thread wait. (Others are left as they are: the front end may want to wait for a call,
-/// and [`Signal`] does not wait.)
+/// Reading a kick must never make a thread wait. (Others are left as they are: the front end may
+/// want to wait for a call, and [`Signal`] does not wait.)
 fn not_blocking(file: &File) -> Result<()> {
     let failed = |e| broken(format!("an event descriptor: {e}"));
     let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;

@@ -13,14 +13,15 @@ use super::chain::Segment;
 use super::request::Status;
 use super::shared::{self, Watch};
 
-/// Regions that a front end may share. QEMU has a few, and one more for each memory module that is plugged in.
+/// Regions that a front end may share. QEMU has a few, and one more for each memory module that is
+/// plugged in.
 pub(super) const REGIONS: u64 = 256;
 
 /// Guest memory as the request path sees it.
 pub type GuestRam = GuestMemoryMmap<()>;
 
-/// Regions that a front end has shared. A change makes another one of these; the old one is unmapped when the last ring
-/// has let go of it.
+/// Regions that a front end has shared. A change makes another one of these; the old one is
+/// unmapped when the last ring has let go of it.
 #[derive(Default)]
 pub(super) struct Memory {
     ram: GuestRam,

@@ -7,8 +7,8 @@
 //!          \-- CarriedFrontEnd   the next process: VhostUserHolder::adopt, and it begins when go_on says so
 //! ```
 //!
-//! The front end is told nothing. What it says meanwhile stays in the socket, what its driver offers stays in the rings, and kicks
-//! stay in their descriptors.
+//! The front end is told nothing. What it says meanwhile stays in the socket, what its driver
+//! offers stays in the rings, and kicks stay in their descriptors.
 
 use std::fmt;
 use std::io;
@@ -75,10 +75,12 @@ impl VhostUserHolder {
         self.gate.are_ours()
     }
 
-    /// Takes the front end of another process over, which serves it until [`VhostUserHolder::go_on`]: from then on this one does.
+    /// Takes the front end of another process over, which serves it until
+    /// [`VhostUserHolder::go_on`]: from then on this one does.
     ///
     /// # Errors
-    /// `Unsupported` when it cannot be served here as it was there; `Io` when there is no thread for it.
+    /// `Unsupported` when it cannot be served here as it was there; `Io` when there is no thread
+    /// for it.
     pub fn adopt(&self, front: CarriedFrontEnd) -> Result<()> {
         let Shared { mapping, queues, serial, .. } = &*self.shared;
         let device = Device::new(mapping.clone(), *queues, *serial);
@@ -102,8 +104,8 @@ impl VhostUserHolder {
     /// Brings the front end to rest, if there is one.
     ///
     /// # Errors
-    /// `Drain` when it stops in the middle of a message, or requests of its are not answered by then; `Io` when there is no descriptor
-    /// left. It is held all the same.
+    /// `Drain` when it stops in the middle of a message, or requests of its are not answered by
+    /// then; `Io` when there is no descriptor left. It is held all the same.
     pub fn hold(&self, until: Instant) -> Result<Option<CarriedFrontEnd>> {
         let late = |what| Err(Error::new(ErrorKind::Drain, what));
         self.gate.close(usize::MAX, Duration::ZERO);

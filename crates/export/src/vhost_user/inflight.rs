@@ -1,17 +1,18 @@
 //! Memory that outlives this process: which chains were taken and not given back.
 //!
-//! The front end keeps it. When the server is killed and started again, the front end hands it over, and the requests that
-//! were under way are done again, in their order. The layout is the vhost-user specification's, "Inflight I/O tracking",
-//! for split rings:
+//! The front end keeps it. When the server is killed and started again, the front end hands it
+//! over, and the requests that were under way are done again, in their order. The layout is the
+//! vhost-user specification's, "Inflight I/O tracking", for split rings:
 //!
 //! ```text
 //!   a ring:   features u64 | version u16 | size u16 | last head u16 | used index u16 | an entry for each descriptor
 //!   entry:    in flight u8 | padding | next u16 | counter u64
 //! ```
 //!
-//! A chain goes back in four steps: its entry is linked to the one before, it becomes the last head, the used index is
-//! published in guest memory, and the entry is cleared. Wherever a kill comes between them, comparing the two used indices
-//! tells which entries of the last batch are done.
+//! A chain goes back in four steps: its entry is linked to the one before, it becomes the last
+//! head, the used index is published in guest memory, and the entry is cleared. Wherever a kill
+//! comes between them, comparing the two used indices tells which entries of the last batch are
+//! done.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -127,8 +128,8 @@ impl CarriedInflight {
 }
 
 impl Tracker {
-    /// What was under way when the memory was last used, in the order in which it was taken. `used` is the index of the
-    /// ring's used part.
+    /// What was under way when the memory was last used, in the order in which it was taken. `used`
+    /// is the index of the ring's used part.
     pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         if self.load::<u16>(VERSION) == 0 {
             self.store(SIZE, self.size);

@@ -6,7 +6,8 @@
 //!   used ring          flags, index, (head, length) ..., avail_event   written here
 //! ```
 //!
-//! Everything in it may change under our eyes: each value is read once, and what was read is what is checked.
+//! Everything in it may change under our eyes: each value is read once, and what was read is what
+//! is checked.
 
 use std::num::Wrapping;
 use std::sync::atomic::{Ordering, fence};
@@ -36,7 +37,8 @@ pub struct Ring {
     /// The next available head to take, and how many the driver was last seen to offer.
     next: Wrapping<u16>,
     offered: Wrapping<u16>,
-    /// The next used element; those before `published` are the driver's, and before `signalled` it may know.
+    /// The next used element; those before `published` are the driver's, and before `signalled` it
+    /// may know.
     done: Wrapping<u16>,
     published: Wrapping<u16>,
     signalled: Wrapping<u16>,
@@ -50,8 +52,8 @@ pub(super) fn lengths(size: u16) -> [usize; 3] {
 }
 
 impl Ring {
-    /// A ring of `size` descriptors, at the place of its table, its available and its used ring. It goes on where its
-    /// used ring says.
+    /// A ring of `size` descriptors, at the place of its table, its available and its used ring. It
+    /// goes on where its used ring says.
     ///
     /// # Errors
     /// When it is not in memory as a whole, or its size is none.
@@ -147,7 +149,8 @@ impl Ring {
         if offered > self.size { Err(Malformed::Index { offered }) } else { Ok(offered > 0) }
     }
 
-    /// Notes that a chain is done: `len` bytes were written to it. The driver sees it once it is published.
+    /// Notes that a chain is done: `len` bytes were written to it. The driver sees it once it is
+    /// published.
     ///
     /// # Errors
     /// When the ring is gone.
@@ -180,7 +183,8 @@ impl Ring {
         if self.signalled == self.published {
             return Ok(false);
         }
-        // The index goes out before what the driver wants is read, as it writes first what it wants and then looks.
+        // The index goes out before what the driver wants is read, as it writes first what it wants
+        // and then looks.
         fence(Ordering::SeqCst);
         let before = std::mem::replace(&mut self.signalled, self.published);
         if !self.event_index {

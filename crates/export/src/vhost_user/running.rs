@@ -60,7 +60,8 @@ pub(super) struct Rested {
     pub(super) broken: bool,
 }
 
-/// Says that there are orders: to a thread that sleeps by a descriptor, and to one that never does by a flag.
+/// Says that there are orders: to a thread that sleeps by a descriptor, and to one that never does
+/// by a flag.
 pub(super) struct Bell {
     rung: AtomicBool,
     event: OwnedFd,

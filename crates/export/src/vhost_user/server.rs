@@ -78,7 +78,8 @@ impl VhostUserServer {
     /// Listens on a Unix socket. Front ends are served from here on.
     ///
     /// # Errors
-    /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block device of virtio.
+    /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block
+    /// device of virtio.
     pub fn listen(mapping: Arc<Mapping>, path: &Path, config: &VhostUserConfig) -> Result<Self> {
         fits(&mapping)?;
         let endpoint = Endpoint::Unix(path.to_owned());
@@ -86,7 +87,8 @@ impl VhostUserServer {
         Self::serve(mapping, path, listeners, config, Hold::No)
     }
 
-    /// Goes on where another process listened, once [`go_on`](super::VhostUserHolder::go_on) says so.
+    /// Goes on where another process listened, once [`go_on`](super::VhostUserHolder::go_on) says
+    /// so.
     ///
     /// # Errors
     /// As for [`listen`](Self::listen).
@@ -133,7 +135,8 @@ impl VhostUserServer {
         VhostUserStopper(self.shared.clone())
     }
 
-    /// Makes the front end, and by it the driver, see another size of the volume, where it takes messages of this device.
+    /// Makes the front end, and by it the driver, see another size of the volume, where it takes
+    /// messages of this device.
     pub fn size_teller(&self) -> TellSize {
         let shared = self.shared.clone();
         Arc::new(move |_, _| shared.tell_of_change())
@@ -142,8 +145,9 @@ impl VhostUserServer {
     /// Waits until the stopper is used and the front end's requests are answered.
     ///
     /// # Errors
-    /// `Drain` when some were not after [`drain_timeout`](VhostUserConfig::drain_timeout): a ring may wait for guest memory
-    /// whose pages never come. Its thread goes on; what it owns is not free.
+    /// `Drain` when some were not after [`drain_timeout`](VhostUserConfig::drain_timeout): a ring
+    /// may wait for guest memory whose pages never come. Its thread goes on; what it owns is not
+    /// free.
     pub fn run(self) -> Result<()> {
         let state = self.shared.lock();
         let waiting = self.shared.changed.wait_while(state, |state| !state.stopping);
@@ -155,8 +159,8 @@ impl VhostUserServer {
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             }
         };
-        // What its driver was promised is done first; then the front end sees the end. On a thread of its own: the device is
-        // held by whoever waits for a ring already.
+        // What its driver was promised is done first; then the front end sees the end. On a thread
+        // of its own: the device is held by whoever waits for a ring already.
         let cut_off = hang_up.clone();
         let end = move || {
             lock(&device).end(false);
@@ -179,7 +183,8 @@ impl VhostUserServer {
 }
 
 impl VhostUserStopper {
-    /// Takes no more requests, and lets [`VhostUserServer::run`] return when those in flight are answered.
+    /// Takes no more requests, and lets [`VhostUserServer::run`] return when those in flight are
+    /// answered.
     pub fn stop(&self) {
         self.0.lock().stopping = true;
         self.0.changed.notify_all();
@@ -211,7 +216,8 @@ impl Shared {
         let taken = |state: &mut State| !state.stopping && state.session.is_some();
         let hung_up =
             |state: &State| state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket));
-        // One that is gone, or is just going, makes room: its successor need not come again. An upgrade waits for nobody at the door.
+        // One that is gone, or is just going, makes room: its successor need not come again. An
+        // upgrade waits for nobody at the door.
         let waits = |state: &mut State| taken(state) && (state.hold == Hold::No || hung_up(state));
         let waited = self.changed.wait_timeout_while(self.lock(), GRACE, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -89,8 +89,9 @@ impl Session {
         Ok((session, handler))
     }
 
-    /// What reads the messages that come, as if it had read those that came before: it keeps to itself what it makes of them, so
-    /// it is told them again, over a socket whose place the front end's takes then.
+    /// What reads the messages that come, as if it had read those that came before: it keeps to
+    /// itself what it makes of them, so it is told them again, over a socket whose place the front
+    /// end's takes then.
     fn handler(&self, agreed: &Agreed) -> Result<Handler> {
         let failed = |e: io::Error| broken(format!("what was agreed cannot be repeated: {e}"));
         let (ours, mut front) = UnixStream::pair().map_err(failed)?;
@@ -108,7 +109,8 @@ impl Session {
         }
         repeat(FrontendReq::SET_FEATURES, Some(said.features))?;
         repeat(FrontendReq::SET_PROTOCOL_FEATURES, Some(said.protocol))?;
-        // SAFETY: the descriptor is the handler's, which closes it; here it only gets another socket.
+        // SAFETY: the descriptor is the handler's, which closes it; here it only gets another
+        // socket.
         let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(handler.as_raw_fd()) });
         rustix::io::dup3(&self.socket, &mut place, DupFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         Ok(handler)

@@ -1,8 +1,9 @@
 //! Memory whose file somebody else has, too, and may cut short at any moment.
 //!
-//! Touching a page that is gone raises SIGBUS, which ends a process with all that it serves. Here the signal's handler puts
-//! empty memory in the place of the whole mapping, and the mapping is [lost](Watch::is_lost) from then on: rings in it stop,
-//! and what was copied out of it is thrown away.
+//! Touching a page that is gone raises SIGBUS, which ends a process with all that it serves. Here
+//! the signal's handler puts empty memory in the place of the whole mapping, and the mapping is
+//! [lost](Watch::is_lost) from then on: rings in it stop, and what was copied out of it is thrown
+//! away.
 
 use std::fs::File;
 use std::io;
@@ -48,8 +49,8 @@ impl Place {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The start and the length of one and the same mapping. None of a place that changes meanwhile: that is not the one in
-    /// whose memory this thread is.
+    /// The start and the length of one and the same mapping. None of a place that changes
+    /// meanwhile: that is not the one in whose memory this thread is.
     fn get(&self) -> Option<(usize, usize)> {
         self.get_during(|| {})
     }
@@ -122,7 +123,8 @@ fn listen() -> io::Result<()> {
     }
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all fields of the structure may be zero; the handler below has the signature that SA_SIGINFO asks for.
+    // SAFETY: all fields of the structure may be zero; the handler below has the signature that
+    // SA_SIGINFO asks for.
     let done = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -140,7 +142,8 @@ fn listen() -> io::Result<()> {
 
 /// Only atomics and system calls: it may interrupt anything.
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid structure; for this signal it has an address.
+    // SAFETY: with SA_SIGINFO the kernel passes a valid structure; for this signal it has an
+    // address.
     let at = unsafe { (*info).si_addr() } as usize;
     for place in &PLACES {
         let Some((start, len)) = place.get() else { continue };
@@ -148,8 +151,8 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
             place.lost.store(true, Ordering::Release);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: the range is one of our mappings, which stays until its place is given back; only volatile accesses are
-            // made to it, which find zeros instead of what is gone.
+            // SAFETY: the range is one of our mappings, which stays until its place is given back;
+            // only volatile accesses are made to it, which find zeros instead of what is gone.
             let there = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
             if there != libc::MAP_FAILED {
                 return;

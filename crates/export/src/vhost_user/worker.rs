@@ -5,7 +5,8 @@
 //!            a write is encrypted from guest memory        a read is decrypted to guest memory
 //! ```
 //!
-//! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders.
+//! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for
+//! orders.
 
 mod rest;
 mod take;
@@ -39,7 +40,8 @@ use crate::tickets::Tickets;
 /// Requests in flight on one ring.
 const DEPTH: u16 = 256;
 
-/// What is done goes back to the driver after so many chains at the latest, so that it works on them meanwhile.
+/// What is done goes back to the driver after so many chains at the latest, so that it works on
+/// them meanwhile.
 const BATCH: usize = 16;
 
 /// The ring's numbers for the descriptors.
@@ -76,7 +78,8 @@ pub(super) struct Worker {
     tickets: Tickets<Ticket>,
     /// Lists of segments that are free.
     spare: Vec<Vec<Segment>>,
-    /// Keeps the queue's memory in pieces: else each small request would cut up the whole of it, and join it again.
+    /// Keeps the queue's memory in pieces: else each small request would cut up the whole of it,
+    /// and join it again.
     _piece: Option<Buffer>,
     /// When requests that are answered but not signalled yet were ready.
     ready: Vec<Instant>,
@@ -86,7 +89,8 @@ pub(super) struct Worker {
     stopping: bool,
     gone: bool,
     rest: Rest,
-    /// Another process may go on with it after all: until it is this one's, nothing of it is touched. The next available head.
+    /// Another process may go on with it after all: until it is this one's, nothing of it is
+    /// touched. The next available head.
     laid_down: Option<u16>,
     /// The ring made no sense.
     broken: bool,
@@ -139,7 +143,8 @@ impl Worker {
         Ok(this)
     }
 
-    /// The ring is this thread's, from this available head on; but what was taken and not given back comes first.
+    /// The ring is this thread's, from this available head on; but what was taken and not given
+    /// back comes first.
     fn take_up(&mut self, base: u16) {
         let used = self.ring.used();
         self.again = self.tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(used));
@@ -200,7 +205,8 @@ impl Worker {
                         self.ring.go_on(self.memory.ram())?;
                         self.take_up(base);
                     }
-                    // Nobody knows whether the driver was told of the last answers of the server before.
+                    // Nobody knows whether the driver was told of the last answers of the server
+                    // before.
                     self.signal_now()?;
                 }
                 Order::Stop => self.stopping = true,
@@ -234,7 +240,8 @@ impl Worker {
         Ok(self.call.as_mut().map_or(Ok(()), Signal::send)?)
     }
 
-    /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the end comes.
+    /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the
+    /// end comes.
     fn finish_in_silence(&mut self) {
         self.broken = true;
         (self.stalled, self.again) = (None, Vec::new());

@@ -27,7 +27,8 @@ const KEEP_SIZE: u32 = 1;
 const SILENT: [u32; 3] = [2, 36, 42];
 const OPERATIONS: [u32; 16] = [READ, WRITE, READ, WRITE, FALLOCATE, 20, 1, 3, 4, 14, 17, 27, 28, 18, 2, 46];
 
-/// The longest read and write: one goes through a socket whole, and several that nobody has taken yet.
+/// The longest read and write: one goes through a socket whole, and several that nobody has taken
+/// yet.
 const LONGEST: u32 = 128 << 10;
 const LONGEST_TOGETHER: u32 = 8 << 10;
 

@@ -1,4 +1,5 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and findings.
+//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and
+//! findings.
 //!
 //! Each function says whether the bytes came to what they should: every seed does.
 
@@ -29,7 +30,8 @@ fn mapping(large_sectors: bool) -> Arc<Mapping> {
     Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(SIZE as u64))).expect("a device as large"))
 }
 
-/// A scraper's request: the first byte says how many bytes come at a time. Whatever it is, it is answered whole.
+/// A scraper's request: the first byte says how many bytes come at a time. Whatever it is, it is
+/// answered whole.
 pub(crate) fn metrics(bytes: &[u8]) -> bool {
     let Some((&portion, said)) = bytes.split_first() else { return false };
     let answer = answered(said, portion.into()).expect("bytes are there");

@@ -20,7 +20,8 @@ use super::{SIZE, mapping};
 const LARGE_SECTORS: u8 = 1;
 const STRUCTURED: u8 = 2;
 const CONTEXTS: u8 = 4;
-/// The rest is the client's stream from its first byte on, or from its first request on; else dice for requests.
+/// The rest is the client's stream from its first byte on, or from its first request on; else dice
+/// for requests.
 const RAW_HANDSHAKE: u8 = 8;
 const RAW_REQUESTS: u8 = 16;
 

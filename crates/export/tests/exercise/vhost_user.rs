@@ -1,5 +1,5 @@
-//! A driver and a device at one ring for long: indices that wrap, requests done in any order, kicks and signals that are only
-//! sent where they are wanted.
+//! A driver and a device at one ring for long: indices that wrap, requests done in any order, kicks
+//! and signals that are only sent where they are wanted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -157,7 +157,8 @@ impl Driver {
         count
     }
 
-    /// A request behind one descriptor: an indirect table of a header, data in one or two pieces, and a status.
+    /// A request behind one descriptor: an indirect table of a header, data in one or two pieces,
+    /// and a status.
     fn lay(&mut self, head: u16, kind: u8, how: u8) {
         let place = self.at(head);
         let kind = [READ, OUT, FLUSH, GET_ID, DISCARD][usize::from(kind % 5)];
@@ -220,7 +221,8 @@ impl Driver {
         u16::from_le(self.ram.read_obj(GuestAddress(at)).expect("in memory"))
     }
 
-    /// Whether the device wants to be kicked for what was offered after `before`: as a driver finds out.
+    /// Whether the device wants to be kicked for what was offered after `before`: as a driver finds
+    /// out.
     fn kicks(&self, before: u16) -> bool {
         if !self.event_index {
             return self.load(USED) & 1 == 0;

@@ -67,7 +67,8 @@ impl Served {
         self.tcp.unwrap().port()
     }
 
-    /// A connection on which nothing was said; a read on it fails after a generous while rather than hang a test.
+    /// A connection on which nothing was said; a read on it fails after a generous while rather
+    /// than hang a test.
     pub(crate) fn connect(&self) -> Box<dyn Stream> {
         let patience = Some(PATIENCE);
         match self.tcp {
@@ -122,7 +123,8 @@ impl<S: Read + Write + Send> Stream for S {}
 /// Bytes of the disk in memory.
 pub(crate) const DISK: usize = 1 << 20;
 
-/// What is on it: in the first half, each 512-byte sector begins with its number; the second half is a hole.
+/// What is on it: in the first half, each 512-byte sector begins with its number; the second half
+/// is a hole.
 pub(crate) fn disk() -> Vec<u8> {
     let mut disk = vec![0; DISK];
     for (number, sector) in disk[..DISK / 2].chunks_exact_mut(512).enumerate() {
@@ -155,7 +157,8 @@ pub(crate) fn config() -> ServerConfig {
     ServerConfig { handshake_timeout: PATIENCE, drain_timeout: PATIENCE, ..ServerConfig::new(exports()) }
 }
 
-/// Serves a disk from memory, one request after the other: enough for real clients to look at and copy.
+/// Serves a disk from memory, one request after the other: enough for real clients to look at and
+/// copy.
 pub(crate) struct MemoryDisk(Mutex<Vec<u8>>);
 
 impl Default for MemoryDisk {
@@ -246,7 +249,8 @@ pub(crate) fn run(tool: &str, arguments: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Makes a CA, a certificate for localhost and one for a client, under the names that libnbd and qemu look for.
+/// Makes a CA, a certificate for localhost and one for a client, under the names that libnbd and
+/// qemu look for.
 pub(crate) fn make_certificates(directory: &Path) {
     let openssl = |arguments: &str| {
         let arguments: Vec<&str> = arguments.split(' ').collect();

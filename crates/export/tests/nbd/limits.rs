@@ -21,8 +21,8 @@ use crate::{
     fixture::{MemoryDisk, PATIENCE, Served, config},
 };
 
-/// What a client has for its handshake where a test waits for the end of it: longer than a busy machine takes for one,
-/// where there must be one first.
+/// What a client has for its handshake where a test waits for the end of it: longer than a busy
+/// machine takes for one, where there must be one first.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 #[test]

@@ -172,7 +172,8 @@ fn structured_replies_bring_df_and_contexts() {
 
     // The default export and its name are one export.
     assert!(chosen(&[structured(), set("", &wanted), start()]));
-    // What does not count: a wildcard, another export, an earlier choice that was replaced, even by a failure.
+    // What does not count: a wildcard, another export, an earlier choice that was replaced, even by
+    // a failure.
     assert!(!chosen(&[structured(), set("disk", &["base:"]), start()]));
     assert!(!chosen(&[structured(), set("big-sectors", &wanted), start()]));
     assert!(!chosen(&[structured(), set("disk", &wanted), set("disk", &[]), start()]));

@@ -112,7 +112,8 @@ impl Talker {
         self.next
     }
 
-    /// Reads one reply: simple (of a read of `len` bytes) or one structured chunk with the done flag.
+    /// Reads one reply: simple (of a read of `len` bytes) or one structured chunk with the done
+    /// flag.
     pub(crate) fn answer(&mut self, len: usize) -> Answer {
         match self.client.u32().unwrap() {
             SIMPLE_REPLY_MAGIC => {

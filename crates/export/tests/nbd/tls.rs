@@ -136,7 +136,8 @@ fn revoked_client_is_turned_away() {
 
 #[test]
 fn plain_options_behind_starttls_are_no_options() {
-    // Somebody in the middle who sends options ahead of the client's TLS would otherwise speak in its name.
+    // Somebody in the middle who sends options ahead of the client's TLS would otherwise speak in
+    // its name.
     let certificates = Certificates::new();
     let config = ServerConfig { tls: TlsMode::Offered(certificates.server(false)), ..config() };
     let served = Served::unix(config, MemoryDisk::default());

@@ -64,7 +64,8 @@ fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
     for options in [cached(), direct()] {
         let disk = Disk::new("aes-xts-plain64", options);
         let mut talker = disk.client(true);
-        // Three times as much as a queue holds, each to a place of its own; then all of it is read at once.
+        // Three times as much as a queue holds, each to a place of its own; then all of it is read
+        // at once.
         let mut places = Vec::new();
         let mut at = 0;
         for i in 0..384usize {
@@ -288,7 +289,8 @@ fn child_with_a_client_that_never_reads_its_replies() {
     let disk = Disk::new("aes-xts-plain64", cached());
     let mut good = disk.client(true);
     let mut lazy = disk.client(true);
-    // Four times what the server may keep for one client, in as few requests as the socket takes unread.
+    // Four times what the server may keep for one client, in as few requests as the socket takes
+    // unread.
     for i in 0..8u64 {
         lazy.send(RequestType::Read, CommandFlags::empty(), 0, MAX_PAYLOAD, &[]);
         lazy.send(RequestType::Read, CommandFlags::empty(), i << 20, 4096, &[]);

@@ -141,7 +141,8 @@ impl Chain {
         self.ciphers().map(|cipher| 8 * (key_len(cipher) + extra)).sum()
     }
 
-    /// The cipher of the data, under a header's key area; and how to make it from another key, where it is one of dm-crypt's.
+    /// The cipher of the data, under a header's key area; and how to make it from another key,
+    /// where it is one of dm-crypt's.
     ///
     /// # Errors
     /// `BadHeader` when the material is too short, `Memory`.
@@ -171,7 +172,8 @@ impl Chain {
         }
     }
 
-    /// The volume key in cryptsetup's form: for each cipher its key, then its tweak key, or its part of the IV's seed.
+    /// The volume key in cryptsetup's form: for each cipher its key, then its tweak key, or its
+    /// part of the IV's seed.
     ///
     /// # Errors
     /// As [`Chain::data_cipher`].
@@ -385,8 +387,8 @@ impl ChainFilter {
 impl std::str::FromStr for ChainFilter {
     type Err = Error;
 
-    /// Takes cryptsetup's name, in the order of encryption (`serpent-twofish-aes`), and VeraCrypt's, in the order of decryption
-    /// (`AES(Twofish(Serpent))`).
+    /// Takes cryptsetup's name, in the order of encryption (`serpent-twofish-aes`), and
+    /// VeraCrypt's, in the order of decryption (`AES(Twofish(Serpent))`).
     ///
     /// # Errors
     /// `BadOption` for ciphers that no chain has.
@@ -412,8 +414,9 @@ mod tests {
     use super::*;
     use underseal_volume::Hash;
 
-    /// Lines of "mode chain, first 16 bytes of data, first 12 bytes of its SHA-256, first 16 bytes of a header": of a key area of
-    /// bytes 00 to ff, sectors 7 and 8 of zeros in the mode's own count, a header of zeros.
+    /// Lines of "mode chain, first 16 bytes of data, first 12 bytes of its SHA-256, first 16 bytes
+    /// of a header": of a key area of bytes 00 to ff, sectors 7 and 8 of zeros in the mode's own
+    /// count, a header of zeros.
     const KNOWN: &str = include_str!("known_answers.txt");
 
     fn hex(text: &str) -> Vec<u8> {
@@ -443,7 +446,8 @@ mod tests {
             let chain = *chains.iter().find(|c| c.mode == mode(of) && c.ciphers == ciphers).expect(line);
             let (cipher, recipe) = chain.data_cipher(&material).unwrap();
             let mut data = vec![0; 1024];
-            // LRW's numbers begin at the data, CBC's at 1; both are the sector number that dm-crypt counts.
+            // LRW's numbers begin at the data, CBC's at 1; both are the sector number that dm-crypt
+            // counts.
             cipher.encrypt(7, InOutBuf::from(&mut data[..]));
             assert_eq!(data[..16], hex(first), "{chain}");
             assert_eq!(Hash::Sha256.digest(&[&data])[..12], hex(digest), "{chain}");

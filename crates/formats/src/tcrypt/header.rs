@@ -55,7 +55,8 @@ pub struct Header {
     pub size: u64,
     /// Where the encrypted area begins in the host, in bytes; meaningless before version 4.
     pub start: u64,
-    /// The length of the encrypted area; less than `size` while encryption in place is not finished.
+    /// The length of the encrypted area; less than `size` while encryption in place is not
+    /// finished.
     pub length: u64,
     /// Bit 0: system encryption; bit 1: made in place.
     pub flags: u32,
@@ -113,8 +114,8 @@ impl Header {
         }))
     }
 
-    /// Parses the decrypted bytes 64 to 511 of a header, none where they are no sound header, and refuses what is not opened: for
-    /// tests that have no password.
+    /// Parses the decrypted bytes 64 to 511 of a header, none where they are no sound header, and
+    /// refuses what is not opened: for tests that have no password.
     ///
     /// # Errors
     /// `Unsupported`, `BadHeader`, `Memory`.

@@ -13,16 +13,18 @@ pub(super) struct Layout {
     pub(super) data: Range<u64>,
     /// dm-crypt's number of the first sector, in units of 512 bytes.
     pub(super) iv_offset: u64,
-    /// The ranges of the host that belong to the volume beside its data and must not change: an old hidden header.
+    /// The ranges of the host that belong to the volume beside its data and must not change: an old
+    /// hidden header.
     pub(super) header: Option<Range<u64>>,
 }
 
 impl Layout {
-    /// Where the data of `header`, found at `place` in a host of `host` bytes, lie. `partition` is the range of the disk that is
-    /// opened of a system's encrypted area.
+    /// Where the data of `header`, found at `place` in a host of `host` bytes, lie. `partition` is
+    /// the range of the disk that is opened of a system's encrypted area.
     ///
     /// # Errors
-    /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the area.
+    /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the
+    /// area.
     pub(super) fn of(
         header: &Header,
         place: Place,
@@ -76,7 +78,8 @@ impl Layout {
     }
 }
 
-/// The number of the first sector before version 4: LRW counts from 0 and CBC from 1, also in hidden volumes.
+/// The number of the first sector before version 4: LRW counts from 0 and CBC from 1, also in
+/// hidden volumes.
 fn old_number(chain: Chain, start: u64) -> u64 {
     match chain.mode() {
         Mode::Xts => start >> 9,

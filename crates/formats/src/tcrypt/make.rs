@@ -16,7 +16,8 @@ use super::place::AREA;
 use super::{Chain, Derivation, HEADER, Header, KEYS, Password, Pim, Place, Prf, SALT, Unlocked};
 use crate::{Error, ErrorKind, Result, fields};
 
-/// The least size of a host: both header areas at both ends, and what the smallest file system needs.
+/// The least size of a host: both header areas at both ends, and what the smallest file system
+/// needs.
 pub const LEAST: u64 = 4 * AREA + 36_864;
 /// Bytes left free behind a small hidden volume, and behind a large one.
 const RESERVES: (u64, u64) = (4096, 2 * AREA);
@@ -36,9 +37,11 @@ pub struct NewOptions {
     pub pim: Pim,
     /// The sector size of the file system to be, in bytes.
     pub sector_size: u32,
-    /// Leaves what the host holds under the data as it is, which shows how much of it is ever written.
+    /// Leaves what the host holds under the data as it is, which shows how much of it is ever
+    /// written.
     pub quick: bool,
-    /// The size of the hidden volume that is made; none for a normal one, which takes all of the host.
+    /// The size of the hidden volume that is made; none for a normal one, which takes all of the
+    /// host.
     pub hidden: Option<u64>,
 }
 
@@ -56,11 +59,13 @@ pub struct NewHeaders {
 }
 
 impl NewHeaders {
-    /// Decides, derives and seals the headers of a new volume in a host of `host` bytes. Nothing is written yet.
+    /// Decides, derives and seals the headers of a new volume in a host of `host` bytes. Nothing is
+    /// written yet.
     ///
     /// # Errors
-    /// `TooSmall`; `BadOption` for a sector size that is none, a PRF that VeraCrypt does not have, a hidden volume that does not fit;
-    /// `TooCostly`, `Memory`, `Io` when the kernel gives no random bytes.
+    /// `TooSmall`; `BadOption` for a sector size that is none, a PRF that VeraCrypt does not have,
+    /// a hidden volume that does not fit; `TooCostly`, `Memory`, `Io` when the kernel gives no
+    /// random bytes.
     pub fn prepare(host: u64, password: &Password, options: &NewOptions) -> Result<Self> {
         let refuse = |kind, why: String| Err(Error::new(kind, why));
         let sector = options.sector_size;
@@ -86,7 +91,8 @@ impl NewHeaders {
         Ok(Self { quick: options.quick, ..Self::seal(host, place, &plain, of, password, data)? })
     }
 
-    /// Seals the headers of an unlocked volume under another password, PRF or PIM. Keys and fields stay.
+    /// Seals the headers of an unlocked volume under another password, PRF or PIM. Keys and fields
+    /// stay.
     ///
     /// # Errors
     /// `Unsupported` for a system's PRF that its boot loader does not know and what TrueCrypt does
@@ -134,8 +140,9 @@ impl NewHeaders {
         Ok(Self { header, backup: Some((backup, backup_at)), at, data, quick: true, hidden })
     }
 
-    /// Makes the volume: first noise over what was there, then the backup header, and the header last. Before that nothing
-    /// opens. `told` gets the bytes that were written so far, and all that will be.
+    /// Makes the volume: first noise over what was there, then the backup header, and the header
+    /// last. Before that nothing opens. `told` gets the bytes that were written so far, and all
+    /// that will be.
     ///
     /// # Errors
     /// `Io`.

@@ -21,7 +21,8 @@ pub enum Place {
 pub(super) const AREA: u64 = 65536;
 
 impl Place {
-    /// The place that the options `--hidden`, `--backup-header` and `--system` name; none when they contradict each other.
+    /// The place that the options `--hidden`, `--backup-header` and `--system` name; none when they
+    /// contradict each other.
     pub fn named(hidden: bool, backup: bool, system: bool) -> Option<Self> {
         match (hidden, backup, system) {
             (false, false, false) => Some(Self::Normal),
@@ -49,8 +50,8 @@ impl Place {
         matches!(self, Self::Hidden | Self::BackupHidden)
     }
 
-    /// Where the header may begin in a host of `size` bytes, the usual place first. Places where no whole header fits are left
-    /// out, since a small old volume may end before them.
+    /// Where the header may begin in a host of `size` bytes, the usual place first. Places where no
+    /// whole header fits are left out, since a small old volume may end before them.
     pub(super) fn offsets(self, size: u64) -> Vec<u64> {
         let before_end = |bytes| size.checked_sub(bytes);
         let all = match self {

@@ -8,7 +8,8 @@ use underseal_cipher::Key;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The longest passphrase of TrueCrypt, and of VeraCrypt before 1.24; the pool of key files for such.
+/// The longest passphrase of TrueCrypt, and of VeraCrypt before 1.24; the pool of key files for
+/// such.
 const SHORT: usize = 64;
 /// The longest passphrase of VeraCrypt; the pool of key files for longer ones.
 const LONG: usize = 128;
@@ -34,7 +35,8 @@ impl KeyFiles {
         Ok(Self { short: Key::zeroed(SHORT)?, long: Key::zeroed(LONG)?, count: 0 })
     }
 
-    /// Adds a file; of a folder every file in it whose name does not begin with a dot, as VeraCrypt does.
+    /// Adds a file; of a folder every file in it whose name does not begin with a dot, as VeraCrypt
+    /// does.
     ///
     /// # Errors
     /// `BadOption` for an empty file and a folder without files, `Io`.
@@ -128,7 +130,8 @@ impl Password {
     /// The passphrase's bytes; with key files the pool that passphrase and files are added up in.
     ///
     /// # Errors
-    /// `WrongPassphrase` for one that no volume can have: longer than 128 bytes, or empty without key files; `Memory`.
+    /// `WrongPassphrase` for one that no volume can have: longer than 128 bytes, or empty without
+    /// key files; `Memory`.
     pub fn new(passphrase: &Key, files: &KeyFiles) -> Result<Self> {
         let wrong = |why: String| Err(Error::new(ErrorKind::WrongPassphrase, why));
         let short = passphrase.len() <= SHORT;

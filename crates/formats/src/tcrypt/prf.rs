@@ -84,7 +84,8 @@ impl Prf {
 impl FromStr for Prf {
     type Err = Error;
 
-    /// Takes our names and those of VeraCrypt and cryptsetup: `SHA-512`, `stribog512`, `Streebog`, `BLAKE2s`.
+    /// Takes our names and those of VeraCrypt and cryptsetup: `SHA-512`, `stribog512`, `Streebog`,
+    /// `BLAKE2s`.
     ///
     /// # Errors
     /// `BadOption` for any other name.
@@ -108,7 +109,8 @@ impl fmt::Display for Prf {
     }
 }
 
-/// VeraCrypt's Personal Iterations Multiplier: 1 to 2147468, or none for the default count of rounds.
+/// VeraCrypt's Personal Iterations Multiplier: 1 to 2147468, or none for the default count of
+/// rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pim(Option<u32>);
 
@@ -135,8 +137,8 @@ impl Pim {
         self.0
     }
 
-    /// Whether VeraCrypt would ask for a passphrase of 20 characters or more with this multiplier: it makes fewer rounds than
-    /// the default.
+    /// Whether VeraCrypt would ask for a passphrase of 20 characters or more with this multiplier:
+    /// it makes fewer rounds than the default.
     pub fn is_low(self, prf: Prf, system: bool) -> bool {
         let least = match prf {
             Prf::Argon2id => 12,
@@ -227,8 +229,9 @@ impl Derivation {
         if pim.0.is_some() { Vec::new() } else { all.map(of).to_vec() }
     }
 
-    /// All ways of VeraCrypt, those of system encryption included: each is a stop on the way to the count of a usual volume, or
-    /// the other way round, so that trying both costs no more than trying the higher one.
+    /// All ways of VeraCrypt, those of system encryption included: each is a stop on the way to the
+    /// count of a usual volume, or the other way round, so that trying both costs no more than
+    /// trying the higher one.
     pub(super) fn of_veracrypt(pim: Pim) -> Vec<Self> {
         let of = |prf, rounds| Self { prf, rounds, memory_kib: 0, veracrypt: true, system: true };
         let usual = Prf::ALL.into_iter().filter_map(|prf| Self::veracrypt(prf, pim).ok());

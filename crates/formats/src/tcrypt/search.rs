@@ -1,8 +1,10 @@
-//! The search for the key of one header: key derivations side by side, cheapest first, and all chains under each.
+//! The search for the key of one header: key derivations side by side, cheapest first, and all
+//! chains under each.
 //!
-//! Nothing tells how a header was derived. Each block of PBKDF2's output is a task of its own, so that tasks are short enough to keep all
-//! processors busy to the end; the blocks that single ciphers need come first. Counts of rounds of one function are stops of one run.
-//! A wrong password runs through all tasks, whatever it fails at.
+//! Nothing tells how a header was derived. Each block of PBKDF2's output is a task of its own, so
+//! that tasks are short enough to keep all processors busy to the end; the blocks that single
+//! ciphers need come first. Counts of rounds of one function are stops of one run. A wrong password
+//! runs through all tasks, whatever it fails at.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,7 +60,8 @@ struct Run {
 /// A derived key in the making.
 struct Partial {
     key: Key,
-    /// Bytes from the beginning that single ciphers wait for, blocks of them that are there; the same of all bytes.
+    /// Bytes from the beginning that single ciphers wait for, blocks of them that are there; the
+    /// same of all bytes.
     narrow: usize,
     wide: usize,
 }
@@ -143,7 +146,8 @@ impl Run {
         bytes.min(self.need).div_ceil(self.block_len())
     }
 
-    /// Blocks of single ciphers come before others, TrueCrypt's before VeraCrypt's, cheap ones before costly ones.
+    /// Blocks of single ciphers come before others, TrueCrypt's before VeraCrypt's, cheap ones
+    /// before costly ones.
     fn tasks(&self, run: usize) -> Vec<Task> {
         let last = self.stops[self.stops.len() - 1];
         let veracrypt = u8::from(last.veracrypt);

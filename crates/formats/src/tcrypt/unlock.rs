@@ -26,7 +26,8 @@ pub struct UnlockOptions {
     pub veracrypt: bool,
     /// Whether TrueCrypt's derivations are tried.
     pub truecrypt: bool,
-    /// The limits of a derivation's cost. Argon2id beyond the limits is left out unless it is named.
+    /// The limits of a derivation's cost. Argon2id beyond the limits is left out unless it is
+    /// named.
     pub limits: KdfLimits,
     /// Threads; by default one for each processor.
     pub threads: Option<usize>,
@@ -65,8 +66,9 @@ pub struct Unlocked {
 /// Unlocks the header of a host that is all of `image`.
 ///
 /// # Errors
-/// `WrongPassphrase` when no header opens, after all trials; `BadHeader` for a header that is damaged, `Unsupported` for one that is
-/// not opened; `TooSmall` for an image without room for a header; `TooCostly`, `Io`, `Memory`.
+/// `WrongPassphrase` when no header opens, after all trials; `BadHeader` for a header that is
+/// damaged, `Unsupported` for one that is not opened; `TooSmall` for an image without room for a
+/// header; `TooCostly`, `Io`, `Memory`.
 pub fn unlock(
     image: &(impl ReadAt + ?Sized),
     password: &Password,
@@ -141,11 +143,12 @@ impl UnlockOptions {
 }
 
 impl Unlocked {
-    /// The volume over its host of `host` bytes. `partition`: the range of the disk that is opened of a system's encrypted area; all
-    /// of the area when there is none.
+    /// The volume over its host of `host` bytes. `partition`: the range of the disk that is opened
+    /// of a system's encrypted area; all of the area when there is none.
     ///
     /// # Errors
-    /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the area, `Memory`.
+    /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the
+    /// area, `Memory`.
     pub fn open(&self, host: u64, partition: Option<&Range<u64>>) -> Result<OpenedFormat> {
         let Layout { data, iv_offset, .. } = self.layout(host, partition)?;
         let (cipher, recipe) = self.chain.data_cipher(self.header.keys.as_bytes())?;
@@ -166,8 +169,8 @@ impl Unlocked {
         })
     }
 
-    /// The volume with the hidden one inside guarded: a write that touches the hidden volume fails before anything of it is
-    /// written, and so does every later one.
+    /// The volume with the hidden one inside guarded: a write that touches the hidden volume fails
+    /// before anything of it is written, and so does every later one.
     ///
     /// # Errors
     /// As [`Unlocked::open`]; `BadOption` when the hidden volume does not lie inside of this one.

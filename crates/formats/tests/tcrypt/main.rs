@@ -1,5 +1,5 @@
-//! TrueCrypt and VeraCrypt images of an independent maker: each opens to the plaintext that the manifest tells of, takes its writes, or
-//! is refused for the manifest's reason.
+//! TrueCrypt and VeraCrypt images of an independent maker: each opens to the plaintext that the
+//! manifest tells of, takes its writes, or is refused for the manifest's reason.
 
 use std::fs::{self, File};
 use std::ops::Range;

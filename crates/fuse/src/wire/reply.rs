@@ -10,8 +10,8 @@ const HEADER: usize = 16;
 const ENTRY: usize = 128;
 const DIRENT: usize = 24;
 
-/// How long the kernel may answer from memory. Changes through the mount are seen at once; those underneath it, after
-/// this time.
+/// How long the kernel may answer from memory. Changes through the mount are seen at once; those
+/// underneath it, after this time.
 pub const VALID: Duration = Duration::from_secs(1);
 
 /// A file's attributes.
@@ -82,7 +82,8 @@ impl Body<'_> {
         self.u64(VALID.as_secs()).u32(VALID.subsec_nanos()).u32(0).attr(attr)
     }
 
-    /// What a LOOKUP is answered with. Node 0 is none: the name is there, but nothing is said of it.
+    /// What a LOOKUP is answered with. Node 0 is none: the name is there, but nothing is said of
+    /// it.
     pub fn entry(&mut self, node: u64, attr: &Attr) -> &mut Self {
         self.u64(node).u64(0).u64(VALID.as_secs()).u64(VALID.as_secs());
         self.u32(VALID.subsec_nanos()).u32(VALID.subsec_nanos()).attr(attr)

@@ -1,8 +1,9 @@
 //! Who is at which blocks: reads share a range, writes have it alone.
 //!
-//! Claims stand in one list, in the order they came; one goes on when nothing that stands before it wants the same blocks in a way that
-//! excludes it. So nobody is overtaken for ever, and since a request has one claim and waits only for those before it, none waits in a
-//! circle. The list is as long as there are requests in flight: it is searched from the front.
+//! Claims stand in one list, in the order they came; one goes on when nothing that stands before it
+//! wants the same blocks in a way that excludes it. So nobody is overtaken for ever, and since a
+//! request has one claim and waits only for those before it, none waits in a circle. The list is as
+//! long as there are requests in flight: it is searched from the front.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

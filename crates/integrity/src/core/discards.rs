@@ -1,4 +1,5 @@
-//! Blocks that nobody needs any more: their tags say so, and the device below may forget their data.
+//! Blocks that nobody needs any more: their tags say so, and the device below may forget their
+//! data.
 
 use std::ops::Range;
 
@@ -40,7 +41,8 @@ impl Core {
         }
     }
 
-    /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the journal; what is left is given back.
+    /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the
+    /// journal; what is left is given back.
     fn discard_torn(
         &self,
         lower: &mut dyn LowerDisks,

@@ -1,8 +1,10 @@
-//! Requests whose bytes others move, in a ring, while nobody waits here: what such a request needs is taken at its beginning, all of it or
-//! nothing, and kept to its end. So it waits for the disk, and for nothing that somebody else has.
+//! Requests whose bytes others move, in a ring, while nobody waits here: what such a request needs
+//! is taken at its beginning, all of it or nothing, and kept to its end. So it waits for the disk,
+//! and for nothing that somebody else has.
 //!
-//! What cannot go that way is done by [`Core::read`] and [`Core::write`], in a thread that may wait: where others have the blocks, the tags
-//! have no room in memory, the blocks lie in several runs, or the journal takes the write.
+//! What cannot go that way is done by [`Core::read`] and [`Core::write`], in a thread that may
+//! wait: where others have the blocks, the tags have no room in memory, the blocks lie in several
+//! runs, or the journal takes the write.
 
 use std::ops::Range;
 
@@ -139,7 +141,8 @@ impl Core {
         if flight.verifies { self.verify(offset, data, tags) } else { Ok(()) }
     }
 
-    /// Ends a write whose bytes were written, or not; its pages have come before. Tags that were not made here are `tags`.
+    /// Ends a write whose bytes were written, or not; its pages have come before. Tags that were
+    /// not made here are `tags`.
     pub(crate) fn end_write(
         &self,
         flight: &BlockTransfer,

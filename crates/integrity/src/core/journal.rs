@@ -1,4 +1,5 @@
-//! The journal of a running volume: a ring of sections, filled in memory, written whole, copied to their places later.
+//! The journal of a running volume: a ring of sections, filled in memory, written whole, copied to
+//! their places later.
 //!
 //! ```text
 //!        oldest                                                    newest
@@ -6,17 +7,21 @@
 //!          ^ copied first                                                  ^ numbers rise, places on disk go round
 //! ```
 //!
-//! Sections have numbers that never come back; number modulo the ring's length says where, and the round goes up where that is 0.
-//! What makes it safe:
-//! - A section is written when nobody fills it any more, after the sections before it or beside some of them: a disk's cache keeps no order
-//!   either. A flush makes all of them durable. So what replay finds, from the oldest on, ends nowhere before a flush.
-//! - A block is copied to its place only from a durable section; sections are free when copies and tags are durable.
-//! - Where a block was written again meanwhile, the older entry is not copied. What takes its section's place is then not written before
-//!   all sections that were there when it was freed are durable (`after`).
-//! - A block that is in `newest` is read from there. It leaves when data and tag are in their places, unless it was written again.
+//! Sections have numbers that never come back; number modulo the ring's length says where, and the
+//! round goes up where that is 0. What makes it safe:
+//! - A section is written when nobody fills it any more, after the sections before it or beside
+//!   some of them: a disk's cache keeps no order either. A flush makes all of them durable. So what
+//!   replay finds, from the oldest on, ends nowhere before a flush.
+//! - A block is copied to its place only from a durable section; sections are free when copies and
+//!   tags are durable.
+//! - Where a block was written again meanwhile, the older entry is not copied. What takes its
+//!   section's place is then not written before all sections that were there when it was freed are
+//!   durable (`after`).
+//! - A block that is in `newest` is read from there. It leaves when data and tag are in their
+//!   places, unless it was written again.
 //!
-//! Locks, in the order in which they are taken: `copies` (who copies back), `commits` (who writes sections), `state` (short: no I/O and no
-//! copying), a section's image.
+//! Locks, in the order in which they are taken: `copies` (who copies back), `commits` (who writes
+//! sections), `state` (short: no I/O and no copying), a section's image.
 
 mod copy_back;
 
@@ -62,7 +67,8 @@ struct State {
     written: u64,
     /// Numbers below are durable.
     durable: u64,
-    /// When sections were freed: those below the first number, and what must be durable before they are overwritten.
+    /// When sections were freed: those below the first number, and what must be durable before they
+    /// are overwritten.
     freed: VecDeque<(u64, u64)>,
     /// Where each block's newest data are, unless in their place.
     newest: BTreeMap<u64, Location>,
@@ -124,7 +130,8 @@ struct ReservedEntries {
 }
 
 impl Journal {
-    /// A journal that goes on with section `next.0` in round `next.1`, and keeps up to `bytes` of sections in memory.
+    /// A journal that goes on with section `next.0` in round `next.1`, and keeps up to `bytes` of
+    /// sections in memory.
     pub(super) fn new(
         geometry: VolumeGeometry,
         sections: JournalFormat,
@@ -157,7 +164,8 @@ impl Journal {
         }
     }
 
-    /// Takes as many of the blocks from `block` on as there is room for, and says how many. Whoever calls has them alone.
+    /// Takes as many of the blocks from `block` on as there is room for, and says how many. Whoever
+    /// calls has them alone.
     pub(super) fn put(&self, block: u64, data: &[u8], tags: &[u8]) -> usize {
         let size = self.geometry.block_size();
         let Some(taken) = self.take(data.len() / size) else { return 0 };
@@ -263,7 +271,8 @@ impl Journal {
         self.commit(lower, &mut memory, false, false)
     }
 
-    /// Writes the closed sections in their order; `close`: the one that is being filled, too; `durable`: all are on the disk then.
+    /// Writes the closed sections in their order; `close`: the one that is being filled, too;
+    /// `durable`: all are on the disk then.
     fn commit(
         &self,
         lower: &mut dyn LowerDisks,
@@ -335,7 +344,8 @@ impl Journal {
         lower.write_all(Side::Meta, &parts)
     }
 
-    /// The closed sections that are not written, in which nobody writes any more, and the number of the first.
+    /// The closed sections that are not written, in which nobody writes any more, and the number of
+    /// the first.
     fn closed(&self, close: bool) -> (u64, Vec<Arc<Section>>) {
         let mut state = self.state();
         if close && let Some(last) = state.slots.back_mut() {

@@ -45,7 +45,8 @@ impl Default for RunSettings {
 }
 
 impl Core {
-    /// Opens the volume on these disks. `tuple`: the bytes that the data device keeps with each block, in mode I.
+    /// Opens the volume on these disks. `tuple`: the bytes that the data device keeps with each
+    /// block, in mode I.
     ///
     /// # Errors
     /// What the superblock, the journal or the options do not allow, and `Io`.

@@ -31,7 +31,8 @@ impl Core {
         self.read_places(lower, next..blocks.end, blocks.start, data, tags)
     }
 
-    /// Blocks from their places. `data` and `tags` begin with the block `first`; no tags: none are wanted.
+    /// Blocks from their places. `data` and `tags` begin with the block `first`; no tags: none are
+    /// wanted.
     pub(super) fn read_places(
         &self,
         lower: &mut dyn LowerDisks,

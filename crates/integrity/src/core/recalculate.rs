@@ -104,7 +104,8 @@ impl Core {
         Ok(!is_over)
     }
 
-    /// Writes down how far it is, once all tags before are durable. Of a bitmap the bits say it, until all is done.
+    /// Writes down how far it is, once all tags before are durable. Of a bitmap the bits say it,
+    /// until all is done.
     fn keep_progress(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let done = self.recalculation.done.load(SeqCst);
         self.flush_places(lower)?;
@@ -121,7 +122,8 @@ impl Core {
         self.write_superblock(lower)
     }
 
-    /// Leaves the superblock as a volume that is closed has it. Tags that are still wrong keep the bitmap, which says where.
+    /// Leaves the superblock as a volume that is closed has it. Tags that are still wrong keep the
+    /// bitmap, which says where.
     pub(super) fn close_superblock(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if let Some(regions) = &self.regions {
             if !regions.is_all_sound() {

@@ -1,7 +1,8 @@
 //! Where tags have to be made anew after a loss of power: the bitmap of a running volume.
 //!
-//! The bit of a region is durable before anything is written there, and goes when data and tags that were written there are durable, some
-//! time after. Only who holds `writer` changes bits; `state` is held for moments.
+//! The bit of a region is durable before anything is written there, and goes when data and tags
+//! that were written there are durable, some time after. Only who holds `writer` changes bits;
+//! `state` is held for moments.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

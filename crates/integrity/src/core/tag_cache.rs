@@ -1,9 +1,12 @@
-//! Tags in memory: pages of the places where they lie, bounded, each written once for the many blocks that have a tag in it.
+//! Tags in memory: pages of the places where they lie, bounded, each written once for the many
+//! blocks that have a tag in it.
 //!
-//! A page is read when the first of its tags is wanted, and written by [`TagCache::write_back`], or when room is needed and nothing clean is
-//! left. Who changes a page marks it afterwards, while it has a reference to it; a page that somebody refers to, or that is marked, is not
-//! forgotten. So what is in memory is never older than what is below. Order between blocks is not kept here: a block's data and tag are
-//! held together by the claim on the block, and after a loss of power by the journal or the bitmap.
+//! A page is read when the first of its tags is wanted, and written by [`TagCache::write_back`], or
+//! when room is needed and nothing clean is left. Who changes a page marks it afterwards, while it
+//! has a reference to it; a page that somebody refers to, or that is marked, is not forgotten. So
+//! what is in memory is never older than what is below. Order between blocks is not kept here: a
+//! block's data and tag are held together by the claim on the block, and after a loss of power by
+//! the journal or the bitmap.
 
 mod held;
 
@@ -16,7 +19,8 @@ use super::lock;
 use super::lower::{LowerDisks, Side, StepResult, may_wait};
 pub(crate) use held::TagGuard;
 
-/// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in it.
+/// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in
+/// it.
 pub(crate) const PAGE: usize = 4096;
 /// Pages that are there whatever the limit is.
 const FEWEST: usize = 8;
@@ -103,7 +107,8 @@ impl TagCache {
         Ok(())
     }
 
-    /// Writes everything that was changed, in runs. It is not durable before the device was flushed.
+    /// Writes everything that was changed, in runs. It is not durable before the device was
+    /// flushed.
     pub(crate) fn write_back(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         let mut memory = lock(&self.writer);
@@ -165,8 +170,8 @@ impl TagCache {
         use_it: impl FnOnce(&mut [u8]),
     ) -> StepResult<Arc<Page>> {
         let page = self.page(lower, number)?;
-        // Nobody waits for the page's lock while it is read. Whoever reads it at the same time reads the same: it is only changed here,
-        // and not forgotten while somebody refers to it.
+        // Nobody waits for the page's lock while it is read. Whoever reads it at the same time
+        // reads the same: it is only changed here, and not forgotten while somebody refers to it.
         let mut fresh = (!page.is_read()).then(|| vec![0; PAGE].into_boxed_slice());
         if let Some(fresh) = fresh.as_deref_mut().filter(|_| !replaced) {
             lower.read(Side::Meta, self.base + number * PAGE as u64, fresh)?;
@@ -219,13 +224,15 @@ impl Pages {
         page
     }
 
-    /// Forgets a page that nobody refers to and that was not used lately. False: of so many that were looked at there is none.
+    /// Forgets a page that nobody refers to and that was not used lately. False: of so many that
+    /// were looked at there is none.
     fn forget_one(&mut self, most: usize) -> bool {
         // Twice around: the first time takes the marks of use away.
         for _ in 0..(self.order.len() * 2).min(most) {
             let Some(number) = self.order.pop_front() else { break };
             let Some(page) = self.known.get(&number) else { continue };
-            // A marked page has a second reference, and so has one in use. New ones are made under the lock that is held here.
+            // A marked page has a second reference, and so has one in use. New ones are made under
+            // the lock that is held here.
             if Arc::strong_count(page) == 1 && !page.used.swap(false, Relaxed) {
                 self.known.remove(&number);
                 return true;

@@ -130,7 +130,8 @@ fn key(byte: u8, len: usize) -> Key {
     Key::new(&vec![byte; len]).unwrap()
 }
 
-/// Volumes with a journal: blocks and tags of several sizes, journals of one section and more, everything that protects a journal.
+/// Volumes with a journal: blocks and tags of several sizes, journals of one section and more,
+/// everything that protects a journal.
 fn journals() -> Vec<Case> {
     let j = WriteMode::Journal;
     vec![

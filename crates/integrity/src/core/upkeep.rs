@@ -39,7 +39,8 @@ impl Core {
         self.failed.get().is_none() && wants()
     }
 
-    /// What is to be done now and then: full sections are written, blocks copied back, old things made durable.
+    /// What is to be done now and then: full sections are written, blocks copied back, old things
+    /// made durable.
     pub(crate) fn tend(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if self.is_read_only() {
             return Ok(());
@@ -60,7 +61,8 @@ impl Core {
         self.last(done)
     }
 
-    /// Tags do not stay in memory for long, or until there is no room for others: who is killed without losing power loses few.
+    /// Tags do not stay in memory for long, or until there is no room for others: who is killed
+    /// without losing power loses few.
     fn age(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let is_due = {
             let mut aged = lock(&self.aged);

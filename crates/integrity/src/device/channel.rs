@@ -1,4 +1,5 @@
-//! A queue's way to the volume: what can be done at once, what waits in the queue's ring, and what goes to a worker and comes back.
+//! A queue's way to the volume: what can be done at once, what waits in the queue's ring, and what
+//! goes to a worker and comes back.
 
 mod moving;
 
@@ -17,7 +18,8 @@ use crate::core::{BlockTransfer, Side, StepResult, Stop};
 
 /// Memory for pages of tags that are being read.
 const ROOM: usize = 1 << 20;
-/// What the channel is woken for, beside what [`ReplyReceiver`] takes: the time to start again what the ring had no room for.
+/// What the channel is woken for, beside what [`ReplyReceiver`] takes: the time to start again what
+/// the ring had no room for.
 const CLOCK: u8 = 2;
 /// How soon that is.
 const SOON: std::time::Duration = std::time::Duration::from_millis(2);
@@ -152,7 +154,8 @@ impl Channel for IntegrityChannel {
 }
 
 impl IntegrityChannel {
-    /// What a request needs to go through the ring, and memory for the pages that it has to read. None: a worker does it.
+    /// What a request needs to go through the ring, and memory for the pages that it has to read.
+    /// None: a worker does it.
     fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(BlockTransfer, Pages)>> {
         if !ring.has_timeouts() {
             // What the ring has no room for could not be started again later.
@@ -212,7 +215,8 @@ impl IntegrityChannel {
         }
     }
 
-    /// Starts what of a request was not started, or not taken. The request, when it is over with that.
+    /// Starts what of a request was not started, or not taken. The request, when it is over with
+    /// that.
     fn go(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         for part in [TAGS, DATA] {
             let (side, way) = self.way(part);
@@ -262,7 +266,8 @@ impl IntegrityChannel {
             && flight.is_in_journal()
             && let Some(buffer) = buffer.take()
         {
-            // What could not be read may be what is in the journal anyway: a worker reads only what is not.
+            // What could not be read may be what is in the journal anyway: a worker reads only what
+            // is not.
             drop(flight);
             let io = match tags {
                 Some(tags) => Io::ReadTagged { offset, buffer, range, tags },
@@ -296,8 +301,8 @@ impl IntegrityChannel {
 }
 
 impl Drop for IntegrityChannel {
-    /// What is still written when its queue has broken is written by the kernel, nobody knows when: nobody else may have these blocks, and
-    /// their region is not clean.
+    /// What is still written when its queue has broken is written by the kernel, nobody knows when:
+    /// nobody else may have these blocks, and their region is not clean.
     fn drop(&mut self) {
         for moving in self.moving.drain(..).flatten().filter(|moving| !moving.is_read) {
             log::error!(

@@ -28,8 +28,8 @@ impl DeviceDisk {
         })
     }
 
-    /// The whole blocks of the device in which these bytes are: from where on, memory for them, and where the bytes are in it. None
-    /// where the bytes are whole blocks.
+    /// The whole blocks of the device in which these bytes are: from where on, memory for them, and
+    /// where the bytes are in it. None where the bytes are whole blocks.
     fn around(&self, offset: u64, len: usize) -> io::Result<Option<(u64, Vec<u8>, usize)>> {
         let start = offset / self.block * self.block;
         let end = offset.checked_add(len as u64).and_then(|end| end.checked_next_multiple_of(self.block));

@@ -1,4 +1,5 @@
-//! A device of which some sectors are others: those that a replay would have written, had it been allowed to.
+//! A device of which some sectors are others: those that a replay would have written, had it been
+//! allowed to.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -36,7 +36,8 @@ pub(super) trait Function: Send + Sync {
     }
 }
 
-/// Calls `$with!` with the type of the hash of this name, and with the kind of HMAC that it goes with.
+/// Calls `$with!` with the type of the hash of this name, and with the kind of HMAC that it goes
+/// with.
 macro_rules! by_name {
     ($name:expr, $with:ident) => {
         match $name {

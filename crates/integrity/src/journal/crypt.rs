@@ -1,4 +1,5 @@
-//! Encryption of the journal: `ctr(aes)` and other streams mask it, `cbc(aes)` encrypts each section as one message.
+//! Encryption of the journal: `ctr(aes)` and other streams mask it, `cbc(aes)` encrypts each
+//! section as one message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ trait Sections: Send + Sync {
 }
 
 impl JournalCrypt {
-    /// The cipher of that name: `ctr(aes)`, `cbc(aes)`; also `ctr-aes` and `cbc-aes`, as cryptsetup writes them.
+    /// The cipher of that name: `ctr(aes)`, `cbc(aes)`; also `ctr-aes` and `cbc-aes`, as cryptsetup
+    /// writes them.
     ///
     /// # Errors
     /// `Unsupported` for other names, `BadKey` for a key of a length that does not do.

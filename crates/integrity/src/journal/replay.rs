@@ -116,11 +116,12 @@ impl JournalFormat {
         ReplayPlan::new(&sections)
     }
 
-    /// Applies the journal, and clears it where the kernel does. All of it is checked before anything is written, so a journal that
-    /// is refused leaves the volume as it was.
+    /// Applies the journal, and clears it where the kernel does. All of it is checked before
+    /// anything is written, so a journal that is refused leaves the volume as it was.
     ///
     /// # Errors
-    /// `BadJournal` for a journal that contradicts itself, `Integrity` for a MAC or tag that is wrong, and `Io`.
+    /// `BadJournal` for a journal that contradicts itself, `Integrity` for a MAC or tag that is
+    /// wrong, and `Io`.
     pub fn replay(
         &self,
         disks: &Disks<'_>,
@@ -146,7 +147,8 @@ impl JournalFormat {
         Ok(ReplayResult { entries, cleared: Some(erase), next: 0, round: erase.next(), plan })
     }
 
-    /// Clears all sections, `first` first and the one before it last, so that an interrupted clearing is known for what it is.
+    /// Clears all sections, `first` first and the one before it last, so that an interrupted
+    /// clearing is known for what it is.
     fn erase(&self, disk: &dyn Disk, first: u32, round: JournalRound) -> Result<()> {
         let sections = self.geometry.sections();
         let runs = [(0, 1), (1, sections.saturating_sub(2)), (sections.saturating_sub(1).max(1), 1)];
@@ -251,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_clearing_that_was_cut_off_leaves_nothing_to_replay() {
-        // Of rounds 1 and 2, 1 was erased with 0, which is two before the newest; the section with 2 alone is left.
+        // Of rounds 1 and 2, 1 was erased with 0, which is two before the newest; the section with
+        // 2 alone is left.
         let plan = plan(&[&[0], &[0], &[2], &[0], &[0]], false).unwrap();
         assert!(plan.is_empty && !plan.is_whole(5));
     }

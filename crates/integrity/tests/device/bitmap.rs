@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A volume of mode B that was left with one region whose tags may be wrong: its first 64 sectors. Blocks 3 and 8 were written before.
+/// A volume of mode B that was left with one region whose tags may be wrong: its first 64 sectors.
+/// Blocks 3 and 8 were written before.
 fn left_with_a_bitmap() -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     let options = OpenSettings { sectors_per_bit: Some(64), ..options(WriteMode::Bitmap, "crc32c") };

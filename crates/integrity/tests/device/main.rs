@@ -62,7 +62,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Threads that write their own blocks through ways of their own; each gives the versions that a flush has covered.
+/// Threads that write their own blocks through ways of their own; each gives the versions that a
+/// flush has covered.
 fn busy(volume: &IntegrityDevice, size: usize, rounds: u64, may_fail: bool) -> Vec<(u64, u64, u64)> {
     let version = AtomicU64::new(1);
     std::thread::scope(|scope| {

@@ -382,7 +382,8 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
     let mut player = Player::new(&volume, 13);
     control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(IoKind::Write));
     loop {
-        // The first of them goes to a thread, which writes the bit. The next goes through the ring, if the bit is still there.
+        // The first of them goes to a thread, which writes the bit. The next goes through the ring,
+        // if the bit is still there.
         let begun = monotonic();
         player.submit(0, 4, Some(1));
         player.end();

@@ -130,7 +130,8 @@ fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     let options = options(WriteMode::Journal, "crc32c");
     make(&*below, &options, 4096, None);
-    // The first section was about to be written in round 1, and one of its sectors was: its commit id says so.
+    // The first section was about to be written in round 1, and one of its sectors was: its commit
+    // id says so.
     let (mut way, at) = (Blocking::new(&*below).unwrap(), 4096 + 7 * 512);
     let mut sector = [0; 512];
     way.read(at, &mut sector).unwrap();

@@ -1,4 +1,5 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and findings.
+//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and
+//! findings.
 
 #[path = "memory.rs"]
 pub(crate) mod memory;
@@ -18,7 +19,8 @@ fn options(mode: WriteMode) -> OpenSettings {
     OpenSettings { hash: KeyedHash::new("crc32c", None).ok(), ..OpenSettings::new(mode) }
 }
 
-/// A superblock with any first 64 bytes but the magic, over zeros: the first byte says the mode, and whether there is a metadata device.
+/// A superblock with any first 64 bytes but the magic, over zeros: the first byte says the mode,
+/// and whether there is a metadata device.
 pub(crate) fn superblock(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     let mode = MODES[usize::from(*how) % MODES.len()];
@@ -40,7 +42,8 @@ pub(crate) fn superblock(bytes: &[u8]) -> bool {
     opens(&disks, mode)
 }
 
-/// The journal of a small volume: any bytes, or sections whose commit ids are right; the first byte says which.
+/// The journal of a small volume: any bytes, or sections whose commit ids are right; the first byte
+/// says which.
 pub(crate) fn journal(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     let mode = MODES[usize::from(*how) % 3];
@@ -59,7 +62,8 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
         disk.write_at(geometry.journal_offset(), &bytes[..len]).unwrap();
         return opens(&disks, mode);
     }
-    // A byte is the round of a section, the next one how many of its sectors have another; then entries of a byte each.
+    // A byte is the round of a section, the next one how many of its sectors have another; then
+    // entries of a byte each.
     let journal = JournalFormat::new(&geometry, &superblock, &options(mode)).unwrap();
     let tags = look(&disks, &options(mode)).unwrap().tags.unwrap();
     let mut dice = bytes.iter().copied();
@@ -90,7 +94,8 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
     opens(&disks, mode)
 }
 
-/// Opens it over what is left as it is, and reads all: what is refused writes nothing, and opening again finds nothing to do.
+/// Opens it over what is left as it is, and reads all: what is refused writes nothing, and opening
+/// again finds nothing to do.
 fn opens(disks: &Disks<'_>, mode: WriteMode) -> bool {
     let (data, meta) = (Overlay::new(disks.data), disks.meta.map(Overlay::new));
     let over = Disks { data: &data, meta: meta.as_ref().map(|meta| meta as &dyn Disk) };

@@ -207,7 +207,8 @@ fn a_journal_shrinks_until_a_metadata_device_has_room_for_it() {
     let sizes = DiskSizes { data: 64 << 20, meta: Some(1 << 20) };
     let format_options = NewSuperblock { journal_sectors: Some(1 << 20), ..NewSuperblock::default() };
     let superblock = format_options.superblock(&options, sizes).unwrap();
-    // 131072 tags of 4 bytes are 1024 sectors; of the other 1024 the superblock takes 8, and sections have 176.
+    // 131072 tags of 4 bytes are 1024 sectors; of the other 1024 the superblock takes 8, and
+    // sections have 176.
     assert_eq!((superblock.journal_sections, superblock.log2_interleave), (5, 0));
     let none = DiskSizes { data: 64 << 20, meta: Some(512 << 10) };
     assert_eq!(format_options.superblock(&options, none).unwrap_err().kind(), ErrorKind::TooSmall);

@@ -1,4 +1,5 @@
-//! Volumes that a kernel made and that were stopped somewhere: all open with what the kernel would give, and leave what it would leave.
+//! Volumes that a kernel made and that were stopped somewhere: all open with what the kernel would
+//! give, and leave what it would leave.
 
 use serde_json::Value;
 use underseal_integrity::{

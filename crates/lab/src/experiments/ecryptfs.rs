@@ -1,4 +1,5 @@
-//! `ecryptfs`: a whole request in one call of the cipher and one lower write, against a page at a time as in the kernel.
+//! `ecryptfs`: a whole request in one call of the cipher and one lower write, against a page at a
+//! time as in the kernel.
 //!
 //! ```text
 //!   tiobench's phases, a file for each thread

@@ -1,5 +1,5 @@
-//! `order`: writes that several threads encrypt reach a rotating disk out of order. What does it cost, and who should
-//! put them right?
+//! `order`: writes that several threads encrypt reach a rotating disk out of order. What does it
+//! cost, and who should put them right?
 
 use std::sync::Arc;
 

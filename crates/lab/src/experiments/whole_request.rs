@@ -1,4 +1,5 @@
-//! `whole-request`: one call of the cipher for each 512-byte sector, against one for the whole request.
+//! `whole-request`: one call of the cipher for each 512-byte sector, against one for the whole
+//! request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The IV generators of the RFC: name, cipher, bytes of key where the cipher's own number does not do.
+/// The IV generators of the RFC: name, cipher, bytes of key where the cipher's own number does not
+/// do.
 const CIPHERS: [(&str, &str, Option<usize>); 6] = [
     ("plain64", "aes-xts-plain64", None),
     ("essiv", "aes-cbc-essiv:sha256", None),

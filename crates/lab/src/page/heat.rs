@@ -1,4 +1,5 @@
-//! A panel as a grid: each cell's colour is its part of the best in its column, among the rows of its group.
+//! A panel as a grid: each cell's colour is its part of the best in its column, among the rows of
+//! its group.
 
 use super::told;
 use super::xml::{Coordinate, Xml};

@@ -1,8 +1,9 @@
 //! What the helper does with files and sockets: removes, opens and connects to those of a list.
 //!
-//! A message is a letter and a path or an address. Small letters add to the list, until it is sealed; large letters ask for something
-//! on it. The helper walks no path for a request: it has a descriptor of each file's folder, from the time when the file was
-//! listed, and removes a file only while that has the same device and inode number.
+//! A message is a letter and a path or an address. Small letters add to the list, until it is
+//! sealed; large letters ask for something on it. The helper walks no path for a request: it has a
+//! descriptor of each file's folder, from the time when the file was listed, and removes a file
+//! only while that has the same device and inode number.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -123,7 +124,8 @@ pub fn will_connect(to: Target<'_>) {
 /// Removes a file: the one that was listed, where the helper does it.
 ///
 /// # Errors
-/// `ESTALE` when another file is there by now; `EPERM` when it is not on the list; what the system says otherwise.
+/// `ESTALE` when another file is there by now; `EPERM` when it is not on the list; what the system
+/// says otherwise.
 pub fn remove(path: &Path) -> io::Result<()> {
     match HELPER.get() {
         None => fs::remove_file(path),
@@ -145,7 +147,8 @@ pub fn open_log(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Begins to connect to a server, with a socket that never waits: the socket, and whether it is connecting still.
+/// Begins to connect to a server, with a socket that never waits: the socket, and whether it is
+/// connecting still.
 ///
 /// # Errors
 /// What the system says; `EPERM` when it is not on the helper's list.

@@ -1,5 +1,5 @@
-//! Rings that the helper makes for the sandboxed server: seccomp sees no operation of a ring, so a ring that the server could make
-//! itself would get past the filters.
+//! Rings that the helper makes for the sandboxed server: seccomp sees no operation of a ring, so a
+//! ring that the server could make itself would get past the filters.
 //!
 //! ```text
 //!   server                                    helper
@@ -9,9 +9,10 @@
 //!   maps the ring, and enables it
 //! ```
 //!
-//! A socket carries no descriptor of a ring (Linux 6.7); the answer to a system call does. The kernel asks the helper for every
-//! io_uring_setup(2) of the server, whose arguments nobody looks at: without a message before it, it fails with `EPERM`. A
-//! ring belongs to the thread that enables it, and takes no other restrictions than its first.
+//! A socket carries no descriptor of a ring (Linux 6.7); the answer to a system call does. The
+//! kernel asks the helper for every io_uring_setup(2) of the server, whose arguments nobody looks
+//! at: without a message before it, it fails with `EPERM`. A ring belongs to the thread that
+//! enables it, and takes no other restrictions than its first.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -54,7 +55,8 @@ const LONGEST: usize = 11;
 /// The longest answer: an errno, and `struct io_uring_params`, which has 120 bytes.
 const LONGEST_ANSWER: usize = 4 + 256;
 
-/// Whether the helper makes this process's rings. Locked for reading while a ring is made, so that it does not change meanwhile.
+/// Whether the helper makes this process's rings. Locked for reading while a ring is made, so that
+/// it does not change meanwhile.
 static BY_HELPER: RwLock<bool> = RwLock::new(false);
 
 /// Makes a ring: by `itself` until the sandbox, later with what the helper has made.
@@ -70,7 +72,8 @@ pub fn ring<T>(
     if *by_helper { of_helper(ask_for(request)?) } else { itself() }
 }
 
-/// Tells the helper, before the sandbox, that rings of this process give drivers commands of their own.
+/// Tells the helper, before the sandbox, that rings of this process give drivers commands of their
+/// own.
 pub fn will_give_commands() {
     if let Some(socket) = HELPER.get().and_then(|helper| helper.rings.as_ref()) {
         let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +99,8 @@ fn ask_for(request: RingRequest) -> io::Result<RingMade> {
     let mut answer = [0; LONGEST_ANSWER];
     let len = exchange(&socket, &message, None, &mut answer)?;
     let fd = loop {
-        // SAFETY: the call is not made: the helper answers it, and the arguments are looked at by nobody.
+        // SAFETY: the call is not made: the helper answers it, and the arguments are looked at by
+        // nobody.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, std::ptr::null::<u8>()) };
         match i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -156,12 +160,14 @@ pub(crate) fn hand_over() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the kernel ask whoever has the descriptor for every io_uring_setup(2) of every thread of this process.
+/// Makes the kernel ask whoever has the descriptor for every io_uring_setup(2) of every thread of
+/// this process.
 fn listener() -> io::Result<OwnedFd> {
     #[expect(clippy::cast_possible_truncation, reason = "codes of 16 bits")]
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let program = [
-        // The number of the call, which begins `struct seccomp_data`. The other filters look at the architecture.
+        // The number of the call, which begins `struct seccomp_data`. The other filters look at the
+        // architecture.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         #[expect(clippy::cast_possible_truncation, reason = "425 everywhere")]
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
@@ -191,8 +197,8 @@ fn listener() -> io::Result<OwnedFd> {
         | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH
         | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-    // A thread that waits for the helper is let go by nothing but its end (Linux 5.19): not by a signal, which would make the
-    // call come twice.
+    // A thread that waits for the helper is let go by nothing but its end (Linux 5.19): not by a
+    // signal, which would make the call come twice.
     set(all | WAIT_KILLABLE_RECV).or_else(|_| set(all))
 }
 
@@ -272,7 +278,8 @@ impl Rings {
         let listener = listener.as_raw_fd();
         // SAFETY: numbers, of which zeros are a value.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure that the request is made for. An error: the thread has ended meanwhile, or was interrupted.
+        // SAFETY: the structure that the request is made for. An error: the thread has ended
+        // meanwhile, or was interrupted.
         if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
             return;
         }
@@ -292,8 +299,9 @@ impl Rings {
     }
 }
 
-/// Puts the descriptor in the place of the call's result, in two steps. In one (`SECCOMP_ADDFD_FLAG_SEND`) the result would be 0 when
-/// this thread is interrupted in it; and the kernel interrupts who has made a ring when that ends.
+/// Puts the descriptor in the place of the call's result, in two steps. In one
+/// (`SECCOMP_ADDFD_FLAG_SEND`) the result would be 0 when this thread is interrupted in it; and the
+/// kernel interrupts who has made a ring when that ends.
 fn put(listener: i32, id: u64, fd: &OwnedFd) -> io::Result<()> {
     let number = |fd: i32| fd.cast_unsigned();
     let added = libc::seccomp_notif_addfd {

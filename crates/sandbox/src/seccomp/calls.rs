@@ -97,15 +97,16 @@ const TREE_OLDER: &[c_long] = &[SYS_rename, SYS_mkdir, SYS_rmdir, SYS_link, SYS_
 #[cfg(not(target_arch = "x86_64"))]
 const TREE_OLDER: &[c_long] = &[];
 
-/// Of block devices (linux/fs.h, linux/blkzoned.h): sizes, discards, zones. Of sockets and pipes: how many bytes are there.
+/// Of block devices (linux/fs.h, linux/blkzoned.h): sizes, discards, zones. Of sockets and pipes:
+/// how many bytes are there.
 #[rustfmt::skip]
 const IOCTLS: [u64; 14] = [
     0x1260, 0x1268, 0x1277, 0x127b, 0x127f, 0x8008_1272, 0xc010_1282, 0x4010_1283, 0x4010_1286, 0x4010_1287, 0x4010_1288,
     FIONREAD, FIONBIO, 0x5451, // FIOCLEX
 ];
 
-/// fcntl(2): descriptors, flags, locks, pipes, seals. None that sends signals: `F_SETOWN` and `F_SETSIG` reach every process that
-/// kill(2) would.
+/// fcntl(2): descriptors, flags, locks, pipes, seals. None that sends signals: `F_SETOWN` and
+/// `F_SETSIG` reach every process that kill(2) would.
 #[rustfmt::skip]
 const FCNTLS: [c_int; 17] = [
     F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK, F_OFD_SETLK,
@@ -116,8 +117,8 @@ const FCNTLS: [c_int; 17] = [
 #[rustfmt::skip]
 const PRCTLS: [u64; 6] = [15, 16, 0x5356_4d41, 1, PR_GET_NO_NEW_PRIVS as u64, PROBE];
 
-/// An option that prctl(2) has not got, which is answered with `EINVAL` by the kernel and with `EPERM` by the filters: so a
-/// thread finds out whether it has them.
+/// An option that prctl(2) has not got, which is answered with `EINVAL` by the kernel and with
+/// `EPERM` by the filters: so a thread finds out whether it has them.
 pub(crate) const PROBE: u64 = 0x756e_6473;
 
 /// io_uring_register(2): `IORING_REGISTER_EVENTFD`, `_RESTRICTIONS`, `_ENABLE_RINGS`.
@@ -139,8 +140,8 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
         When(SYS_tgkill, 0, Test::Is(own)),
         // Only asked: a limit that was raised would take away the mark of a sandbox.
         When(SYS_prlimit64, 2, Test::Null),
-        // A socket that is connected needs no address. Where no filter sees one, in sendmsg(2)'s memory, only datagrams heed it, so
-        // none of those can be made.
+        // A socket that is connected needs no address. Where no filter sees one, in sendmsg(2)'s
+        // memory, only datagrams heed it, so none of those can be made.
         When(SYS_sendto, 4, Test::Null),
         Both(SYS_socketpair, (0, Test::Is(AF_UNIX as u64)), (1, Test::Bits(0xf, SOCK_STREAM as u64))),
         // The calling thread, not others and not other processes.
@@ -160,8 +161,9 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
             Both(SYS_socket, (0, Test::Is(family as u64)), (1, Test::Bits(0xf, SOCK_STREAM as u64)))
         }));
     } else if needs.hand_over {
-        // For a socket that was taken over, so that its clients learn whose it is now. A new one that listens has no way to get an
-        // address: one of the internet families would get a port of the kernel's choice.
+        // For a socket that was taken over, so that its clients learn whose it is now. A new one
+        // that listens has no way to get an address: one of the internet families would get a port
+        // of the kernel's choice.
         calls.push(Any(SYS_listen));
     }
     if needs.rings == Rings::There {

@@ -1,7 +1,7 @@
 //! Calls that were refused: they fail, and the log names each of them once.
 //!
-//! The kernel sends the thread SIGSYS instead of making the call. In a handler nothing can be logged, so the number goes through
-//! a pipe to a thread that does.
+//! The kernel sends the thread SIGSYS instead of making the call. In a handler nothing can be
+//! logged, so the number goes through a pipe to a thread that does.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -47,8 +47,8 @@ pub(crate) fn listen() -> io::Result<()> {
     // The handler's for good.
     TOLD_TO.store(write.into_raw_fd(), Ordering::Release);
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the handler calls only what a
-    // handler may.
+    // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the
+    // handler calls only what a handler may.
     let done = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handle as *const () as usize;

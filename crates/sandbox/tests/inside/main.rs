@@ -1,4 +1,5 @@
-//! What a process can do in the sandbox, from within. Each test runs in a process of its own, since there is no way back.
+//! What a process can do in the sandbox, from within. Each test runs in a process of its own, since
+//! there is no way back.
 
 mod helper;
 mod levels;

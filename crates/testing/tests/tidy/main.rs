@@ -6,8 +6,9 @@
 //!   ceilings  `ceilings.txt`: how many of each a crate has at most
 //! ```
 //!
-//! A crate that does not hold a rule yet has a ceiling, which may only fall. `UNDERSEAL_WRITE_CEILINGS=1` writes the present
-//! counts into the table; a reviewer sees in its diff that none rose.
+//! A crate that does not hold a rule yet has a ceiling, which may only fall.
+//! `UNDERSEAL_WRITE_CEILINGS=1` writes the present counts into the table; a reviewer sees in its
+//! diff that none rose.
 
 mod ceilings;
 mod rules;

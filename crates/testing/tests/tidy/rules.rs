@@ -7,8 +7,8 @@ use crate::tree::{Text, Tree};
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// A comment line, or a line of a document outside tables, has more than 100 characters. rustfmt has
-    /// its own width for code.
+    /// A comment line, or a line of a document outside tables, has more than 100 characters.
+    /// rustfmt has its own width for code.
     Length,
     /// A comment begins with a pronoun instead of its subject.
     Subject,
@@ -16,7 +16,8 @@ pub(crate) enum Rule {
     Words,
     /// An `# Errors` section says nothing, or stands on a private item.
     Errors,
-    /// A public or crate-visible type shares its name with another one. `Error`, `ErrorKind` and `Result` are excepted.
+    /// A public or crate-visible type shares its name with another one. `Error`, `ErrorKind` and
+    /// `Result` are excepted.
     SharedName,
     /// A public item of a library is named nowhere outside its crate.
     Unnamed,

@@ -66,7 +66,8 @@ impl Primary {
             // No scheme, 2048 bits, the usual exponent; its modulus is empty.
             Self::Rsa => (0x0001, &[0, 0x10, 0x08, 0, 0, 0, 0, 0, 0, 0][..]),
         };
-        // Fixed to this TPM and its parent, made inside, used with its authorization, restricted to decryption.
+        // Fixed to this TPM and its parent, made inside, used with its authorization, restricted to
+        // decryption.
         let head = Writer::default().u16(kind).u16(SHA256).u32(0x0003_0072).sized(&[]);
         // What it protects others with: AES-128 in CFB.
         head.u16(0x0006).u16(128).u16(0x0043).raw(rest).0
@@ -274,7 +275,8 @@ fn key(handle: u32, public: &[u8]) -> StorageKey {
     StorageKey { handle, name, point: point(public) }
 }
 
-/// The point of a storage key on P-256 with AES, as templates here and systemd's have it; none for others.
+/// The point of a storage key on P-256 with AES, as templates here and systemd's have it; none for
+/// others.
 fn point(public: &[u8]) -> Option<[u8; 64]> {
     let mut reader = Reader(public);
     let (kind, hash, _) = (reader.u16()?, reader.u16()?, reader.u32()?);
@@ -294,7 +296,8 @@ fn point(public: &[u8]) -> Option<[u8; 64]> {
     Some(point)
 }
 
-/// What a TPM's refusal means. Errors of formats 1 carry the number of the session or parameter besides.
+/// What a TPM's refusal means. Errors of formats 1 carry the number of the session or parameter
+/// besides.
 fn refused(doing: &str, Refused(code): &Refused) -> Error {
     let plain = if code & 0x80 != 0 { code & 0xbf } else { *code };
     let (kind, why) = match plain {

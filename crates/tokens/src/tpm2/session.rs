@@ -1,4 +1,5 @@
-//! A session with a TPM: who holds its key proves each command, and what passes the bus is encrypted (part 1, chapters 19 and 21).
+//! A session with a TPM: who holds its key proves each command, and what passes the bus is
+//! encrypted (part 1, chapters 19 and 21).
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -77,8 +78,9 @@ impl Session {
         Ok(Ok(Self { handle, key, nonce: theirs }))
     }
 
-    /// Sends a command that this session authorizes; the answer's parameters. The first parameter is encrypted on its way to the
-    /// TPM if it is `hidden`; on its way back it always is. The session ends with it.
+    /// Sends a command that this session authorizes; the answer's parameters. The first parameter
+    /// is encrypted on its way to the TPM if it is `hidden`; on its way back it always is. The
+    /// session ends with it.
     pub(super) fn authorize(
         self,
         channel: &mut Channel,

@@ -1,4 +1,5 @@
-//! What a header may say of a TPM, and how a PIN becomes what the TPM knows. `crates/underseal/tests/token` has a TPM.
+//! What a header may say of a TPM, and how a PIN becomes what the TPM knows.
+//! `crates/underseal/tests/token` has a TPM.
 
 use super::*;
 

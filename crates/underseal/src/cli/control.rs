@@ -24,9 +24,9 @@ pub(crate) struct ListArgs {
 
 /// Shows what a volume does, and how long each stage of its requests takes.
 ///
-/// Stages: queued, until a thread takes the request up; crypto, from when it is due until it is done; lower, in the lower
-/// device; reply, until the answer is sent. total is the whole way. A figure such as p99 is what 99 in 100 requests took
-/// at most.
+/// Stages: queued, until a thread takes the request up; crypto, from when it is due until it is
+/// done; lower, in the lower device; reply, until the answer is sent. total is the whole way. A
+/// figure such as p99 is what 99 in 100 requests took at most.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal status disk.img
@@ -34,7 +34,8 @@ pub(crate) struct ListArgs {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) volume: NameArg,
-    /// For programs: everything as one JSON object; times are in nanoseconds, sizes in bytes. Fields may be added
+    /// For programs: everything as one JSON object; times are in nanoseconds, sizes in bytes.
+    /// Fields may be added
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -58,10 +59,12 @@ pub(crate) struct PolicyArgs {
     pub(crate) policy: Option<String>,
 }
 
-/// Makes a volume finish what is in flight, flush it, and take up nothing more until `underseal resume`.
+/// Makes a volume finish what is in flight, flush it, and take up nothing more until
+/// `underseal resume`.
 ///
-/// Clients wait. The image can be copied, or the key changed, while nothing moves. With --wipe the key is nowhere in memory
-/// afterwards, as with cryptsetup luksSuspend, and `underseal resume` asks for it.
+/// Clients wait. The image can be copied, or the key changed, while nothing moves. With --wipe the
+/// key is nowhere in memory afterwards, as with cryptsetup luksSuspend, and `underseal resume` asks
+/// for it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal suspend disk.img && cp --reflink disk.img snapshot.img; underseal resume disk.img
@@ -79,9 +82,10 @@ pub(crate) struct SuspendArgs {
 
 /// Lets a suspended volume go on; asks for its passphrase where its key is wiped.
 ///
-/// The header is read again, where the volume was opened from: a passphrase that was added since is good. A plain volume takes its
-/// passphrase or key file as it was opened, a table's its key as the table says it (hex digits, or :SIZE:TYPE:NAME). Whether
-/// that is the right one nothing can tell for those two: wrong keys read noise.
+/// The header is read again, where the volume was opened from: a passphrase that was added since is
+/// good. A plain volume takes its passphrase or key file as it was opened, a table's its key as the
+/// table says it (hex digits, or :SIZE:TYPE:NAME). Whether that is the right one nothing can tell
+/// for those two: wrong keys read noise.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal resume disk.img
@@ -106,10 +110,11 @@ pub(crate) struct ResumeArgs {
 
 /// Gives a volume another size while it is open, until it is closed.
 ///
-/// Without --size it takes all that its image or device has now, or what its LUKS2 header says where that has a size. Nothing is
-/// written to the header, and nothing that lies beyond a smaller end is lost: make the filesystem smaller before. Of a
-/// table with several lines the last one changes. Users of a mount, a ublk device (Linux 6.16) and a virtual machine see the new
-/// size at once, NBD clients when they connect again.
+/// Without --size it takes all that its image or device has now, or what its LUKS2 header says
+/// where that has a size. Nothing is written to the header, and nothing that lies beyond a smaller
+/// end is lost: make the filesystem smaller before. Of a table with several lines the last one
+/// changes. Users of a mount, a ublk device (Linux 6.16) and a virtual machine see the new size at
+/// once, NBD clients when they connect again.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   truncate -s 20G disk.img && underseal resize disk.img
@@ -127,9 +132,9 @@ pub(crate) struct ResizeArgs {
 
 /// Sends a suspended volume one of dm-crypt's messages: `key wipe` or `key set`.
 ///
-/// After `key wipe` the volume's key is nowhere in memory, and the volume cannot be resumed before `key set`. A key that
-/// is set must have the size of the old one, and of a LUKS volume be the right one. Of plain volumes and tables nothing can
-/// tell that: wrong keys read noise.
+/// After `key wipe` the volume's key is nowhere in memory, and the volume cannot be resumed before
+/// `key set`. A key that is set must have the size of the old one, and of a LUKS volume be the
+/// right one. Of plain volumes and tables nothing can tell that: wrong keys read noise.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal suspend disk.img
@@ -148,7 +153,8 @@ pub(crate) struct MessageArgs {
     pub(crate) key: KeyArgs,
 }
 
-/// Where the key of `key set` comes from; stdin, or a terminal that does not show it, unless one of these is given.
+/// Where the key of `key set` comes from; stdin, or a terminal that does not show it, unless one of
+/// these is given.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Key (from stdin unless one of these is given): hex digits, or :SIZE:TYPE:NAME of the keyring"
@@ -176,7 +182,8 @@ pub(crate) struct CloseArgs {
 /// How long closing is waited for.
 #[derive(Debug, Args)]
 pub(crate) struct CloseLimitArgs {
-    /// Wait so long at most: as long as it takes by default. A volume that is not closed by then goes on being closed
+    /// Wait so long at most: as long as it takes by default. A volume that is not closed by then
+    /// goes on being closed
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u32>,
 }
@@ -187,14 +194,17 @@ impl CloseLimitArgs {
     }
 }
 
-/// Has this version of the program take an open volume over from the process that serves it, without an interruption.
+/// Has this version of the program take an open volume over from the process that serves it,
+/// without an interruption.
 ///
-/// The volume must have been opened with `--hand-over`: its server keeps the key for it. Clients of NBD stay connected, a mount
-/// stays with the files that are open in it, and so does a block device (ublk); a virtual machine (vhost-user) keeps its disk: their requests
-/// wait for a moment, and none fails. The new process goes on in the background with the arguments, the key, the policy and the sockets of
-/// the old one, which ends then; counters begin anew. Whatever goes wrong before that, the old one goes on. TLS, images on servers and on Ceph,
-/// integrity layers, devices with zones, and what another command than `open` serves cannot be taken over yet: that is said before anything
-/// stops.
+/// The volume must have been opened with `--hand-over`: its server keeps the key for it. Clients of
+/// NBD stay connected, a mount stays with the files that are open in it, and so does a block device
+/// (ublk); a virtual machine (vhost-user) keeps its disk: their requests wait for a moment, and
+/// none fails. The new process goes on in the background with the arguments, the key, the policy
+/// and the sockets of the old one, which ends then; counters begin anew. Whatever goes wrong before
+/// that, the old one goes on. TLS, images on servers and on Ceph, integrity layers, devices with
+/// zones, and what another command than `open` serves cannot be taken over yet: that is said before
+/// anything stops.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal open disk.img --hand-over
@@ -207,8 +217,8 @@ pub(crate) struct UpgradeArgs {
 
 /// Shows all open volumes and their latency, live.
 ///
-/// Keys: up and down choose a volume, whose stages are shown below; q ends. Bars are the shares of requests that took so
-/// long, since the picture before.
+/// Keys: up and down choose a volume, whose stages are shown below; q ends. Bars are the shares of
+/// requests that took so long, since the picture before.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal top

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Gives programs a device mapper where the kernel has none: cryptsetup, dmsetup and others run as they are.
+/// Gives programs a device mapper where the kernel has none: cryptsetup, dmsetup and others run as
+/// they are.
 ///
-/// The command that is run, and all that it starts, find /dev/mapper/control. What they load there (crypt, integrity, linear, zero and
-/// error tables) is served by Underseal, and shown as a loop device under /dev/mapper. Devices stay when the command has ended, until
-/// they are removed as ever (`cryptsetup close`). Root only.
+/// The command that is run, and all that it starts, find /dev/mapper/control. What they load there
+/// (crypt, integrity, linear, zero and error tables) is served by Underseal, and shown as a loop
+/// device under /dev/mapper. Devices stay when the command has ended, until they are removed as
+/// ever (`cryptsetup close`). Root only.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DmArgs {
@@ -60,7 +62,8 @@ pub(crate) struct DmServeArgs {
 /// Where the back end is.
 #[derive(Debug, Args)]
 pub(crate) struct DmHowArgs {
-    /// The back end's folder: its socket, its log, the tables' files. Another folder is another device mapper
+    /// The back end's folder: its socket, its log, the tables' files. Another folder is another
+    /// device mapper
     #[arg(long, value_name = "DIR", default_value = "/run/underseal/dm")]
     pub(crate) folder: PathBuf,
 }

@@ -12,17 +12,19 @@ use crate::size;
 
 /// Makes an encrypted volume.
 ///
-/// IMAGE is created (for you alone, and sparse) if it does not exist; else it must be empty, or --force given. What
-/// is made here opens with cryptsetup and QEMU too.
+/// IMAGE is created (for you alone, and sparse) if it does not exist; else it must be empty, or
+/// --force given. What is made here opens with cryptsetup and QEMU too.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FormatArgs {
-    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
+    /// on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The image's size, header included (LUKS2's takes 16 MiB); needed where it does not exist yet
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) size: Option<u64>,
-    /// The volume's own size instead: the image gets besides what the header and, with --integrity, tags and journal take
+    /// The volume's own size instead: the image gets besides what the header and, with --integrity,
+    /// tags and journal take
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size")]
     pub(crate) plain_size: Option<u64>,
     /// Say how large the image has to be, and make nothing: for whoever makes it elsewhere
@@ -47,26 +49,29 @@ pub(crate) struct FormatArgs {
     /// The volume key's length; the cipher's largest by default
     #[arg(long, value_name = "BITS", help_heading = CIPHER)]
     pub(crate) key_size: Option<usize>,
-    /// Bytes a sector, 512 to 4096; 4096 by default where the data's size and the cipher allow it (LUKS1: 512)
+    /// Bytes a sector, 512 to 4096; 4096 by default where the data's size and the cipher allow it
+    /// (LUKS1: 512)
     #[arg(long, value_name = "BYTES", help_heading = CIPHER)]
     pub(crate) sector_size: Option<u32>,
     /// Accept cipher_null, which encrypts nothing
     #[arg(long, help_heading = CIPHER)]
     pub(crate) allow_null: bool,
 
-    /// LUKS2: keep a tag beside each sector, so that a changed one is noticed: hmac-sha256, hmac-sha512, hmac-sha1 or cmac-aes with
-    /// a usual cipher; "aead" with aes-gcm-random, aegis128-random or aes-ccm-random; poly1305 with chacha20-random; "none" for random
-    /// IVs alone
+    /// LUKS2: keep a tag beside each sector, so that a changed one is noticed: hmac-sha256,
+    /// hmac-sha512, hmac-sha1 or cmac-aes with a usual cipher; "aead" with aes-gcm-random,
+    /// aegis128-random or aes-ccm-random; poly1305 with chacha20-random; "none" for random IVs
+    /// alone
     #[arg(long, value_name = "TYPE", value_parser = integrity, help_heading = AUTHENTICATED)]
     pub(crate) integrity: Option<String>,
     /// The MAC's part of the key; its digest's length by default
     #[arg(long, value_name = "BITS", requires = "integrity", help_heading = AUTHENTICATED)]
     pub(crate) integrity_key_size: Option<usize>,
-    /// Whoever opens it writes in place, without the journal: faster, and what is being written when the power goes cannot be read
-    /// afterwards
+    /// Whoever opens it writes in place, without the journal: faster, and what is being written
+    /// when the power goes cannot be read afterwards
     #[arg(long, requires = "integrity", help_heading = AUTHENTICATED)]
     pub(crate) integrity_no_journal: bool,
-    /// Do not fill it with zeros: what was never written cannot be read then, and a file system must not expect it to
+    /// Do not fill it with zeros: what was never written cannot be read then, and a file system
+    /// must not expect it to
     #[arg(long, requires = "integrity", help_heading = AUTHENTICATED)]
     pub(crate) integrity_no_wipe: bool,
 
@@ -125,17 +130,20 @@ pub(crate) enum NewType {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "VeraCrypt volumes (--type veracrypt)")]
 pub(crate) struct NewVeracryptArgs {
-    /// Make a hidden volume of this size inside of the VeraCrypt volume that the image is, at its end. It needs a passphrase of its
-    /// own, and the outer file system must not use that room
+    /// Make a hidden volume of this size inside of the VeraCrypt volume that the image is, at its
+    /// end. It needs a passphrase of its own, and the outer file system must not use that room
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["size", "plain_size"])]
     pub(crate) hidden_size: Option<u64>,
-    /// The function under the key derivation: sha512 (the default), sha256, blake2s-256, whirlpool, streebog512, ripemd160, argon2id
+    /// The function under the key derivation: sha512 (the default), sha256, blake2s-256, whirlpool,
+    /// streebog512, ripemd160, argon2id
     #[arg(long, value_name = "NAME")]
     pub(crate) prf: Option<Prf>,
-    /// VeraCrypt's Personal Iterations Multiplier, which has to be given each time the volume is opened
+    /// VeraCrypt's Personal Iterations Multiplier, which has to be given each time the volume is
+    /// opened
     #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
     pub(crate) pim: Option<Pim>,
-    /// Do not fill the volume with noise: what was never written shows then, and that there is a hidden volume may show too
+    /// Do not fill the volume with noise: what was never written shows then, and that there is a
+    /// hidden volume may show too
     #[arg(long)]
     pub(crate) quick: bool,
 }

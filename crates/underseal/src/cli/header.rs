@@ -32,7 +32,8 @@ pub(crate) enum HeaderCommand {
 
 /// Copies the header with its keyslots to a new file, which cryptsetup takes, too
 ///
-/// Who has the backup and one of its passphrases opens the volume, also after that passphrase was removed from it.
+/// Who has the backup and one of its passphrases opens the volume, also after that passphrase was
+/// removed from it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderBackupArgs {
@@ -46,8 +47,8 @@ pub(crate) struct HeaderBackupArgs {
 
 /// Puts the header and its keyslots back from a backup; passphrases are those of then
 ///
-/// Also cryptsetup's backups. Over another volume's header it asks twice. A crash leaves the old header or the backup's where both keep keyslots
-/// and data in the same places.
+/// Also cryptsetup's backups. Over another volume's header it asks twice. A crash leaves the old
+/// header or the backup's where both keep keyslots and data in the same places.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRestoreArgs {
@@ -75,11 +76,13 @@ pub(crate) struct HeaderCheckArgs {
     pub(crate) json: bool,
 }
 
-/// Makes the header good: LUKS2's bad copy from the other, LUKS1's free keyslots, a reencryption that was cut off
+/// Makes the header good: LUKS2's bad copy from the other, LUKS1's free keyslots, a reencryption
+/// that was cut off
 ///
-/// Of a reencryption under way, with a passphrase: metadata without a digest are signed (cryptsetup before 2.4.3 wrote none), a step
-/// that was cut off is made good, and the metadata of all others are checked. The volume must be closed for that. The command fails
-/// where the header then still asks for what this program does not know.
+/// Of a reencryption under way, with a passphrase: metadata without a digest are signed (cryptsetup
+/// before 2.4.3 wrote none), a step that was cut off is made good, and the metadata of all others
+/// are checked. The volume must be closed for that. The command fails where the header then still
+/// asks for what this program does not know.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRepairArgs {
@@ -131,8 +134,8 @@ pub(crate) struct HeaderSettings {
     /// The UUID
     #[arg(long, value_name = "UUID")]
     pub(crate) uuid: Option<Uuid>,
-    /// LUKS2: set a flag for whoever opens the volume: allow-discards, same-cpu-crypt, submit-from-crypt-cpus, no-read-workqueue,
-    /// no-write-workqueue, high-priority, no-journal
+    /// LUKS2: set a flag for whoever opens the volume: allow-discards, same-cpu-crypt,
+    /// submit-from-crypt-cpus, no-read-workqueue, no-write-workqueue, high-priority, no-journal
     #[arg(long, value_name = "FLAG")]
     pub(crate) flag: Vec<PersistentFlag>,
     /// LUKS2: clear a flag
@@ -142,8 +145,8 @@ pub(crate) struct HeaderSettings {
 
 /// Makes a LUKS1 header one of LUKS2, or the other way round, where both can say the same
 ///
-/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must not be open. LUKS1 has no label,
-/// subsystem, flags and priorities: where there are any, it asks.
+/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must
+/// not be open. LUKS1 has no label, subsystem, flags and priorities: where there are any, it asks.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderConvertArgs {
@@ -152,7 +155,8 @@ pub(crate) struct HeaderConvertArgs {
     /// The version to make
     #[arg(long, value_name = "VERSION", value_enum)]
     pub(crate) to: HeaderVersion,
-    /// Do not ask before what LUKS1 has no words for is dropped: label, subsystem, flags, priorities
+    /// Do not ask before what LUKS1 has no words for is dropped: label, subsystem, flags,
+    /// priorities
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -172,8 +176,8 @@ pub(crate) enum HeaderVersion {
 pub(crate) struct HeaderDumpKeyArgs {
     #[command(flatten)]
     pub(crate) of: HeaderPathArgs,
-    /// The file to make, for you alone and read only, with the key's bytes (- is stdout, where that is no terminal); else they are
-    /// shown in hex on the terminal
+    /// The file to make, for you alone and read only, with the key's bytes (- is stdout, where that
+    /// is no terminal); else they are shown in hex on the terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Try this keyslot only

@@ -7,10 +7,12 @@ use clap::{Args, Subcommand};
 use super::{LowerArgs, ServeArgs, TagCacheArgs};
 use crate::size;
 
-/// Works on dm-integrity volumes that stand alone: a checksum or MAC for each block, nothing encrypted.
+/// Works on dm-integrity volumes that stand alone: a checksum or MAC for each block, nothing
+/// encrypted.
 ///
-/// What is made here opens with integritysetup and the kernel, and the other way round. The superblock does not say which hash made
-/// the checksums: it has to be named each time, and with a wrong one nothing can be read.
+/// What is made here opens with integritysetup and the kernel, and the other way round. The
+/// superblock does not say which hash made the checksums: it has to be named each time, and with a
+/// wrong one nothing can be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IntegrityCommandArgs {
@@ -30,7 +32,8 @@ pub(crate) enum Integrity {
 /// Where a volume lies.
 #[derive(Debug, Args)]
 pub(crate) struct IntegrityPlaceArgs {
-    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
+    /// on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The data alone are here; IMAGE then has superblock, journal and checksums
     #[arg(long, value_name = "FILE")]
@@ -38,16 +41,19 @@ pub(crate) struct IntegrityPlaceArgs {
     /// Where the superblock is ("2048s" is 2048 sectors)
     #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
     pub(crate) start: u64,
-    /// In how large pieces the kernel reads checksums; it matters with legacy padding and a small interleave only
+    /// In how large pieces the kernel reads checksums; it matters with legacy padding and a small
+    /// interleave only
     #[arg(long, value_name = "SECTORS", default_value_t = 128)]
     pub(crate) buffer_sectors: u32,
 }
 
-/// The hashes and their keys. Keys are never arguments and never in the environment: both can be read by others.
+/// The hashes and their keys. Keys are never arguments and never in the environment: both can be
+/// read by others.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hashes and keys")]
 pub(crate) struct IntegrityHashArgs {
-    /// What makes the checksums: crc32c, crc32, xxhash64, sha1, sha256, hmac-sha256 .., "none" if dm-crypt above brings them along
+    /// What makes the checksums: crc32c, crc32, xxhash64, sha1, sha256, hmac-sha256 .., "none" if
+    /// dm-crypt above brings them along
     #[arg(long, value_name = "HASH", default_value = "crc32c")]
     pub(crate) integrity: String,
     /// Its key: all bytes of this file ("-" is stdin)
@@ -78,8 +84,8 @@ pub(crate) struct IntegrityHashArgs {
 
 /// Makes a volume, and writes zeros over it so that all of it can be read
 ///
-/// IMAGE is created (for you alone, and sparse) if it does not exist and --size is given; else what it holds is lost, for
-/// which --force is needed unless it begins with zeros.
+/// IMAGE is created (for you alone, and sparse) if it does not exist and --size is given; else what
+/// it holds is lost, for which --force is needed unless it begins with zeros.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IntegrityFormatArgs {
@@ -119,8 +125,8 @@ pub(crate) struct IntegrityFormatArgs {
 
 /// Serves the bytes until SIGINT or SIGTERM, as `underseal open` does
 ///
-/// A block whose checksum is wrong cannot be read. What the journal holds goes to its place first; with --read-only it is read from the
-/// journal, and nothing is written.
+/// A block whose checksum is wrong cannot be read. What the journal holds goes to its place first;
+/// with --read-only it is read from the journal, and nothing is written.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IntegrityOpenArgs {
@@ -129,7 +135,8 @@ pub(crate) struct IntegrityOpenArgs {
     /// Refuse writes
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Let clients free space on the image, which shows how much of it is in use; a block that was discarded is then read unverified
+    /// Let clients free space on the image, which shows how much of it is in use; a block that was
+    /// discarded is then read unverified
     #[arg(long)]
     pub(crate) allow_discards: bool,
     #[command(flatten)]
@@ -142,18 +149,21 @@ pub(crate) struct IntegrityOpenArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// What becomes of writes when the power goes; through the journal, unless one of the first three is given.
+/// What becomes of writes when the power goes; through the journal, unless one of the first three
+/// is given.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Mode")]
 pub(crate) struct IntegrityModeArgs {
-    /// Write in place, without the journal: what is being written when the power goes cannot be read afterwards.
-    /// A journal that was left behind is replayed all the same
+    /// Write in place, without the journal: what is being written when the power goes cannot be
+    /// read afterwards. A journal that was left behind is replayed all the same
     #[arg(long, group = "mode")]
     pub(crate) integrity_no_journal: bool,
-    /// Write in place, and keep a bitmap of where: checksums are made anew there when the power went
+    /// Write in place, and keep a bitmap of where: checksums are made anew there when the power
+    /// went
     #[arg(long, group = "mode")]
     pub(crate) integrity_bitmap_mode: bool,
-    /// Read what is in its place, whatever the journal holds and without comparing checksums; nothing is written
+    /// Read what is in its place, whatever the journal holds and without comparing checksums;
+    /// nothing is written
     #[arg(long, group = "mode")]
     pub(crate) integrity_recovery_mode: bool,
     /// So much of the journal is filled before its blocks are copied to their places

@@ -12,9 +12,10 @@ use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
 ///
-/// A volume's data have one key, and a header holds it in several keyslots, each under a passphrase of its own. Whatever is done
-/// to them, the header is locked only for a moment, as cryptsetup does, and may be changed while the volume is open. A power cut
-/// leaves the keyslots as they were or as they are going to be, and what is removed is wiped.
+/// A volume's data have one key, and a header holds it in several keyslots, each under a passphrase
+/// of its own. Whatever is done to them, the header is locked only for a moment, as cryptsetup
+/// does, and may be changed while the volume is open. A power cut leaves the keyslots as they were
+/// or as they are going to be, and what is removed is wiped.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KeyslotArgs {
@@ -58,7 +59,8 @@ pub(crate) struct KeyslotAddArgs {
     /// The new keyslot's number; the first that is free by default
     #[arg(long, value_name = "N")]
     pub(crate) new_key_slot: Option<u32>,
-    /// The bytes of this file are the volume's key, and no old passphrase is needed; with --unbound, the other key
+    /// The bytes of this file are the volume's key, and no old passphrase is needed; with
+    /// --unbound, the other key
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// LUKS2: hold another key than the volume's, one that opens no data
@@ -145,7 +147,8 @@ pub(crate) struct KeyslotKillArgs {
     pub(crate) secret: SecretArgs,
 }
 
-/// Changes the passphrase of the keyslot that the old one opens. The new one is on disk before the old one goes
+/// Changes the passphrase of the keyslot that the old one opens. The new one is on disk before the
+/// old one goes
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KeyslotChangeArgs {
@@ -181,7 +184,8 @@ pub(crate) struct KeyslotChangeArgs {
     pub(crate) pbkdf: PbkdfArgs,
 }
 
-/// Gives the keyslot that a passphrase opens another key derivation, hash or cipher, and keeps the passphrase
+/// Gives the keyslot that a passphrase opens another key derivation, hash or cipher, and keeps the
+/// passphrase
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KeyslotConvertArgs {
@@ -248,8 +252,8 @@ pub(crate) struct KeyslotPriorityArgs {
 
 /// Adds a keyslot for a new random key that people can type, and prints that key, once
 ///
-/// It is 256 bits in 64 letters, as systemd-cryptenroll makes it. Wherever a passphrase is asked for it can be typed, with its dashes or
-/// without.
+/// It is 256 bits in 64 letters, as systemd-cryptenroll makes it. Wherever a passphrase is asked
+/// for it can be typed, with its dashes or without.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecoveryKeyArgs {

@@ -13,9 +13,10 @@ use super::{RateArg, VolumeArgs};
 
 /// Opens a volume and serves its plain bytes.
 ///
-/// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
-/// at once. --nbd, --fuse, --ublk and --vhost-user say where, several of them at once if you like; without any, it is NBD on a
-/// Unix socket in your runtime folder. A Unix socket is for you alone, and is removed at the end, and so is a mount.
+/// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a
+/// second signal ends it at once. --nbd, --fuse, --ublk and --vhost-user say where, several of them
+/// at once if you like; without any, it is NBD on a Unix socket in your runtime folder. A Unix
+/// socket is for you alone, and is removed at the end, and so is a mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 // Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
@@ -27,8 +28,9 @@ pub(crate) struct OpenArgs {
     /// Let clients free space on the image, which shows how much of it is in use
     #[arg(long)]
     pub(crate) allow_discards: bool,
-    /// Go on with the reencryption that the volume is in the middle of: as fast as its users hardly notice ("give-way", the default),
-    /// "full", or at so many bytes a second. Without this it is served as it stands
+    /// Go on with the reencryption that the volume is in the middle of: as fast as its users hardly
+    /// notice ("give-way", the default), "full", or at so many bytes a second. Without this it is
+    /// served as it stands
     #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
         conflicts_with = "read_only")]
     pub(crate) reencrypt: Option<RateArg>,
@@ -41,10 +43,12 @@ pub(crate) struct OpenArgs {
 /// How a volume's plain bytes are served.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be repeated
+    /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be
+    /// repeated
     #[arg(long, value_name = "WHERE", help_heading = NBD)]
     pub(crate) nbd: Vec<Nbd>,
-    /// The mode of the Unix sockets of --nbd and --vhost-user: 660 lets a group in, as QEMU's under libvirt
+    /// The mode of the Unix sockets of --nbd and --vhost-user: 660 lets a group in, as QEMU's under
+    /// libvirt
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = socket_mode, help_heading = SOCKETS)]
     pub(crate) socket_mode: u32,
     /// The group of these sockets, by name or number
@@ -56,7 +60,8 @@ pub(crate) struct ServeArgs {
     /// A description for `nbdinfo --list`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NBD)]
     pub(crate) description: String,
-    /// Clients served at a time; each may make this process use 64 MiB of memory with large requests, until it is idle
+    /// Clients served at a time; each may make this process use 64 MiB of memory with large
+    /// requests, until it is idle
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
         help_heading = NBD)]
     pub(crate) max_connections: u16,
@@ -64,20 +69,23 @@ pub(crate) struct ServeArgs {
     /// processors idle; 0 for never
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(crate) busy_poll: u32,
-    /// Do not offer structured replies, nor block status: small reads cost libnbd's clients a third less
+    /// Do not offer structured replies, nor block status: small reads cost libnbd's clients a third
+    /// less
     #[arg(long, help_heading = NBD)]
     pub(crate) simple_replies: bool,
     /// Require TLS on all sockets, with server-cert.pem and server-key.pem in this directory
     #[arg(long, value_name = "DIR", help_heading = NBD)]
     pub(crate) tls_certificates: Option<PathBuf>,
-    /// Only for clients with a certificate that DIR/ca-cert.pem signed, and that DIR/ca-crl.pem, if it is there, does not revoke
+    /// Only for clients with a certificate that DIR/ca-cert.pem signed, and that DIR/ca-crl.pem, if
+    /// it is there, does not revoke
     #[arg(long, requires = "tls_certificates", help_heading = NBD)]
     pub(crate) tls_verify_peer: bool,
     /// Let plain bytes cross the network
     #[arg(long, help_heading = NBD)]
     pub(crate) allow_plaintext_tcp: bool,
 
-    /// Mount the plain bytes over the regular file PATH, as that file; over a folder, as a file for each segment
+    /// Mount the plain bytes over the regular file PATH, as that file; over a folder, as a file for
+    /// each segment
     #[arg(long, value_name = "PATH", help_heading = FUSE)]
     pub(crate) fuse: Option<PathBuf>,
     /// Threads that serve the mount
@@ -87,7 +95,8 @@ pub(crate) struct ServeArgs {
     /// Let root use the mount too, for losetup and mount; needs user_allow_other in /etc/fuse.conf
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_allow_root: bool,
-    /// Let the kernel keep no pages of the file; always so for a volume that is also written to through --nbd
+    /// Let the kernel keep no pages of the file; always so for a volume that is also written to
+    /// through --nbd
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_cache: bool,
     /// Take requests through /dev/fuse, even where the kernel offers io_uring for them (Linux 6.14,
@@ -95,8 +104,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_io_uring: bool,
 
-    /// Make the plain bytes a block device, /dev/ublkbN, to which /dev/underseal/NAME leads; opening a volume again whose
-    /// server was killed goes on with its device
+    /// Make the plain bytes a block device, /dev/ublkbN, to which /dev/underseal/NAME leads;
+    /// opening a volume again whose server was killed goes on with its device
     #[arg(long, help_heading = UBLK)]
     pub(crate) ublk: bool,
     /// The number N; by default the volume's own from before, or the next free one
@@ -120,15 +129,16 @@ pub(crate) struct ServeArgs {
     /// Write the process's number there, and remove the file at the end
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) pid_file: Option<PathBuf>,
-    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default they go to stderr, in the
-    /// background to syslog
+    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default
+    /// they go to stderr, in the background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
-    /// How the server was started, for one that takes the volume over: known where `open` was asked for.
+    /// How the server was started, for one that takes the volume over: known where `open` was asked
+    /// for.
     #[arg(skip)]
     pub(crate) origin: Option<Vec<std::ffi::OsString>>,
-    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where the sandbox is in the way of
-    /// something; `status` tells what is in force
+    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where
+    /// the sandbox is in the way of something; `status` tells what is in force
     #[arg(long, help_heading = PROCESS)]
     pub(crate) no_sandbox: bool,
 }
@@ -137,7 +147,8 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = VHOST_USER)]
 pub(crate) struct VhostUserArgs {
-    /// Be a vhost-user-blk device for the virtual machine (or libblkio program) that connects to this Unix socket
+    /// Be a vhost-user-blk device for the virtual machine (or libblkio program) that connects to
+    /// this Unix socket
     #[arg(id = "vhost_user", long = "vhost-user", value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
     /// Rings that the device has, each with a thread of its own while it is used
@@ -155,11 +166,12 @@ pub(crate) struct ControlArgs {
     /// adaptive
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
-    /// What `underseal list` and the commands beside it call the volume; by default the image's file name
+    /// What `underseal list` and the commands beside it call the volume; by default the image's
+    /// file name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<Name>,
-    /// Let `underseal upgrade` take the volume over: the server keeps its key for that, in locked memory, and gives it to any process
-    /// of the same user that asks
+    /// Let `underseal upgrade` take the volume over: the server keeps its key for that, in locked
+    /// memory, and gives it to any process of the same user that asks
     #[arg(long)]
     pub(crate) hand_over: bool,
     /// Serve metrics for Prometheus there, at /metrics

@@ -20,14 +20,16 @@ pub(crate) struct PbkdfArgs {
     /// Rounds (pbkdf2) or passes (argon2), unmeasured
     #[arg(long, value_name = "N")]
     pbkdf_force_iterations: Option<u32>,
-    /// Argon2: the most memory; exactly this much when iterations are forced. "low" is 32 MiB, for volumes that are opened where memory
-    /// is short, as in containers: the same time, spent on more passes
+    /// Argon2: the most memory; exactly this much when iterations are forced. "low" is 32 MiB, for
+    /// volumes that are opened where memory is short, as in containers: the same time, spent on
+    /// more passes
     #[arg(long, value_name = "KiB", value_parser = memory)]
     pbkdf_memory: Option<u32>,
     /// Argon2: the most threads
     #[arg(long, value_name = "N")]
     pbkdf_parallel: Option<u32>,
-    /// The hash of pbkdf2, keyslot splitter and digest: sha256 by default; the keyslots of a LUKS1 volume have its own
+    /// The hash of pbkdf2, keyslot splitter and digest: sha256 by default; the keyslots of a LUKS1
+    /// volume have its own
     #[arg(long, value_name = "HASH")]
     pub(crate) hash: Option<Hash>,
 }
@@ -59,7 +61,8 @@ impl PbkdfArgs {
     }
 }
 
-/// The least that a measured keyslot has by default, of cryptsetup's too: it is there on every machine that opens volumes.
+/// The least that a measured keyslot has by default, of cryptsetup's too: it is there on every
+/// machine that opens volumes.
 const LOW_KIB: u32 = 32 << 10;
 
 fn memory(text: &str) -> std::result::Result<u32, String> {

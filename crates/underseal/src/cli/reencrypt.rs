@@ -13,21 +13,25 @@ use uuid::Uuid;
 use super::{PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
-/// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume: in place, also while it is open.
+/// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume:
+/// in place, also while it is open.
 ///
-/// IMAGE is a closed volume, or the name or image of an open one, whose users go on reading and writing: only what goes to the few
-/// MiB that are being rewritten waits. It can be stopped at any time, and a crash or power cut loses nothing; the same command
-/// with --resume-only goes on, and so does cryptsetup. Of the header nothing but a backup helps: make one first.
+/// IMAGE is a closed volume, or the name or image of an open one, whose users go on reading and
+/// writing: only what goes to the few MiB that are being rewritten waits. It can be stopped at any
+/// time, and a crash or power cut loses nothing; the same command with --resume-only goes on, and
+/// so does cryptsetup. Of the header nothing but a backup helps: make one first.
 ///
-/// Without --encrypt or --decrypt the volume gets a new random key. Each passphrase that is given keeps its keyslot; those that are
-/// not given open nothing when it is done, and before it begins you are asked whether that is meant.
+/// Without --encrypt or --decrypt the volume gets a new random key. Each passphrase that is given
+/// keeps its keyslot; those that are not given open nothing when it is done, and before it begins
+/// you are asked whether that is meant.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReencryptArgs {
     /// The image or block device; or an open volume, as `underseal list` calls it
     #[arg(value_name = "IMAGE|NAME")]
     pub(crate) image: PathBuf,
-    /// The LUKS header is in this file; with --decrypt, and a header in front of the data, the file that it is moved to
+    /// The LUKS header is in this file; with --decrypt, and a header in front of the data, the file
+    /// that it is moved to
     #[arg(long, value_name = "FILE")]
     pub(crate) header: Option<PathBuf>,
 
@@ -46,8 +50,8 @@ pub(crate) struct ReencryptArgs {
     /// The new volume key: all bytes of this file ("-" is stdin); a random one by default
     #[arg(long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = ["decrypt", "keep_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// Bytes a sector, 512 to 4096; as before by default, 512 with --encrypt. Not more than a block of the file system that is
-    /// there
+    /// Bytes a sector, 512 to 4096; as before by default, 512 with --encrypt. Not more than a block
+    /// of the file system that is there
     #[arg(long, value_name = "BYTES", help_heading = WHAT, conflicts_with = "decrypt")]
     pub(crate) sector_size: Option<u32>,
     /// Make the sectors of a closed volume larger although nothing is known of what is on it
@@ -56,13 +60,14 @@ pub(crate) struct ReencryptArgs {
     /// Keep the volume's key: only the cipher or the sectors become others
     #[arg(long, help_heading = WHAT, conflicts_with = "what")]
     pub(crate) keep_key: bool,
-    /// The header in front of --encrypt's data takes half of this much from the end of the device, which must be free: make the
-    /// file system smaller before
+    /// The header in front of --encrypt's data takes half of this much from the end of the device,
+    /// which must be free: make the file system smaller before
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT,
         conflicts_with_all = ["decrypt", "device_size"])]
     pub(crate) reduce_device_size: Option<u64>,
-    /// With --encrypt: the encrypted data begin at this byte. With --reduce-device-size the header takes what is in front of it, and
-    /// the rest of what is given up is room to move; half of it by default. With --header what lies in front stays as it is
+    /// With --encrypt: the encrypted data begin at this byte. With --reduce-device-size the header
+    /// takes what is in front of it, and the rest of what is given up is room to move; half of it
+    /// by default. With --header what lies in front stays as it is
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, visible_alias = "offset",
         requires = "encrypt")]
     pub(crate) data_offset: Option<u64>,
@@ -73,8 +78,8 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
     pub(crate) device_size: Option<u64>,
 
-    /// Of a volume without a header: how far it is, is kept in this file, which is made and can be removed at the end. The volume is
-    /// what --old-table says, and will be what --new-table says
+    /// Of a volume without a header: how far it is, is kept in this file, which is made and can be
+    /// removed at the end. The volume is what --old-table says, and will be what --new-table says
     #[arg(long, value_name = "FILE", help_heading = TABLES, requires_all = ["old_table", "new_table"],
         conflicts_with_all = ["what", "header", "cipher", "key_size", "sector_size", "keep_key", "volume_key_file",
             "reduce_device_size", "device_size", "secret", "key_file"])]
@@ -86,13 +91,15 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "FILE", help_heading = TABLES, requires = "old_table")]
     pub(crate) new_table: Option<PathBuf>,
 
-    /// What keeps a crash in the middle of a step from losing it: checksum, journal, or none, with which it does
+    /// What keeps a crash in the middle of a step from losing it: checksum, journal, or none, with
+    /// which it does
     #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
     pub(crate) resilience: Option<Resilience>,
     /// The hash of checksums
     #[arg(long, value_name = "HASH", help_heading = HOW)]
     pub(crate) resilience_hash: Option<Hash>,
-    /// How long a step is at most; long ones are faster, and users of an open volume may wait for one
+    /// How long a step is at most; long ones are faster, and users of an open volume may wait for
+    /// one
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = HOW)]
     pub(crate) hotzone_size: Option<u64>,
     /// From the beginning to the end or from the end to the beginning
@@ -104,15 +111,16 @@ pub(crate) struct ReencryptArgs {
     /// Go on with what was begun, and begin nothing
     #[arg(long, help_heading = HOW)]
     pub(crate) resume_only: bool,
-    /// Of a step that was cut off, leave blocks as they are that are neither old nor new: what was in them is lost
+    /// Of a step that was cut off, leave blocks as they are that are neither old nor new: what was
+    /// in them is lost
     #[arg(long, help_heading = HOW, requires = "resume_only")]
     pub(crate) keep_lost: bool,
     /// Do not ask whether passphrases, or what a crash would take, may be lost
     #[arg(long, help_heading = HOW)]
     pub(crate) force: bool,
 
-    /// Of an open volume, how fast: "give-way", as fast as its users hardly notice; "full"; or bytes a second. Of one that is
-    /// being reencrypted, from now on
+    /// Of an open volume, how fast: "give-way", as fast as its users hardly notice; "full"; or
+    /// bytes a second. Of one that is being reencrypted, from now on
     #[arg(long, value_name = "RATE", help_heading = OPEN)]
     pub(crate) rate: Option<RateArg>,
     /// Rest between two steps until --resume
@@ -131,13 +139,15 @@ pub(crate) struct ReencryptArgs {
     /// The passphrase is this keyslot's
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// The first line of this file is the passphrase of one more keyslot, which is to be kept; may be repeated
+    /// The first line of this file is the passphrase of one more keyslot, which is to be kept; may
+    /// be repeated
     #[arg(long, value_name = "FILE", help_heading = OTHERS)]
     pub(crate) other_passphrase_file: Vec<PathBuf>,
     /// All bytes of this file are; may be repeated
     #[arg(long, value_name = "FILE", help_heading = OTHERS)]
     pub(crate) other_key_file: Vec<PathBuf>,
-    /// The passphrases of all other keyslots are the next lines of this descriptor, in the order of their numbers
+    /// The passphrases of all other keyslots are the next lines of this descriptor, in the order of
+    /// their numbers
     #[arg(long, value_name = "N", help_heading = OTHERS, conflicts_with = "key_slot")]
     pub(crate) other_passphrase_fd: Option<u32>,
     #[command(flatten)]

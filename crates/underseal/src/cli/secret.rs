@@ -6,7 +6,8 @@ use clap::Args;
 
 use crate::size;
 
-/// Passphrases and keys are never arguments and never in the environment: both can be read by others.
+/// Passphrases and keys are never arguments and never in the environment: both can be read by
+/// others.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Passphrase (asked on the terminal unless one of these is given)")]
 pub(crate) struct SecretArgs {
@@ -16,8 +17,9 @@ pub(crate) struct SecretArgs {
     /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
     #[arg(long, value_name = "N", group = "secret")]
     passphrase_fd: Option<u32>,
-    /// All bytes of this file, newlines too ("-" is stdin). TrueCrypt and VeraCrypt: a key file or a folder of them, beside the
-    /// passphrase; may be repeated. BitLocker: a startup key. loop-AES: its keys
+    /// All bytes of this file, newlines too ("-" is stdin). TrueCrypt and VeraCrypt: a key file or
+    /// a folder of them, beside the passphrase; may be repeated. BitLocker: a startup key.
+    /// loop-AES: its keys
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_command")]
     key_file: Vec<PathBuf>,
     /// Skip so many bytes of the key file
@@ -26,12 +28,14 @@ pub(crate) struct SecretArgs {
     /// Use so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     keyfile_size: Option<u64>,
-    /// What this program prints, without one newline at its end. It is run without a shell; arguments are parted by spaces
+    /// What this program prints, without one newline at its end. It is run without a shell;
+    /// arguments are parted by spaces
     #[arg(long, value_name = "PROGRAM ARGS", group = "secret")]
     passphrase_command: Option<String>,
 }
 
-/// The same for the passphrase that is to come. Where both come from one descriptor, this one is the line after the other's.
+/// The same for the passphrase that is to come. Where both come from one descriptor, this one is
+/// the line after the other's.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "New passphrase (asked on the terminal, twice, unless one of these is given)")]
 pub(crate) struct NewSecretArgs {
@@ -41,8 +45,8 @@ pub(crate) struct NewSecretArgs {
     /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
     #[arg(long, value_name = "N", group = "new_secret")]
     new_passphrase_fd: Option<u32>,
-    /// All bytes of this file, newlines too ("-" is stdin). VeraCrypt: a key file or a folder of them, beside the passphrase; may be
-    /// repeated
+    /// All bytes of this file, newlines too ("-" is stdin). VeraCrypt: a key file or a folder of
+    /// them, beside the passphrase; may be repeated
     #[arg(long, value_name = "FILE")]
     new_key_file: Vec<PathBuf>,
     /// Skip so many bytes of the new key file

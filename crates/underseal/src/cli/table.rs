@@ -8,10 +8,11 @@ use super::{LowerArgs, OnError, PlainArgs, RateArg, SecretArgs, ServeArgs, Volum
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
-/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear, integrity, zero and error
-/// lines; several make one device. With a name before each ("NAME: ", as dmsetup prints several devices) one lies on the others:
-/// on integrity lines, by /dev/mapper/NAME. What the kernel refuses is refused in its words. Keys come in the file or through
-/// the kernel's keyring (:SIZE:user:NAME), never as arguments.
+/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear,
+/// integrity, zero and error lines; several make one device. With a name before each ("NAME: ", as
+/// dmsetup prints several devices) one lies on the others: on integrity lines, by /dev/mapper/NAME.
+/// What the kernel refuses is refused in its words. Keys come in the file or through the kernel's
+/// keyring (:SIZE:user:NAME), never as arguments.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TableArgs {
@@ -48,7 +49,8 @@ pub(crate) struct TableCheckArgs {
     pub(crate) show_keys: bool,
 }
 
-/// Prints the table of a plain volume, with its key, for what takes tables: `reencrypt --state`, `table open`
+/// Prints the table of a plain volume, with its key, for what takes tables: `reencrypt --state`,
+/// `table open`
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TablePlainArgs {
@@ -60,8 +62,8 @@ pub(crate) struct TablePlainArgs {
     pub(crate) secret: SecretArgs,
 }
 
-/// Prints the table that a volume of another system comes to, with its key: TrueCrypt and VeraCrypt of one cipher, BitLocker, FileVault 2,
-/// loop-AES
+/// Prints the table that a volume of another system comes to, with its key: TrueCrypt and VeraCrypt
+/// of one cipher, BitLocker, FileVault 2, loop-AES
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TableVolumeArgs {
@@ -88,10 +90,12 @@ pub(crate) struct TableEncryptArgs {
 pub(crate) struct TableDecryptArgs {
     #[command(flatten)]
     pub(crate) file: TableFileArgs,
-    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a
+    /// terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// At what is not as it was written, by its tag, stop, or give zeros for it and list it on stderr
+    /// At what is not as it was written, by its tag, stop, or give zeros for it and list it on
+    /// stderr
     #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
     pub(crate) on_error: OnError,
     #[command(flatten)]
@@ -107,13 +111,15 @@ pub(crate) struct TableOpenArgs {
     /// Refuse writes
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// The volume is in the middle of a reencryption: this file says how far it is, and --new-table what it becomes
+    /// The volume is in the middle of a reencryption: this file says how far it is, and --new-table
+    /// what it becomes
     #[arg(long, value_name = "FILE", requires = "new_table", conflicts_with = "read_only")]
     pub(crate) state: Option<PathBuf>,
     /// The table that the volume becomes
     #[arg(long, value_name = "FILE", requires = "state")]
     pub(crate) new_table: Option<PathBuf>,
-    /// Go on with it: as fast as users hardly notice ("give-way", the default), "full", or at so many bytes a second
+    /// Go on with it: as fast as users hardly notice ("give-way", the default), "full", or at so
+    /// many bytes a second
     #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
         requires = "state")]
     pub(crate) reencrypt: Option<RateArg>,

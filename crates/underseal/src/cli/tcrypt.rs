@@ -15,17 +15,18 @@ use crate::size;
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Image of a whole disk")]
 pub(crate) struct PartArgs {
-    /// The volume is partition N of the image (GPT or MBR). TrueCrypt and VeraCrypt with --system: the partition of the
-    /// encrypted system that is opened
+    /// The volume is partition N of the image (GPT or MBR). TrueCrypt and VeraCrypt with --system:
+    /// the partition of the encrypted system that is opened
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) partition: Option<u32>,
-    /// The volume, or with --system the partition, begins at this byte of the image and ends with it
+    /// The volume, or with --system the partition, begins at this byte of the image and ends with
+    /// it
     #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with = "partition")]
     pub(crate) offset_bytes: Option<u64>,
 }
 
-/// Which header of a TrueCrypt or VeraCrypt volume is opened, and how. Nothing of this is known from the image: what is not given is
-/// tried.
+/// Which header of a TrueCrypt or VeraCrypt volume is opened, and how. Nothing of this is known
+/// from the image: what is not given is tried.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TrueCrypt and VeraCrypt volumes (--type tcrypt)")]
 pub(crate) struct TcryptArgs {
@@ -41,8 +42,8 @@ pub(crate) struct TcryptArgs {
     /// VeraCrypt's Personal Iterations Multiplier
     #[arg(long, value_name = "N", value_parser = pim)]
     pub(crate) pim: Option<Pim>,
-    /// The function under the key derivation, where it is known: sha512, sha256, blake2s-256, whirlpool, streebog512, ripemd160,
-    /// sha1, argon2id; may be repeated
+    /// The function under the key derivation, where it is known: sha512, sha256, blake2s-256,
+    /// whirlpool, streebog512, ripemd160, sha1, argon2id; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) prf: Vec<Prf>,
     /// Try TrueCrypt's derivations only
@@ -51,10 +52,12 @@ pub(crate) struct TcryptArgs {
     /// Try only chains whose name contains this: cryptsetup's --cipher
     #[arg(long, value_name = "PART", hide = true, conflicts_with = "cipher")]
     pub(crate) chain_part: Option<String>,
-    /// Refuse writes to the hidden volume inside of this one, which its own passphrase finds, and every write after such a one
+    /// Refuse writes to the hidden volume inside of this one, which its own passphrase finds, and
+    /// every write after such a one
     #[arg(long, conflicts_with_all = ["hidden", "system"])]
     pub(crate) protect_hidden: bool,
-    /// The first line of this file is the hidden volume's passphrase, which is asked for on the terminal unless this is given
+    /// The first line of this file is the hidden volume's passphrase, which is asked for on the
+    /// terminal unless this is given
     #[arg(long, value_name = "FILE", requires = "protect_hidden")]
     pub(crate) hidden_passphrase_file: Option<PathBuf>,
     /// The hidden volume's PIM
@@ -65,7 +68,8 @@ pub(crate) struct TcryptArgs {
     pub(crate) hidden_key_file: Vec<OsString>,
 }
 
-/// Which header of a TrueCrypt or VeraCrypt volume is changed, for commands that otherwise work on LUKS headers.
+/// Which header of a TrueCrypt or VeraCrypt volume is changed, for commands that otherwise work on
+/// LUKS headers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TrueCrypt and VeraCrypt headers (--type tcrypt)")]
 pub(crate) struct TcryptHeaderArgs {

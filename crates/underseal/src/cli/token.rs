@@ -55,8 +55,9 @@ pub(crate) struct HardwareArgs {
 
 /// Lists and changes the tokens of a LUKS2 header.
 ///
-/// A token says where a passphrase of some keyslots may be had: from a TPM, a FIDO2 device, a smart card, a server, the
-/// kernel's keyring. It is JSON; what this program does not understand is kept as it is.
+/// A token says where a passphrase of some keyslots may be had: from a TPM, a FIDO2 device, a smart
+/// card, a server, the kernel's keyring. It is JSON; what this program does not understand is kept
+/// as it is.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenCommandArgs {

@@ -17,10 +17,12 @@ pub(crate) struct ReadArgs {
     /// How much to read; to the volume's end by default
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     pub(crate) length: Option<u64>,
-    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a
+    /// terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Authenticated volumes: at what is not as it was written stop, or give zeros for it and list it on stderr
+    /// Authenticated volumes: at what is not as it was written stop, or give zeros for it and list
+    /// it on stderr
     #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
     pub(crate) on_error: OnError,
     #[command(flatten)]
@@ -52,8 +54,9 @@ pub(crate) struct WriteArgs {
 
 /// Reads all of an authenticated volume, and lists what is not as it was written.
 ///
-/// IMAGE is an image, or, where no file is called so, the name of a volume that is open (`underseal list`): its server reads that, beside
-/// what its users do, and no passphrase is needed. What waits in the journal of an open volume is compared as the server has it in memory.
+/// IMAGE is an image, or, where no file is called so, the name of a volume that is open
+/// (`underseal list`): its server reads that, beside what its users do, and no passphrase is
+/// needed. What waits in the journal of an open volume is compared as the server has it in memory.
 /// Ctrl-C ends it.
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]

@@ -21,10 +21,12 @@ pub(crate) struct TrustArgs {
     /// Refuse data that is encrypted with any other cipher
     #[arg(long, value_name = "CIPHER")]
     pub(crate) require_cipher: Option<CipherSpec>,
-    /// Refuse data that has anything else beside its sectors to tell whether they were changed, or nothing: aead, poly1305, hmac-sha256, ..
+    /// Refuse data that has anything else beside its sectors to tell whether they were changed, or
+    /// nothing: aead, poly1305, hmac-sha256, ..
     #[arg(long, value_name = "TYPE", value_parser = authenticating)]
     pub(crate) require_integrity: Option<String>,
-    /// Refuse every header but this one: sha256:HEX, as `underseal info` shows it. It is another after each change of a keyslot
+    /// Refuse every header but this one: sha256:HEX, as `underseal info` shows it. It is another
+    /// after each change of a keyslot
     #[arg(long, value_name = "DIGEST")]
     pub(crate) header_digest: Option<HeaderDigest>,
 }

@@ -18,9 +18,10 @@ use crate::size;
 /// The volume that a command works on.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
-    /// The image or block device with the encrypted data; or an NBD server's export: nbd://HOST/EXPORT,
-    /// nbd+unix:///EXPORT?socket=PATH, with reconnect-delay=SECONDS (30) for a server that goes away; or an image on Ceph:
-    /// rbd:POOL/IMAGE, with @SNAPSHOT, :id=USER, :conf=FILE behind it
+    /// The image or block device with the encrypted data; or an NBD server's export:
+    /// nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, with reconnect-delay=SECONDS (30) for a
+    /// server that goes away; or an image on Ceph: rbd:POOL/IMAGE, with @SNAPSHOT, :id=USER,
+    /// :conf=FILE behind it
     pub(crate) image: PathBuf,
     /// The LUKS header is in this file
     #[arg(long, value_name = "FILE")]
@@ -35,7 +36,8 @@ pub(crate) struct VolumeArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// The bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin): of LUKS, BitLocker, FileVault 2
+    /// The bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin): of
+    /// LUKS, BitLocker, FileVault 2
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// The volume's key is so many bits of that file; all of it by default
@@ -65,7 +67,8 @@ pub(crate) struct VolumeArgs {
 /// Which header.
 #[derive(Debug, Args)]
 pub(crate) struct HeaderPathArgs {
-    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
+    /// on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The header is in this file; IMAGE is not looked at
     #[arg(long, value_name = "FILE")]
@@ -85,7 +88,8 @@ pub(crate) struct LowerArgs {
     /// Go past the page cache (O_DIRECT)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Do not lock the image: where its file system has no locks. Then you see to it that nobody else writes to it
+    /// Do not lock the image: where its file system has no locks. Then you see to it that nobody
+    /// else writes to it
     #[arg(long)]
     pub(crate) no_lock: bool,
 }
@@ -100,8 +104,8 @@ impl LowerArgs {
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Authenticated volumes")]
 pub(crate) struct LayerArgs {
-    /// Write in place, without the journal: faster, and what is being written when the power goes cannot be read afterwards.
-    /// A journal that was left behind is replayed all the same
+    /// Write in place, without the journal: faster, and what is being written when the power goes
+    /// cannot be read afterwards. A journal that was left behind is replayed all the same
     #[arg(long)]
     pub(crate) integrity_no_journal: bool,
     /// Read what is in its place, whatever the journal holds; nothing is written
@@ -165,15 +169,17 @@ impl VolumeType {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Plain volumes (--type plain)")]
 pub(crate) struct PlainArgs {
-    /// The cipher; aes-xts-plain64 unless given. TrueCrypt and VeraCrypt: the chain, where it is known, in the order of encryption
-    /// (serpent-twofish-aes) or as VeraCrypt writes it ("AES(Twofish(Serpent))")
+    /// The cipher; aes-xts-plain64 unless given. TrueCrypt and VeraCrypt: the chain, where it is
+    /// known, in the order of encryption (serpent-twofish-aes) or as VeraCrypt writes it
+    /// ("AES(Twofish(Serpent))")
     #[arg(long, value_name = "CIPHER")]
     pub(crate) cipher: Option<CipherArg>,
     /// The key's length
     #[arg(long, value_name = "BITS", default_value_t = 256)]
     pub(crate) key_size: usize,
-    /// How a passphrase becomes the key: a hash's name, "plain" for none, HASH:BYTES to use fewer (a key file is used
-    /// as it is); sha256 unless given. loop-AES: how a line of the key file does
+    /// How a passphrase becomes the key: a hash's name, "plain" for none, HASH:BYTES to use fewer
+    /// (a key file is used as it is); sha256 unless given. loop-AES: how a line of the key file
+    /// does
     #[arg(long, value_name = "HASH")]
     hash: Option<PassphraseHash>,
     /// Bytes a sector
@@ -188,8 +194,8 @@ pub(crate) struct PlainArgs {
     /// The data's length; all of the image by default
     #[arg(long, value_name = "BYTES", value_parser = size::parse, visible_alias = "size")]
     pub(crate) data_size: Option<u64>,
-    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup; 0 unless given. loop-AES: the number of the first
-    /// sector, by default where the data begins
+    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup; 0 unless given.
+    /// loop-AES: the number of the first sector, by default where the data begins
     #[arg(long, value_name = "SECTORS")]
     pub(crate) skip: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`, `close`, `top`.
+//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`,
+//! `close`, `top`.
 
 mod close;
 mod message;
@@ -136,7 +137,8 @@ pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Statu
 /// The open volume that is called so, or lies there.
 ///
 /// # Errors
-/// When the directory of control sockets cannot be used, or the server of that name does not answer.
+/// When the directory of control sockets cannot be used, or the server of that name does not
+/// answer.
 pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     let text = image.to_string_lossy();
     // A folder, which may be where the volume is mounted, is no image.
@@ -159,7 +161,8 @@ pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     Ok(all.into_iter().find(|(_, status)| there && lies_there(status)))
 }
 
-/// All volumes of this user that are open, and how they are; or why that is unknown, which names the volume.
+/// All volumes of this user that are open, and how they are; or why that is unknown, which names
+/// the volume.
 ///
 /// # Errors
 /// When the directory of control sockets cannot be used.

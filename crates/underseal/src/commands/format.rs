@@ -51,7 +51,8 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let new = new.map_err(|e| refused(e, &args.image))?;
     let layer = new.integrity_layer()?;
     let plan = layer.map(|layer| plan_layer(&layer, &image)).transpose()?;
-    // Until here all is as it was. A header of its own comes first: it may not fit, and the image must not lose data to that.
+    // Until here all is as it was. A header of its own comes first: it may not fit, and the image
+    // must not lose data to that.
     let made = match &mut header {
         Some(header) => {
             header.settle()?;

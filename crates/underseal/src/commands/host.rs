@@ -62,11 +62,12 @@ impl Drop for Locked {
     }
 }
 
-/// Locks a volume; waits for one that is at it, but not for ever: an opening may wait for a server that is silent, or for somebody to
-/// type.
+/// Locks a volume; waits for one that is at it, but not for ever: an opening may wait for a server
+/// that is silent, or for somebody to type.
 ///
 /// # Errors
-/// `InUse` names the process that is at it; `Failed` when the folder of control sockets cannot be used.
+/// `InUse` names the process that is at it; `Failed` when the folder of control sockets cannot be
+/// used.
 fn lock(name: &Name) -> Result<Locked> {
     let directory = Directory::of_user();
     directory.make()?;

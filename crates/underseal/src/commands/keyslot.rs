@@ -106,7 +106,8 @@ impl<'a> Opened<'a> {
         Ok(unlocked)
     }
 
-    /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase opens.
+    /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase
+    /// opens.
     fn key(&self, file: Option<&Path>, secret: &SecretArgs, slot: Option<u32>) -> Result<VolumeKey> {
         match file {
             Some(file) => self.volume_key(file, None),

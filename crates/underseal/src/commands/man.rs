@@ -61,7 +61,8 @@ fn write(directory: &Path, name: &str, page: &io::Result<Vec<u8>>) -> Result<()>
     }
 }
 
-/// A page: what clap knows, then what was written by hand, examples, statuses, and where to read on.
+/// A page: what clap knows, then what was written by hand, examples, statuses, and where to read
+/// on.
 fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<u8>> {
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let (details, examples) = after.split_once("Examples:\n").unwrap_or((&after, ""));

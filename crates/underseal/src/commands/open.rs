@@ -50,8 +50,8 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     serve(&args.serve, &args.volume.image, rate, quiet, || volume::open(&args.volume, access))
 }
 
-/// Serves what `open` opens, which users know by this name; and goes on with its reencryption, where a rate is given. It is opened in
-/// the process that serves it.
+/// Serves what `open` opens, which users know by this name; and goes on with its reencryption,
+/// where a rate is given. It is opened in the process that serves it.
 pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
@@ -178,7 +178,8 @@ pub(super) fn serve(
 /// With which keys a reencryption goes on, and how fast.
 type GoesOn = (Keys, Rate);
 
-/// What a volume can be reencrypted with while it is open; and with which keys, and how fast, it is gone on with now.
+/// What a volume can be reencrypted with while it is open; and with which keys, and how fast, it is
+/// gone on with now.
 fn reencrypter(
     mapping: &Arc<Mapping>,
     inside: Option<Inside>,
@@ -240,7 +241,8 @@ fn nbd_server(
     Ok(Server::new(config, listeners, handler)?)
 }
 
-/// Sees to it that this process may have the descriptors of so many clients, as far as the hard limit goes.
+/// Sees to it that this process may have the descriptors of so many clients, as far as the hard
+/// limit goes.
 fn have_descriptors(clients: u64) {
     /// What the process has besides.
     const OTHERS: u64 = 100;

@@ -66,7 +66,8 @@ impl<'a> Output<'a> {
         Ok(Self(file))
     }
 
-    /// Copies a range of the volume there. Only now a file is made or emptied: a wrong passphrase leaves it alone.
+    /// Copies a range of the volume there. Only now a file is made or emptied: a wrong passphrase
+    /// leaves it alone.
     ///
     /// # Errors
     /// Those of the volume and the file.

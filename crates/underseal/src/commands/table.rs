@@ -65,7 +65,8 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     }
 }
 
-/// Refuses what the kernel would, without opening a device: one that is not there (yet) is only told of.
+/// Refuses what the kernel would, without opening a device: one that is not there (yet) is only
+/// told of.
 fn check(args: &TableCheckArgs) -> Result<()> {
     let table = parse(&args.file)?;
     let mut sizes = Vec::new();
@@ -178,7 +179,8 @@ pub(super) fn devices(table: &Table) -> Vec<PathBuf> {
     table.devices().into_iter().map(path).collect()
 }
 
-/// The path of a device that a table names; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.
+/// The path of a device that a table names; `MAJOR:MINOR`, as `dmsetup table` prints them, by the
+/// system's link.
 fn path(name: &str) -> PathBuf {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));

@@ -62,7 +62,8 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     say(quiet, path, &format!("both header areas are in {}", args.backup.display()))
 }
 
-/// `header restore --type tcrypt`: the header that the passphrase opens in a backup file goes to both of its places.
+/// `header restore --type tcrypt`: the header that the passphrase opens in a backup file goes to
+/// both of its places.
 pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
     let saved = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;

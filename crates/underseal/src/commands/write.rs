@@ -51,7 +51,8 @@ impl Input {
     /// Copies all of it to the volume, which users know by this name, from `offset` on.
     ///
     /// # Errors
-    /// `Usage`, before anything is written, when it is known to be too long; those of the volume and the file.
+    /// `Usage`, before anything is written, when it is known to be too long; those of the volume
+    /// and the file.
     pub(super) fn give(
         mut self,
         mapping: &Arc<Mapping>,
@@ -79,7 +80,8 @@ impl Input {
 fn open_input(path: Option<&Path>) -> Result<File> {
     match path {
         Some(path) => File::open(path).map_err(|e| Error::io(path, "cannot open", e)),
-        // Past the standard library's buffer: chunks are large, and what a passphrase left unread must be seen.
+        // Past the standard library's buffer: chunks are large, and what a passphrase left unread
+        // must be seen.
         None => {
             let fd = stdin().as_fd().try_clone_to_owned();
             Ok(fd.map_err(|e| Error::io(Path::new("stdin"), "cannot be used", e))?.into())

@@ -14,7 +14,8 @@ use crate::part;
 use crate::passphrase::{Secret, terminal_is_there};
 use crate::reencryption::Bytes;
 
-/// Unlocks a volume on an image, or on a part of it. Its segments count from the part's beginning, with --system from the disk's.
+/// Unlocks a volume on an image, or on a part of it. Its segments count from the part's beginning,
+/// with --system from the disk's.
 ///
 /// # Errors
 /// As [`super::open`].
@@ -56,7 +57,8 @@ pub(crate) fn unlock_header(of: Request<'_>, image: &Bytes, part: Option<&Range<
     })
 }
 
-/// The partition of the disk that lies in the area of an encrypted system, where there is exactly one.
+/// The partition of the disk that lies in the area of an encrypted system, where there is exactly
+/// one.
 fn only_partition(unlocked: &Unlocked, image: &Bytes) -> Result<Option<Range<u64>>> {
     let header = &unlocked.header;
     let area = header.start..header.start.saturating_add(header.size);
@@ -77,8 +79,9 @@ fn only_partition(unlocked: &Unlocked, image: &Bytes) -> Result<Option<Range<u64
     }
 }
 
-/// Calls `open` with the password that a passphrase and key files make. With key files the passphrase may be empty: where none is
-/// given and there is no terminal, it is. Whoever typed a wrong one may try again.
+/// Calls `open` with the password that a passphrase and key files make. With key files the
+/// passphrase may be empty: where none is given and there is no terminal, it is. Whoever typed a
+/// wrong one may try again.
 ///
 /// # Errors
 /// Those of getting it, and of `open`.
@@ -97,7 +100,8 @@ pub(crate) fn with_password<T>(
     Secret::new(source, image).try_with(with)
 }
 
-/// A new password of a passphrase and key files, and the passphrase's length in bytes. A passphrase is typed twice.
+/// A new password of a passphrase and key files, and the passphrase's length in bytes. A passphrase
+/// is typed twice.
 ///
 /// # Errors
 /// `Usage` for a passphrase that VeraCrypt does not take; those of getting it.

@@ -9,7 +9,8 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 /// This program to itself.
 pub(super) const SERVE: &str = "underseal-serve";
 
-/// Everything that may stand behind `cryptsetup`. An option is taken by every action, and used by those that it means something to.
+/// Everything that may stand behind `cryptsetup`. An option is taken by every action, and used by
+/// those that it means something to.
 #[derive(Debug, Parser)]
 #[command(
     name = "cryptsetup",
@@ -319,7 +320,8 @@ impl Args {
     }
 }
 
-/// Sizes as cryptsetup writes them: K, M, G and T are powers of two, also as KiB; KB is 1000 bytes; S is 512.
+/// Sizes as cryptsetup writes them: K, M, G and T are powers of two, also as KiB; KB is 1000 bytes;
+/// S is 512.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -50,7 +50,8 @@ impl Call {
         self
     }
 
-    /// Where the passphrase that exists comes from: the key file; else a line of stdin; else somebody at a terminal.
+    /// Where the passphrase that exists comes from: the key file; else a line of stdin; else
+    /// somebody at a terminal.
     pub(super) fn secret(self, args: &Args) -> Self {
         match args.key_file.first() {
             Some(path) => self.key_file(path, args),
@@ -94,7 +95,8 @@ impl Call {
     }
 }
 
-/// The first line of an error of arguments, with the arguments that clap names in the indented lines below it.
+/// The first line of an error of arguments, with the arguments that clap names in the indented
+/// lines below it.
 fn complaint(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines();

@@ -156,7 +156,8 @@ fn one_digest(out: &mut String, digest: &DigestInfo) -> std::fmt::Result {
     writeln!(out, "\tDigest:     {}", rows(hex, ROW, ELSEWHERE))
 }
 
-/// Hex digits as bytes, each with a space behind it, `row` of them on a line; further lines begin with `indent`.
+/// Hex digits as bytes, each with a space behind it, `row` of them on a line; further lines begin
+/// with `indent`.
 fn rows(hex: &str, row: usize, indent: &str) -> String {
     let bytes: Vec<&str> = (0..hex.len() / 2).filter_map(|i| hex.get(2 * i..2 * i + 2)).collect();
     let lines: Vec<String> =

@@ -3,7 +3,8 @@
 use super::args::Args;
 use super::failure::{Failure, Result};
 
-/// Actions that take a passphrase from a line of stdin. luksAddKey, luksChangeKey and luksRemoveKey take the limits for other files.
+/// Actions that take a passphrase from a line of stdin. luksAddKey, luksChangeKey and luksRemoveKey
+/// take the limits for other files.
 const READ_A_LINE: [&str; 9] = [
     "open",
     "create",

@@ -55,8 +55,8 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// A block device whose own sectors are small gets small ones, as there, and data that are asked to begin at sectors that are no
-/// multiple of 4096 bytes; every other image the largest that fit.
+/// A block device whose own sectors are small gets small ones, as there, and data that are asked to
+/// begin at sectors that are no multiple of 4096 bytes; every other image the largest that fit.
 fn small_sectors(args: &Args, kind: &str, device: &Path) -> Option<u32> {
     if kind == "luks2" && args.align_payload.is_some_and(|sectors| !sectors.is_multiple_of(4096 / SECTOR)) {
         return Some(512);
@@ -108,7 +108,8 @@ fn aligned_keyslots(args: &Args, kind: &str) -> Option<u64> {
     is_aligned.then(|| HEADER.saturating_sub(copies))
 }
 
-/// The first sector behind the eight LUKS1 keyslots, which are as large as the volume key makes them.
+/// The first sector behind the eight LUKS1 keyslots, which are as large as the volume key makes
+/// them.
 fn luks1_end(args: &Args) -> u64 {
     /// The keyslots begin here, and each begins at a multiple of it.
     const ALIGNMENT: u64 = 8;

@@ -57,7 +57,8 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
     Ok(write_secret(rows(key, ROW)?.as_bytes())?)
 }
 
-/// The key of a keyslot that holds another than the volume's: to the file that is named, else to stdout.
+/// The key of a keyslot that holds another than the volume's: to the file that is named, else to
+/// stdout.
 pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> {
     let header = find(args, device)?;
     let info = header.info();

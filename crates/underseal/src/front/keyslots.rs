@@ -72,8 +72,8 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     area(call, args).cost(args).run()
 }
 
-/// `luksKillSlot DEVICE SLOT`: with the passphrase of one that stays, or of the last one itself. In batch mode nobody is asked for
-/// it, but what stdin or a key file gives must be right.
+/// `luksKillSlot DEVICE SLOT`: with the passphrase of one that stays, or of the last one itself. In
+/// batch mode nobody is asked for it, but what stdin or a key file gives must be right.
 pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     let slot = words.need(1, "key slot")?.to_string_lossy();
@@ -138,7 +138,8 @@ fn slots(action: &str, args: &Args, device: &Path) -> Call {
     Call::new(&["keyslot", action]).word(device).option("header", args.header.as_ref())
 }
 
-/// Where the new passphrase comes from: the new key file; else the next line of stdin; else somebody at a terminal.
+/// Where the new passphrase comes from: the new key file; else the next line of stdin; else
+/// somebody at a terminal.
 fn new_secret(call: Call, args: &Args, file: Option<&Path>) -> Call {
     match file.or(args.new_keyfile.as_deref()) {
         Some(path) => call

@@ -1,10 +1,12 @@
-//! Loop devices: for root, a file of plain bytes is a block device too, which is what scripts expect to find.
+//! Loop devices: for root, a file of plain bytes is a block device too, which is what scripts
+//! expect to find.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a file a block device with blocks of `block` bytes, as the volume has them; none where that cannot be.
+/// Makes a file a block device with blocks of `block` bytes, as the volume has them; none where
+/// that cannot be.
 pub(super) fn attach(file: &Path, block: u32, read_only: bool) -> Option<PathBuf> {
     let mut losetup = losetup();
     losetup.args(["--find", "--show", "--direct-io=on", "--sector-size", &block.to_string()]);

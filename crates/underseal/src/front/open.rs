@@ -108,7 +108,8 @@ pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only);
-    // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to do.
+    // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to
+    // do.
     let no_token = args.disable_external_tokens && args.token_id.is_none() && args.token_type.is_none();
     let no_token = no_token && !args.token_only;
     let call = call.flag("no-token", no_token).flag("tokens-first", args.asks_tokens() && !no_token);
@@ -209,7 +210,8 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     if let Some(file) =
         place.file.as_ref().filter(|file| about.addresses.iter().any(|at| Path::new(at) == *file))
     {
-        // Where somebody has it open nevertheless, it goes when they close it, and no other takes its place.
+        // Where somebody has it open nevertheless, it goes when they close it, and no other takes
+        // its place.
         place.detach();
         if is_used(file)? {
             return Err(busy());

@@ -1,8 +1,10 @@
-//! Where an open volume's plain bytes are: `NAME` as a block device, or as a file in a folder of the user's.
+//! Where an open volume's plain bytes are: `NAME` as a block device, or as a file in a folder of
+//! the user's.
 //!
-//! The setting is `UNDERSEAL_MAPPER`: `ublk`, or a folder. Without it: a block device where this user may make one, else a file
-//! in the folder `mapper` beside the control sockets. For root `/dev/mapper/NAME` leads to a block device in any case, as scripts
-//! expect: to a loop device of the file, where it is a file.
+//! The setting is `UNDERSEAL_MAPPER`: `ublk`, or a folder. Without it: a block device where this
+//! user may make one, else a file in the folder `mapper` beside the control sockets. For root
+//! `/dev/mapper/NAME` leads to a block device in any case, as scripts expect: to a loop device of
+//! the file, where it is a file.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -67,7 +69,8 @@ impl Place {
         Path::new(MAPPER).join(escaped(self.name.as_str()))
     }
 
-    /// Makes room for a volume that is going to be opened. What a server that was killed has left goes first.
+    /// Makes room for a volume that is going to be opened. What a server that was killed has left
+    /// goes first.
     pub(super) fn make(&self) -> Result<()> {
         self.unlink();
         if is_root() && fs::symlink_metadata(self.link()).is_ok() {
@@ -78,7 +81,8 @@ impl Place {
         let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
         let folder = file.parent().unwrap_or(Path::new("/"));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        // Above the default folder is the runtime folder, which in /tmp somebody else may have made.
+        // Above the default folder is the runtime folder, which in /tmp somebody else may have
+        // made.
         let default = Directory::of_user().path().to_owned();
         for folder in [folder, &default].into_iter().filter(|above| folder.starts_with(above)) {
             belongs_to_user(folder)?;
@@ -178,7 +182,8 @@ impl Place {
         }
     }
 
-    /// Where the link leads, if it is one of ours to a volume of this name: also where the loop device is another file's by now.
+    /// Where the link leads, if it is one of ours to a volume of this name: also where the loop
+    /// device is another file's by now.
     fn linked(&self) -> Option<PathBuf> {
         let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
         let recorded = self.record().and_then(|path| fs::read(path).ok());
@@ -194,14 +199,16 @@ impl Place {
     }
 }
 
-/// A name as device-mapper's library spells it in `/dev/mapper`: ASCII that a shell or udev would take apart is `\xNN`.
+/// A name as device-mapper's library spells it in `/dev/mapper`: ASCII that a shell or udev would
+/// take apart is `\xNN`.
 fn escaped(name: &str) -> String {
     let is_kept = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let one = |c: char| if is_kept(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
     name.chars().map(one).collect()
 }
 
-/// The name that a spelling of [`escaped`] means. A name with any other character than those is as it was meant.
+/// The name that a spelling of [`escaped`] means. A name with any other character than those is as
+/// it was meant.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split("\\x");
     let mut name = parts.next().unwrap_or_default().to_owned();

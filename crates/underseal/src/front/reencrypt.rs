@@ -98,7 +98,8 @@ fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether there are keyslots for whose passphrases nobody can be asked. As there: whoever names one keyslot gives the others up.
+/// Whether there are keyslots for whose passphrases nobody can be asked. As there: whoever names
+/// one keyslot gives the others up.
 fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
     let keeps = args.encrypt || args.new || args.decrypt || args.keep_key || args.resume_only;
     let on = args.header.as_ref().or_else(|| words.get(0));

@@ -46,7 +46,8 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// A token that names a key of the kernel's keyring: it opens the keyslot that is given, else all of them.
+/// A token that names a key of the kernel's keyring: it opens the keyslot that is given, else all
+/// of them.
 fn add(args: &Args, device: &Path, mut header: luks2::Header) -> Result<()> {
     let name = args.key_description.as_ref();
     let name = name.ok_or_else(|| Failure::wrong("Option --key-description is required."))?;

@@ -79,7 +79,8 @@ pub(super) fn kind(words: &[OsString]) -> Option<&'static str> {
     }
 }
 
-/// How an action asks for the passphrase that there is, and for the one that is to come; `{}` is the device.
+/// How an action asks for the passphrase that there is, and for the one that is to come; `{}` is
+/// the device.
 pub(super) fn questions(words: &[OsString]) -> (&'static str, &'static str) {
     const NEW: &str = "Enter new passphrase for key slot: ";
     let action = words.first().map(|action| action.to_string_lossy()).unwrap_or_default();

@@ -6,7 +6,8 @@ use underseal_volume::table::IntegrityLine;
 
 use crate::error::{Error, Result};
 
-/// What a line asks for. Where things lie its superblock says: `journal_sectors`, `interleave_sectors` and padding are for new ones.
+/// What a line asks for. Where things lie its superblock says: `journal_sectors`,
+/// `interleave_sectors` and padding are for new ones.
 ///
 /// # Errors
 /// `Usage` for words that the target does not know, or values that are none.

@@ -1,7 +1,7 @@
 //! Secrets in files and descriptors.
 //!
-//! A passphrase is the first line without its newline, or all there is where there is no newline; a carriage return
-//! before it is kept, as cryptsetup does. A key file is every byte.
+//! A passphrase is the first line without its newline, or all there is where there is no newline; a
+//! carriage return before it is kept, as cryptsetup does. A key file is every byte.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,7 +23,8 @@ pub(crate) fn first_line_of_file(path: &Path) -> Result<Key> {
     first_line(file.as_fd(), &path.display().to_string())
 }
 
-/// Reads no further than the newline, so that whoever reads next from the descriptor finds what follows.
+/// Reads no further than the newline, so that whoever reads next from the descriptor finds what
+/// follows.
 ///
 /// # Errors
 /// As [`first_line_of_file`].
@@ -42,8 +43,9 @@ pub(crate) fn first_line_if_any(number: u32) -> Result<Option<Key>> {
         Error::usage(format!("{name} is not open")).with_remedy(remedy)
     };
     let raw = RawFd::try_from(number).map_err(|_| not_open())?;
-    // SAFETY: until it is in the background, where it asks for nothing, this program closes no descriptor that it did not
-    // open; so one that is open here stays open for the borrow, and of one that is not, every call says so.
+    // SAFETY: until it is in the background, where it asks for nothing, this program closes no
+    // descriptor that it did not open; so one that is open here stays open for the borrow, and of
+    // one that is not, every call says so.
     let fd = unsafe { BorrowedFd::borrow_raw(raw) };
     rustix::io::fcntl_getfd(fd).map_err(|_| not_open())?;
     line(fd, &name)
@@ -131,8 +133,8 @@ impl Growing {
         Ok(Self { key: Key::zeroed(expected.max(4096))?, len: 0 })
     }
 
-    /// Bytes to fill behind what is there: at least one while there are fewer than `limit`, which is at most
-    /// [`Key::MAX`].
+    /// Bytes to fill behind what is there: at least one while there are fewer than `limit`, which
+    /// is at most [`Key::MAX`].
     pub(super) fn room(&mut self, limit: usize) -> Result<&mut [u8]> {
         if self.len == self.key.len() {
             let mut larger = Key::zeroed((self.len * 2).min(Key::MAX))?;

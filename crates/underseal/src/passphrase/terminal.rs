@@ -1,4 +1,5 @@
-//! A passphrase typed on the terminal: never shown, and the terminal is itself again whatever happens.
+//! A passphrase typed on the terminal: never shown, and the terminal is itself again whatever
+//! happens.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};

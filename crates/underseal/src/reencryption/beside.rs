@@ -1,4 +1,5 @@
-//! A reencryption beside the users of the volume that this process serves: a thread of its own, and what its operator may tell it.
+//! A reencryption beside the users of the volume that this process serves: a thread of its own, and
+//! what its operator may tell it.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -223,7 +224,8 @@ impl Reencrypter for Beside {
         self.last().map(|run| run.status()).or_else(|| self.stood.clone())
     }
 
-    /// However the last one ended: the header may have forgotten the old key before something failed.
+    /// However the last one ended: the header may have forgotten the old key before something
+    /// failed.
     fn key_check(&self) -> Option<KeyCheck> {
         self.last()?.ended()?;
         let (on, _) = self.place.bytes().ok()?;

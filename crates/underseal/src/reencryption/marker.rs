@@ -1,7 +1,9 @@
-//! Beside an image without a header: a file that tells that it is in the middle of a reencryption, and where its state is.
+//! Beside an image without a header: a file that tells that it is in the middle of a reencryption,
+//! and where its state is.
 //!
-//! Nothing in such an image can tell. Whoever opens it looks for `IMAGE.underseal-state`, which is the state itself, or names it
-//! (`docs/reencryption-state.md`). Block devices and servers have no place beside them.
+//! Nothing in such an image can tell. Whoever opens it looks for `IMAGE.underseal-state`, which is
+//! the state itself, or names it (`docs/reencryption-state.md`). Block devices and servers have no
+//! place beside them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -55,7 +57,8 @@ pub(crate) fn place(image: &Path) -> Option<PathBuf> {
     fs::metadata(&image).is_ok_and(|about| about.is_file()).then(|| image.with_file_name(name))
 }
 
-/// Whether a name is taken, if only by a link to what is not there now: that may be the state, on a disk that is not.
+/// Whether a name is taken, if only by a link to what is not there now: that may be the state, on a
+/// disk that is not.
 fn is_there(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
@@ -73,7 +76,8 @@ pub(crate) fn refuse(image: &Path) -> Result<()> {
     )))
 }
 
-/// What tells that an image is in the middle of a reencryption; none where nothing does, or all is new.
+/// What tells that an image is in the middle of a reencryption; none where nothing does, or all is
+/// new.
 ///
 /// # Errors
 /// `Usage` when something else is there; `Failed` when it cannot be read.
@@ -118,7 +122,8 @@ fn read(path: &Path) -> Result<Option<Text>> {
 }
 
 impl Marker {
-    /// Makes it, on stable storage with its name; none where the image can have none, or the state is there itself.
+    /// Makes it, on stable storage with its name; none where the image can have none, or the state
+    /// is there itself.
     ///
     /// # Errors
     /// `Usage` when something is there; `Failed`.

@@ -25,7 +25,8 @@ pub(crate) fn read(
     Reading { mapping, range, progress, lost: None }.run(out)
 }
 
-/// The same of a volume of which some is not as it was written: that is given as zeros, and told to `lost`, in order.
+/// The same of a volume of which some is not as it was written: that is given as zeros, and told to
+/// `lost`, in order.
 ///
 /// # Errors
 /// As [`read`], of anything else.
@@ -140,7 +141,8 @@ struct Chunk {
     came: Option<std::result::Result<Option<Buffer>, ()>>,
 }
 
-/// Where the volume's byte `position` is in a buffer that begins at `at`, or the buffer's nearer end.
+/// Where the volume's byte `position` is in a buffer that begins at `at`, or the buffer's nearer
+/// end.
 fn index(position: u64, at: u64, buffer: &[u8]) -> usize {
     length(position.saturating_sub(at).min(buffer.len() as u64))
 }

@@ -10,10 +10,12 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
 
-/// Copies all of `input` to the volume from `offset` on, which need not be aligned, flushes, and says how much it was.
+/// Copies all of `input` to the volume from `offset` on, which need not be aligned, flushes, and
+/// says how much it was.
 ///
 /// # Errors
-/// What the volume or `input` failed of, and after how many bytes; or that the input goes on beyond the volume's end.
+/// What the volume or `input` failed of, and after how many bytes; or that the input goes on beyond
+/// the volume's end.
 pub(crate) fn write(
     mapping: &Arc<Mapping>,
     offset: u64,
@@ -72,7 +74,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes whole blocks of a chunk that the input fills in part: the rest is what the volume holds already.
+    /// Makes whole blocks of a chunk that the input fills in part: the rest is what the volume
+    /// holds already.
     fn complete(&mut self, mut chunk: Buffer, start: u64, skipped: usize, end: u64) -> Result<Buffer> {
         let blocks_end = end.next_multiple_of(self.block);
         if skipped > 0 {
@@ -98,7 +101,8 @@ impl Writer {
         Ok(short)
     }
 
-    /// What a block holds that is written in part: the input's first or last. No write to it is on its way.
+    /// What a block holds that is written in part: the input's first or last. No write to it is on
+    /// its way.
     fn old_block(&mut self, offset: u64) -> Result<Buffer> {
         self.drain()?;
         submit(&mut self.queue, 0, Request::Read { offset, len: length(self.block) })?;

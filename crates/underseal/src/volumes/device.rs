@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use crate::lower::is_remote;
 
-/// An absolute path, a server's URI, an image on Ceph, or `UUID=`, `LABEL=`, `PARTUUID=`, `PARTLABEL=` by udev's links.
+/// An absolute path, a server's URI, an image on Ceph, or `UUID=`, `LABEL=`, `PARTUUID=`,
+/// `PARTLABEL=` by udev's links.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -24,8 +24,8 @@ impl<'l> Fields<'l> {
     }
 }
 
-/// Text without its escapes, which are fstab's: a backslash and three octal digits stand for an ASCII character, as `\040`
-/// for a space and `\054` for a comma. Any other backslash is itself.
+/// Text without its escapes, which are fstab's: a backslash and three octal digits stand for an
+/// ASCII character, as `\040` for a space and `\054` for a comma. Any other backslash is itself.
 pub(super) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

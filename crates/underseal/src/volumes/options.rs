@@ -229,7 +229,8 @@ impl Options {
         };
         let has = |of: &Self, option| value_of(of, option).is_some();
         if self.is_plain() {
-            // Nothing would tell that they are others: programs differ in what they take where they are not said.
+            // Nothing would tell that they are others: programs differ in what they take where they
+            // are not said.
             if !has(&self, "cipher") || !has(&self, "hash") && !has_key_file {
                 return Err(
                     "plain: say cipher= (and hash= for a passphrase): a wrong guess reads noise".into()

@@ -1,4 +1,5 @@
-//! The JSON schema of a volume's file, made of what `underseal open` takes: packaging/volume.schema.json is held to it.
+//! The JSON schema of a volume's file, made of what `underseal open` takes:
+//! packaging/volume.schema.json is held to it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::toml::{KEYS, Kind, OWN};
 use crate::cli::Cli;
 
-/// Options of `open` that no file says: a name is the file's, `up` sees to process and passphrase, no program is run for a key, and
-/// cryptsetup's parts of names are for its own actions.
+/// Options of `open` that no file says: a name is the file's, `up` sees to process and passphrase,
+/// no program is run for a key, and cryptsetup's parts of names are for its own actions.
 const NOT_THERE: [&str; 10] = [
     "chain-part",
     "name",

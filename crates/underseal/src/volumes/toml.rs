@@ -1,4 +1,5 @@
-//! A volume in a file of its own, NAME.toml: the options of `underseal open`, and when it is opened.
+//! A volume in a file of its own, NAME.toml: the options of `underseal open`, and when it is
+//! opened.
 //!
 //! ```text
 //!   device = "/srv/disk.img"
@@ -197,7 +198,8 @@ impl File {
     }
 }
 
-/// The values as `open` takes them: none of a flag that is off, one without text of a flag that is on.
+/// The values as `open` takes them: none of a flag that is off, one without text of a flag that is
+/// on.
 fn values(name: &str, kind: Kind, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
     let other = |want: &str| Err(format!("{name}: want {want}, not {}", article(value)));
     let one = |text: &str| Ok(vec![Some(text.to_owned())]);

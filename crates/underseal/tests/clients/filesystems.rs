@@ -1,4 +1,5 @@
-//! Filesystems on a served volume, as the kernel makes and uses them: volume, server, nbdfuse, loop device, mount.
+//! Filesystems on a served volume, as the kernel makes and uses them: volume, server, nbdfuse, loop
+//! device, mount.
 
 use std::fs;
 use std::path::Path;

@@ -8,7 +8,8 @@ use crate::support::{Scratch, Server, run};
 const CONNECTIONS: u32 = 4;
 const SHARE: u64 = 12 << 20;
 
-/// Random blocks of all lengths are written and read at once, then all that was written is read and its sums checked.
+/// Random blocks of all lengths are written and read at once, then all that was written is read and
+/// its sums checked.
 fn verify(format: &[&str], block: u32, open: &[&str]) {
     let scratch = Scratch::new();
     let size = (16 << 20) + u64::from(CONNECTIONS) * SHARE;

@@ -1,4 +1,5 @@
-//! Real clients of `underseal open`, and other programs on the images that we make and we on theirs.
+//! Real clients of `underseal open`, and other programs on the images that we make and we on
+//! theirs.
 //!
 //! ```text
 //!   fio.rs         fio's nbd engine: random writes that are read back and verified, on several connections

@@ -5,7 +5,8 @@ use std::process::Command;
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
-/// Runs qemu-io commands on one connection. A pattern that is not found, or a request that fails, fails the test.
+/// Runs qemu-io commands on one connection. A pattern that is not found, or a request that fails,
+/// fails the test.
 fn qemu_io(server: &Server, commands: &[&str]) {
     let mut qemu_io = tool("qemu-io");
     qemu_io.args(["-f", "raw"]);
@@ -33,7 +34,8 @@ fn qemu_io_finds_its_patterns() {
             &[
                 "write -P 0xa5 0 64k",
                 "write -P 0x5a 64k 1M",
-                // Less than a sector: qemu reads, merges and writes, for it was told the block size.
+                // Less than a sector: qemu reads, merges and writes, for it was told the block
+                // size.
                 "write -P 0x11 1000 3000",
                 "read -P 0xa5 0 1000",
                 "read -P 0x11 1000 3000",

@@ -19,7 +19,8 @@ fn pid(place: &Place) -> u32 {
 #[test]
 fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     let place = Place::with_volume();
-    // Relative names, and an output that is read to its end: both would show a child that has not let go.
+    // Relative names, and an output that is read to its end: both would show a child that has not
+    // let go.
     let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
     let said = place.unlock("open", "disk", &args).succeeds();
     // What it says where it is served is true elsewhere, too.
@@ -179,7 +180,8 @@ fn a_signal_ends_a_start_that_does_not_come_to_its_end() {
     let place = Place::with_volume();
     place.format("other", &["--size", "32M"]);
     std::fs::create_dir(place.path("mount")).unwrap();
-    // A folder where nothing is answered. Who waits for an answer through io_uring cannot be killed.
+    // A folder where nothing is answered. Who waits for an answer through io_uring cannot be
+    // killed.
     let asleep = Server::start_image(&place, "other", &["--fuse", "mount", "--fuse-no-io-uring"]);
     asleep.signal(Signal::STOP);
     let args = ["open", "disk", "--passphrase-file", "pass", "--nbd", "unix:mount/s"];

@@ -82,7 +82,8 @@ impl Place {
         loop {
             let output =
                 command.output().unwrap_or_else(|e| panic!("{program} is needed for the tests: {e}"));
-            // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock shows.
+            // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock
+            // shows.
             if !String::from_utf8_lossy(&output.stderr).contains("Unable to get accurate CPU usage") {
                 return Ran::from(output).succeeds();
             }
@@ -147,7 +148,8 @@ impl Ran {
         self.stdout
     }
 
-    /// It failed as it should: the status, a line that holds `what`, a line that says what to do about it.
+    /// It failed as it should: the status, a line that holds `what`, a line that says what to do
+    /// about it.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, what: &str) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
@@ -183,8 +185,9 @@ pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
     wait_until(what, PATIENCE, holds);
 }
 
-/// Whether a process is there and not only waiting to be buried. As long as one of its threads is left it holds what it had
-/// open, an image's lock too, though /proc may call it a zombie: its first thread can end before the others.
+/// Whether a process is there and not only waiting to be buried. As long as one of its threads is
+/// left it holds what it had open, an image's lock too, though /proc may call it a zombie: its
+/// first thread can end before the others.
 pub(crate) fn is_running(pid: u32) -> bool {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -199,7 +202,8 @@ pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Whether the tests run as root: nobody else may look into a process that cannot be dumped, which is the point of it.
+/// Whether the tests run as root: nobody else may look into a process that cannot be dumped, which
+/// is the point of it.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

@@ -51,7 +51,8 @@ fn cryptsetup_opens_what_is_made_here_and_reads_the_same_header() {
         place.run(&all).succeeds();
         let header = if args.contains(&"--header") { "head" } else { "disk" };
 
-        // As cryptsetup reads a passphrase file: all of it, newline included, but for standard input.
+        // As cryptsetup reads a passphrase file: all of it, newline included, but for standard
+        // input.
         std::fs::write(place.path("exact"), PASSPHRASE).unwrap();
         place.tool("cryptsetup", &["open", "--test-passphrase", "--key-file", "exact", header]);
         let info: Value = serde_json::from_str(&place.run(&["info", header, "--json"]).succeeds()).unwrap();

@@ -118,8 +118,8 @@ fn other_processes_of_the_same_user_cannot_look_in() {
     // Somebody who is not root, in a place of their own, with a binary they can reach.
     let place = Place::with_volume();
     let nobody = 65534;
-    // By another process: what is open for writing here, and so for a moment in all that other tests start at this moment,
-    // cannot be run.
+    // By another process: what is open for writing here, and so for a moment in all that other
+    // tests start at this moment, cannot be run.
     place.tool("cp", &[env!("CARGO_BIN_EXE_underseal"), "underseal"]);
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["", "disk", "pass"] {
@@ -151,7 +151,8 @@ fn other_processes_of_the_same_user_cannot_look_in() {
 #[test]
 fn memory_that_cannot_be_locked_is_told_once() {
     let place = Place::new();
-    // Root may lock what it likes, unless it lacks the capability. A format needs no ring, which counts as locked too.
+    // Root may lock what it likes, unless it lacks the capability. A format needs no ring, which
+    // counts as locked too.
     let may = rustix::process::geteuid().is_root();
     let drop = if may { "setpriv --bounding-set=-ipc_lock" } else { "env" };
     let format = ["format", "disk", "--size", "32M", "--passphrase-file", "pass"];

@@ -114,7 +114,8 @@ fn openssl_decrypts_a_plain_volume_by_hand() {
     let plain = ["--type", "plain", "--cipher", "aes-cbc-essiv:sha256", "--passphrase-file", "pass"];
     place.run(&[&["write", "disk", "-i", "noise"], &plain[..]].concat()).succeeds();
 
-    // The key is the passphrase's SHA-256; the IV of sector 0 is its number under the key's SHA-256.
+    // The key is the passphrase's SHA-256; the IV of sector 0 is its number under the key's
+    // SHA-256.
     let sha256 = |bytes: &[u8]| {
         std::fs::write(place.path("bytes"), bytes).unwrap();
         place.tool("openssl", &["dgst", "-sha256", "-r", "bytes"])[..64].to_owned()

@@ -1,4 +1,5 @@
-//! A process that has the mark of sandboxed servers: what others give it, and what they believe of it.
+//! A process that has the mark of sandboxed servers: what others give it, and what they believe of
+//! it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -74,7 +75,8 @@ fn a_sandboxed_server_gets_no_key_of_another_and_may_not_control_it() {
     assert!(log.contains("is a server in a sandbox, and may not control other volumes"), "{log}");
 }
 
-/// A control socket of this process whose clients hear from the kernel that another process serves it, which has the mark.
+/// A control socket of this process whose clients hear from the kernel that another process serves
+/// it, which has the mark.
 struct Confined {
     listener: UnixListener,
     process: Child,
@@ -95,7 +97,8 @@ impl Confined {
         Self { listener, process }
     }
 
-    /// Answers one request for the hand-over with this offer, and serves nothing. Whether the other process was ready to take it.
+    /// Answers one request for the hand-over with this offer, and serves nothing. Whether the other
+    /// process was ready to take it.
     fn offers(&self, offer: Offer, fds: &[OwnedFd], key: &[u8]) -> bool {
         let until = Instant::now() + PATIENCE;
         let (mut client, _) = self.listener.accept().unwrap();
@@ -130,7 +133,8 @@ fn true_offer(operator: &Operator) -> (Offer, Vec<OwnedFd>, Vec<u8>) {
     (*offer, heard.fds, key)
 }
 
-/// A server that was taken over changes the arguments of its offer. The process that takes over is in no sandbox yet.
+/// A server that was taken over changes the arguments of its offer. The process that takes over is
+/// in no sandbox yet.
 #[test]
 fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
     let operator = Operator::new();

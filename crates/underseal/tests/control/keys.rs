@@ -32,7 +32,8 @@ fn a_key_is_wiped_and_set_again_as_dm_crypt_does() {
     operator.does("resume table");
     assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
 
-    // Another key, from a file, reads other bytes; and the first one the same again, from a descriptor.
+    // Another key, from a file, reads other bytes; and the first one the same again, from a
+    // descriptor.
     let file = operator.scratch.file("second", SECOND.as_bytes());
     operator.does("suspend table");
     operator.does(&format!("message table key set --key-file {}", file.display()));

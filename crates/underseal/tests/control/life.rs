@@ -72,7 +72,8 @@ fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
         fails(&operator.run(&wrong), 3, "no keyslot opens");
         is_wiped(&operator, "image");
 
-        // The image is served, and its header another program's to change: that passphrase is good from now on.
+        // The image is served, and its header another program's to change: that passphrase is good
+        // from now on.
         add_key(&volume, None, &operator.scratch.path("wrong"));
         operator.does(&wrong);
         assert_eq!(client.read(0, 4096).unwrap(), [5; 4096], "{kind}");
@@ -253,7 +254,8 @@ fn two_programs_that_change_one_header_wait_for_each_other() {
     let open = || fs::File::options().read(true).write(true).open(&header).unwrap();
     for round in 0..6 {
         let passphrase = operator.scratch.file("new", format!("new {round}").as_bytes());
-        // Its second copy is bad: whoever opens the volume for writing writes it again, and so does cryptsetup.
+        // Its second copy is bad: whoever opens the volume for writing writes it again, and so does
+        // cryptsetup.
         let file = open();
         file.lock().unwrap();
         file.write_all_at(b"not a header", 16 << 10).unwrap();

@@ -3,8 +3,9 @@
 use crate::control::operator::Operator;
 use crate::support::metrics;
 
-/// Sees to it that status, metrics and `check` tell of the one sector, 4096 bytes from `bad` on, that is not as it was written in a
-/// volume that is served, with metrics as the log says. How often it was met so far.
+/// Sees to it that status, metrics and `check` tell of the one sector, 4096 bytes from `bad` on,
+/// that is not as it was written in a volume that is served, with metrics as the log says. How
+/// often it was met so far.
 #[track_caller]
 pub(crate) fn are_told(operator: &Operator, name: &str, log: &str, bad: u64) -> u64 {
     let status = operator.status(name);

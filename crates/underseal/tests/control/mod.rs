@@ -1,4 +1,5 @@
-//! An open volume under its operator's hands, as whole programs: the real server, the real commands, real clients.
+//! An open volume under its operator's hands, as whole programs: the real server, the real
+//! commands, real clients.
 //!
 //! ```text
 //!   names.rs    list, names, sockets of killed servers, directories that are no good

@@ -11,7 +11,8 @@ use crate::support::nbd::Client;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, run};
 
-/// What the kernel says of each thread of a process, without what is told of the process as a whole.
+/// What the kernel says of each thread of a process, without what is told of the process as a
+/// whole.
 fn threads(pid: u32) -> Vec<Vec<(String, String)>> {
     let told = ["Name", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -33,7 +34,8 @@ fn holds(server: &Server, capabilities: &str) {
     let root = rustix::process::geteuid().is_root();
     for thread in &threads {
         let of = |name: &str| &thread.iter().find(|(field, _)| field == name).unwrap().1;
-        // The kernel's threads of a ring have what their ring's thread had, and run no code of ours.
+        // The kernel's threads of a ring have what their ring's thread had, and run no code of
+        // ours.
         if of("Name").starts_with("iou-") {
             continue;
         }
@@ -50,7 +52,8 @@ fn holds(server: &Server, capabilities: &str) {
 
 const NONE: &str = "0000000000000000";
 
-/// A server is asked for everything that may need something of the system, and has refused itself nothing.
+/// A server is asked for everything that may need something of the system, and has refused itself
+/// nothing.
 #[track_caller]
 fn works(operator: &Operator, server: &Server) {
     let mut client = Client::connect(&server.socket()).unwrap();

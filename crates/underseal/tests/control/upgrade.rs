@@ -63,7 +63,8 @@ pub(crate) fn at_rest(line: &Line) -> Vec<wire::Heard<Given>> {
     (0..count).map(connection).collect()
 }
 
-/// Writes and reads one block after the other until it is told to end; each read finds what was written last. The longest wait.
+/// Writes and reads one block after the other until it is told to end; each read finds what was
+/// written last. The longest wait.
 fn busy(socket: &Path, at: u64, seed: u64, ends: &AtomicBool, count: &AtomicU64) -> Duration {
     let mut client = Client::connect(socket).unwrap();
     let mut longest = Duration::ZERO;
@@ -162,7 +163,8 @@ fn half_a_request_is_taken_over_whole() {
     let (_volume, server) = operator.open(&["--hand-over"]);
     let seed = seed("half_a_request_is_taken_over_whole");
     let mut clients = Vec::new();
-    // Cut in a header, in a small payload, in a long one; and one that is not there to be seen: in the socket.
+    // Cut in a header, in a small payload, in a long one; and one that is not there to be seen: in
+    // the socket.
     for (i, (len, cut)) in
         [(4096, 11), (16384, 28 + 100), (1 << 20, 28 + 300_000), (1 << 20, 28)].into_iter().enumerate()
     {
@@ -378,7 +380,8 @@ fn an_operator_finds_everything_afterwards() {
         assert_eq!(before[same], after[same], "{same}");
     }
     assert_eq!(after["requests"]["write"]["requests"], 0, "counters begin anew");
-    // The key is there to be wiped, the header's digest to tell the right one, and the volume goes over again.
+    // The key is there to be wiped, the header's digest to tell the right one, and the volume goes
+    // over again.
     operator.does("suspend image --wipe");
     operator.is_refused("upgrade image", 1, "suspended");
     let wrong = operator.scratch.file("wrong", b"wrong");

@@ -21,7 +21,8 @@ use crate::support::{bytes, output, run, seed, tool};
 /// Bytes of a write.
 const BLOCK: usize = 32 << 10;
 
-/// Writes and reads one block after the other of a MiB until it is told to end. The longest wait, and what is there then.
+/// Writes and reads one block after the other of a MiB until it is told to end. The longest wait,
+/// and what is there then.
 fn busy(file: &File, at: u64, seed: u64, ends: &AtomicBool, count: &AtomicU64) -> (Duration, Vec<u8>) {
     let (mut longest, mut round, mut model) = (Duration::ZERO, 0, vec![0; 1 << 20]);
     file.write_all_at(&model, at).unwrap();

@@ -8,8 +8,8 @@ use crate::ecryptfs_kernel::mounts::{
 use crate::ecryptfs_kernel::tree::{assert_same_tree, make};
 use crate::support::{Scratch, seed};
 
-/// Those that are tried with headers in xattrs too; the first in every way always, all others with names plain or encrypted by
-/// chance.
+/// Those that are tried with headers in xattrs too; the first in every way always, all others with
+/// names plain or encrypted by chance.
 const XATTRS: [(&str, usize); 3] = [("aes", 24), ("cast5", 8), ("twofish", 32)];
 
 /// What the kernel does to a tree of ours: it grows, cuts and overwrites files, and adds some.

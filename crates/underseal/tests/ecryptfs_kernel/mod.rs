@@ -1,4 +1,5 @@
-//! Trees that a real kernel's eCryptfs mounts, reads and writes, in a machine with a full kernel (`../guest`).
+//! Trees that a real kernel's eCryptfs mounts, reads and writes, in a machine with a full kernel
+//! (`../guest`).
 //!
 //! ```text
 //!   mounts.rs   how trees are made: every cipher, names plain or encrypted, headers in files or xattrs

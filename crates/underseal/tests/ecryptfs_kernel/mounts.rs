@@ -28,11 +28,12 @@ pub(crate) const CIPHERS: [(&str, usize); 13] = [
 /// Of "the test's passphrase".
 pub(crate) const PASSPHRASE: &str = "the test's passphrase";
 
-/// The lines of a guest's script that compare a mount with a plain tree. All files are opened first: of a header in an xattr the
-/// kernel learns the size only then; before, it is that of the lower file, and diff believes it.
+/// The lines of a guest's script that compare a mount with a plain tree. All files are opened
+/// first: of a header in an xattr the kernel learns the size only then; before, it is that of the
+/// lower file, and diff believes it.
 ///
-/// The kernel takes the header of an empty lower file, which it has where headers are in xattrs, from a buffer that it did not
-/// clear: such a file may be anything. It is left out there.
+/// The kernel takes the header of an empty lower file, which it has where headers are in xattrs,
+/// from a buffer that it did not clear: such a file may be anything. It is left out there.
 pub(crate) fn compare(options: &str, plain: &str, mount: &str) -> String {
     let xattr = options.contains("ecryptfs_xattr_metadata");
     let (unread, left_out) = if xattr { ("! -name file0", "--exclude=file0") } else { ("", "") };
@@ -89,8 +90,9 @@ impl Keys {
     }
 }
 
-/// A guest with an empty ext4 at /run/disk, and keys in its keyring. The host's file system of the test's folder has no
-/// xattrs there, so trees come and go as archives. What takes time is done here, where nothing is emulated.
+/// A guest with an empty ext4 at /run/disk, and keys in its keyring. The host's file system of the
+/// test's folder has no xattrs there, so trees come and go as archives. What takes time is done
+/// here, where nothing is emulated.
 pub(crate) fn guest<'s>(scratch: &'s Scratch, keys: &[&Keys]) -> Guest<'s> {
     let disk = scratch.sparse("disk", 512 << 20);
     run(tool("mkfs.ext4").args(["-q", "-F", "-O", "^has_journal", text(&disk)]));

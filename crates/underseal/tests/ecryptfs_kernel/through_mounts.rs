@@ -1,4 +1,5 @@
-//! Trees that are written through our mount, as the kernel sees them; and the kernel's changes to them, through our mount.
+//! Trees that are written through our mount, as the kernel sees them; and the kernel's changes to
+//! them, through our mount.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! One lower tree has one writer: a second mount, and the tools, are refused while a mount is there; where roots differ, open
-//! files are.
+//! One lower tree has one writer: a second mount, and the tools, are refused while a mount is
+//! there; where roots differ, open files are.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Keys that are missing, files that are damaged, lower folders that change or are full: errors for the files concerned, with
-//! their lower paths in the log, and nothing else.
+//! Keys that are missing, files that are damaged, lower folders that change or are full: errors for
+//! the files concerned, with their lower paths in the log, and nothing else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -156,7 +156,8 @@ fn a_full_lower_filesystem_says_so_and_files_stay_whole() {
     assert!(fs::write(folder.at("third"), b"no room even for a header").is_err());
     assert!(!folder.at("third").exists(), "a file that would not open is not left behind");
     fs::remove_file(folder.at("second")).unwrap();
-    // A file's space is free when the server has closed it too, which the kernel asks for some time after the last close.
+    // A file's space is free when the server has closed it too, which the kernel asks for some time
+    // after the last close.
     assert!(within(PATIENCE, || fs::write(folder.at("third"), b"now there is").is_ok()));
     let log = mount.unmount_after_errors();
     assert!(log.contains("/lower/second: write: "), "{log}");

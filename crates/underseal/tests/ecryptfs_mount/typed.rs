@@ -1,4 +1,5 @@
-//! A passphrase that was mistyped makes no key: it is compared with what is there, and typed again where nothing is.
+//! A passphrase that was mistyped makes no key: it is compared with what is there, and typed again
+//! where nothing is.
 
 use std::fs;
 use std::path::Path;

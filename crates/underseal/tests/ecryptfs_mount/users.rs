@@ -162,7 +162,8 @@ fn the_private_folder_of_ecryptfs_utils_is_mounted() {
     for name in [".ecryptfs", ".Private", "Private"] {
         fs::create_dir(home.join(name)).unwrap();
     }
-    // The login's passphrase "login", over the mount's passphrase "test": as ecryptfs-wrap-passphrase does it, version 1.
+    // The login's passphrase "login", over the mount's passphrase "test": as
+    // ecryptfs-wrap-passphrase does it, version 1.
     let wrapping =
         underseal_ecryptfs::wrapped::wrap(&underseal_cipher::Key::new(b"test").unwrap(), b"login").unwrap();
     fs::write(home.join(".ecryptfs/wrapped-passphrase"), wrapping).unwrap();

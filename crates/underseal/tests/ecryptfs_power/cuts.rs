@@ -152,7 +152,8 @@ fn power_cut(kind: &Kind, options: &str, seed: u64, what: &str) {
     drop((lower, device));
 }
 
-/// The lower folders, whatever they are called there: they have the same numbers as those in the mount.
+/// The lower folders, whatever they are called there: they have the same numbers as those in the
+/// mount.
 fn shown_below(folder: &Folder, count: usize) -> Vec<std::path::PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let number = |path: &Path| fs::metadata(path).unwrap().ino();

@@ -1,7 +1,7 @@
 //! A disk that forgets what was not flushed when its power is cut, as a loop device.
 //!
-//! Each block of 4096 bytes that was written since the last flush becomes one of the things that it was since then, by
-//! itself: no order holds but that of flushes.
+//! Each block of 4096 bytes that was written since the last flush becomes one of the things that it
+//! was since then, by itself: no order holds but that of flushes.
 
 use std::fs;
 use std::ops::Range;
@@ -44,8 +44,8 @@ impl Disk {
         Self { control, path, stopper, server: Some(server) }
     }
 
-    /// As a block device that takes nothing smaller than a block. Pages do not change while they are on their way, else a
-    /// block could be neither old nor new: a disk with checksums.
+    /// As a block device that takes nothing smaller than a block. Pages do not change while they
+    /// are on their way, else a block could be neither old nor new: a disk with checksums.
     pub(crate) fn attach(&self) -> Loop {
         let device = Loop::attach(&self.path, &["--direct-io=on", "--sector-size", "4096"]);
         let name = device.device().file_name().unwrap();

@@ -1,5 +1,6 @@
-//! fdatasync makes sizes durable, wherever they are kept. Nothing is left to chance: the lower filesystem writes its metadata
-//! when it is told to and not before, and what the disk has been given is looked at at once.
+//! fdatasync makes sizes durable, wherever they are kept. Nothing is left to chance: the lower
+//! filesystem writes its metadata when it is told to and not before, and what the disk has been
+//! given is looked at at once.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,7 +13,8 @@ use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::{run, tool};
 
-/// A change of the size, within the last extent or beyond it, and what it is then. The file has 100 bytes before.
+/// A change of the size, within the last extent or beyond it, and what it is then. The file has 100
+/// bytes before.
 type Change = (&'static str, u64, fn(&File));
 
 const CHANGES: [Change; 5] = [
@@ -72,7 +74,8 @@ fn fdatasync_makes_sizes_durable() {
     }
 }
 
-/// A way to make a file shorter, with nothing fsynced, and the plain bytes that may be found then beside the old ones.
+/// A way to make a file shorter, with nothing fsynced, and the plain bytes that may be found then
+/// beside the old ones.
 type Cut = (&'static str, fn(&Path), &'static [&'static [u8]]);
 
 const LONG: usize = 1_000_000;
@@ -121,7 +124,8 @@ fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
         after.lower = below_after.directory().join("lower");
         let mount = after.mount(options);
         for (name, _, new) in CUTS {
-            // The journal has the new size, and not yet the new contents: as for any file that grew.
+            // The journal has the new size, and not yet the new contents: as for any file that
+            // grew.
             if (name, options) == ("replaced", "ecryptfs_xattr_metadata") {
                 continue;
             }

@@ -1,9 +1,9 @@
 //! What a file may be, when it was cut off from those who write to it.
 //!
-//! Everything that it was since it was last made durable: its size is one of those that it had, and each page, by
-//! itself, is one of those that were there. A page that was never durable may be missing, as may one that a cut took away
-//! and that did not come back for good: the size in the header and the length of the lower file are written at times of
-//! their own.
+//! Everything that it was since it was last made durable: its size is one of those that it had, and
+//! each page, by itself, is one of those that were there. A page that was never durable may be
+//! missing, as may one that a cut took away and that did not come back for good: the size in the
+//! header and the length of the lower file are written at times of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl Expected {
         self.now = next;
     }
 
-    /// It is about to grow to `end` in requests that end at pages: the kernel makes several of a write now and then.
+    /// It is about to grow to `end` in requests that end at pages: the kernel makes several of a
+    /// write now and then.
     pub(crate) fn grows_through(&mut self, end: usize) {
         let from = self.now.len() / PAGE + 1;
         self.sizes.extend((from..=end / PAGE).map(|number| number * PAGE));

@@ -57,7 +57,8 @@ fn killed(options: &str, seed: u64, what: &str) {
     }
     let changes: u64 = writers.iter().map(|(_, changes)| changes).sum();
     eprintln!("{what}: killed after {wait:?} and {changes} changes; {} files found", found.files);
-    // What is missing nobody had acknowledged, but nobody should have seen its size either: data come first.
+    // What is missing nobody had acknowledged, but nobody should have seen its size either: data
+    // come first.
     assert!(found.wrong.is_empty() && found.missing == 0, "{what}: {found:?}\n{}", folder.log());
     mount.unmount();
 }

@@ -1,4 +1,5 @@
-//! `underseal ecryptfs mount` and a power cut, or a server that is killed, in the middle of everything.
+//! `underseal ecryptfs mount` and a power cut, or a server that is killed, in the middle of
+//! everything.
 //!
 //! ```text
 //!   writer.rs   creates, appends, overwrites, cuts, lets grow, replaces by rename, removes; now and then fsync
@@ -10,12 +11,14 @@
 //!     |                                                   fsynced is there, the rest is old or new, all files open
 //!   disk.rs: a file through FUSE, in this process, with a volatile cache that loses blocks at random
 //! ```
-//! tools.rs: import, rewrap, convert and export, with a power cut after each, and a disk that fails.
-//! durable.rs: cuts without fsync; fdatasync and sizes, on a disk that is looked at at once. losses.rs: a disk that fails to write.
-//! blank.rs: lower files of zeros, as ext4 leaves new ones that nobody fsynced.
+//! tools.rs: import, rewrap, convert and export, with a power cut after each, and a disk that
+//! fails. durable.rs: cuts without fsync; fdatasync and sizes, on a disk that is looked at at once.
+//! losses.rs: a disk that fails to write. blank.rs: lower files of zeros, as ext4 leaves new ones
+//! that nobody fsynced.
 //!
-//! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
-//! `UNDERSEAL_BARE` the same programs use the lower filesystem itself: what it loses there is not eCryptfs's fault.
+//! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that
+//! it makes by default. With `UNDERSEAL_BARE` the same programs use the lower filesystem itself:
+//! what it loses there is not eCryptfs's fault.
 
 mod blank;
 mod check;

@@ -34,8 +34,8 @@ pub(crate) struct Writer {
 pub(crate) enum Safe {
     /// fsync of the file, and of the folder for names.
     Synced,
-    /// The same, but a name that was moved away may come back although the folder was fsynced: so does btrfs (Linux
-    /// 6.18), without anything above it.
+    /// The same, but a name that was moved away may come back although the folder was fsynced: so
+    /// does btrfs (Linux 6.18), without anything above it.
     SyncedButForOldNames,
     /// That it was acknowledged.
     Acknowledged,
@@ -218,7 +218,8 @@ impl Writer {
         }
     }
 
-    /// What a filesystem says of a disk that has gone does not count: ext4 that has become read-only has nothing to sync.
+    /// What a filesystem says of a disk that has gone does not count: ext4 that has become
+    /// read-only has nothing to sync.
     fn in_time(&self, synced: Result<()>) -> Result<()> {
         match self.over.load(Ordering::SeqCst) {
             true => Err(std::io::Error::other("too late")),

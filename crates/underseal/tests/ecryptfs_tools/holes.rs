@@ -1,4 +1,5 @@
-//! Extents that are not there, and files of nothing but zeros: what a mount says of them the tools say, too.
+//! Extents that are not there, and files of nothing but zeros: what a mount says of them the tools
+//! say, too.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

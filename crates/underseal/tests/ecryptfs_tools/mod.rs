@@ -1,4 +1,5 @@
-//! `underseal ecryptfs` without a mount: trees that a kernel wrote, trees of its own, and whatever is wrong with them.
+//! `underseal ecryptfs` without a mount: trees that a kernel wrote, trees of its own, and whatever
+//! is wrong with them.
 //!
 //! ```text
 //!   trees.rs      the kernel's trees come out exactly; trees of ours go in and out

@@ -74,7 +74,8 @@ fn hostile_names_lead_nowhere() {
     let scratch = Scratch::new();
     imported(&scratch, "ecryptfs_enable_filename_crypto");
     let lower = scratch.path("lower");
-    // A second name for the same plain name: one comes out, the other is refused, and what it leads to is not touched.
+    // A second name for the same plain name: one comes out, the other is refused, and what it leads
+    // to is not touched.
     let outside = scratch.path("outside");
     fs::create_dir(&outside).unwrap();
     std::os::unix::fs::symlink(&outside, lower.join("folder")).unwrap();

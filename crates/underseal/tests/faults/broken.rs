@@ -24,7 +24,8 @@ struct Broken {
 }
 
 impl Broken {
-    /// `nbdkit`: its arguments, for the image's path and that of a file that exists while the disk is to fail.
+    /// `nbdkit`: its arguments, for the image's path and that of a file that exists while the disk
+    /// is to fail.
     fn new(test: &str, nbdkit: impl Fn(&str, &str) -> Vec<String>) -> Self {
         let scratch = Scratch::new();
         let header = scratch.path("header");

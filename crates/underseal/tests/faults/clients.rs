@@ -23,8 +23,9 @@ const INLINE: &[&str] = &["--policy", "inline"];
 /// The good client's part of the volume.
 const GOOD: u64 = 40 * MIB;
 
-/// Writes and reads, and checks, until told to stop, and not before it has done so a few times. Says how often, and how
-/// long the slowest pair of them took: the client gives up on an answer after a minute.
+/// Writes and reads, and checks, until told to stop, and not before it has done so a few times.
+/// Says how often, and how long the slowest pair of them took: the client gives up on an answer
+/// after a minute.
 fn work_well(socket: &Path, over: &AtomicBool, seed: u64) -> (u64, Duration) {
     let mut client = Client::connect(socket).unwrap();
     let (mut times, mut slowest) = (0, Duration::ZERO);
@@ -124,7 +125,8 @@ fn a_server_has_the_descriptors_of_all_its_clients() {
 #[test]
 fn a_crowd_of_slow_connections_keeps_nobody_from_working() {
     const CROWD: usize = 1200;
-    // The server inherits the limit. No higher than needed: some programs close every descriptor there may be.
+    // The server inherits the limit. No higher than needed: some programs close every descriptor
+    // there may be.
     let (limit, wanted) = (getrlimit(Resource::Nofile), CROWD as u64 + 1000);
     if limit.maximum.is_some_and(|maximum| maximum < wanted) {
         return skip("a crowd", "the limit of descriptors is too low");

@@ -15,7 +15,8 @@ use crate::support::{Scratch, Server, bytes, output};
 const WRITERS: u64 = 4;
 /// The exit status for an image that another program uses.
 const IN_USE: i32 = 4;
-/// What each writer has done at least when the server ends: round all of its places twice, with a flush.
+/// What each writer has done at least when the server ends: round all of its places twice, with a
+/// flush.
 const WORK: u64 = 150;
 
 fn counts() -> Vec<AtomicU64> {

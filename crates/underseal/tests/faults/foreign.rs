@@ -1,5 +1,5 @@
-//! Another program that syncs the image of a served volume: the kernel tells it of the writes that are lost, and the volume's clients
-//! hear of them all the same.
+//! Another program that syncs the image of a served volume: the kernel tells it of the writes that
+//! are lost, and the volume's clients hear of them all the same.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ pub(crate) const LOST: i32 = 8;
 /// What the first client writes, in MiB of the volume.
 const WRITTEN: std::ops::Range<u64> = 16..48;
 
-/// A disk whose file system has promised more than its storage holds: writing back fails, and no write does.
+/// A disk whose file system has promised more than its storage holds: writing back fails, and no
+/// write does.
 pub(crate) struct Thin {
     pub(crate) disk: Mount,
     _device: Loop,
@@ -30,7 +31,8 @@ impl Thin {
         std::fs::File::create(&file).unwrap().set_len(160 * MIB).unwrap();
         run(tool("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1", "-O", "^has_journal"]).arg(&file));
         let device = Loop::attach(&file, &[]);
-        // The loop driver takes a request that its file stores in part only for one that worked: a page is stored or is not.
+        // The loop driver takes a request that its file stores in part only for one that worked: a
+        // page is stored or is not.
         let name = device.device().file_name().unwrap().to_str().unwrap();
         std::fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), "4").unwrap();
         let disk = Mount::new(device.device(), &scratch.path("disk"), &[]);
@@ -58,8 +60,8 @@ impl Thin {
     }
 }
 
-/// A client writes and leaves. Another program syncs the image, and fails or not. A client that comes later is not told that all is
-/// stored, nor is who closes the volume.
+/// A client writes and leaves. Another program syncs the image, and fails or not. A client that
+/// comes later is not told that all is stored, nor is who closes the volume.
 fn is_told_after(
     what: &str,
     prepare: impl FnOnce(&Operator, &Volume),

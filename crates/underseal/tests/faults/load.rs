@@ -18,7 +18,8 @@ pub(crate) struct Writer<'c> {
     number: u64,
     /// Writes that were acknowledged, for who watches it work.
     count: &'c AtomicU64,
-    /// Of each place: the round that was last sent, acknowledged, and acknowledged before a flush that was too.
+    /// Of each place: the round that was last sent, acknowledged, and acknowledged before a flush
+    /// that was too.
     places: Vec<Place>,
 }
 
@@ -92,7 +93,8 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// Looks at the volume's plain bytes: of each place, what was acknowledged is there, or what was sent after it.
+    /// Looks at the volume's plain bytes: of each place, what was acknowledged is there, or what
+    /// was sent after it.
     pub(crate) fn check(&self, volume: &[u8]) {
         for (number, place) in self.places.iter().enumerate() {
             assert!(place.flushed <= place.acknowledged && place.acknowledged <= place.sent);

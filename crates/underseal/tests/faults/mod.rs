@@ -1,4 +1,5 @@
-//! What goes wrong around a server, as a whole program: it says so, to the client and in the log, and goes on.
+//! What goes wrong around a server, as a whole program: it says so, to the client and in the log,
+//! and goes on.
 //!
 //! ```text
 //!   truncated.rs images shorter than their headers say

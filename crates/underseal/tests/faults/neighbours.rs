@@ -1,5 +1,6 @@
-//! Other programs that use the image of a served volume, played at random: cryptsetup changes the header, keyslots come and go, the
-//! image is locked and synced, the volume is suspended and reencrypted, clients come late and leave.
+//! Other programs that use the image of a served volume, played at random: cryptsetup changes the
+//! header, keyslots come and go, the image is locked and synced, the volume is suspended and
+//! reencrypted, clients come late and leave.
 //!
 //! `UNDERSEAL_SEED` repeats a run, `UNDERSEAL_SECONDS` makes each of the two longer.
 
@@ -38,7 +39,8 @@ fn block(fill: u64) -> Vec<u8> {
     fill.to_le_bytes().repeat(BLOCK_LEN / 8)
 }
 
-/// A client that comes and goes, and writes every other block. Returns what each block holds; 0 where nothing was written.
+/// A client that comes and goes, and writes every other block. Returns what each block holds; 0
+/// where nothing was written.
 fn come_and_go(number: u64, mut dice: Rng, socket: &Path, stop: &AtomicBool) -> Vec<u64> {
     let mut held = vec![0; usize::try_from(BLOCKS).unwrap()];
     while !stop.load(SeqCst) {

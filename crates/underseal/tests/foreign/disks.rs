@@ -10,8 +10,8 @@ use crate::support::Scratch;
 #[path = "../../../formats/tests/disks/two_disks.rs"]
 mod two_disks;
 
-/// A list of keys as a file, as on a recovery partition, beside the passphrase. It is another volume's,
-/// which nothing but the noise tells.
+/// A list of keys as a file, as on a recovery partition, beside the passphrase. It is another
+/// volume's, which nothing but the noise tells.
 #[test]
 fn a_list_of_keys_goes_with_a_passphrase() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Volumes of other systems through the program: TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES, made by an independent
-//! maker; and what is made here, before cryptsetup.
+//! Volumes of other systems through the program: TrueCrypt and VeraCrypt, BitLocker, FileVault 2,
+//! loop-AES, made by an independent maker; and what is made here, before cryptsetup.
 
 mod changed;
 mod disks;

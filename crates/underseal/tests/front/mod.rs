@@ -1,4 +1,5 @@
-//! The program under cryptsetup's name, beside the real one: what one does to an image the other must have done too.
+//! The program under cryptsetup's name, beside the real one: what one does to an image the other
+//! must have done too.
 //!
 //! ```text
 //!   pair.rs      the same command to both, each with its own folder of images

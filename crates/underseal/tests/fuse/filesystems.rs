@@ -29,7 +29,8 @@ const XFS: Kind = Kind { name: "xfs", size: "336M", make: &["mkfs.xfs", "-q"], c
 const BTRFS: Kind =
     Kind { name: "btrfs", size: "160M", make: &["mkfs.btrfs", "-q"], check: &["btrfs", "check"] };
 
-/// Through the page cache, in the 512-byte blocks that losetup gives by default: parts of the volume's sectors.
+/// Through the page cache, in the 512-byte blocks that losetup gives by default: parts of the
+/// volume's sectors.
 const CACHED: &[&str] = &[];
 /// Past the page cache, in whole sectors.
 const DIRECT: &[&str] = &["--direct-io=on", "--sector-size", "4096"];

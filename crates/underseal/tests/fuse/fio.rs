@@ -1,5 +1,5 @@
-//! fio on the file: random blocks of all lengths are written and read at once by several threads, then all that was
-//! written is read again and its sums checked.
+//! fio on the file: random blocks of all lengths are written and read at once by several threads,
+//! then all that was written is read again and its sums checked.
 
 use std::path::Path;
 
@@ -76,7 +76,8 @@ fn small_sectors_are_verified_on_one_thread() {
     verify("small", &["--sector-size", "512"], 512, &["--fuse-threads", "1"], &ASYNC);
 }
 
-/// Shares of the threads begin and end inside sectors, which are read, changed and written by one at a time.
+/// Shares of the threads begin and end inside sectors, which are read, changed and written by one
+/// at a time.
 fn large_sectors(name: &str, play: impl FnOnce(&Mounted)) {
     if let Some(reason) = cannot_fuse() {
         return skip(name, reason);

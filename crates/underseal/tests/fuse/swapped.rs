@@ -1,4 +1,5 @@
-//! A mount point in a folder of another user, who replaces it by a link: while the volume is opened, and while it is mounted.
+//! A mount point in a folder of another user, who replaces it by a link: while the volume is
+//! opened, and while it is mounted.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,8 @@ use crate::support::mounts::{cannot_fuse, cannot_mount, skip};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, output, run, tool};
 
-/// The mount point's folder, a file and a folder in it that a volume is mounted on, and the same beside them, which are the targets.
+/// The mount point's folder, a file and a folder in it that a volume is mounted on, and the same
+/// beside them, which are the targets.
 fn tree(scratch: &Scratch) {
     for folder in ["user/mnt/folder", "victim/folder"] {
         fs::create_dir_all(scratch.path(folder)).unwrap();
@@ -17,7 +19,8 @@ fn tree(scratch: &Scratch) {
     fs::write(scratch.path("victim/disk"), b"root:x:0:0").unwrap();
 }
 
-/// The passphrase's command replaces the mount point: after the mount point was looked at, and before the volume is open.
+/// The passphrase's command replaces the mount point: after the mount point was looked at, and
+/// before the volume is open.
 #[test]
 fn a_mount_point_that_is_replaced_while_the_key_is_derived_is_not_mounted_on() {
     if let Some(reason) = cannot_fuse() {

@@ -1,6 +1,7 @@
 //! All of it by another user than root, who mounts through fusermount3.
 //!
-//! In a mount namespace of its own: there everybody may use /dev/fuse, and /etc/fuse.conf says what the test wants.
+//! In a mount namespace of its own: there everybody may use /dev/fuse, and /etc/fuse.conf says what
+//! the test wants.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,8 @@ use crate::support::mounts::{apart, cannot_fuse, skip};
 use crate::support::volume::text;
 use crate::support::{Scratch, run};
 
-/// $1: a folder of the user's. Every line is checked by the shell; what it prints is only for a test that fails.
+/// $1: a folder of the user's. Every line is checked by the shell; what it prints is only for a
+/// test that fails.
 const SCRIPT: &str = r#"
 set -eux
 cd "$1"

@@ -47,7 +47,8 @@ const TASK: Duration = Duration::from_secs(300);
 /// The guest's memory. Whoever brings a memory backend of its own makes it this size.
 pub(crate) const MEMORY: &str = "2G";
 
-/// For [`Guest::hardware`], where what is tried is that several are at it: all else costs a third less on one.
+/// For [`Guest::hardware`], where what is tried is that several are at it: all else costs a third
+/// less on one.
 pub(crate) const TWO_PROCESSORS: [&str; 2] = ["-smp", "2"];
 
 /// The kernel's own tests of modules, and all that is slow to load, stay out. `dm_crypt` and
@@ -124,10 +125,11 @@ impl<'s> Guest<'s> {
         self.start().finish();
     }
 
-    /// Boots and returns while the machine runs. It may be called again: the tasks that were done are done again.
+    /// Boots and returns while the machine runs. It may be called again: the tasks that were done
+    /// are done again.
     ///
-    /// Software that emulates two processors does not always notice code that the other one has changed, and Linux changes much of its
-    /// own as it boots: such a kernel is booted again.
+    /// Software that emulates two processors does not always notice code that the other one has
+    /// changed, and Linux changes much of its own as it boots: such a kernel is booted again.
     pub(crate) fn start(&self) -> Machine<'s> {
         let mut machine = self.run();
         for _ in 0..3 {
@@ -274,7 +276,8 @@ impl Machine<'_> {
         let _ = self.process.wait();
     }
 
-    /// Waits until the machine has turned itself off, and fails with the output of each task that failed.
+    /// Waits until the machine has turned itself off, and fails with the output of each task that
+    /// failed.
     pub(crate) fn finish(mut self) {
         let limit = self.limit();
         if !within(limit, || self.process.try_wait().unwrap().is_some()) {

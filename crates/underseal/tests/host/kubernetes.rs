@@ -1,4 +1,5 @@
-//! docs/kubernetes.md, as far as it goes without a cluster: its YAML is parsed, and its commands are run.
+//! docs/kubernetes.md, as far as it goes without a cluster: its YAML is parsed, and its commands
+//! are run.
 
 use std::fs;
 use std::io::Write;

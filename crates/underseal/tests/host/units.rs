@@ -23,7 +23,8 @@ fn analyze() -> Option<Command> {
     }
 }
 
-/// A folder with the units, whose program is the one under test, and systemd's drop-in for the network.
+/// A folder with the units, whose program is the one under test, and systemd's drop-in for the
+/// network.
 fn units(network: bool) -> Scratch {
     let scratch = Scratch::new();
     for unit in ["underseal@.service", "underseal@.socket", "underseal.target"] {

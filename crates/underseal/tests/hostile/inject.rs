@@ -1,7 +1,9 @@
-//! Code inside a running server: one of its threads is stopped (ptrace(2), from outside, as root) and executes system calls itself, so
-//! that they pass that thread's filters, its Landlock domain and its capabilities, as an attacker's would.
+//! Code inside a running server: one of its threads is stopped (ptrace(2), from outside, as root)
+//! and executes system calls itself, so that they pass that thread's filters, its Landlock domain
+//! and its capabilities, as an attacker's would.
 //!
-//! The thread is found in a system call, whose instruction is executed again with other registers. Afterwards it goes on where it was.
+//! The thread is found in a system call, whose instruction is executed again with other registers.
+//! Afterwards it goes on where it was.
 
 use std::ffi::c_long;
 use std::fs::{self, File};
@@ -85,7 +87,8 @@ impl Inside {
         panic!("no thread of {pid} is in a system call");
     }
 
-    /// Makes the thread call the kernel. What a filter refuses with a signal is `EPERM`, as the server's handler would have it.
+    /// Makes the thread call the kernel. What a filter refuses with a signal is `EPERM`, as the
+    /// server's handler would have it.
     #[track_caller]
     pub(crate) fn call(&mut self, number: c_long, arguments: &[u64]) -> Answer {
         let of = |at: usize| arguments.get(at).copied().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Hostile code inside each kind of server: what docs/sandbox.md says that it cannot do is refused, and the server goes on.
+//! Hostile code inside each kind of server: what docs/sandbox.md says that it cannot do is refused,
+//! and the server goes on.
 //!
 //! ```text
 //!   inject.rs   makes a thread of a running server execute system calls
@@ -8,7 +9,8 @@
 //!   older.rs    kernels that know less of Landlock
 //! ```
 //!
-//! A row that is refused is one that fails with `EPERM` or `EACCES`. Rows that work show that the calls are really made.
+//! A row that is refused is one that fails with `EPERM` or `EACCES`. Rows that work show that the
+//! calls are really made.
 
 mod files;
 mod inject;

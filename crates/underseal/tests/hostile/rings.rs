@@ -1,4 +1,5 @@
-//! Rings: whoever is inside asks the helper for one, as the server does, and gives it every operation that there is.
+//! Rings: whoever is inside asks the helper for one, as the server does, and gives it every
+//! operation that there is.
 
 use std::fs;
 
@@ -84,8 +85,8 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool, has_commands:
     let mut map = |at: u64| {
         inside.call(libc::SYS_mmap, &[0, 1 << 14, both, libc::MAP_SHARED as u64, ring, at]).unwrap()
     };
-    // `IORING_OFF_SQ_RING`, which the other queue is in as well, and `IORING_OFF_SQES`; of `struct io_uring_params` the offsets
-    // of head, tail, mask and array, and of the other queue's.
+    // `IORING_OFF_SQ_RING`, which the other queue is in as well, and `IORING_OFF_SQES`; of
+    // `struct io_uring_params` the offsets of head, tail, mask and array, and of the other queue's.
     let (rings, entries) = (map(0), map(0x1000_0000));
     let [tail, mask, array] = [44, 48, 64].map(|at| rings + u64::from(number(at)));
     let [head, other_mask, completions] = [80, 88, 100].map(|at| rings + u64::from(number(at)));
@@ -121,7 +122,8 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool, has_commands:
             assert_eq!(does(entry), -libc::EACCES, "flag {flag}");
         }
     }
-    // SOCKET, CONNECT, SENDMSG, SETXATTR, OPENAT, URING_CMD: what matters is known to this kernel, and refused as not allowed.
+    // SOCKET, CONNECT, SENDMSG, SETXATTR, OPENAT, URING_CMD: what matters is known to this kernel,
+    // and refused as not allowed.
     for operation in [45, 16, 9, 42, 18, COMMAND].into_iter().filter(|one| !has_commands || *one != COMMAND) {
         let mut entry = [0; ENTRY];
         (entry[0], entry[4]) = (operation, 2);

@@ -1,8 +1,10 @@
-//! Volumes with a tag beside each block: LUKS2 with integrity, and dm-integrity alone. What we make the kernel reads and writes over,
-//! what it makes we read; also what either leaves when its machine stops in the middle: a journal that has to be replayed.
+//! Volumes with a tag beside each block: LUKS2 with integrity, and dm-integrity alone. What we make
+//! the kernel reads and writes over, what it makes we read; also what either leaves when its
+//! machine stops in the middle: a journal that has to be replayed.
 //!
-//! In the guest images lie in its own memory: there dm-integrity reads its tags wrong through a loop device over 9p (dm-bufio's
-//! buffers of several pages; kernels 6.1 and 6.12, also volumes that cryptsetup made).
+//! In the guest images lie in its own memory: there dm-integrity reads its tags wrong through a
+//! loop device over 9p (dm-bufio's buffers of several pages; kernels 6.1 and 6.12, also volumes
+//! that cryptsetup made).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -75,14 +77,14 @@ pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     guest
 }
 
-/// What the guest does with an image in its own memory, while it is open as `/dev/mapper/NAME`. The image comes back twice: as it was
-/// before it was closed, and after.
+/// What the guest does with an image in its own memory, while it is open as `/dev/mapper/NAME`. The
+/// image comes back twice: as it was before it was closed, and after.
 pub(crate) fn with_image(name: &str, from: &str, open: &str, close: &str, act: &str) -> String {
     with_files(name, &["img"], from, open, close, act)
 }
 
-/// The same with an image in several files, `NAME.PART`; `$PART` is the device that each becomes. They come back as `NAME.cut.PART`
-/// and `NAME.closed.PART`.
+/// The same with an image in several files, `NAME.PART`; `$PART` is the device that each becomes.
+/// They come back as `NAME.cut.PART` and `NAME.closed.PART`.
 pub(crate) fn with_files(
     name: &str,
     parts: &[&str],
@@ -120,7 +122,8 @@ pub(crate) fn turns(scratch: &Scratch, name: &str, plain: &[u8], patches: &Patch
     )
 }
 
-/// Writes over a served volume, and stops the server when that is flushed: it has put nothing in order.
+/// Writes over a served volume, and stops the server when that is flushed: it has put nothing in
+/// order.
 pub(crate) fn write_and_kill(server: Server, plain: &mut [u8], rng: &mut Rng) {
     let mut client = Client::connect(&server.socket()).unwrap();
     let new = bytes(rng.u64(..), plain.len());
@@ -275,7 +278,8 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
             scratch.file("table", format!("0 {sectors} integrity {rest}").as_bytes());
             scratch.file("first", &plain[..4096]);
             let run_here = |args: &[&str]| run(underseal().args(args).current_dir(scratch.folder()));
-            // Opened for writing once, it is in order; but the tags of regions that were being written are made beside.
+            // Opened for writing once, it is in order; but the tags of regions that were being
+            // written are made beside.
             run_here(&["table", "encrypt", "--table", "table", "-i", "first"]);
             if mode == 'B' {
                 run_here(&["integrity", "recalculate", &image, "--integrity", hash]);

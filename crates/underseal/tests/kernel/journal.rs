@@ -1,5 +1,6 @@
-//! Volumes of dm-integrity whose journal is encrypted and has a MAC, and those whose data are on a device of their own; with the
-//! hashes that no other test has. Both ways, and as the machine leaves them when it stops in the middle.
+//! Volumes of dm-integrity whose journal is encrypted and has a MAC, and those whose data are on a
+//! device of their own; with the hashes that no other test has. Both ways, and as the machine
+//! leaves them when it stops in the middle.
 
 use std::process::Command;
 
@@ -47,7 +48,8 @@ const fn kind(
 }
 
 impl Kind {
-    /// Options of both programs for all that has to be told again; what their keys are is written to files.
+    /// Options of both programs for all that has to be told again; what their keys are is written
+    /// to files.
     fn options(&self, scratch: &Scratch, name: &str, rng: &mut Rng) -> Vec<String> {
         let mut options = Vec::new();
         let parts = [

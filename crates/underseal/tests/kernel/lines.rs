@@ -1,5 +1,5 @@
-//! dm-crypt's own table lines, a random sample each run: the kernel writes through dmsetup and `underseal table` reads, and
-//! the other way round.
+//! dm-crypt's own table lines, a random sample each run: the kernel writes through dmsetup and
+//! `underseal table` reads, and the other way round.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,8 @@ use crate::support::{Scratch, bytes, run, seed};
 
 const SAMPLE: usize = 10;
 
-/// Ciphers with the keys' lengths in bytes: one of each chain mode and IV generator that the kernel has, and more blocks.
+/// Ciphers with the keys' lengths in bytes: one of each chain mode and IV generator that the kernel
+/// has, and more blocks.
 const CIPHERS: [(&str, &[usize]); 26] = [
     ("aes-xts-plain64", &[32, 64]),
     ("capi:xts(aes)-plain64", &[32, 64]),

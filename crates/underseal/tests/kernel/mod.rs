@@ -1,5 +1,5 @@
-//! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in a machine with a
-//! full kernel (`../guest`).
+//! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in a
+//! machine with a full kernel (`../guest`).
 //!
 //! ```text
 //!   tables.rs  what volumes are made: some always, more at random

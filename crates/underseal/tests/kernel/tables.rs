@@ -169,7 +169,8 @@ impl Table {
                 "printf '%s\\n' '{PASSPHRASE}' | cryptsetup open --type plain --cipher {cipher} --key-size {key} \
                  --hash {hash} --sector-size {sector} --offset {offset} --skip {skip} {device} {name}\n"
             ),
-            // cryptsetup reads a header's file past the page cache, which the host's files do not allow in the guest.
+            // cryptsetup reads a header's file past the page cache, which the host's files do not
+            // allow in the guest.
             _ if self.is_detached() => format!(
                 "cp {header} /run/header\n\
                  cryptsetup open --type luks --header /run/header --key-file pass {device} {name}\n"

@@ -148,7 +148,8 @@ fn an_ext4_that_the_kernel_made_on_dm_crypt_is_read_through_our_server() {
     plain.stop();
 }
 
-/// Looks at a filesystem that is not mounted, and compares its files with the tree that was copied to it.
+/// Looks at a filesystem that is not mounted, and compares its files with the tree that was copied
+/// to it.
 fn compare(scratch: &Scratch, filesystem: &Path) {
     run(tool("e2fsck").arg("-fn").arg(filesystem));
     let back = scratch.path("back");

@@ -57,7 +57,8 @@ impl Backing {
         kill_process(Pid::from_child(self.child.as_ref().expect("it runs")), signal).unwrap();
     }
 
-    /// Stops it, and waits until none of its threads runs: one that has not heard of the signal yet would answer once more.
+    /// Stops it, and waits until none of its threads runs: one that has not heard of the signal yet
+    /// would answer once more.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let threads = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());

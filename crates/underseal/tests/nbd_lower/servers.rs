@@ -8,8 +8,8 @@ use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
-/// Writes and verifies with fio on several connections, reads it all with others, and what was written is there when the
-/// volume is opened again.
+/// Writes and verifies with fio on several connections, reads it all with others, and what was
+/// written is there when the volume is opened again.
 fn works(volume: &Volume, block: &str) {
     let mark = bytes(seed("mark"), 300_000);
     volume.write(1 << 20, &mark);

@@ -1,4 +1,5 @@
-//! The cluster that is given: `UNDERSEAL_TEST_CEPH_CONF` names its configuration, of a user who may do everything. Its pool `rbd` is used.
+//! The cluster that is given: `UNDERSEAL_TEST_CEPH_CONF` names its configuration, of a user who may
+//! do everything. Its pool `rbd` is used.
 
 use std::path::PathBuf;
 use std::process::Command;

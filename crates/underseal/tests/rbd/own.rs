@@ -16,7 +16,8 @@ pub(crate) struct Network(());
 impl Network {
     /// Why this thread cannot have one, if it cannot.
     pub(crate) fn apart() -> Result<Self, String> {
-        // SAFETY: another network changes nothing that this process has, and descriptors stay as they are.
+        // SAFETY: another network changes nothing that this process has, and descriptors stay as
+        // they are.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
             .map_err(|e| format!("a network namespace needs root ({e})"))?;
         let this = Self(());

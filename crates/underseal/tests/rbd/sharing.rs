@@ -38,7 +38,8 @@ fn a_second_writer_is_refused_and_told_who_the_first_is() {
     volume.write(0, &[1; 4096]);
 }
 
-/// Ceph's own clients hand the lock over when they are asked for it, and fail to write from then on: so they are not asked.
+/// Ceph's own clients hand the lock over when they are asked for it, and fail to write from then
+/// on: so they are not asked.
 #[test]
 fn a_client_of_cephs_that_writes_keeps_the_lock() {
     let Some((_scratch, image, volume)) = Image::with_volume(40, &[]) else { return };

@@ -88,7 +88,8 @@ fn what_librbd_formatted_opens_here_and_as_a_file() {
         let info = run(underseal().arg("info").arg(&volume.image));
         assert!(info.contains(format) && info.contains("aes-xts-plain64"), "{info}");
         let data = bytes(seed(format), 5 << 20);
-        // Each opening derives a key at the cost that librbd gave its header: there are few of them.
+        // Each opening derives a key at the cost that librbd gave its header: there are few of
+        // them.
         volume.write(12_288, &data);
         let file = scratch.path(format);
         run(image.rbd("export").arg("--no-progress").arg(image.path()).arg(&file));

@@ -1,4 +1,5 @@
-//! Writes that go on whatever happens below, for as long as a test wants: how fast they are does not matter.
+//! Writes that go on whatever happens below, for as long as a test wants: how fast they are does
+//! not matter.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -30,7 +30,8 @@ fn words(volume: &Volume, options: &str) -> String {
     format!("reencrypt image --passphrase-file {} {options}", text(&volume.passphrase)).trim().into()
 }
 
-/// Writes blocks of its own until it is stopped, or the server is gone; what was acknowledged, and where nobody knows.
+/// Writes blocks of its own until it is stopped, or the server is gone; what was acknowledged, and
+/// where nobody knows.
 fn write_on(
     start: u64,
     blocks: u64,

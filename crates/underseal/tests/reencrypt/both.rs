@@ -74,7 +74,8 @@ fn traced(program: &Command, kill: Option<u32>) -> std::process::Output {
     crate::support::output(&mut command)
 }
 
-/// How many times a program syncs. strace counts each call of its own, so a kill at one of these numbers may not be met.
+/// How many times a program syncs. strace counts each call of its own, so a kill at one of these
+/// numbers may not be met.
 fn syncs(program: &Command) -> u32 {
     let counted = traced(program, None);
     assert!(counted.status.success(), "{counted:?}");
@@ -99,7 +100,8 @@ struct Cut<'c> {
 }
 
 impl Cut<'_> {
-    /// Ends it in each way, wherever `program` was cut off: `theirs` is whether cryptsetup is to be right, too.
+    /// Ends it in each way, wherever `program` was cut off: `theirs` is whether cryptsetup is to be
+    /// right, too.
     fn goes_on_everywhere(&self, program: &Command, theirs: bool) {
         let Self { volume, header, plain } = *self;
         let before = self.files();
@@ -123,7 +125,8 @@ impl Cut<'_> {
             };
             if theirs {
                 let apart = header.map_or(String::new(), |path| format!(" --header {}", text(path)));
-                // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
+                // cryptsetup wants a step that was cut to be repaired first. It refuses where all
+                // is over.
                 for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
                     crate::support::output(
                         cryptsetup(volume, &format!("{words}{apart}")).stdin(Stdio::null()),

@@ -61,7 +61,8 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
             operator.does(&format!("{words} --rate 64M"));
         }
         assert!(fio.try_wait().unwrap().is_none(), "it ended too soon to be a test");
-        // It has verified what it wrote by now, again and again; the rest of its loops would only take time.
+        // It has verified what it wrote by now, again and again; the rest of its loops would only
+        // take time.
         rustix::process::kill_process(rustix::process::Pid::from_child(&fio), rustix::process::Signal::INT)
             .unwrap();
         let mut ended = None;

@@ -1,4 +1,5 @@
-//! An open volume, and programs that would reencrypt it as if it were closed: the lock of reencryptions keeps them off.
+//! An open volume, and programs that would reencrypt it as if it were closed: the lock of
+//! reencryptions keeps them off.
 
 use std::fs::File;
 use std::path::Path;
@@ -228,7 +229,8 @@ fn a_server_that_takes_a_volume_over_keeps_it_from_being_reencrypted_from_the_fi
         let server = operator.serve(&volume, options);
         operator.does("upgrade image");
         is_refused(&mut offline(&volume), BUSY, "Reencryption process is already running");
-        // The header says by now that a reencryption is under way, and the next server serves what there is.
+        // The header says by now that a reencryption is under way, and the next server serves what
+        // there is.
         operator.does("upgrade image");
         is_refused(&mut cryptsetup(&volume, RESUME), BUSY, "Reencryption process is already running");
         let mut client = Client::connect(&server.socket()).unwrap();

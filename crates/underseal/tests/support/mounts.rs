@@ -1,4 +1,5 @@
-//! What only root may set up, or a machine may not have. It is undone in the reverse order, however a test ends.
+//! What only root may set up, or a machine may not have. It is undone in the reverse order, however
+//! a test ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ pub(crate) fn without_io_uring(part: &str) -> bool {
     true
 }
 
-/// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
+/// A program that is ended when it takes too long: a mount whose server hangs would hang it for
+/// ever.
 pub(crate) fn client(program: &str) -> Command {
     let mut command = tool("timeout");
     command.args(["--kill-after=5", "300", program]);
@@ -58,7 +60,8 @@ pub(crate) fn unmount_stale(path: &Path) {
     let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
 }
 
-/// A command that runs with mounts of its own. It lets go of those that other tests have just now: their servers would wait for it.
+/// A command that runs with mounts of its own. It lets go of those that other tests have just now:
+/// their servers would wait for it.
 pub(crate) fn apart() -> Command {
     apart_with(Path::new("none"))
 }
@@ -75,7 +78,8 @@ exec "$@""#;
     command
 }
 
-/// Who has a mount, or the file that it is: mount namespaces with a copy of it, open files, loop devices.
+/// Who has a mount, or the file that it is: mount namespaces with a copy of it, open files, loop
+/// devices.
 pub(crate) fn holders(path: &Path) -> String {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let mut found = String::new();
@@ -101,7 +105,8 @@ pub(crate) fn holders(path: &Path) -> String {
     found
 }
 
-/// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do that.
+/// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do
+/// that.
 pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
     // On a filesystem of its own, since that of the folder may allow no devices.
     let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
@@ -158,8 +163,9 @@ impl Drop for NbdFuse {
     }
 }
 
-/// Unmounts when nobody uses it any more. Who has ended, or closed a file, may have done so before the kernel has: it
-/// lets go of a detached loop device's file, and of what an io_uring still had in flight, in its own time.
+/// Unmounts when nobody uses it any more. Who has ended, or closed a file, may have done so before
+/// the kernel has: it lets go of a detached loop device's file, and of what an io_uring still had
+/// in flight, in its own time.
 fn once_unused(program: &str, options: &[&str], directory: &Path) -> Output {
     let mut last = None;
     within(PATIENCE, || {
@@ -198,8 +204,8 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let detached = output(tool("losetup").arg("--detach").arg(&self.device));
-        // The kernel only does it when the last one closes the device, which others look at when it changes. By then
-        // another test may have it.
+        // The kernel only does it when the last one closes the device, which others look at when it
+        // changes. By then another test may have it.
         let gone =
             detached.status.success() && within(PATIENCE, || self.backing().as_ref() != Some(&self.backing));
         assert!(gone || panicking(), "{} is still attached: {detached:?}", self.device.display());
@@ -228,8 +234,8 @@ impl Mount {
         &self.directory
     }
 
-    /// Whether it is mounted nowhere. Who has a mount namespace of his own, as other tests do, may have got a copy of it: until he is
-    /// gone the kernel goes on using the device.
+    /// Whether it is mounted nowhere. Who has a mount namespace of his own, as other tests do, may
+    /// have got a copy of it: until he is gone the kernel goes on using the device.
     fn is_gone(&self) -> bool {
         let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         !self.device.is_absolute() || open(&self.device, exclusively, Mode::empty()).is_ok()

@@ -1,4 +1,5 @@
-//! A small NBD client: one connection, simple replies, whatever order and whatever bytes a test wants.
+//! A small NBD client: one connection, simple replies, whatever order and whatever bytes a test
+//! wants.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -52,8 +53,8 @@ impl Client {
         }
     }
 
-    /// All that a client says before the first request: newstyle fixed, no zeroes, NBD_OPT_GO for the default export
-    /// with NBD_INFO_BLOCK_SIZE.
+    /// All that a client says before the first request: newstyle fixed, no zeroes, NBD_OPT_GO for
+    /// the default export with NBD_INFO_BLOCK_SIZE.
     pub(crate) fn hello() -> Vec<u8> {
         let go = [&0_u32.to_be_bytes()[..], &1_u16.to_be_bytes(), &3_u16.to_be_bytes()].concat();
         [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &7_u32.to_be_bytes(), &8_u32.to_be_bytes(), &go].concat()

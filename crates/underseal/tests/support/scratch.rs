@@ -34,8 +34,8 @@ impl Scratch {
     }
 }
 
-/// A seed for a test's random choices: another one each run, or UNDERSEAL_SEED to repeat a run. It is printed, which
-/// is seen when the test fails.
+/// A seed for a test's random choices: another one each run, or UNDERSEAL_SEED to repeat a run. It
+/// is printed, which is seen when the test fails.
 pub(crate) fn seed(test: &str) -> u64 {
     let given = std::env::var("UNDERSEAL_SEED").ok();
     let seed =

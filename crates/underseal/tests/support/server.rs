@@ -95,7 +95,8 @@ impl Server {
         log
     }
 
-    /// Ends it without a chance to put anything in order; what it left behind can be handed to the next one.
+    /// Ends it without a chance to put anything in order; what it left behind can be handed to the
+    /// next one.
     pub(crate) fn kill(mut self) -> Scratch {
         self.signal(Signal::KILL);
         assert_eq!(self.wait().signal(), Some(9));
@@ -106,7 +107,8 @@ impl Server {
         self.child.id()
     }
 
-    /// Its open descriptors, which of a process that keeps secrets only root can see, and its threads.
+    /// Its open descriptors, which of a process that keeps secrets only root can see, and its
+    /// threads.
     pub(crate) fn holds(&self) -> (Option<usize>, usize) {
         let count = |what: &str| {
             let entries = fs::read_dir(format!("/proc/{}/{what}", self.child.id()));

@@ -66,7 +66,8 @@ impl Terminal {
         Self { child, keyboard, screen, shown: String::new(), seen: 0 }
     }
 
-    /// Waits until what is typed is not shown: cryptsetup turns that off after its question, and forgets what was typed before.
+    /// Waits until what is typed is not shown: cryptsetup turns that off after its question, and
+    /// forgets what was typed before.
     #[track_caller]
     pub(crate) fn hides(&mut self) -> &mut Self {
         wait_until("the terminal hides what is typed", PATIENCE, || {

@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 pub(crate) use underseal_testing::{PATIENCE, wait_until, within};
 
-/// Programs and the Debian packages that they come in, for who runs the tests without `scripts/setup test`.
+/// Programs and the Debian packages that they come in, for who runs the tests without
+/// `scripts/setup test`.
 const PACKAGES: &[(&str, &str)] = &[
     ("/usr/libexec/tangd-keygen", "tang"),
     ("/usr/bin/python3", "python3 python3-libnbd"),
@@ -72,7 +73,8 @@ pub(crate) fn missing(command: &Command, error: &std::io::Error) -> String {
 pub(crate) fn output(command: &mut Command) -> Output {
     loop {
         let output = command.output().unwrap_or_else(|e| panic!("{}", missing(command, &e)));
-        // qemu-img 7.2 gives up when it derives a key in less time than the clock shows, again and again by chance.
+        // qemu-img 7.2 gives up when it derives a key in less time than the clock shows, again and
+        // again by chance.
         if !String::from_utf8_lossy(&output.stderr).contains("Unable to get accurate CPU usage") {
             return output;
         }

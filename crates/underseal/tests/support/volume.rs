@@ -57,8 +57,9 @@ impl Volume {
         Self::at(scratch, "image").format(size, &[])
     }
 
-    /// An authenticated volume, with a byte of its image changed, and where in its plain bytes that shows: the whole sector there, 4096
-    /// bytes, is not as it was written. What was written begins its plain bytes.
+    /// An authenticated volume, with a byte of its image changed, and where in its plain bytes that
+    /// shows: the whole sector there, 4096 bytes, is not as it was written. What was written begins
+    /// its plain bytes.
     pub(crate) fn damaged(scratch: &Scratch, written: &[u8]) -> (Self, u64) {
         let how = ["--cipher", "aes-gcm-random", "--integrity", "aead"];
         let volume = Self::at(scratch, "image").format("24M", &how);

@@ -1,4 +1,5 @@
-//! Tables with integrity lines: what is not as it was written, journals, and one layer for each device.
+//! Tables with integrity lines: what is not as it was written, journals, and one layer for each
+//! device.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};

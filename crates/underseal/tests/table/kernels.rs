@@ -11,8 +11,8 @@ use crate::table::{decrypt, encrypt};
 
 /// No kept library has these.
 const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
-/// Options of rows that are left out: `integrity:` wants a device that keeps tags, which a file does not (tests/kernel has
-/// such devices); the kernel reads 66048 as 512, and here it is refused.
+/// Options of rows that are left out: `integrity:` wants a device that keeps tags, which a file
+/// does not (tests/kernel has such devices); the kernel reads 66048 as 512, and here it is refused.
 const NOT_HERE: [&str; 2] = ["integrity:", "sector_size:66048"];
 
 /// SHA-256(label || le64(i)) for i = 0, 1, ..

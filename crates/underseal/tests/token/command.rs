@@ -1,4 +1,5 @@
-//! A passphrase that a program finds; among them one that asks a KMS as HashiCorp Vault's transit engine is asked.
+//! A passphrase that a program finds; among them one that asks a KMS as HashiCorp Vault's transit
+//! engine is asked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,5 @@
-//! FIDO2 with a device in software (authenticator.py), which the real libfido2 and its tools talk to over a terminal.
+//! FIDO2 with a device in software (authenticator.py), which the real libfido2 and its tools talk
+//! to over a terminal.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -92,7 +93,8 @@ fn a_device_opens_what_systemd_and_we_enrolled_on_it() {
         if pin.is_some() {
             continue;
         }
-        // systemd gets the secret out of what we enrolled, and only then misses device mapper, where there is none.
+        // systemd gets the secret out of what we enrolled, and only then misses device mapper,
+        // where there is none.
         let mut attach = tool("/usr/lib/systemd/systemd-cryptsetup");
         attach
             .args(["attach", "us-token-test"])

@@ -1,4 +1,5 @@
-//! Tokens with what the field has: a software TPM, a tang server, the kernel's keyring, a software card; each both ways.
+//! Tokens with what the field has: a software TPM, a tang server, the kernel's keyring, a software
+//! card; each both ways.
 
 mod clevis;
 mod command;

@@ -1,4 +1,5 @@
-//! A software card (SoftHSM), whose tokens lie in a mount namespace: tools get no environment of ours.
+//! A software card (SoftHSM), whose tokens lie in a mount namespace: tools get no environment of
+//! ours.
 
 use std::path::PathBuf;
 use std::process::Command;

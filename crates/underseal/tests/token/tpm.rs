@@ -1,4 +1,5 @@
-//! A software TPM: by its socket, and as /dev/tpmrm0 of a mount namespace, where cryptsetup's plugin of systemd's looks for one.
+//! A software TPM: by its socket, and as /dev/tpmrm0 of a mount namespace, where cryptsetup's
+//! plugin of systemd's looks for one.
 
 use std::fs::File;
 use std::io::{Read, Write};

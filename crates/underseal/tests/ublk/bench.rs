@@ -1,5 +1,6 @@
-//! `underseal-lab bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`. And authenticated volumes beside
-//! the kernel's own: `cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture`.
+//! `underseal-lab bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`.
+//! And authenticated volumes beside the kernel's own:
+//! `cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture`.
 
 use std::fs;
 use std::io::Write;
@@ -28,7 +29,8 @@ fn bench_ublk() {
     std::io::stdout().write_all(&fs::read(scratch.path("report")).unwrap()).unwrap();
 }
 
-/// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and without.
+/// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and
+/// without.
 #[test]
 #[ignore = "measures: cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture"]
 fn bench_integrity() {

@@ -38,7 +38,8 @@ fn its_processors_have_queues_of_their_own() {
     guest.boot();
 }
 
-/// Sizes, alignment, queues, the write cache, nothing written where only reading was asked for; memory that stays.
+/// Sizes, alignment, queues, the write cache, nothing written where only reading was asked for;
+/// memory that stays.
 const SHAPE: &str = "
 serve /run/image disk --ublk-queues 3
 queue=/sys/block/ublkb0/queue
@@ -90,7 +91,8 @@ cmp -n 4k -i $((BAD * 4096)):0 /dev/ublkb0 /dev/zero
 stop
 ";
 
-/// Both processors have requests in flight, through a queue of each, also where workers encrypt them.
+/// Both processors have requests in flight, through a queue of each, also where workers encrypt
+/// them.
 const ON_BOTH: &str = "
 for policy in inline workers; do
     serve /run/image load --policy $policy
@@ -184,7 +186,8 @@ refused 'this user may not use' setpriv --reuid 1000 --regid 1000 --clear-groups
     /run/user/ours open /run/user/image --ublk --passphrase-file /run/user/pass
 ";
 
-/// The size changes at once from Linux 6.16 on. Before, the operator is told, and the next server's disk has it.
+/// The size changes at once from Linux 6.16 on. Before, the operator is told, and the next server's
+/// disk has it.
 const RESIZE: &str = "
 serve /run/image disk
 size() { blockdev --getsize64 /dev/underseal/disk; }

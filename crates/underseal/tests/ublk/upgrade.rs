@@ -43,7 +43,8 @@ fn a_device_goes_on_when_nobody_takes_it() {
     guest.boot();
 }
 
-/// Deep queues that are verified, and one writer that looks at the clock: it never waits for a second.
+/// Deep queues that are verified, and one writer that looks at the clock: it never waits for a
+/// second.
 const VERIFIED: &str = "
 serve /run/image disk --hand-over --pid-file /run/pid
 rm -f ends
@@ -88,8 +89,8 @@ close
 no_errors
 ";
 
-/// A device of the next process is what it would be of the first: its size changes, its server may be killed, told to end, and told
-/// to while the device is in use.
+/// A device of the next process is what it would be of the first: its size changes, its server may
+/// be killed, told to end, and told to while the device is in use.
 const AFTERWARDS: &str = "
 serve /run/image disk --hand-over
 upgrade
@@ -158,7 +159,8 @@ chmod 600 /dev/ublk-control
 rm -r /run/user
 ";
 
-/// New processes that can do less and less of it: the old one serves on, and what was under way is done.
+/// New processes that can do less and less of it: the old one serves on, and what was under way is
+/// done.
 const FAILING: &str = "
 serve /run/image disk --hand-over --ublk-queues 3
 load /dev/ublkb0

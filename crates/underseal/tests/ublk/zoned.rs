@@ -18,7 +18,8 @@ fn zones_are_told_written_in_order_appended_to_and_emptied() {
     guest.boot();
 }
 
-/// Appending is tried by btrfs, which writes all data so. What it wrote through us it reads through dm-crypt.
+/// Appending is tried by btrfs, which writes all data so. What it wrote through us it reads through
+/// dm-crypt.
 const ZONED: &str = "
 . ./serve.sh
 plain='--type plain --cipher aes-xts-plain64 --key-size 512 --sector-size 4096 --hash sha512'

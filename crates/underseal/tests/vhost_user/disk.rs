@@ -91,7 +91,8 @@ impl Disk {
         match ask {
             Ask::Read { offset, at, len } => {
                 let data = range(at, len);
-                // SAFETY: the range lies in the memory that the device shares, which lives as long as the queue.
+                // SAFETY: the range lies in the memory that the device shares, which lives as long
+                // as the queue.
                 unsafe { ring.readv(offset, &raw const data, 1, tag) }
             }
             Ask::Write { offset, at, len } => {

@@ -1,5 +1,5 @@
-//! A front end that does exactly what it is told, where a real one could not: it lays chains by hand, and it keeps what is
-//! in flight when the server goes.
+//! A front end that does exactly what it is told, where a real one could not: it lays chains by
+//! hand, and it keeps what is in flight when the server goes.
 
 use std::fs::File;
 use std::num::Wrapping;
@@ -94,7 +94,8 @@ impl Front {
         front
     }
 
-    /// Goes on where it was, with a server that may be another one. What is in flight is handed over.
+    /// Goes on where it was, with a server that may be another one. What is in flight is handed
+    /// over.
     pub(crate) fn reconnect(&mut self, socket: &Path) {
         self.link = negotiate(socket, EVENT_INDEX);
         self.start();

@@ -1,5 +1,5 @@
-//! Drivers that break the rules, and front ends that leave them alone. Whatever they do, the server goes on, and serves the
-//! next one.
+//! Drivers that break the rules, and front ends that leave them alone. Whatever they do, the server
+//! goes on, and serves the next one.
 
 use std::sync::mpsc;
 use std::thread;
@@ -226,7 +226,8 @@ fn chains_that_make_no_sense() {
             Stopped(why) => {
                 assert!(front.is_told_of_an_error(), "{what}");
                 assert!(server.log().contains(why), "{what}: {why}\n{}", server.log());
-                // Stopped and started again, as a driver does that resets its device, it is as good as new.
+                // Stopped and started again, as a driver does that resets its device, it is as good
+                // as new.
                 let base = front.link.get_vring_base(0).unwrap();
                 assert_eq!(base, 1, "{what}: the chain was taken");
             }
@@ -321,8 +322,9 @@ fn what_is_refused_is_given_back_as_soon_as_what_is_served() {
     server.stop();
 }
 
-/// Lays a ring that never rests, without a driver: the last of its chains reads a block that says how many chains are
-/// offered next, and which block is read then; it is read into the ring itself. The others are refused.
+/// Lays a ring that never rests, without a driver: the last of its chains reads a block that says
+/// how many chains are offered next, and which block is read then; it is read into the ring itself.
+/// The others are refused.
 fn lay_a_mill(server: &Server, socket: &std::path::Path) -> Front {
     const TURNS: u64 = 65536 / RING as u64;
     let front = Front::connect(socket);

@@ -42,7 +42,8 @@ fn a_machine_whose_plug_is_pulled_finds_its_files_again() {
     server.stop();
 }
 
-/// The disk is what it says it is; a filesystem on it, files that are on stable storage, and more that are not.
+/// The disk is what it says it is; a filesystem on it, files that are on stable storage, and more
+/// that are not.
 const FILL: &str = "
 [ $(cat /sys/block/vda/serial) = image ]
 [ $(blockdev --getss /dev/vda) = 4096 ]
@@ -170,7 +171,8 @@ fn a_machine_does_not_notice_that_its_disk_is_reencrypted_twice() {
     let mut digests = vec![digest()];
     for _ in 0..2 {
         let passphrase = text(&volume.passphrase);
-        // A quarter of the time passes in what the machine writes to, which takes more than one burst.
+        // A quarter of the time passes in what the machine writes to, which takes more than one
+        // burst.
         let options = format!("--force --rate 8M --passphrase-file {passphrase}");
         let told = operator.does(&format!("reencrypt image {options}"));
         assert!(told.contains("image: done"), "{told}");

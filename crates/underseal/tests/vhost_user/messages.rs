@@ -1,4 +1,5 @@
-//! Messages and memory that make no sense: the front end is cut off or its ring stopped, and the next one is served.
+//! Messages and memory that make no sense: the front end is cut off or its ring stopped, and the
+//! next one is served.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

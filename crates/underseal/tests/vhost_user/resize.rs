@@ -23,7 +23,8 @@ pub(crate) fn capacity(link: &mut Frontend) -> u64 {
     u64::from_le_bytes(got.1.try_into().unwrap()) * 512
 }
 
-/// Whether the device says that its configuration has changed: VHOST_USER_BACKEND_CONFIG_CHANGE_MSG, and nothing else.
+/// Whether the device says that its configuration has changed:
+/// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG, and nothing else.
 pub(crate) fn is_told(back: &mut UnixStream, patience: Duration) -> bool {
     back.set_read_timeout(Some(patience)).unwrap();
     let mut message = [0; 12];

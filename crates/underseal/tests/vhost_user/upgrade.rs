@@ -48,7 +48,8 @@ fn taker(operator: &Operator) -> (Line, Heard<Given>) {
     (line, heard)
 }
 
-/// What there is of the front end once all rests: how many descriptors, none if there is no front end.
+/// What there is of the front end once all rests: how many descriptors, none if there is no front
+/// end.
 fn at_rest(line: &Line) -> Option<usize> {
     line.send(&Asking::Ready, &[], &[], soon()).unwrap();
     let heard = line.receive::<Given>(soon()).unwrap();
@@ -169,7 +170,8 @@ fn a_front_end_stays_while_new_processes_take_over() {
     }
 }
 
-/// Writes and reads on each of several rings, some requests at a time; all are answered, in less than a pause.
+/// Writes and reads on each of several rings, some requests at a time; all are answered, in less
+/// than a pause.
 fn load(disk: &mut Disk, rings: usize, seed: u64, ends: &AtomicBool, count: &AtomicU64) -> Duration {
     const LEN: usize = 16 << 10;
     const DEEP: usize = 4;

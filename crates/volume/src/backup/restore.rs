@@ -1,7 +1,8 @@
 //! A backup on its way back.
 //!
-//! Where the same layout stands on the device, passphrases are its old ones or the backup's after a crash, never none: the backup's key
-//! material goes where nothing is needed any more; what has no such place stands elsewhere until the old header is gone.
+//! Where the same layout stands on the device, passphrases are its old ones or the backup's after a
+//! crash, never none: the backup's key material goes where nothing is needed any more; what has no
+//! such place stands elsewhere until the old header is gone.
 
 use std::ops::Range;
 
@@ -18,7 +19,8 @@ use underseal_error::with_causes;
 pub enum Found {
     /// The header of the same volume.
     Same,
-    /// The header of the same volume, whose data have another key than the backup's, or are just getting one.
+    /// The header of the same volume, whose data have another key than the backup's, or are just
+    /// getting one.
     OtherKey,
     /// A sound header of another volume, with its UUID if it has one, or of the other LUKS version.
     Another(Option<Uuid>),
@@ -37,7 +39,8 @@ pub enum Found {
 pub struct RestoreOptions {
     /// The header stands apart from its data, so its file may grow.
     pub detached: bool,
-    /// Goes on where no room is left to keep what is there until the backup is on disk: a crash may then lose both.
+    /// Goes on where no room is left to keep what is there until the backup is on disk: a crash may
+    /// then lose both.
     pub in_place: bool,
 }
 
@@ -54,9 +57,11 @@ impl Backup {
     /// Puts the header and its keyslots back, over what [`Backup::found_on`] told the caller.
     ///
     /// # Errors
-    /// `BadOption` when the header that is there keeps its data or its keyslots in other places; `Unsupported` when the backup's requires what
-    /// cannot be put back; `TooSmall` when it does not fit; `NoRoom` when a crash could lose both, unless that is allowed; `Busy` when something
-    /// else stands there meanwhile, and while the volume that is there is being reencrypted; `Io`.
+    /// `BadOption` when the header that is there keeps its data or its keyslots in other places;
+    /// `Unsupported` when the backup's requires what cannot be put back; `TooSmall` when it does
+    /// not fit; `NoRoom` when a crash could lose both, unless that is allowed; `Busy` when
+    /// something else stands there meanwhile, and while the volume that is there is being
+    /// reencrypted; `Io`.
     pub fn restore(
         &self,
         on: &(impl Target + ?Sized),
@@ -117,7 +122,8 @@ impl Backup {
         Ok((found, Some(header)))
     }
 
-    /// What a reencryption leaves on the device has moved on since; of other requirements nobody knows what they would need.
+    /// What a reencryption leaves on the device has moved on since; of other requirements nobody
+    /// knows what they would need.
     fn may_come_back(&self) -> Result<()> {
         let requirements = self.header.info().requirements;
         let known = |name: &str| name.starts_with("online-reencrypt") || name == "inline-hw-tags";
@@ -188,12 +194,14 @@ pub(crate) fn elsewhere(what: &str) -> Error {
 pub(crate) struct Plan {
     /// Areas that may be written at once.
     pub(crate) direct: Vec<Range<u64>>,
-    /// Areas whose place is needed until the old header is gone: their keyslots, and where they stand until then.
+    /// Areas whose place is needed until the old header is gone: their keyslots, and where they
+    /// stand until then.
     pub(crate) moved: Vec<(u32, Range<u64>, u64)>,
 }
 
 impl Plan {
-    /// `new` areas, out of the backup's `bytes`, beside the `old` ones that are in use; all of them lie `within`.
+    /// `new` areas, out of the backup's `bytes`, beside the `old` ones that are in use; all of them
+    /// lie `within`.
     ///
     /// # Errors
     /// `NoRoom` when an area finds no place for a while; `Io`.
@@ -239,7 +247,8 @@ impl Plan {
     }
 }
 
-/// Writes those of a range's bytes that differ, and syncs: what another header had there is gone then.
+/// Writes those of a range's bytes that differ, and syncs: what another header had there is gone
+/// then.
 pub(crate) fn copy(on: &(impl Target + ?Sized), bytes: &[u8], range: Range<u64>) -> Result<()> {
     const STEP: u64 = 64 << 10;
     let mut at = range.start;

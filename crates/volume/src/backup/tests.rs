@@ -192,7 +192,8 @@ fn refill(disk: &Recorder, passphrase: &str, slots: &[u32]) {
     disk.forget_events();
 }
 
-/// All that opens a keyslot, whatever its number and place: the key's digest, its salt, its key material.
+/// All that opens a keyslot, whatever its number and place: the key's digest, its salt, its key
+/// material.
 fn keyslots(disk: &[u8]) -> Vec<([u8; 20], [u8; 32], Vec<u8>)> {
     let Header::Luks1(header) = Header::read(disk).unwrap() else { panic!("LUKS2") };
     assert!(header.phdr.is_sound(), "cryptsetup takes it, too");

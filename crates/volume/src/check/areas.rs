@@ -54,8 +54,9 @@ fn patterns(bytes: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether the bytes of a sector come about equally often: Pearson's chi-squared, with 255 degrees of freedom. Noise gives 255
-/// on average and more than 600 never (beyond 10 standard deviations); text gives thousands.
+/// Whether the bytes of a sector come about equally often: Pearson's chi-squared, with 255 degrees
+/// of freedom. Noise gives 255 on average and more than 600 never (beyond 10 standard deviations);
+/// text gives thousands.
 fn is_noise(sector: &[u8]) -> bool {
     let mut counts = [0u32; 256];
     sector.iter().for_each(|&byte| counts[usize::from(byte)] += 1);

@@ -41,8 +41,8 @@ pub(super) fn convert(mut header: Header, on: &(impl Target + ?Sized)) -> Result
     storage::sync(on)
 }
 
-/// Moves key material, while the header is still LUKS2's, to where a new LUKS1 header would have it, as far as there is room: cryptsetup
-/// converts back what it finds there.
+/// Moves key material, while the header is still LUKS2's, to where a new LUKS1 header would have
+/// it, as far as there is room: cryptsetup converts back what it finds there.
 fn arrange(header: &mut Header, on: &(impl Target + ?Sized)) -> Result<()> {
     let room = header.keyslots_begin()..header.keyslots_end();
     for (number, area) in header.areas() {
@@ -189,7 +189,8 @@ fn keyslot(slot: &Keyslot, crypt: &Crypt, hash: Hash) -> Result<Slot> {
     Ok(Slot { iterations: *iterations, salt, offset: slot.area.0 })
 }
 
-/// Where each of the eight keyslots lies: those in use where they are, the others where room is left.
+/// Where each of the eight keyslots lies: those in use where they are, the others where room is
+/// left.
 fn places(slots: &[Option<Slot>; SLOTS], len: u64, data: u64, keyslots_end: u64) -> Result<[u64; SLOTS]> {
     let end = if data == 0 { keyslots_end } else { data };
     let mut taken: Vec<Range<u64>> =

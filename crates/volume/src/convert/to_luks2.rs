@@ -71,8 +71,9 @@ fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64
     Ok(KEYSLOTS_BEGIN..end)
 }
 
-/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's; where there is room, to places side by side
-/// behind them: cryptsetup converts back what leaves room for eight.
+/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's; where
+/// there is room, to places side by side behind them: cryptsetup converts back what leaves room for
+/// eight.
 fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &Range<u64>) -> Result<()> {
     let len = area_size(header.phdr.key_bytes);
     let step = usize::try_from(len).unwrap_or(usize::MAX);

@@ -20,7 +20,8 @@ fn write(disk: &Recorder, passphrase: &str, options: FormatOptions) -> Result<(H
     Ok((new.write(disk)?, new.into_key()))
 }
 
-/// The passphrase that opens what is on the disk: the old one, the new one, or none because there is no header.
+/// The passphrase that opens what is on the disk: the old one, the new one, or none because there
+/// is no header.
 fn state(disk: &[u8], context: &str) -> Option<&'static str> {
     let header = match Header::read(disk) {
         Ok(header) => header,
@@ -127,7 +128,8 @@ fn options_that_do_not_fit_each_other_are_refused() {
     }
 }
 
-/// Every cipher there is, in every chain mode with every IV generator: a volume is made that opens, or nothing is touched.
+/// Every cipher there is, in every chain mode with every IV generator: a volume is made that opens,
+/// or nothing is touched.
 #[test]
 fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() {
     let mut specs: Vec<String> = [

@@ -13,8 +13,9 @@ use crate::{Error, ErrorKind, Header, IntegrityLayer, Result, VolumeKey, luks1, 
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// A new header that is ready to be written. It has been decided, derived and encrypted; from here on only reading and
-/// writing can fail, so nothing that stands on the disk is lost to an option that does not fit.
+/// A new header that is ready to be written. It has been decided, derived and encrypted; from here
+/// on only reading and writing can fail, so nothing that stands on the disk is lost to an option
+/// that does not fit.
 pub struct NewHeader {
     detached: bool,
     key: VolumeKey,
@@ -41,11 +42,12 @@ pub(crate) enum Copies {
 }
 
 impl NewHeader {
-    /// Decides all of the header for data on `data_size` bytes, and derives its keys. Nothing is written.
+    /// Decides all of the header for data on `data_size` bytes, and derives its keys. Nothing is
+    /// written.
     ///
     /// # Errors
-    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit before the data's
-    /// end, `NullCipher`, `Memory`.
+    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit
+    /// before the data's end, `NullCipher`, `Memory`.
     pub fn prepare(data_size: u64, passphrase: &Key, options: FormatOptions) -> Result<Self> {
         let detached = options.detached;
         let (parts, key) = match options.version {
@@ -57,8 +59,9 @@ impl NewHeader {
 
     /// Writes the header, and reads it back.
     ///
-    /// Whatever header was there before is gone; the data is left alone. A detached header's file is made as long as it
-    /// must be. A crash on the way leaves no header or a whole one: keyslots are on disk before the header is.
+    /// Whatever header was there before is gone; the data is left alone. A detached header's file
+    /// is made as long as it must be. A crash on the way leaves no header or a whole one: keyslots
+    /// are on disk before the header is.
     ///
     /// # Errors
     /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
@@ -79,7 +82,8 @@ impl NewHeader {
         Header::parse(to)
     }
 
-    /// The same, but for what lies in the first sector: it counts until the header takes its place with one last write.
+    /// The same, but for what lies in the first sector: it counts until the header takes its place
+    /// with one last write.
     ///
     /// # Errors
     /// `BadOption` for LUKS1; else as [`NewHeader::write`].
@@ -101,7 +105,8 @@ impl NewHeader {
         Self { detached, key, parts }
     }
 
-    /// What has to be made below the volume, and is not made by writing the header: see [`Header::integrity_layer`].
+    /// What has to be made below the volume, and is not made by writing the header: see
+    /// [`Header::integrity_layer`].
     ///
     /// # Errors
     /// `BadHeader`, which what was prepared is not.
@@ -144,7 +149,8 @@ impl fmt::Debug for NewHeader {
     }
 }
 
-/// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
+/// Wipes the headers that stand before `end`, one after the other, before anything that they need
+/// is touched.
 pub(crate) fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     forget(target, 0)?;
     forget_second_copies(target, end)

@@ -14,7 +14,8 @@ pub struct Pbkdf {
     pub kind: PbkdfKind,
     /// How costly an unlock is made.
     pub cost: Cost,
-    /// Argon2: the most memory in KiB when benchmarked, exactly this much when the passes are forced.
+    /// Argon2: the most memory in KiB when benchmarked, exactly this much when the passes are
+    /// forced.
     pub memory_kib: u32,
     /// Argon2: the most lanes.
     pub lanes: u32,
@@ -41,8 +42,8 @@ const MAX_LANES: u32 = 4;
 const PROBE_KIB: u32 = 16 << 10;
 
 impl Pbkdf {
-    /// cryptsetup's default of LUKS2: Argon2id for two seconds with at most 1 GiB (or half of this machine's memory)
-    /// and four lanes (or as many as processors).
+    /// cryptsetup's default of LUKS2: Argon2id for two seconds with at most 1 GiB (or half of this
+    /// machine's memory) and four lanes (or as many as processors).
     pub fn argon2id() -> Self {
         Self {
             kind: PbkdfKind::Argon2id,
@@ -58,8 +59,8 @@ impl Pbkdf {
         Self { kind: PbkdfKind::Pbkdf2, ..Self::argon2id() }
     }
 
-    /// The parameters of a new keyslot whose derived key has `len` bytes, measured on this machine if they are not
-    /// forced, with a fresh salt.
+    /// The parameters of a new keyslot whose derived key has `len` bytes, measured on this machine
+    /// if they are not forced, with a fresh salt.
     ///
     /// # Errors
     /// `BadOption` out of range, `Memory` when there is none to measure with.
@@ -101,7 +102,8 @@ impl Pbkdf {
         Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes: self.lanes, salt })
     }
 
-    /// The rounds of a digest of `len` bytes over the volume key: an eighth of a second, or the floor when costs are forced.
+    /// The rounds of a digest of `len` bytes over the volume key: an eighth of a second, or the
+    /// floor when costs are forced.
     ///
     /// The volume key is random, so these rounds need not slow a guess down.
     pub(crate) fn digest_iterations(&self, hash: Hash, len: usize) -> u32 {
@@ -144,7 +146,8 @@ fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
     let mut out = vec![0; len];
     let mut rounds = MIN_ITERATIONS;
     loop {
-        // Not the clock on the wall: what else the machine does now must not make the key easier to guess later.
+        // Not the clock on the wall: what else the machine does now must not make the key easier to
+        // guess later.
         let start = processor_time();
         hash.pbkdf2(b"foobarfo", b"0123456789abcdef", rounds, &mut out);
         let took = processor_time().saturating_sub(start);
@@ -169,8 +172,8 @@ fn processor_time() -> Duration {
 
 /// Passes and memory that take `time`: first as much memory as allowed, then passes.
 ///
-/// Measured twice: a small run finds how much memory the time pays for, a run with that memory corrects it, since
-/// beyond the caches each block costs more.
+/// Measured twice: a small run finds how much memory the time pays for, a run with that memory
+/// corrects it, since beyond the caches each block costs more.
 fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration) -> Result<(u32, u32)> {
     let floor = MIN_MEMORY_KIB.min(max_kib);
     let (mut passes, mut memory_kib) = (MIN_PASSES, floor);
@@ -228,7 +231,8 @@ mod tests {
             Kdf::Argon2 { .. } => panic!("asked for PBKDF2"),
         };
         assert!(iterations(1) >= MIN_ITERATIONS);
-        // A hundred times the time; caches and clock rates may spoil a measurement, but not by that much.
+        // A hundred times the time; caches and clock rates may spoil a measurement, but not by that
+        // much.
         assert!(iterations(1000) > iterations(10));
     }
 

@@ -1,4 +1,5 @@
-//! One block of PBKDF2 at several counts of rounds, which can be stopped: for headers that do not say how they were derived.
+//! One block of PBKDF2 at several counts of rounds, which can be stopped: for headers that do not
+//! say how they were derived.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +12,9 @@ use crate::hash::with_mac;
 /// How many rounds pass between two looks at the signal to stop: a millisecond of the slowest hash.
 const LOOK: u32 = 512;
 
-/// Runs block `block` (1 is the first) of PBKDF2-HMAC over `hash`, and calls `reached` with the position of each of `marks` and
-/// the block after so many rounds. `marks` ascend; a run of the highest count passes through all lower ones.
+/// Runs block `block` (1 is the first) of PBKDF2-HMAC over `hash`, and calls `reached` with the
+/// position of each of `marks` and the block after so many rounds. `marks` ascend; a run of the
+/// highest count passes through all lower ones.
 ///
 /// Returns false when `stop` became true before the last mark.
 pub fn pbkdf2_marks(

@@ -1,7 +1,7 @@
 //! A lock under a name in a folder, as cryptsetup takes it: the last holder removes the name.
 //!
-//! Whoever waits for such a lock may get that of a file whose name is gone, while another process has locked a new file under
-//! the name. So a lock counts only while its file still has the name.
+//! Whoever waits for such a lock may get that of a file whose name is gone, while another process
+//! has locked a new file under the name. So a lock counts only while its file still has the name.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -57,7 +57,8 @@ impl NamedLock {
 
 impl Drop for NamedLock {
     fn drop(&mut self) {
-        // Other readers rely on the name: only a holder that is alone removes it, and only its own file's.
+        // Other readers rely on the name: only a holder that is alone removes it, and only its own
+        // file's.
         let alone = rustix::fs::flock(&self.file, LockTo::Change.operation()).is_ok();
         if alone && matches!(is_named(&self.path, &self.file), Ok(true)) {
             // The lock goes with the file, whether or not its name does.
@@ -86,7 +87,8 @@ fn is_named(path: &Path, file: &File) -> io::Result<bool> {
     }
 }
 
-/// The file, made for its owner only in a folder for its owner only: anybody who could open it could lock it.
+/// The file, made for its owner only in a folder for its owner only: anybody who could open it
+/// could lock it.
 fn open(path: &Path) -> io::Result<File> {
     // A server in its sandbox makes no folders any more.
     if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
@@ -112,7 +114,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("L_7:0");
         let first = attempt(&path, LockTo::Change).unwrap();
-        // A process that waits has the file open. The holder ends, and another process locks the name's new file.
+        // A process that waits has the file open. The holder ends, and another process locks the
+        // name's new file.
         let waiting = open(&path).unwrap();
         drop(first);
         let second = attempt(&path, LockTo::Change).unwrap();

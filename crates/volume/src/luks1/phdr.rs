@@ -1,4 +1,5 @@
-//! The header's bytes (LUKS On-Disk Format 1.2.3, section 3): big-endian, 592 bytes, one copy, no checksum.
+//! The header's bytes (LUKS On-Disk Format 1.2.3, section 3): big-endian, 592 bytes, one copy, no
+//! checksum.
 
 use underseal_cipher::CipherSpec;
 
@@ -82,8 +83,8 @@ impl Phdr {
         Ok(header)
     }
 
-    /// The header's bytes: those that were read, with what the fields say. What they do not say stays, as the places of slots
-    /// that are not in use.
+    /// The header's bytes: those that were read, with what the fields say. What they do not say
+    /// stays, as the places of slots that are not in use.
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let mut bytes = self.bytes;
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -149,7 +150,8 @@ impl Phdr {
         Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
     }
 
-    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
+    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may
+    /// be anywhere.
     pub(super) fn place(&self, number: usize) -> u64 {
         u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
@@ -168,7 +170,8 @@ impl Phdr {
         }
     }
 
-    /// Whether cryptsetup takes it, too, which wants all eight places before the data and apart, in use or not.
+    /// Whether cryptsetup takes it, too, which wants all eight places before the data and apart, in
+    /// use or not.
     pub(crate) fn is_sound(&self) -> bool {
         let len = af::split_len(self.key_bytes) as u64;
         let mut places = self.places();

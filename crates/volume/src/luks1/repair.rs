@@ -22,7 +22,8 @@ pub(crate) fn repairs(from: &(impl ReadAt + ?Sized)) -> Result<Option<Result<Vec
 /// Makes good what can be; what was done.
 ///
 /// # Errors
-/// `NoHeader` when it is no LUKS1 header; `BadHeader`, `Unsupported` when no repair would make it one; `Busy`, `Io`.
+/// `NoHeader` when it is no LUKS1 header; `BadHeader`, `Unsupported` when no repair would make it
+/// one; `Busy`, `Io`.
 pub(crate) fn repair(on: &(impl Target + ?Sized)) -> Result<Vec<String>> {
     let _lock = on.lock(LockTo::Change)?;
     let Some(bytes) = read(on)? else {

@@ -4,10 +4,12 @@
 //!   lock -> read again -> the same? -> edit -> parse it as a reader would -> what must be on disk before -> its sectors
 //! ```
 //!
-//! There is one copy, without a checksum, in two sectors, and a disk promises to write one sector whole and no more. A change of
-//! one sector is one write. Keyslot 6 alone lies in both: when it comes, its end is on disk before the sector that says it is in
-//! use; when it goes, that sector is on disk first. So no reader ever sees half of it. Keyslot 7 lies in the second one, away from
-//! the key's digest; where both headers have another there, it is under another number for a while (`restore`).
+//! There is one copy, without a checksum, in two sectors, and a disk promises to write one sector
+//! whole and no more. A change of one sector is one write. Keyslot 6 alone lies in both: when it
+//! comes, its end is on disk before the sector that says it is in use; when it goes, that sector is
+//! on disk first. So no reader ever sees half of it. Keyslot 7 lies in the second one, away from
+//! the key's digest; where both headers have another there, it is under another number for a while
+//! (`restore`).
 
 mod config;
 mod keyslots;
@@ -33,12 +35,13 @@ const SECOND_FIRST: Sectors = [SECTOR..LEN, 0..SECTOR];
 impl Header {
     /// Changes the header that was read from `on`, and takes over what is there afterwards.
     ///
-    /// `edit` changes the fields; of keyslot 6 and what else lies in the other sector, one at a time. `before` gets what `edit` returned and
-    /// puts on disk, synced, whatever the new header relies on. A crash at any instant leaves the old header or the new one.
+    /// `edit` changes the fields; of keyslot 6 and what else lies in the other sector, one at a
+    /// time. `before` gets what `edit` returned and puts on disk, synced, whatever the new header
+    /// relies on. A crash at any instant leaves the old header or the new one.
     ///
     /// # Errors
-    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `BadHeader` when no reader would take it;
-    /// those of `edit` and `before`; `Io`.
+    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `BadHeader`
+    /// when no reader would take it; those of `edit` and `before`; `Io`.
     pub(super) fn update<T>(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -69,9 +72,10 @@ pub(crate) fn write_new(to: &(impl Target + ?Sized), bytes: &[u8; LEN]) -> Resul
     Ok(())
 }
 
-/// In which order the sectors are written such that a reader in between finds keyslots of the old header or the new one, and each
-/// of them whole: what lies in the second sector must not go before the first one does, or come after it. None where neither order
-/// does, as none is needed for a change of one keyslot.
+/// In which order the sectors are written such that a reader in between finds keyslots of the old
+/// header or the new one, and each of them whole: what lies in the second sector must not go before
+/// the first one does, or come after it. None where neither order does, as none is needed for a
+/// change of one keyslot.
 fn order(old: &Phdr, new: &Phdr) -> Option<Sectors> {
     let mut pairs = old.slots.iter().zip(&new.slots).skip(STRADDLER);
     if pairs.clone().all(|(old, new)| old.is_none() || old == new) {

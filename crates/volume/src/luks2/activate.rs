@@ -86,7 +86,8 @@ fn one(
     Ok(made.with_recipe(recipe))
 }
 
-/// A segment over dm-integrity's layout, which begins where the segment says: it is all of what that provides.
+/// A segment over dm-integrity's layout, which begins where the segment says: it is all of what
+/// that provides.
 fn authenticated(
     segment: &Segment,
     crypt: &Crypt,
@@ -152,7 +153,8 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
     }
 }
 
-/// Refuses a header that asks for what this build does not know, or whose data is being reencrypted: only that goes on.
+/// Refuses a header that asks for what this build does not know, or whose data is being
+/// reencrypted: only that goes on.
 pub(crate) fn requirements(requirements: &[String]) -> Result<()> {
     requirements.first().map_or(Ok(()), |first| Err(refused(first)))
 }

@@ -1,4 +1,5 @@
-//! The binary header of 4096 bytes at the start of each copy (LUKS2 On-Disk Format 1.1, section 2.1).
+//! The binary header of 4096 bytes at the start of each copy (LUKS2 On-Disk Format 1.1, section
+//! 2.1).
 
 use uuid::Uuid;
 
@@ -7,7 +8,8 @@ use crate::{Error, ErrorKind, Hash, Result};
 
 /// The length of the binary header; the JSON area follows it.
 pub(crate) const LEN: usize = 4096;
-/// The sizes that one copy, binary header and JSON, may have: also the places where the second copy may stand.
+/// The sizes that one copy, binary header and JSON, may have: also the places where the second copy
+/// may stand.
 pub(crate) const SIZES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
@@ -81,7 +83,8 @@ impl Binary {
         })
     }
 
-    /// Whether these bytes are a copy of this header, or were one before they were damaged: the magic or the UUID is left.
+    /// Whether these bytes are a copy of this header, or were one before they were damaged: the
+    /// magic or the UUID is left.
     pub(crate) fn is_damaged_in(&self, bytes: &[u8]) -> bool {
         bytes[..6] == HeaderCopy::First.magic()
             || !self.uuid.as_str().is_empty() && bytes[UUID].starts_with(self.uuid.as_bytes())
@@ -93,7 +96,8 @@ impl Binary {
         usize::try_from(self.size).expect("a header size") - LEN
     }
 
-    /// Checks the checksum over the header (with its checksum field zeroed) and the whole JSON area.
+    /// Checks the checksum over the header (with its checksum field zeroed) and the whole JSON
+    /// area.
     pub(crate) fn verify(&self, bytes: &[u8; LEN], json: &[u8]) -> Result<()> {
         let sum = checksum(self.checksum, bytes, json);
         if bytes[CHECKSUM][..sum.len()] == *sum {
@@ -161,7 +165,8 @@ mod tests {
         let json = vec![b' '; 12288];
         let good = sample().encode(HeaderCopy::First, &[9; 64], &json);
         for at in 0..LEN * 8 {
-            // The tail of the checksum field, beyond the digest, is the one place that nothing covers.
+            // The tail of the checksum field, beyond the digest, is the one place that nothing
+            // covers.
             if (448 + 32..512).contains(&(at / 8)) {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Segments whose sectors have something beside them: under an authenticated cipher, over dm-integrity's layout.
+//! Segments whose sectors have something beside them: under an authenticated cipher, over
+//! dm-integrity's layout.
 //!
 //! ```text
 //!   "encryption": "aes-xts-plain64"                      CIPHER-MODE-IV or CIPHER-IV
@@ -38,10 +39,12 @@ impl Integrity {
     }
 }
 
-/// What the object may hold. What a reader does not know may change which bytes of the key are whose.
+/// What the object may hold. What a reader does not know may change which bytes of the key are
+/// whose.
 const MEMBERS: [&str; 4] = ["type", "journal_encryption", "journal_integrity", "key_size"];
 
-/// The segment's integrity, and the cipher in the form in which the kernel names authenticated ones.
+/// The segment's integrity, and the cipher in the form in which the kernel names authenticated
+/// ones.
 ///
 /// # Errors
 /// `BadHeader` for what is malformed; `Unsupported` for what this build does not open.
@@ -94,7 +97,8 @@ pub(super) fn new(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Value, 
     let encryption = Value::from(written.strip_prefix("capi:").unwrap_or(written));
     let parsed = parse(&Node::new("integrity", &object), &Node::new("cipher", &encryption));
     let (integrity, spec) = parsed.map_err(|e| Error::new(ErrorKind::BadOption, e.to_string()))?;
-    // A volume that is there is opened; none is made whose every second write of a sector gives its contents away.
+    // A volume that is there is opened; none is made whose every second write of a sector gives its
+    // contents away.
     if integrity.kind == IntegrityKind::Aead && spec.chain() != "authenc" && spec.iv() != "random" {
         let context =
             format!("{cipher} with integrity {}: writing a sector again uses its nonce again", wanted.kind);
@@ -130,7 +134,8 @@ fn named<'v>(node: &Node<'v>, name: &str) -> Result<&'v str> {
     }
 }
 
-/// A cipher of LUKS2's with its integrity type, in the kernel's words. None: they do not go together.
+/// A cipher of LUKS2's with its integrity type, in the kernel's words. None: they do not go
+/// together.
 fn specification(encryption: &str, integrity: &str) -> Option<String> {
     // In the form that the kernel's own names have, nothing can be added.
     if encryption.contains(['(', ')']) || encryption.starts_with("capi:") {

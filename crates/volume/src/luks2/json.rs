@@ -1,7 +1,8 @@
-//! Strict JSON: no name twice in an object, no deep nesting, no more values than any real header has.
+//! Strict JSON: no name twice in an object, no deep nesting, no more values than any real header
+//! has.
 //!
-//! serde_json alone would take the last of two equal names (another reader may take the first: two readings of one
-//! header), and spend a hundred times the input's size on tiny nested objects.
+//! serde_json alone would take the last of two equal names (another reader may take the first: two
+//! readings of one header), and spend a hundred times the input's size on tiny nested objects.
 
 use std::cell::Cell;
 use std::fmt;
@@ -35,7 +36,8 @@ pub(crate) fn parse_area(area: &[u8]) -> Result<Map<String, Value>> {
 pub(crate) enum Repeats {
     /// In headers: two readers might read two things.
     Refused,
-    /// In a user's input, as json-c reads it (jose writes such objects): the result has each name once.
+    /// In a user's input, as json-c reads it (jose writes such objects): the result has each name
+    /// once.
     LastWins,
 }
 

@@ -11,8 +11,8 @@ use crate::kdf::Budget;
 use crate::storage::ReadAt;
 use crate::{Error, ErrorKind, KdfLimits, KeyCheck, Result, UnlockOptions, Unlocked, VolumeKey};
 
-/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number. In the middle of a reencryption it may
-/// open both keys, or one of them.
+/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number. In
+/// the middle of a reencryption it may open both keys, or one of them.
 pub(super) fn unlock(
     metadata: &Metadata,
     from: &(impl ReadAt + ?Sized),
@@ -83,8 +83,8 @@ pub(super) fn data_key_check(metadata: &Metadata) -> Option<KeyCheck> {
     Some(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len })
 }
 
-/// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one
-/// digest.
+/// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros
+/// appended have one digest.
 fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     let mut slots = digest.keyslots.iter().map(|slot| metadata.keyslots[slot].key_size as usize).peekable();
     if slots.peek().is_some() {
@@ -104,8 +104,9 @@ fn no_keyslot(metadata: &Metadata) -> Error {
     }
 }
 
-/// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them, are asked for. In the middle of a
-/// reencryption those of the other key are apart, and any of them will do beside the one that was asked for.
+/// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them,
+/// are asked for. In the middle of a reencryption those of the other key are apart, and any of them
+/// will do beside the one that was asked for.
 fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>; 2]> {
     let fits =
         |number: &u32| options.except != Some(*number) && (options.unbound || opens_data(metadata, *number));

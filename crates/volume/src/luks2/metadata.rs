@@ -1,4 +1,5 @@
-//! LUKS2's JSON metadata as values that are valid because they exist (LUKS2 On-Disk Format 1.1, section 3).
+//! LUKS2's JSON metadata as values that are valid because they exist (LUKS2 On-Disk Format 1.1,
+//! section 3).
 
 use std::collections::BTreeMap;
 
@@ -92,7 +93,8 @@ pub(crate) struct Crypt {
     pub(crate) sector_size: SectorSize,
     /// In 512-byte units.
     pub(crate) iv_tweak: u64,
-    /// What is kept beside its sectors; then the cipher is the kernel's name of an authenticated one.
+    /// What is kept beside its sectors; then the cipher is the kernel's name of an authenticated
+    /// one.
     pub(crate) integrity: Option<Integrity>,
 }
 
@@ -321,8 +323,8 @@ fn digest_check(node: &Node<'_>) -> Result<DigestCheck> {
     let kdf = pbkdf2(node, node.field("salt")?.bytes()?)?;
     let field = node.field("digest")?;
     let digest = field.bytes()?;
-    // A shorter digest would be matched by other keys; an empty one by every key. Headers converted from LUKS1 have
-    // its 20 bytes, others as many as their hash has.
+    // A shorter digest would be matched by other keys; an empty one by every key. Headers converted
+    // from LUKS1 have its 20 bytes, others as many as their hash has.
     if !(20..=64).contains(&digest.len()) {
         return Err(field.error(ErrorKind::BadHeader, format_args!("a digest of {} bytes", digest.len())));
     }

@@ -70,7 +70,8 @@ impl<'v> Node<'v> {
         list.iter().map(|v| v.as_str().ok_or_else(|| self.bad("an array of strings"))).collect()
     }
 
-    /// A list of numbers below `limit`, written as strings: references to keyslots and segments, each once.
+    /// A list of numbers below `limit`, written as strings: references to keyslots and segments,
+    /// each once.
     pub(crate) fn references(&self, limit: u32) -> Result<Vec<u32>> {
         let numbers = self.sorted(limit)?;
         if numbers.windows(2).any(|pair| pair[0] == pair[1]) {

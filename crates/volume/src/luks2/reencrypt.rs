@@ -5,8 +5,8 @@
 //!   regular segments ------------------------------------shape--> Plan, Progress --> Volume (activate), Ledger (ledger, finish)
 //! ```
 //!
-//! `begin` writes all of it for the first time, in one update of the header; `sign` gives a digest to
-//! metadata that have none.
+//! `begin` writes all of it for the first time, in one update of the header; `sign` gives a digest
+//! to metadata that have none.
 
 mod activate;
 mod arrange;
@@ -62,7 +62,8 @@ impl Header {
     /// The reencryption that is under way, if any.
     ///
     /// # Errors
-    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where its parts do not fit each other.
+    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where
+    /// its parts do not fit each other.
     pub fn reencryption(&self) -> Result<Option<Status>> {
         let metadata = self.metadata();
         let Some(found) = Reencryption::parse(metadata)? else { return Ok(None) };

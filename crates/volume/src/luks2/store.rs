@@ -49,7 +49,8 @@ impl Damage {
     /// Whether the copy may be written again.
     ///
     /// # Errors
-    /// `Ambiguous` where other bytes than a header's are in its place; `Io` where the device does not tell.
+    /// `Ambiguous` where other bytes than a header's are in its place; `Io` where the device does
+    /// not tell.
     pub(super) fn may_be_overwritten(&self) -> Result<()> {
         match self.in_place {
             InPlace::Copy => Ok(()),
@@ -121,9 +122,11 @@ fn read_beside<D: ReadAt + ?Sized>(
     }
 }
 
-/// Whether what stands where the first copy was may be somebody else's: it is neither zeros nor a damaged copy.
+/// Whether what stands where the first copy was may be somebody else's: it is neither zeros nor a
+/// damaged copy.
 ///
-/// A second copy outlives what is made on a device later: a partition table writes to the first sector only.
+/// A second copy outlives what is made on a device later: a partition table writes to the first
+/// sector only.
 ///
 /// # Errors
 /// `Ambiguous` where it is known and no LUKS header; `Io`.
@@ -156,8 +159,8 @@ impl Copies {
         Ok(Self { binary, area })
     }
 
-    /// Writes one after the other, so that one is whole at every instant: `first` is the place whose copy may be lost, where
-    /// one of them is bad already (the caller has the lock).
+    /// Writes one after the other, so that one is whole at every instant: `first` is the place
+    /// whose copy may be lost, where one of them is bad already (the caller has the lock).
     pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: HeaderCopy) -> Result<()> {
         let places = match first {
             HeaderCopy::First => [HeaderCopy::First, HeaderCopy::Second],
@@ -166,14 +169,16 @@ impl Copies {
         places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
     }
 
-    /// Writes both copies over a LUKS1 header, which counts until the first sector is written: the second copy counts then, and in the end
-    /// both do (the caller has the lock, and nobody needs the places any more).
+    /// Writes both copies over a LUKS1 header, which counts until the first sector is written: the
+    /// second copy counts then, and in the end both do (the caller has the lock, and nobody needs
+    /// the places any more).
     pub(crate) fn write_over_luks1(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         self.write_from_the_end(to)
     }
 
-    /// Writes the second copy, then the first one, of it the first sector as soon as all but its binary header is there: what stood in
-    /// that sector counts until then, and from then on the second copy, until both do.
+    /// Writes the second copy, then the first one, of it the first sector as soon as all but its
+    /// binary header is there: what stood in that sector counts until then, and from then on the
+    /// second copy, until both do.
     pub(crate) fn write_from_the_end(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         write_copy(to, &self.binary, &self.area, HeaderCopy::Second)?;
         let first = self.binary.encode(HeaderCopy::First, &crate::random::bytes()?, &self.area);
@@ -186,10 +191,12 @@ impl Copies {
         storage::sync(to)
     }
 
-    /// The same with another document, which `edit` makes of this one, its parse and the size of a copy.
+    /// The same with another document, which `edit` makes of this one, its parse and the size of a
+    /// copy.
     ///
     /// # Errors
-    /// Those of `edit`; `BadOption` when the metadata does not fit its area, `BadHeader` when no reader would take it.
+    /// Those of `edit`; `BadOption` when the metadata does not fit its area, `BadHeader` when no
+    /// reader would take it.
     pub(crate) fn edited(
         self,
         edit: impl FnOnce(&mut Map<String, Value>, &Metadata, u64) -> Result<()>,
@@ -224,15 +231,16 @@ pub(super) fn repair_over(to: &(impl Target + ?Sized), stored: &Stored) -> Resul
     mend(to, stored)
 }
 
-/// As [`repair`], for who has the lock and knows that nobody else's bytes are in the bad one's place.
+/// As [`repair`], for who has the lock and knows that nobody else's bytes are in the bad one's
+/// place.
 pub(super) fn mend(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
-/// Writes the good copies again as they are read: after a sync that failed they may be in memory only. Bytes that do not change cannot
-/// be torn (the caller has the lock).
+/// Writes the good copies again as they are read: after a sync that failed they may be in memory
+/// only. Bytes that do not change cannot be torn (the caller has the lock).
 pub(super) fn secure(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let size = stored.binary.size;
     let bad = stored.damage.as_ref().map(|damage| damage.place);
@@ -257,7 +265,8 @@ fn is_same(now: Option<Stored>, before: &Stored) -> Result<Stored> {
     now.filter(same).ok_or_else(changed)
 }
 
-/// Whether the second copy of a header, of which nothing is damaged, says something else than the first.
+/// Whether the second copy of a header, of which nothing is damaged, says something else than the
+/// first.
 pub(super) fn copies_differ(from: &(impl ReadAt + ?Sized), stored: &Stored) -> Result<bool> {
     match read_copy(from, HeaderCopy::Second, Some(stored.binary.size)) {
         Ok(second) => {

@@ -28,8 +28,9 @@ pub struct TokenToTry {
 }
 
 impl Header {
-    /// The tokens of keyslots that hold the data's key: those of preferred keyslots first, then by number. A keyslot that says it
-    /// is to be ignored is left out unless it, or the token, is named.
+    /// The tokens of keyslots that hold the data's key: those of preferred keyslots first, then by
+    /// number. A keyslot that says it is to be ignored is left out unless it, or the token, is
+    /// named.
     ///
     /// # Errors
     /// `BadOption` when the token that is named is not there.

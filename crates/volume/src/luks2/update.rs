@@ -25,14 +25,16 @@ use crate::{Error, ErrorKind, Result, Target};
 impl Header {
     /// Changes the header that was read from `on`, and takes over what is there afterwards.
     ///
-    /// `edit` changes the document: what this build does not understand stays in it. `before` gets what `edit` returned and puts
-    /// on disk, synced, whatever the new header relies on: a keyslot's area, or data that has moved. It runs when nothing but
-    /// a write can fail any more. A crash at any instant leaves the old header or the new one.
+    /// `edit` changes the document: what this build does not understand stays in it. `before` gets
+    /// what `edit` returned and puts on disk, synced, whatever the new header relies on: a
+    /// keyslot's area, or data that has moved. It runs when nothing but a write can fail any more.
+    /// A crash at any instant leaves the old header or the new one.
     ///
     /// # Errors
-    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `Ambiguous` when what stands in a copy's
-    /// place may be something else; `BadOption` when the metadata would not fit its area; `BadHeader` when no reader would take
-    /// it; those of `edit` and `before`; `Io`.
+    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `Ambiguous`
+    /// when what stands in a copy's place may be something else; `BadOption` when the metadata
+    /// would not fit its area; `BadHeader` when no reader would take it; those of `edit` and
+    /// `before`; `Io`.
     pub(super) fn update<T, D: Target + ?Sized>(
         &mut self,
         on: &D,
@@ -80,7 +82,8 @@ impl Header {
         copies.metadata()?;
         before(&told)?;
         if now.damage.is_some() {
-            // The good one may be in memory only, and the disk have the other, which is written first.
+            // The good one may be in memory only, and the disk have the other, which is written
+            // first.
             store::secure(on, &now)?;
         }
         // Of a good copy and a bad one the good one is written last.

@@ -6,11 +6,13 @@ use zeroize::Zeroizing;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Where the bytes begin. Reading into memory that begins at an odd place takes a processor several times as long: three and a half
-/// times on an AMD Zen 3, whose `rep movsb` wants its destination aligned.
+/// Where the bytes begin. Reading into memory that begins at an odd place takes a processor several
+/// times as long: three and a half times on an AMD Zen 3, whose `rep movsb` wants its destination
+/// aligned.
 const PAGE: usize = 4096;
 
-/// Bytes of a volume, which begin at a page and are wiped when they go: ciphertext becomes plaintext in place.
+/// Bytes of a volume, which begin at a page and are wiped when they go: ciphertext becomes
+/// plaintext in place.
 #[derive(Default)]
 pub(super) struct Bytes {
     memory: Zeroizing<Vec<u8>>,

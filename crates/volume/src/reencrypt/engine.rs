@@ -1,6 +1,7 @@
 //! The order in which things happen.
 //!
-//! A step's rows, as `commit` and `through` have them. Each is on stable storage where the next relies on it:
+//! A step's rows, as `commit` and `through` have them. Each is on stable storage where the next
+//! relies on it:
 //! ```text
 //!   row                          none    checksum    journal    source (the old bytes stay where they are)
 //!   1  read old bytes            x       x           x          x
@@ -10,17 +11,19 @@
 //!   5  sync the data             -       x           x          x
 //!   6  record: done              -       x           x          x       the ledger syncs
 //! ```
-//! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced with row 2.
-//! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
-//! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption in some
-//! ledgers, so its range is held until no reader does that step again.
+//! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced
+//! with row 2. Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they
+//! read what these do not write. Without protection rows 5 and 6 come once, where it stops. Of the
+//! last step row 6 is the end of the reencryption in some ledgers, so its range is held until no
+//! reader does that step again.
 //!
 //! From row 3 to row 6 the ledger's lock is kept. Where another program holds it, the users of the
 //! range get it back until the lock is free, and the step begins again at row 1: so they never wait
 //! for another program.
 //!
-//! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
-//! disk may have the one before it, which relies on the area as it is.
+//! Before the first of them what the ledger says is made sure of: a record whose sync failed is
+//! read as if all were well, and the disk may have the one before it, which relies on the area as
+//! it is.
 
 use std::ops::Range;
 use std::thread;
@@ -40,10 +43,11 @@ const TELL: Duration = Duration::from_secs(10);
 pub struct Options {
     /// How many threads crypt.
     pub workers: usize,
-    /// About how many bytes of a step are held in memory at once: of the next one as many, while it is made meanwhile. Longer steps
-    /// are read twice.
+    /// About how many bytes of a step are held in memory at once: of the next one as many, while it
+    /// is made meanwhile. Longer steps are read twice.
     pub memory: u64,
-    /// Recovery leaves blocks as they are that are neither old nor new, instead of refusing to go on: what was in them is lost.
+    /// Recovery leaves blocks as they are that are neither old nor new, instead of refusing to go
+    /// on: what was in them is lost.
     pub keep_lost: bool,
 }
 
@@ -64,13 +68,15 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Goes on with a reencryption: recovers a step that was cut, then takes one step after the other. `data` is the device of the
-/// volume's bytes.
+/// Goes on with a reencryption: recovers a step that was cut, then takes one step after the other.
+/// `data` is the device of the volume's bytes.
 ///
 /// # Errors
-/// `BadLayout` when the ledger's plan or progress is none; `BadOption` when the data has another ledger, too; `TooSmall` when the
-/// device ends before the data does; `BadHeader` when a step cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on with after any of them: a
-/// step that could not be written was taken back, or is recovered next time. Only without protection may an error, or a crash, lose data.
+/// `BadLayout` when the ledger's plan or progress is none; `BadOption` when the data has another
+/// ledger, too; `TooSmall` when the device ends before the data does; `BadHeader` when a step
+/// cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on
+/// with after any of them: a step that could not be written was taken back, or is recovered next
+/// time. Only without protection may an error, or a crash, lose data.
 pub fn run(
     data: &(dyn Target + Sync),
     ledger: &mut dyn Ledger,
@@ -204,7 +210,8 @@ impl<'a> Engine<'a> {
     /// Rows 3 to 6.
     fn commit_locked(&mut self, this: &mut Claimed<'a>) -> Result<()> {
         let Claimed { step, claim, made } = this;
-        // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be taken back.
+        // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be
+        // taken back.
         if step.protection != Protection::None
             && !self.ledger.repeats(step)
             && let Err(e) = self.record(step.started())
@@ -224,7 +231,8 @@ impl<'a> Engine<'a> {
         self.conclude(step, &**claim).inspect_err(|_| claim.give_up())
     }
 
-    /// Row 2: what protects the step is in the area, and on stable storage before the record that relies on it.
+    /// Row 2: what protects the step is in the area, and on stable storage before the record that
+    /// relies on it.
     fn protect(&mut self, step: &Step, made: &mut Made) -> Result<()> {
         if step.guard_len(step.len()) == 0 {
             return Ok(());
@@ -246,7 +254,8 @@ impl<'a> Engine<'a> {
         if let Protection::Checksum { .. } = protection { storage::sync(self.work.data) } else { Ok(()) }
     }
 
-    /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is read again.
+    /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is
+    /// read again.
     fn write(&mut self, step: &Step, made: &mut Made) -> Result<()> {
         for piece in self.work.pieces(step) {
             if !self.work.is_one_piece(step) {
@@ -305,8 +314,9 @@ impl<'a> Engine<'a> {
         Err(held)
     }
 
-    /// Does what begins with taking the ledger's lock. A lock that another program holds costs time, and the users of the step's range
-    /// wait meanwhile; once the reencryption was told to stop, it is an error.
+    /// Does what begins with taking the ledger's lock. A lock that another program holds costs
+    /// time, and the users of the step's range wait meanwhile; once the reencryption was told to
+    /// stop, it is an error.
     pub(super) fn patiently<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         loop {
             match act(self) {
@@ -328,7 +338,8 @@ enum Committed<'a> {
     LockedOut(Error),
 }
 
-/// Why a step failed. Where it could not be undone either, nobody may use its range until it is recovered.
+/// Why a step failed. Where it could not be undone either, nobody may use its range until it is
+/// recovered.
 fn not_undone(undone: Result<()>, step: &Step, claim: &dyn Claim, why: Error) -> Error {
     if undone.is_ok() {
         return why;

@@ -6,22 +6,26 @@ use crate::{Result, Volume};
 
 /// Those who read and write the volume while it is reencrypted.
 pub trait Foreground {
-    /// Waits until nobody reads or writes `range`, bytes of the volume; from then on nobody does until the claim is dropped.
+    /// Waits until nobody reads or writes `range`, bytes of the volume; from then on nobody does
+    /// until the claim is dropped.
     ///
     /// # Errors
     /// When it cannot be had. The reencryption stops, and nothing is lost.
     fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>>;
 
-    /// Whether the next step's range may be claimed, and read, while the one before is still held. It is faster so.
+    /// Whether the next step's range may be claimed, and read, while the one before is still held.
+    /// It is faster so.
     fn claims_ahead(&self) -> bool;
 
-    /// Whether somebody else writes. What was written to a range before it was claimed may be lost with the power then, so that it is not
-    /// what its checksums are of: it is synced before they are relied on.
+    /// Whether somebody else writes. What was written to a range before it was claimed may be lost
+    /// with the power then, so that it is not what its checksums are of: it is synced before they
+    /// are relied on.
     fn writes(&self) -> bool {
         true
     }
 
-    /// How long the next step may be, in bytes; steps that cannot be so short are as short as they can.
+    /// How long the next step may be, in bytes; steps that cannot be so short are as short as they
+    /// can.
     fn longest(&self) -> u64 {
         u64::MAX
     }
@@ -40,15 +44,16 @@ pub trait Foreground {
 
 /// A range that is the reencryption's alone until this is dropped.
 pub trait Claim {
-    /// The range is in its new form now, and all of the volume is this, under the very ciphers of its plan; elsewhere nothing
-    /// has changed. Data and record are on stable storage.
+    /// The range is in its new form now, and all of the volume is this, under the very ciphers of
+    /// its plan; elsewhere nothing has changed. Data and record are on stable storage.
     ///
     /// # Errors
     /// When it cannot be taken over. The range is given up then.
     fn relay(&self, volume: Volume) -> Result<()>;
 
-    /// What lies in the range is neither its old nor its new form, or nobody can say which of them a crash would leave: it may not
-    /// be read or written, also after the claim is dropped, until a later one has relayed it.
+    /// What lies in the range is neither its old nor its new form, or nobody can say which of them
+    /// a crash would leave: it may not be read or written, also after the claim is dropped, until a
+    /// later one has relayed it.
     fn give_up(&self);
 }
 

@@ -3,11 +3,12 @@
 use super::{Plan, Progress, Step};
 use crate::{Result, Target};
 
-/// Keeps a reencryption's plan, its progress, and an area of [`Plan::area`] bytes for what protects a step: LUKS2's header,
-/// or a state file.
+/// Keeps a reencryption's plan, its progress, and an area of [`Plan::area`] bytes for what protects
+/// a step: LUKS2's header, or a state file.
 ///
-/// After an error nobody knows what is kept. It has to be read again from its disk, but for one thing: [`Ledger::record`] may be
-/// called once more to put back the progress that was there before.
+/// After an error nobody knows what is kept. It has to be read again from its disk, but for one
+/// thing: [`Ledger::record`] may be called once more to put back the progress that was there
+/// before.
 pub trait Ledger {
     /// What is to be done, which never changes.
     fn plan(&self) -> &Plan;
@@ -23,15 +24,16 @@ pub trait Ledger {
         Ok(())
     }
 
-    /// Returns when what was read as plan and progress is on stable storage: after a sync that failed it may be in memory only, and
-    /// something older on the disk, to which what the area holds and which bytes are new would not fit. A crash meanwhile changes
-    /// nothing of either.
+    /// Returns when what was read as plan and progress is on stable storage: after a sync that
+    /// failed it may be in memory only, and something older on the disk, to which what the area
+    /// holds and which bytes are new would not fit. A crash meanwhile changes nothing of either.
     ///
     /// # Errors
     /// `Busy` when somebody else changed what is kept; `Io`.
     fn secure(&mut self) -> Result<()>;
 
-    /// Writes to the area, from its byte `at` on. It need not be on stable storage before [`Ledger::sync_area`].
+    /// Writes to the area, from its byte `at` on. It need not be on stable storage before
+    /// [`Ledger::sync_area`].
     ///
     /// # Errors
     /// `Io`; `TooSmall` beyond the area.
@@ -43,7 +45,8 @@ pub trait Ledger {
     /// `Io`.
     fn sync_area(&mut self) -> Result<()>;
 
-    /// Fills `bytes` from the area, from its byte `at` on. The area holds what a disk holds: any bytes.
+    /// Fills `bytes` from the area, from its byte `at` on. The area holds what a disk holds: any
+    /// bytes.
     ///
     /// # Errors
     /// `Io`; `TooSmall` beyond the area.
@@ -62,23 +65,27 @@ pub trait Ledger {
     /// Gives the lock back, if it is kept.
     fn unlock(&mut self) {}
 
-    /// Replaces the progress, in one update that a crash leaves whole or undone, and returns when it is on stable storage.
+    /// Replaces the progress, in one update that a crash leaves whole or undone, and returns when
+    /// it is on stable storage.
     ///
-    /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth. The record of the last step may be
-    /// the end of the reencryption itself: then nothing but [`Ledger::finish`] may follow.
+    /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its
+    /// sixth. The record of the last step may be the end of the reencryption itself: then nothing
+    /// but [`Ledger::finish`] may follow.
     ///
     /// # Errors
-    /// `Locked` when another program holds the lock: nothing was written, and what was recorded before holds. `Busy` when another
-    /// program changed what is kept; `Io`.
+    /// `Locked` when another program holds the lock: nothing was written, and what was recorded
+    /// before holds. `Busy` when another program changed what is kept; `Io`.
     fn record(&mut self, progress: Progress) -> Result<()>;
 
-    /// Whether a step is not recorded as under way, because it can be done again from the progress before it: its source stays as it is.
+    /// Whether a step is not recorded as under way, because it can be done again from the progress
+    /// before it: its source stays as it is.
     fn repeats(&self, _step: &Step) -> bool {
         false
     }
 
-    /// Ends the reencryption of which every byte is new: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
-    /// is called again after a crash on the way, and then goes on.
+    /// Ends the reencryption of which every byte is new: the old keys go, and so does what
+    /// [`Plan::leftovers`] names on `data`. It is called again after a crash on the way, and then
+    /// goes on.
     ///
     /// # Errors
     /// As [`Ledger::record`].

@@ -1,7 +1,8 @@
 //! What is done in which order, without doing it: pure arithmetic.
 //!
-//! Byte x of the volume lies at `old.lower + x` in its old form and at `new.lower + x` in its new one. A first run of it may be
-//! *moved* aside before the start, so that its own place is free; it comes last.
+//! Byte x of the volume lies at `old.lower + x` in its old form and at `new.lower + x` in its new
+//! one. A first run of it may be *moved* aside before the start, so that its own place is free; it
+//! comes last.
 //!
 //! ```text
 //!                     steps, in order                         written over its own source   else
@@ -47,7 +48,8 @@ pub enum Direction {
 pub enum Protection {
     /// Nothing, and the ledger hears of no step: a crash loses data.
     None,
-    /// The hash of each block of old bytes tells which are old still. A block must reach the disk whole or not at all.
+    /// The hash of each block of old bytes tells which are old still. A block must reach the disk
+    /// whole or not at all.
     Checksum {
         /// The hash.
         hash: Hash,
@@ -69,13 +71,15 @@ pub struct Plan {
     pub direction: Direction,
     /// The volume's size in bytes, while this goes on.
     pub size: u64,
-    /// The old form: `lower` and `iv_offset` are those of byte 0, also where that lies elsewhere, moved.
+    /// The old form: `lower` and `iv_offset` are those of byte 0, also where that lies elsewhere,
+    /// moved.
     pub old: Stored,
     /// The new form, from byte 0 on.
     pub new: Stored,
     /// The first bytes, in their old form, elsewhere.
     pub moved: Option<Moved>,
-    /// Of steps that are written over their own source, if there are any; never [`Protection::Source`].
+    /// Of steps that are written over their own source, if there are any; never
+    /// [`Protection::Source`].
     pub protection: Protection,
     /// How many bytes there are for what protects them.
     pub area: u64,
@@ -99,7 +103,8 @@ pub struct Moved {
 pub struct Progress {
     /// How many bytes are new; which ones, the plan knows.
     pub done: u64,
-    /// How many more a step under way makes new. Its bytes are old, or new, or nothing that can be read.
+    /// How many more a step under way makes new. Its bytes are old, or new, or nothing that can be
+    /// read.
     pub hot: Option<u64>,
 }
 
@@ -142,13 +147,14 @@ pub enum Which {
     New,
 }
 
-/// The length of steps where nothing else was asked for: what two of them take in memory is little, and long enough that
-/// syncs do not count.
+/// The length of steps where nothing else was asked for: what two of them take in memory is little,
+/// and long enough that syncs do not count.
 const USUAL: u64 = 64 << 20;
 /// No step is longer.
 const LONGEST: u64 = 1 << 30;
 
-/// How long steps are where `wanted` is asked for, on a machine with so much memory: a multiple of the alignment.
+/// How long steps are where `wanted` is asked for, on a machine with so much memory: a multiple of
+/// the alignment.
 pub fn hot_zone(wanted: Option<u64>, alignment: u64, memory: u64) -> u64 {
     let len = wanted.unwrap_or(USUAL).min(LONGEST).min(memory / 4);
     down(len, alignment).max(alignment)
@@ -239,7 +245,8 @@ impl Plan {
         }
     }
 
-    /// Where a step that begins at `start` ends. Only steps in place are aligned: blocks of checksums are.
+    /// Where a step that begins at `start` ends. Only steps in place are aligned: blocks of
+    /// checksums are.
     fn end_after(&self, start: u64) -> u64 {
         let end = start.saturating_add(self.longest());
         if end >= self.size {
@@ -265,10 +272,12 @@ impl Plan {
         (self.old.lower.max(self.new.lower) + self.size).max(moved)
     }
 
-    /// How many bytes a disk must write whole or not at all, so that a crash loses nothing; none where nothing helps.
+    /// How many bytes a disk must write whole or not at all, so that a crash loses nothing; none
+    /// where nothing helps.
     ///
-    /// Checksums tell which of a torn block's 512-byte parts are old. That gives back the block where its ciphers decrypt those parts one
-    /// by one: they have sectors of that size, or spread no byte over its sector.
+    /// Checksums tell which of a torn block's 512-byte parts are old. That gives back the block
+    /// where its ciphers decrypt those parts one by one: they have sectors of that size, or spread
+    /// no byte over its sector.
     pub fn atomic(&self) -> Option<u64> {
         match self.protection {
             _ if !self.writes_in_place() => Some(512),
@@ -328,7 +337,8 @@ impl Plan {
         }
     }
 
-    /// The volume as it stands, with the plan's very ciphers. A step under way counts as old: its range is claimed meanwhile.
+    /// The volume as it stands, with the plan's very ciphers. A step under way counts as old: its
+    /// range is claimed meanwhile.
     ///
     /// # Errors
     /// `BadLayout` when the plan is none that [`Plan::check`] would take.
@@ -343,8 +353,9 @@ impl Plan {
         Volume::new(parts.into_iter().map(segment).collect())
     }
 
-    /// Places on the data device that hold old bytes when all is new, and are not the volume's any more. Where a first run was moved
-    /// away from, the ledger may have its own place by now, which is not to be wiped.
+    /// Places on the data device that hold old bytes when all is new, and are not the volume's any
+    /// more. Where a first run was moved away from, the ledger may have its own place by now, which
+    /// is not to be wiped.
     pub fn leftovers(&self) -> Vec<Range<u64>> {
         let (old, new) = (self.old.lower, self.new.lower);
         // A shift towards the end leaves what lay before.

@@ -1,4 +1,5 @@
-//! Checksums: which blocks of a step that was cut are old, which are new, and what was in those that were torn.
+//! Checksums: which blocks of a step that was cut are old, which are new, and what was in those
+//! that were torn.
 
 use digest::DynDigest;
 use underseal_cipher::{CipherSpec, SectorCipher, SectorSize};
@@ -9,19 +10,21 @@ use crate::{Hash, Recipe, Result, recipe};
 
 /// The smallest piece of a block that reaches the disk whole.
 const PART: usize = 512;
-/// Of blocks of as many parts each choice of old and new ones is tried; of longer ones only those of a write that ended early.
+/// Of blocks of as many parts each choice of old and new ones is tried; of longer ones only those
+/// of a write that ended early.
 const FEW: usize = 8;
 
 /// Longer blocks have too many parts.
 const LONGEST: u64 = 4096;
 
-/// Whether a block of old and new parts can be put together again, as far as this cipher is concerned.
+/// Whether a block of old and new parts can be put together again, as far as this cipher is
+/// concerned.
 pub(super) fn mends(block: u64, cipher: &dyn SectorCipher) -> bool {
     block <= LONGEST && (cipher.is_local() || cipher.sector_size() == SectorSize::S512)
 }
 
-/// Whether checksums of blocks of that size are enough where a disk may write only parts of a block: this cipher decrypts each part
-/// without the others.
+/// Whether checksums of blocks of that size are enough where a disk may write only parts of a
+/// block: this cipher decrypts each part without the others.
 ///
 /// # Errors
 /// `Unsupported` for ciphers that this build does not know; `Memory`, `Io`.
@@ -56,10 +59,12 @@ impl Blocks {
         blocks.for_each(|(block, out)| digest(&mut *state, block, out));
     }
 
-    /// Makes bytes new of which each block is old or new, from the volume's byte `at` on. `hashes` are those of the old ones.
+    /// Makes bytes new of which each block is old or new, from the volume's byte `at` on. `hashes`
+    /// are those of the old ones.
     ///
     /// # Errors
-    /// The first block that is neither, nor a mixture of both. It is left as it is, and counts as new: the others are made new.
+    /// The first block that is neither, nor a mixture of both. It is left as it is, and counts as
+    /// new: the others are made new.
     pub(super) fn renew(
         &self,
         work: &Work<'_>,
@@ -101,8 +106,9 @@ fn digest(state: &mut dyn DynDigest, bytes: &[u8], out: &mut [u8]) {
     let _ = state.finalize_into_reset(out);
 }
 
-/// A block that a crash tore is old in some parts and new in others. `aged` is what its new parts were, as far as its ciphers decrypt a
-/// part without the others. Puts the old block together, if the hash tells which parts are which.
+/// A block that a crash tore is old in some parts and new in others. `aged` is what its new parts
+/// were, as far as its ciphers decrypt a part without the others. Puts the old block together, if
+/// the hash tells which parts are which.
 fn mend(block: &mut [u8], aged: &[u8], was_old: impl FnMut(&[u8]) -> bool) -> bool {
     let parts = block.len().div_ceil(PART);
     let mut was_old = was_old;

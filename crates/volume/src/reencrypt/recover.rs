@@ -1,4 +1,5 @@
-//! A step that was cut: what protects it tells what its bytes were, and it is done again. It may be cut again, anywhere.
+//! A step that was cut: what protects it tells what its bytes were, and it is done again. It may be
+//! cut again, anywhere.
 
 use std::ops::Range;
 
@@ -10,10 +11,12 @@ use super::{Protection, Step};
 use crate::{Error, ErrorKind, Result, storage};
 
 impl Engine<'_> {
-    /// Makes sure of the ledger's word, and does the step again that is under way by it, if there is one.
+    /// Makes sure of the ledger's word, and does the step again that is under way by it, if there
+    /// is one.
     ///
     /// # Errors
-    /// `BadHeader` when what protects it does not fit what is there: see [`super::Options::keep_lost`]; `Io`.
+    /// `BadHeader` when what protects it does not fit what is there: see
+    /// [`super::Options::keep_lost`]; `Io`.
     pub(super) fn recover(&mut self) -> Result<()> {
         let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
             return self.patiently(|this| this.ledger.secure());
@@ -46,8 +49,8 @@ impl Engine<'_> {
         })
     }
 
-    /// Brings all of a step into its new form. All of it is written, also what is there already: after a sync that failed, what is
-    /// read may be in memory only.
+    /// Brings all of a step into its new form. All of it is written, also what is there already:
+    /// after a sync that failed, what is read may be in memory only.
     fn redo(&mut self, step: &Step) -> Result<()> {
         let mut made = Made::default();
         for piece in self.work.pieces(step) {

@@ -1,4 +1,5 @@
-//! The state file: a reencryption's ledger for volumes that have no header. `docs/reencryption-state.md` is its format.
+//! The state file: a reencryption's ledger for volumes that have no header.
+//! `docs/reencryption-state.md` is its format.
 //!
 //! ```text
 //!   byte 0        a copy of the document     each is written in turn, so one of them is whole at every instant     copies
@@ -6,8 +7,9 @@
 //!   byte 32768    the area, for what protects a step
 //! ```
 //!
-//! It holds no key. It holds what tells the right keys from others, and a seal over all of the document that only who has them can
-//! make: nobody else can have a volume decrypted, or old and new bytes taken for each other.
+//! It holds no key. It holds what tells the right keys from others, and a seal over all of the
+//! document that only who has them can make: nobody else can have a volume decrypted, or old and
+//! new bytes taken for each other.
 
 mod copies;
 mod document;
@@ -78,13 +80,15 @@ pub struct StateLedger<'a> {
 }
 
 impl<'a> State<'a> {
-    /// How many rounds PBKDF2 takes over each key, if nobody asks for others: they may come from a passphrase.
+    /// How many rounds PBKDF2 takes over each key, if nobody asks for others: they may come from a
+    /// passphrase.
     pub const ITERATIONS: u32 = 500_000;
 
     /// Reads a state file, and keeps it locked: to change it, or to look at it.
     ///
     /// # Errors
-    /// `NoHeader` when it is none; `BadHeader` when neither copy is sound; `Busy` when somebody else uses it; `Io`.
+    /// `NoHeader` when it is none; `BadHeader` when neither copy is sound; `Busy` when somebody
+    /// else uses it; `Io`.
     pub fn read(on: &'a dyn Target, to: LockTo) -> Result<Self> {
         let lock = on.lock(to)?;
         let (copies, text) = Copies::read(on)?;
@@ -100,9 +104,9 @@ impl<'a> State<'a> {
     /// Goes on with it, over a data device of `data_size` bytes.
     ///
     /// # Errors
-    /// `WrongKey`, naming which; `Untrusted` when somebody without the keys has written it; `BadLayout` when the device is not as
-    /// large as it was, or the plan is none; `TooSmall` when the file ends before its area does; `Unsupported` for its ciphers;
-    /// `TooCostly`, `Memory`.
+    /// `WrongKey`, naming which; `Untrusted` when somebody without the keys has written it;
+    /// `BadLayout` when the device is not as large as it was, or the plan is none; `TooSmall` when
+    /// the file ends before its area does; `Unsupported` for its ciphers; `TooCostly`, `Memory`.
     pub fn unlock(self, keys: Keys<'_>, data_size: u64) -> Result<StateLedger<'a>> {
         let Self { on, document, text, copies, lock } = self;
         let seal = document.unseal(keys, &Budget::new(KdfLimits::default()))?;
@@ -118,12 +122,13 @@ impl<'a> State<'a> {
 }
 
 impl<'a> StateLedger<'a> {
-    /// Begins a state file for a plan, over a data device of `data_size` bytes. When this returns it is on stable storage, but for
-    /// its name in its folder; no data have changed.
+    /// Begins a state file for a plan, over a data device of `data_size` bytes. When this returns
+    /// it is on stable storage, but for its name in its folder; no data have changed.
     ///
     /// # Errors
-    /// `BadLayout` when the plan cannot be carried out; `BadOption` when keys and ciphers do not fit, or a state is there
-    /// already; `TooCostly` for more rounds than [`State::unlock`] does; `Busy` when somebody else uses the file; `Memory`, `Io`.
+    /// `BadLayout` when the plan cannot be carried out; `BadOption` when keys and ciphers do not
+    /// fit, or a state is there already; `TooCostly` for more rounds than [`State::unlock`] does;
+    /// `Busy` when somebody else uses the file; `Memory`, `Io`.
     pub fn create(
         on: &'a dyn Target,
         plan: Plan,

@@ -1,6 +1,8 @@
-//! A step that cannot be written, because the disk is full or fails: what was written of it becomes old again.
+//! A step that cannot be written, because the disk is full or fails: what was written of it becomes
+//! old again.
 //!
-//! What arrived lies where there is room for it, so its old form fits there too. What did not is not touched.
+//! What arrived lies where there is room for it, so its old form fits there too. What did not is
+//! not touched.
 
 use super::bytes::Bytes;
 use super::engine::Engine;
@@ -12,7 +14,8 @@ use crate::{Result, storage};
 const BLOCK: usize = 4096;
 
 impl Engine<'_> {
-    /// Puts the old bytes back of all pieces up to the one in `made`, which failed, and takes the step back.
+    /// Puts the old bytes back of all pieces up to the one in `made`, which failed, and takes the
+    /// step back.
     ///
     /// # Errors
     /// `Io`: the step is under way still, and is to be recovered.

@@ -1,7 +1,7 @@
 //! Bytes from one form to the other.
 //!
-//! A piece goes through the processors in chunks that stay in a cache: each is read, hashed, decrypted and encrypted by one of
-//! them at once.
+//! A piece goes through the processors in chunks that stay in a cache: each is read, hashed,
+//! decrypted and encrypted by one of them at once.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -149,7 +149,8 @@ pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Cuts what protects chunks as they are cut: as many parts as there are chunks, also where nothing protects.
+/// Cuts what protects chunks as they are cut: as many parts as there are chunks, also where nothing
+/// protects.
 pub(super) fn chunks(guard: &mut [u8], len: usize) -> Box<dyn Iterator<Item = &mut [u8]> + Send + '_> {
     match len {
         0 => Box::new(std::iter::repeat_with(|| &mut [][..])),

@@ -1,4 +1,5 @@
-//! A disk for tests: it remembers what was written to it in which order, and can lose power anywhere.
+//! A disk for tests: it remembers what was written to it in which order, and can lose power
+//! anywhere.
 
 mod crash;
 
@@ -61,7 +62,8 @@ impl Recorder {
         self.events.lock().unwrap().push(event);
     }
 
-    /// The disk as it may be after a crash at any moment since its bytes were `synced`; see [`crash::each`].
+    /// The disk as it may be after a crash at any moment since its bytes were `synced`; see
+    /// [`crash::each`].
     pub(crate) fn each_crash(&self, synced: Vec<u8>, check: impl FnMut(&[u8], &str)) {
         let events = std::mem::take(&mut *self.events.lock().unwrap());
         assert!(matches!(events.last(), Some(Event::Sync(_))), "all is on disk in the end");
@@ -129,7 +131,8 @@ fn apply(disk: &mut [u8], offset: u64, bytes: &[u8]) {
     disk[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// What becomes of these bytes, found out once: crashes leave the same ones again and again, and a key derivation takes its time.
+/// What becomes of these bytes, found out once: crashes leave the same ones again and again, and a
+/// key derivation takes its time.
 pub(crate) fn once<T: Copy + 'static>(bytes: &[&[u8]], find_out: impl FnOnce() -> T) -> T {
     thread_local! {
         static KNOWN: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();

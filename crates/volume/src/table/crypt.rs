@@ -31,7 +31,8 @@ pub struct Crypt {
 const KERNEL_SECTOR: usize = 4096;
 
 impl Crypt {
-    /// What follows `crypt` in a line of `len` sectors, checked in the kernel's order: options before the cipher.
+    /// What follows `crypt` in a line of `len` sectors, checked in the kernel's order: options
+    /// before the cipher.
     pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
         if words.len() < 5 {
             return Err(bad(
@@ -48,7 +49,8 @@ impl Crypt {
         }
         let cipher: CipherSpec = cipher.parse().map_err(of_cipher)?;
         let units = options.sector_size.units();
-        // With sectors of 512 bytes the word changes no byte, in any mode: whoever wrote it forgot the sector's size.
+        // With sectors of 512 bytes the word changes no byte, in any mode: whoever wrote it forgot
+        // the sector's size.
         if cipher.chain() == "hctr2" && options.iv_large_sectors && units == 1 {
             let why =
                 "iv_large_sectors with hctr2 wants a sector_size above 512; without it, leave the word out";
@@ -77,8 +79,8 @@ impl Crypt {
         build_with(&recipe.options(&self.key.bytes()?)).map_err(of_cipher)
     }
 
-    /// What the cipher is made from, but for the key, on a device that keeps so many bytes beside each sector. What it does not use of
-    /// them is zeros.
+    /// What the cipher is made from, but for the key, on a device that keeps so many bytes beside
+    /// each sector. What it does not use of them is zeros.
     pub(super) fn recipe(&self, tuple: usize) -> Recipe {
         let key_size = self.options.integrity_key_size.map(|size| size as usize);
         let beside = |asked: &super::Integrity| {

@@ -1,4 +1,5 @@
-//! The integrity target's line: `<device> <reserved sectors> <tag size or -> <mode> <#opts> <opts>...`.
+//! The integrity target's line:
+//! `<device> <reserved sectors> <tag size or -> <mode> <#opts> <opts>...`.
 
 use std::fmt;
 
@@ -62,7 +63,8 @@ impl IntegrityLine {
         Ok(Self { device, start, tag_size, mode, options })
     }
 
-    /// The value of an option, if it is there. Of an option that is repeated the last one counts, as in the kernel.
+    /// The value of an option, if it is there. Of an option that is repeated the last one counts,
+    /// as in the kernel.
     pub fn option(&self, name: &str) -> Option<&str> {
         let value = |word: &'_ Zeroizing<String>| {
             let (known, value) = word.split_once(':').unwrap_or((word.as_str(), ""));
@@ -72,7 +74,8 @@ impl IntegrityLine {
         self.options.iter().rev().find_map(|word| Some(&word[word.len() - value(word)?..]))
     }
 
-    /// The device for superblock, journal and tags, as the line names it, where [`device`](Self::device) holds data alone.
+    /// The device for superblock, journal and tags, as the line names it, where
+    /// [`device`](Self::device) holds data alone.
     pub fn meta_device(&self) -> Option<&str> {
         self.option("meta_device")
     }

@@ -86,8 +86,8 @@ impl TableKey {
     /// The bytes; from the keyring a copy.
     ///
     /// # Errors
-    /// `Unsupported` for kinds that the kernel keeps to itself; `WrongKey` when there is no such key, or one of another
-    /// length; `Io` when the keyring cannot be read.
+    /// `Unsupported` for kinds that the kernel keeps to itself; `WrongKey` when there is no such
+    /// key, or one of another length; `Io` when the keyring cannot be read.
     pub fn bytes(&self) -> Result<Key> {
         match self {
             Self::Bytes(key) => Key::new(key.as_bytes()).map_err(of_cipher),

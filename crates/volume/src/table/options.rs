@@ -49,7 +49,8 @@ impl Default for CryptOptions {
 }
 
 impl CryptOptions {
-    /// `[<#opts> <opts>...]`, of a line of `len` sectors. Words beyond their number are left, as the kernel leaves them.
+    /// `[<#opts> <opts>...]`, of a line of `len` sectors. Words beyond their number are left, as
+    /// the kernel leaves them.
     pub(super) fn parse(words: &mut Words, len: u64) -> Result<Self> {
         let mut options = Self::default();
         let Some(count) = words.next() else { return Ok(options) };

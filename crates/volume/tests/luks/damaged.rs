@@ -108,8 +108,9 @@ fn a_copy_that_cannot_be_read_is_a_damaged_one() {
     assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// What stands at byte 0 in place of the first copy, and what is done about it: `Some(true)` it is repaired, `Some(false)`
-/// the volume opens and nothing is written, `None` it is refused. cryptsetup refuses the same, and repairs all else.
+/// What stands at byte 0 in place of the first copy, and what is done about it: `Some(true)` it is
+/// repaired, `Some(false)` the volume opens and nothing is written, `None` it is refused.
+/// cryptsetup refuses the same, and repairs all else.
 #[test]
 fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
     let sound = luks2();
@@ -275,7 +276,8 @@ proptest! {
         prop_assert_eq!(found, if harmless { Outcome::Opens } else { Outcome::Damaged });
     }
 
-    /// LUKS1 has neither checksum nor second copy: any outcome but a panic will do, and never another key.
+    /// LUKS1 has neither checksum nor second copy: any outcome but a panic will do, and never
+    /// another key.
     #[test]
     fn a_flipped_bit_in_a_luks1_header_never_panics(bit in 0..592 * 8usize) {
         let mut image = luks1();

@@ -1,4 +1,5 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and findings.
+//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and
+//! findings.
 
 use std::cell::RefCell;
 use std::io;
@@ -29,7 +30,8 @@ pub(crate) fn luks1(bytes: &[u8]) -> bool {
     exercise(bytes)
 }
 
-/// A LUKS2 header: as it is, with its checksums made right, or made around JSON; the first byte says which.
+/// A LUKS2 header: as it is, with its checksums made right, or made around JSON; the first byte
+/// says which.
 pub(crate) fn luks2(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     match how % 3 {
@@ -100,7 +102,8 @@ fn exercise(bytes: &[u8]) -> bool {
     opened
 }
 
-/// LUKS2's metadata after its checksum: what is wrong with it is said, and what is repaired is sound.
+/// LUKS2's metadata after its checksum: what is wrong with it is said, and what is repaired is
+/// sound.
 pub(crate) fn luks2_json(text: &[u8]) -> bool {
     let image = around(text);
     look(&image);
@@ -115,7 +118,8 @@ pub(crate) fn luks2_tokens(text: &[u8]) -> bool {
     luks2_json(metadata.as_bytes())
 }
 
-/// A LUKS1 header that is repaired: it can be read then, nothing of a keyslot in use has changed, and a second repair does nothing.
+/// A LUKS1 header that is repaired: it can be read then, nothing of a keyslot in use has changed,
+/// and a second repair does nothing.
 pub(crate) fn luks1_repair(bytes: &[u8]) -> bool {
     let mut image = bytes.to_vec();
     image.resize(image.len().clamp(4096, 1 << 20), 0);
@@ -135,7 +139,8 @@ pub(crate) fn luks1_repair(bytes: &[u8]) -> bool {
     exercise(&repaired)
 }
 
-/// A backup, whoever made it, that goes to an empty disk and over itself: as it is, with its checksums made right, or made around JSON.
+/// A backup, whoever made it, that goes to an empty disk and over itself: as it is, with its
+/// checksums made right, or made around JSON.
 pub(crate) fn backup(bytes: &[u8]) -> bool {
     const LEN: usize = 1 << 20;
     let Some((how, bytes)) = bytes.split_first() else { return false };
@@ -168,7 +173,8 @@ pub(crate) fn backup(bytes: &[u8]) -> bool {
     restored
 }
 
-/// A reencryption's state file around this document: it says what it is about, and whoever has other keys does not go on with it.
+/// A reencryption's state file around this document: it says what it is about, and whoever has
+/// other keys does not go on with it.
 pub(crate) fn reencryption_state(text: &[u8]) -> bool {
     let magic = "underseal reencryption state\nsha256:";
     let mut rest = [format!("\nhmac-sha256:{}\n", "0".repeat(64)).as_bytes(), text].concat();

@@ -11,7 +11,8 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
 }
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never panic.
+/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never
+/// panic.
 #[test]
 fn every_seed_of_the_fuzzer_comes_to_a_volume_and_no_finding_panics() {
     for (target, run) in [

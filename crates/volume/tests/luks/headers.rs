@@ -1,4 +1,5 @@
-//! Backups, repairs, names and conversions, by cryptsetup's judgement and with what cryptsetup makes.
+//! Backups, repairs, names and conversions, by cryptsetup's judgement and with what cryptsetup
+//! makes.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;

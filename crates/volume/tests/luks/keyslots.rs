@@ -1,4 +1,5 @@
-//! Keyslots that we add and remove, by cryptsetup's judgement; and headers that cryptsetup changes under our hands.
+//! Keyslots that we add and remove, by cryptsetup's judgement; and headers that cryptsetup changes
+//! under our hands.
 
 use std::path::{Path, PathBuf};
 

@@ -31,8 +31,9 @@ fn passphrases_become_the_keys_that_cryptsetup_makes_of_them() {
 
 #[test]
 fn offset_skip_size_and_sector_size_mean_what_they_mean_to_cryptsetup() {
-    // cryptsetup open --type plain --hash sha256 -s 256 -c aes-xts-plain64 --offset 8 --skip 16 --size 64
-    // --sector-size 4096, zeros written through the mapping; the digest is that of the 64 sectors below.
+    // cryptsetup open --type plain --hash sha256 -s 256 -c aes-xts-plain64 --offset 8 --skip 16
+    // --size 64 --sector-size 4096, zeros written through the mapping; the digest is that of the 64
+    // sectors below.
     let key = plain::key_from_passphrase(&key(LONG.as_bytes()), &"sha256".parse().unwrap(), 32).unwrap();
     let options = PlainOptions {
         sector_size: SectorSize::S4096,

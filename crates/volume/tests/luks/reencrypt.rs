@@ -1,4 +1,5 @@
-//! Reencryptions that cryptsetup left in the middle: opened as they stand, recovered, gone on with and finished here.
+//! Reencryptions that cryptsetup left in the middle: opened as they stand, recovered, gone on with
+//! and finished here.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -205,7 +206,8 @@ fn both_keys_are_wanted_and_each_of_its_passphrases() {
     let scratch = Scratch::new();
     let disk = Disk::unpack(&scratch, image);
     let passphrase = |slot: &str| image["passphrases"][slot].as_str().unwrap().as_bytes().to_vec();
-    // Slots 0 and 2 have the first passphrase, of the old key and of the new one; slot 1 has the second one's old key.
+    // Slots 0 and 2 have the first passphrase, of the old key and of the new one; slot 1 has the
+    // second one's old key.
     let old_only = disk.unlock(&passphrase("1")).unwrap();
     let refused = disk.go_on(&old_only, 0).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WrongPassphrase);
@@ -235,7 +237,8 @@ fn forged_metadata_is_refused_and_nothing_is_changed() {
         let before = disk.bytes();
         let refused = disk.go_on(&key, 0);
         if id.ends_with("progress") {
-            // Nobody vouches for how far it is: whoever can write the header can say that the border is elsewhere.
+            // Nobody vouches for how far it is: whoever can write the header can say that the
+            // border is elsewhere.
             assert_eq!(refused.unwrap(), Outcome::Stopped, "{id}");
             continue;
         }

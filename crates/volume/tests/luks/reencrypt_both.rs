@@ -1,4 +1,5 @@
-//! Reencryptions that change hands between us and cryptsetup: begun by one, cut off, finished by the other.
+//! Reencryptions that change hands between us and cryptsetup: begun by one, cut off, finished by
+//! the other.
 
 use std::fs::File;
 use std::path::Path;

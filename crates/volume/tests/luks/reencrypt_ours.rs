@@ -1,4 +1,5 @@
-//! Reencryptions of ours that have begun, of every kind, and disks that are gone or fail in the middle.
+//! Reencryptions of ours that have begun, of every kind, and disks that are gone or fail in the
+//! middle.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -73,7 +74,8 @@ pub(crate) fn begin(disk: &Disk, key: VolumeKey, change: impl FnOnce(&mut BeginO
     header.begin_reencryption(&file, key, &passphrases, size(&disk.data), &options).unwrap()
 }
 
-/// A file that is gone after so many writes, those of all that share the count, or of which one write fails.
+/// A file that is gone after so many writes, those of all that share the count, or of which one
+/// write fails.
 pub(crate) struct Dying<'c> {
     file: File,
     left: &'c AtomicU64,

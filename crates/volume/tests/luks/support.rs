@@ -58,7 +58,8 @@ pub(crate) fn run_raw(program: &str, args: &[&str]) -> Vec<u8> {
     loop {
         let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
         let err = String::from_utf8_lossy(&output.stderr);
-        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock shows.
+        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock
+        // shows.
         if err.contains("Unable to get accurate CPU usage") {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Headers that an attacker or a dying disk would write. Each row is one rule, with its own small generator.
+//! Headers that an attacker or a dying disk would write. Each row is one rule, with its own small
+//! generator.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,6 @@
-//! The S-boxes as sequences of logic over whole words, each bit of which is a box of its own: those that Osvik found for five
-//! registers ("Speeding up Serpent", 3rd AES Candidate Conference, 2000). None takes a look at its bits, so all run in constant time.
+//! The S-boxes as sequences of logic over whole words, each bit of which is a box of its own: those
+//! that Osvik found for five registers ("Speeding up Serpent", 3rd AES Candidate Conference, 2000).
+//! None takes a look at its bits, so all run in constant time.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 

@@ -8,8 +8,9 @@ use super::{Keys, RoundKeys};
 /// Words of several blocks side by side: the same word of each.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing type's features; so may the operators, whose values
-/// come from these methods only. Pointers are read or written for all blocks, at any alignment.
+/// Every method may be called only on a processor with the implementing type's features; so may the
+/// operators, whose values come from these methods only. Pointers are read or written for all
+/// blocks, at any alignment.
 pub(super) trait SerpentWords: Bits {
     const LANES: usize;
     /// Four vectors in turn, not two.
@@ -237,7 +238,8 @@ unsafe fn group<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) 
     }
 }
 
-/// Keys come behind the S-boxes, which may have room for them: those between come before the linear transformation.
+/// Keys come behind the S-boxes, which may have room for them: those between come before the linear
+/// transformation.
 #[inline(always)]
 unsafe fn encrypt<W: SerpentWords>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.

@@ -1,9 +1,11 @@
-//! The words of 4, 8 and 16 blocks: one type for each width of register, and the functions that are compiled for it.
+//! The words of 4, 8 and 16 blocks: one type for each width of register, and the functions that are
+//! compiled for it.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
-//! Values of these types come from [`SerpentWords`]' methods only, and those are called from the entry points only, which
-//! [`super::functions`] hands out after the processor said that it has their features.
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
+//! their instructions exist. Values of these types come from [`SerpentWords`]' methods only, and
+//! those are called from the entry points only, which [`super::functions`] hands out after the
+//! processor said that it has their features.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64::*;
@@ -121,8 +123,8 @@ macro_rules! vector {
         }
 
         impl $name {
-            /// Rows of blocks become columns of words, and these rows again: in each 128 bits on their own, so that blocks lie in
-            /// lanes in another order, which nothing looks at.
+            /// Rows of blocks become columns of words, and these rows again: in each 128 bits on
+            /// their own, so that blocks lie in lanes in another order, which nothing looks at.
             #[inline(always)]
             unsafe fn turn([a, b, c, d]: [$vector; 4]) -> [$vector; 4] {
                 // SAFETY: see above.

@@ -1,8 +1,9 @@
 //! S-boxes as the AES's between affine maps.
 //!
-//! The AES's S-box is inversion in a field of 256 elements, then an affine map. Inversion in any other such field is the same between
-//! two linear maps, so each S-box that is made of inversion is the AES's between two affine maps. The AES's own part is taken back in
-//! the map behind it (or, for its inverse, in the map before it).
+//! The AES's S-box is inversion in a field of 256 elements, then an affine map. Inversion in any
+//! other such field is the same between two linear maps, so each S-box that is made of inversion is
+//! the AES's between two affine maps. The AES's own part is taken back in the map behind it (or,
+//! for its inverse, in the map before it).
 
 /// A linear map: what it makes of each bit.
 pub(super) type Linear = [u8; 8];
@@ -13,8 +14,8 @@ pub(crate) struct Map {
     /// As tables: of the low halves of bytes, and of the high ones. The result is the sum of both.
     pub(super) low: [u8; 16],
     pub(super) high: [u8; 16],
-    /// As GFNI's instructions have it: a row of the matrix for each bit of the result, that of the lowest bit in the highest byte; and what
-    /// is added, in each byte.
+    /// As GFNI's instructions have it: a row of the matrix for each bit of the result, that of the
+    /// lowest bit in the highest byte; and what is added, in each byte.
     pub(super) matrix: u64,
     pub(super) plus: u32,
 }

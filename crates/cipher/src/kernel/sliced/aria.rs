@@ -1,8 +1,8 @@
 //! ARIA (Kwon and others, "New Block Cipher: ARIA", 2003; RFC 5794).
 //!
-//! Half of its S-boxes are the AES's and its inverse. A substitution leaves those bytes in one order in the registers that went through
-//! AES encryption and in another those of decryption; one half is permuted to the order of the other, and after two substitutions all
-//! are as they were.
+//! Half of its S-boxes are the AES's and its inverse. A substitution leaves those bytes in one
+//! order in the registers that went through AES encryption and in another those of decryption; one
+//! half is permuted to the order of the other, and after two substitutions all are as they were.
 
 use super::affine::{AES, AES_PLUS, Map, SAME, SBox, entry};
 use super::vectors::{ByteVector, SHIFTED_TWICE, load, sixteen, store, turn};

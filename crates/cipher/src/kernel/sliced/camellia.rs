@@ -1,7 +1,9 @@
-//! Camellia (Aoki and others, "Camellia: A 128-Bit Block Cipher Suitable for Multiple Platforms", 2000; RFC 3713).
+//! Camellia (Aoki and others, "Camellia: A 128-Bit Block Cipher Suitable for Multiple Platforms",
+//! 2000; RFC 3713).
 //!
-//! Left halves of blocks keep their order in the registers, right halves have the order that the AES instructions leave; F of the
-//! left is made with AES encryption, F of the right with AES decryption, so that no order is ever put right but at the ends.
+//! Left halves of blocks keep their order in the registers, right halves have the order that the
+//! AES instructions leave; F of the left is made with AES encryption, F of the right with AES
+//! decryption, so that no order is ever put right but at the ends.
 
 use super::affine::{AffineLayers, SBox, entry};
 use super::vectors::{ByteVector, SHIFTED, SHIFTED_BACK, eight, load, sixteen, store, turn};

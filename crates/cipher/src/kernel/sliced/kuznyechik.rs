@@ -1,7 +1,9 @@
-//! Kuznyechik (GOST R 34.12-2015; RFC 7801), for registers that look tables of 256 bytes up by themselves.
+//! Kuznyechik (GOST R 34.12-2015; RFC 7801), for registers that look tables of 256 bytes up by
+//! themselves.
 //!
-//! A register has one byte of each of 64 blocks. The linear layer is sixteen steps of a shift register: each replaces one register by
-//! a sum of multiples of all, so nothing is shifted but names. Both constants of a pair are one map of a sum.
+//! A register has one byte of each of 64 blocks. The linear layer is sixteen steps of a shift
+//! register: each replaces one register by a sum of multiples of all, so nothing is shifted but
+//! names. Both constants of a pair are one map of a sum.
 
 use super::affine::{Linear, Map, entry};
 use super::vectors::{ByteVector, load, sixteen, store, turn};
@@ -120,7 +122,8 @@ impl SlicedCipher for Kuznyechik {
     }
 }
 
-/// Computes the first byte at step `K` of the shift register, whose byte n is in register n - K then.
+/// Computes the first byte at step `K` of the shift register, whose byte n is in register n - K
+/// then.
 #[inline(always)]
 unsafe fn sum<V: ByteVector, const K: usize>(x: &[V; 16]) -> V {
     let at = |nth: usize| x[(nth + 16 - K) % 16];

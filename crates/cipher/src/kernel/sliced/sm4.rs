@@ -1,7 +1,7 @@
 //! SM4 (GB/T 32907-2016; draft-ribose-cfrg-sm4).
 //!
-//! A register has a word of several blocks, four registers to a word. The permutes that the linear map needs put the order right that
-//! the AES instruction leaves.
+//! A register has a word of several blocks, four registers to a word. The permutes that the linear
+//! map needs put the order right that the AES instruction leaves.
 
 use super::SlicedCipher;
 use super::affine::{AffineLayers, SBox, entry};

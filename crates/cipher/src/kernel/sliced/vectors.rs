@@ -1,8 +1,9 @@
 //! Registers of 16, 32 and 64 bytes, and the functions that are compiled for each.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
-//! Methods are called from the entry points only, which [`SlicedWidth::of`] hands out after the processor said that it has their features.
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
+//! their instructions exist. Methods are called from the entry points only, which
+//! [`SlicedWidth::of`] hands out after the processor said that it has their features.
 
 use super::SlicedCipher;
 use super::affine::Map;
@@ -10,11 +11,12 @@ use crate::CpuPath;
 
 /// A register of bytes; what permutes or interleaves does so in each 128 bits.
 ///
-/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point that they end up in.
+/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point
+/// that they end up in.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing type's features. Pointers are read or written for the whole
-/// register, at any alignment.
+/// Every method may be called only on a processor with the implementing type's features. Pointers
+/// are read or written for the whole register, at any alignment.
 pub(crate) trait ByteVector: Copy {
     const BYTES: usize;
 
@@ -94,7 +96,8 @@ impl<C: SlicedCipher> SlicedWidth<C> {
     }
 }
 
-/// Whether the processor has GFNI, and looks tables up in the widest registers, as every one does that has both AVX-512 and GFNI.
+/// Whether the processor has GFNI, and looks tables up in the widest registers, as every one does
+/// that has both AVX-512 and GFNI.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_widest() -> bool {
     is_x86_feature_detected!("gfni") && is_x86_feature_detected!("avx512vbmi")

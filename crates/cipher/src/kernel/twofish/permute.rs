@@ -1,13 +1,16 @@
-//! Twofish without look-ups: 32 or 64 blocks at once, whose bytes go through the S-boxes by permutes of registers.
+//! Twofish without look-ups: 32 or 64 blocks at once, whose bytes go through the S-boxes by
+//! permutes of registers.
 //!
-//! A table of 256 bytes is 16 rows. Each row is a permute of a register by the low half of every byte, which gives zero where the
-//! byte's top bit is set: row i is asked for byte - 16 * i, so rows up to the byte's own answer. The rows are made such that the sum
-//! of those is the table's entry. Bytes of 128 and more are asked for in the upper eight rows alike. The matrix is permutes too, by
-//! halves of bytes. Nothing is looked up in memory, so caches tell nothing.
+//! A table of 256 bytes is 16 rows. Each row is a permute of a register by the low half of every
+//! byte, which gives zero where the byte's top bit is set: row i is asked for byte - 16 * i, so
+//! rows up to the byte's own answer. The rows are made such that the sum of those is the table's
+//! entry. Bytes of 128 and more are asked for in the upper eight rows alike. The matrix is permutes
+//! too, by halves of bytes. Nothing is looked up in memory, so caches tell nothing.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
-//! [`widths`] hands the functions out only after the processor said that it has them.
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
+//! their instructions exist. [`widths`] hands the functions out only after the processor said that
+//! it has them.
 
 use std::arch::x86_64::*;
 
@@ -240,7 +243,8 @@ macro_rules! width {
                 ]
             }
 
-            /// Rows of blocks become columns of words, and these rows again: in each 128 bits on their own.
+            /// Rows of blocks become columns of words, and these rows again: in each 128 bits on
+            /// their own.
             #[inline]
             #[target_feature(enable = $features)]
             fn turn([a, b, c, d]: Four) -> Four {

@@ -18,8 +18,8 @@ const NIBBLES: [[[u8; 16]; 4]; 2] = [
     ],
 ];
 
-/// Which q each byte of a word goes through, in order; a key of 32 bytes begins at the first, of 24 at the second, of 16 at the
-/// third (figure 2).
+/// Which q each byte of a word goes through, in order; a key of 32 bytes begins at the first, of 24
+/// at the second, of 16 at the third (figure 2).
 const ORDER: [[usize; 5]; 4] = [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1, 0, 1, 1, 0]];
 
 /// The matrix that ends g, by columns (4.2), over x^8 + x^6 + x^5 + x^3 + 1.
@@ -94,8 +94,8 @@ const fn products() -> [[u32; 256]; 4] {
     all
 }
 
-/// The part of h that the byte `x` at a place of the word has, with words of the key of which `word` gives the bytes at that
-/// place.
+/// The part of h that the byte `x` at a place of the word has, with words of the key of which
+/// `word` gives the bytes at that place.
 #[inline(always)]
 fn h(place: usize, x: u8, words: usize, word: impl Fn(usize) -> u8) -> u32 {
     let mut order = ORDER[place][4 - words..].iter().map(|&q| &Q[q]);

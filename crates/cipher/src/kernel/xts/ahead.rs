@@ -1,12 +1,14 @@
-//! XTS where registers are few: the integer units, which have nothing else to do, make the tweaks ahead.
+//! XTS where registers are few: the integer units, which have nothing else to do, make the tweaks
+//! ahead.
 //!
 //! ```text
 //!   ring of 32 vectors of tweaks:   | 11 in use | 11 next | 10 being made |   and so on round
 //! ```
 //!
-//! A tweak in vectors costs instructions of the units that AES runs in, and registers: eight blocks in flight are as many as
-//! AES's latency takes, so that whatever comes between holds them up. Tweaks in memory leave registers for eleven. Words are
-//! written and vectors are read: not before the group after the next, since a vector waits until both its words are in the cache.
+//! A tweak in vectors costs instructions of the units that AES runs in, and registers: eight blocks
+//! in flight are as many as AES's latency takes, so that whatever comes between holds them up.
+//! Tweaks in memory leave registers for eleven. Words are written and vectors are read: not before
+//! the group after the next, since a vector waits until both its words are in the cache.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -48,7 +50,8 @@ pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
     // A turn of the ring is a unit for each block of a vector.
     let head = 1 + (units - 1) % V::BLOCKS;
     let turns = (units - head) / V::BLOCKS;
-    // SAFETY: the head is as many sectors, or the beginning of the first; the rest is the caller's promise.
+    // SAFETY: the head is as many sectors, or the beginning of the first; the rest is the caller's
+    // promise.
     unsafe {
         let (whole, each) = if bytes == UNIT { (head, UNIT) } else { (1, head * UNIT) };
         in_vectors::<V, R, ENCRYPT>(keys, tweaks, whole, each, src, dst);
@@ -160,7 +163,8 @@ impl Maker {
         }
     }
 
-    /// By x. With vectors of two blocks the processor has as many instructions to begin as it can, and BMI2 saves one of these.
+    /// By x. With vectors of two blocks the processor has as many instructions to begin as it can,
+    /// and BMI2 saves one of these.
     ///
     /// # Safety
     /// The processor has the features of `V`.
@@ -199,7 +203,8 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Crypts `N` vectors, from the ring's vector `nth` on, and makes the tweaks of `M`, from its vector `next` on.
+    /// Crypts `N` vectors, from the ring's vector `nth` on, and makes the tweaks of `M`, from its
+    /// vector `next` on.
     ///
     /// # Safety
     /// As [`super::xts`], for these vectors, whose tweaks are made.
@@ -209,7 +214,8 @@ impl Group<'_> {
         nth: usize,
         next: usize,
     ) {
-        // SAFETY: the caller's promise; `nth` and `next` are within the ring, with the vectors behind them.
+        // SAFETY: the caller's promise; `nth` and `next` are within the ring, with the vectors
+        // behind them.
         unsafe {
             let (src, dst) = (self.src.add(nth * V::BYTES), self.dst.add(nth * V::BYTES));
             prefetch_group::<V, N>(src);
@@ -236,8 +242,8 @@ impl Group<'_> {
         }
     }
 
-    /// A quarter of the rounds, and of the tweaks that are made: the processor cannot look so far ahead that all of them, in
-    /// one place, would leave it rounds to do.
+    /// A quarter of the rounds, and of the tweaks that are made: the processor cannot look so far
+    /// ahead that all of them, in one place, would leave it rounds to do.
     ///
     /// # Safety
     /// As [`Group::crypt`].
@@ -264,7 +270,8 @@ impl Group<'_> {
     }
 }
 
-/// The same place, of which the compiler does not know what it has read there: it would keep that, and has no registers for it.
+/// The same place, of which the compiler does not know what it has read there: it would keep that,
+/// and has no registers for it.
 #[inline(always)]
 fn forgotten(mut at: *const u8) -> *const u8 {
     // SAFETY: no instruction.

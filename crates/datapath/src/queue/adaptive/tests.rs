@@ -1,5 +1,5 @@
-//! The policy over a model: one worker that takes a while to wake, a queue that is always full, and a clock of its own. What is
-//! looked at are counts.
+//! The policy over a model: one worker that takes a while to wake, a queue that is always full, and
+//! a clock of its own. What is looked at are counts.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -49,13 +49,14 @@ impl Model {
         waiting == 0 && (self.tasks.is_empty() || (away > 0 && away < 2))
     }
 
-    /// A client keeps `depth` requests of `len` bytes in flight. Those are counted that end when both ways have been tried.
+    /// A client keeps `depth` requests of `len` bytes in flight. Those are counted that end when
+    /// both ways have been tried.
     fn run(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64) -> Counts {
         self.bursts(adaptive, depth, len, 0)
     }
 
-    /// It sends that many at once, and the next ones when all have ended, but not before so many nanoseconds have passed; 0: each
-    /// that ends is followed by another.
+    /// It sends that many at once, and the next ones when all have ended, but not before so many
+    /// nanoseconds have passed; 0: each that ends is followed by another.
     fn bursts(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64, every: u64) -> Counts {
         // Little is done in a burst.
         let (tries, ends): (u64, u64) =

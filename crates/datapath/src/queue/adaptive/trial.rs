@@ -1,17 +1,19 @@
 //! Whether sharing pays here and now: tried, not reckoned.
 //!
-//! Idle workers do not mean idle processors: the client that sends the requests may need them, or a neighbour. So while
-//! there is work to share, short epochs with and without sharing are compared by the bytes that moved in them.
-//! The better way is kept, and the other tried again from time to time: the rarer, the longer it has been the worse.
+//! Idle workers do not mean idle processors: the client that sends the requests may need them, or a
+//! neighbour. So while there is work to share, short epochs with and without sharing are compared
+//! by the bytes that moved in them. The better way is kept, and the other tried again from time to
+//! time: the rarer, the longer it has been the worse.
 
 use std::time::{Duration, Instant};
 
 /// Long enough for some dozens of large pieces.
 const EPOCH: Duration = Duration::from_millis(2);
-/// A client that sends nothing for so long rests, which has nothing to do with either way; what is shorter may be that it is kept
-/// from its processor.
+/// A client that sends nothing for so long rests, which has nothing to do with either way; what is
+/// shorter may be that it is kept from its processor.
 const REST: Duration = Duration::from_micros(500);
-/// So many times both ways are tried in turn at first; workers that have just been started are slow.
+/// So many times both ways are tried in turn at first; workers that have just been started are
+/// slow.
 const TURNS: u32 = 6;
 /// So many epochs of the better way between two trials of the other, at first and at last.
 const FEWEST: u32 = 8;

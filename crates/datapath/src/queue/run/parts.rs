@@ -1,4 +1,5 @@
-//! Requests of several parts: sectors that are written in part, and long requests that are shared or split.
+//! Requests of several parts: sectors that are written in part, and long requests that are shared
+//! or split.
 
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ impl Queue {
         self.dispatch(index);
     }
 
-    /// Divides a read or write into parts of `each` bytes, whole sectors, that go their own ways; as many as there are
-    /// slots for.
+    /// Divides a read or write into parts of `each` bytes, whole sectors, that go their own ways;
+    /// as many as there are slots for.
     pub(super) fn divide(&mut self, index: u32, each: u64) {
         let slot = self.slots.get(index);
         let (start, end) = (slot.start, slot.end);

@@ -11,7 +11,8 @@ use crate::stats::{CryptoSite, nanos};
 use crate::workers::{CryptoWork, Task};
 use crate::{Affinity, WriteOrder};
 
-/// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
+/// A worker is about to be done: it is waited for so long before this thread sleeps, since waking
+/// takes as long.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 impl Queue {
@@ -44,7 +45,8 @@ impl Queue {
         }
     }
 
-    /// Does the next piece of the backlog, and hands over what is too much. False when there is none.
+    /// Does the next piece of the backlog, and hands over what is too much. False when there is
+    /// none.
     pub(in super::super) fn work_on_backlog(&mut self) -> bool {
         if self.adaptive.is_empty() {
             return false;
@@ -126,8 +128,8 @@ impl Queue {
         true
     }
 
-    /// Before this thread sleeps, it takes back what no worker has come to, and waits a little for one that is at work.
-    /// True when something came of it.
+    /// Before this thread sleeps, it takes back what no worker has come to, and waits a little for
+    /// one that is at work. True when something came of it.
     pub(in super::super) fn take_surplus_back(&mut self) -> bool {
         if self.adaptive.away() == 0 {
             return false;

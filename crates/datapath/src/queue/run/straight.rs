@@ -1,4 +1,5 @@
-//! The fast path of a small write: encrypted in the caller's memory and written from there, on the caller's thread.
+//! The fast path of a small write: encrypted in the caller's memory and written from there, on the
+//! caller's thread.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,8 +15,8 @@ use crate::stats::{CryptoSite, nanos};
 use crate::{Dispatch, Result};
 
 impl Queue {
-    /// True when a write needs nothing but its sectors' lock: whole sectors, one part, an inline policy, and
-    /// no request that overlaps.
+    /// True when a write needs nothing but its sectors' lock: whole sectors, one part, an inline
+    /// policy, and no request that overlaps.
     pub(in super::super) fn writes_straight(&self, range: &Range<u64>) -> bool {
         let policy = self.settings.policy;
         let inline = match policy.write {
@@ -33,8 +34,8 @@ impl Queue {
             && self.writes.is_free(range)
     }
 
-    /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
-    /// stopped is encrypted whole, and its tuples are there.
+    /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the
+    /// piece at which it stopped is encrypted whole, and its tuples are there.
     pub(in super::super) fn write_now(
         &mut self,
         range: Range<u64>,

@@ -16,7 +16,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LASTING: Duration = Duration::from_secs(10);
 /// A request that was in flight when so many connections broke is asked for alone from then on.
 const SUSPECT: u32 = 2;
-/// A request with which so many connections broke, the last ones with nothing else in flight, fails.
+/// A request with which so many connections broke, the last ones with nothing else in flight,
+/// fails.
 const MOST_BREAKS: u32 = SUSPECT + 3;
 
 /// A time without a connection, until one has answered a request.
@@ -72,7 +73,8 @@ impl LinkState {
             self.questions = self.questions.wrapping_add(1);
             flight.ask(&export, shared.losses.mark(), self.questions);
         }
-        // Suspects go behind all others, so that those are answered, and each suspect comes to its turn.
+        // Suspects go behind all others, so that those are answered, and each suspect comes to its
+        // turn.
         let is_suspect =
             |index: &u32| self.flights[*index as usize].as_ref().is_some_and(NbdRequest::is_suspect);
         let (suspects, others): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_suspect);
@@ -80,12 +82,14 @@ impl LinkState {
         let all = others.into_iter().chain(unsent).chain(suspects);
         self.outbox = all.filter(|&index| self.flights[index as usize].is_some()).collect();
         if !self.is_idle() {
-            // At once, perhaps the server is there; one that answers nothing, or not this, is not asked in a frenzy.
+            // At once, perhaps the server is there; one that answers nothing, or not this, is not
+            // asked in a frenzy.
             if was_good && !self.careful { self.try_now() } else { self.pause() }
         }
     }
 
-    /// Takes the requests in flight, the oldest first, out of those that are to be sent: where none was sent, the one that would have been.
+    /// Takes the requests in flight, the oldest first, out of those that are to be sent: where none
+    /// was sent, the one that would have been.
     fn take_in_flight(&mut self) -> Vec<u32> {
         let is_sent = |flight: &Option<NbdRequest>| flight.as_ref().is_some_and(|flight| flight.is_sent);
         let sent = (0..).zip(&self.flights).filter(|(_, flight)| is_sent(flight));
@@ -97,8 +101,9 @@ impl LinkState {
         in_flight
     }
 
-    /// A connection broke with these requests in flight. One of them that the server cannot bear fails alone. It is known by this: with
-    /// nothing else in flight it breaks one connection after the other, while the server answers others, or until `reconnect-delay` is over.
+    /// A connection broke with these requests in flight. One of them that the server cannot bear
+    /// fails alone. It is known by this: with nothing else in flight it breaks one connection after
+    /// the other, while the server answers others, or until `reconnect-delay` is over.
     fn suspect(&mut self, in_flight: &[u32], now: Duration) {
         let limit = self.shared.address.reconnect_delay;
         let given_up = self.outage.as_ref().is_some_and(|outage| outage.given_up);
@@ -219,7 +224,8 @@ impl LinkState {
         }
     }
 
-    /// The export has grown, and this connection does not reach all of it: everything on it is answered, and it ends in order.
+    /// The export has grown, and this connection does not reach all of it: everything on it is
+    /// answered, and it ends in order.
     pub(super) fn renew(&mut self) {
         let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
         if socket.is_dead() {

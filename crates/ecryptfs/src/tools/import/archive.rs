@@ -3,8 +3,9 @@
 //! ```text
 //!   [ x: records | L: a long name | K: a long link ]*  header  size bytes  zeros to 512    ..    a block of zeros
 //! ```
-//! The `tar` crate reads the headers. Not what is between them: it ends pax's records at line feeds, which names and xattrs may
-//! have, and takes what describes a member into memory whatever its size.
+//! The `tar` crate reads the headers. Not what is between them: it ends pax's records at line
+//! feeds, which names and xattrs may have, and takes what describes a member into memory whatever
+//! its size.
 
 use std::ffi::CString;
 use std::io::{self, Read};

@@ -1,8 +1,9 @@
 //! An archive's lower form.
 //!
-//! An archive may be anybody's. A member goes where its path says from the lower folder on, and nowhere else: no path begins at
-//! the root, goes up, or leads through anything but folders; a hard link is to a file that came before; nothing that is there is
-//! written over. What is refused is told of, and the others go on.
+//! An archive may be anybody's. A member goes where its path says from the lower folder on, and
+//! nowhere else: no path begins at the root, goes up, or leads through anything but folders; a hard
+//! link is to a file that came before; nothing that is there is written over. What is refused is
+//! told of, and the others go on.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,8 +26,8 @@ use crate::{Error, ErrorKind, Result};
 /// Encrypts a tar archive into a lower folder, which does not exist or is empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive is told to the watch, with
-/// its path there.
+/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive
+/// is told to the watch, with its path there.
 pub fn import_tar(
     from: &mut dyn Read,
     lower: &Path,
@@ -62,7 +63,8 @@ struct Run<'r> {
     how: &'r ImportOptions,
     root: &'r TreeFolder,
     watch: &'r mut dyn ProgressWatch,
-    /// Those that were made, by their lower paths from the root on, and what they get when all that is in them is there.
+    /// Those that were made, by their lower paths from the root on, and what they get when all that
+    /// is in them is there.
     folders: BTreeMap<PathBuf, Option<TreeAttributes>>,
     summary: Summary,
 }

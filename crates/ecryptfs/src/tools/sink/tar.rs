@@ -12,8 +12,8 @@ use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result};
 
-/// As many bytes as were promised: the archive's headers say where the next member begins. Where there are fewer, zeros follow,
-/// as in the archives of other programs.
+/// As many bytes as were promised: the archive's headers say where the next member begins. Where
+/// there are fewer, zeros follow, as in the archives of other programs.
 struct Exactly<'d> {
     data: &'d mut dyn Read,
     left: u64,

@@ -85,7 +85,8 @@ impl Handshake<'_> {
         let index = self.find(request.name)?;
         let export = &self.exports[index];
         replies.info_export(export.size, self.flags(export));
-        // Unasked too: a client that does not know block sizes ignores them, and one that does may be spared an error.
+        // Unasked too: a client that does not know block sizes ignores them, and one that does may
+        // be spared an error.
         replies.info_block_size(export);
         if request.wants_name {
             replies.info_name(&export.name);

@@ -62,7 +62,8 @@ impl<'a> MetaRequest<'a> {
         let mut fields = Fields(data);
         let name = fields.string()?;
         let count = fields.u32()?;
-        // A query takes at least its length's 4 bytes, so the data bounds their number whatever `count` says.
+        // A query takes at least its length's 4 bytes, so the data bounds their number whatever
+        // `count` says.
         let queries = (0..count).map(|_| fields.string()).collect::<Parsed<_>>()?;
         fields.end()?;
         Ok(Self { name, queries })

@@ -1,4 +1,5 @@
-//! Who is connected, and in which phase: one small table behind one lock, touched when a phase changes.
+//! Who is connected, and in which phase: one small table behind one lock, touched when a phase
+//! changes.
 
 use std::{
     collections::BTreeMap,
@@ -73,11 +74,13 @@ impl Clients {
         }
     }
 
-    /// Looks for room for one more handshake, or makes it: closes the client that has been silent longest or, if none
-    /// is silent, the one that has been negotiating longest. It must have had its [`GRACE`].
+    /// Looks for room for one more handshake, or makes it: closes the client that has been silent
+    /// longest or, if none is silent, the one that has been negotiating longest. It must have had
+    /// its [`GRACE`].
     ///
-    /// Where most are negotiating, a silent one that has only just come is passed over: in a crowd that talks slowly
-    /// there always is one, and waiting out its grace would let in ten clients a second.
+    /// Where most are negotiating, a silent one that has only just come is passed over: in a crowd
+    /// that talks slowly there always is one, and waiting out its grace would let in ten clients a
+    /// second.
     pub(super) fn make_room(&self, now: Instant) -> Room {
         let mut table = self.lock();
         if table.clients.len() - table.serving < self.max_handshakes {
@@ -245,7 +248,8 @@ impl Clients {
         drop(self.departed.wait_timeout_while(self.lock(), at_most, full));
     }
 
-    /// Nothing that runs under the lock can leave the table half changed, so a poisoned one is as good as any.
+    /// Nothing that runs under the lock can leave the table half changed, so a poisoned one is as
+    /// good as any.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! One client: its thread, its handshake, its handler. What goes wrong here ends this connection and no other.
+//! One client: its thread, its handshake, its handler. What goes wrong here ends this connection
+//! and no other.
 
 use std::{
     io,
@@ -19,7 +20,8 @@ use crate::{Error, Result};
 /// A client past its handshake, for its handler.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its bytes: the first one is a request's. The socket is in blocking mode and has no timeouts set.
+    /// Its bytes: the first one is a request's. The socket is in blocking mode and has no timeouts
+    /// set.
     pub transport: Transport,
     /// What was agreed.
     pub negotiated: Negotiated,
@@ -33,8 +35,8 @@ pub struct Connection {
 
 /// Serves the transmission phase.
 pub trait ConnectionHandler: Send + Sync + 'static {
-    /// Serves one client on this thread until it says goodbye, fails, or the server stops; then the connection is
-    /// closed. A panic closes the connection too.
+    /// Serves one client on this thread until it says goodbye, fails, or the server stops; then the
+    /// connection is closed. A panic closes the connection too.
     ///
     /// # Errors
     /// Why the connection ended before its time: it becomes a line in the log.
@@ -52,19 +54,22 @@ pub trait ConnectionHandler: Send + Sync + 'static {
 
 /// Tells a handler that the server is stopping: answer what is in flight, flush, and return.
 ///
-/// When that happens, the socket's reading side is shut down, so a blocked read returns with what came before and then
-/// the end of the stream. (A TCP client that goes on sending can still be heard, so look at
-/// [`is_stopping`](Self::is_stopping) as well.) A handler that waits for other things names an eventfd to be woken by.
+/// When that happens, the socket's reading side is shut down, so a blocked read returns with what
+/// came before and then the end of the stream. (A TCP client that goes on sending can still be
+/// heard, so look at [`is_stopping`](Self::is_stopping) as well.) A handler that waits for other
+/// things names an eventfd to be woken by.
 #[derive(Debug)]
 pub struct StopSignal(Admitted);
 
 impl StopSignal {
-    /// Whether the connection is to come to rest: answer what was taken, take no more, and [lay down](Self::lay_down) the rest.
+    /// Whether the connection is to come to rest: answer what was taken, take no more, and
+    /// [lay down](Self::lay_down) the rest.
     pub fn is_held(&self) -> bool {
         self.0.shared.hold.is_held()
     }
 
-    /// The connection rests: what was received and not taken, and what the client has not taken yet.
+    /// The connection rests: what was received and not taken, and what the client has not taken
+    /// yet.
     pub fn lay_down(&self, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
         self.0.shared.hold.lay_down(self.0.id, negotiated, ahead, owed);
     }
@@ -79,7 +84,8 @@ impl StopSignal {
         self.0.stopping()
     }
 
-    /// Adds 1 to this eventfd when the server begins to stop, or now if it has. The server keeps a duplicate.
+    /// Adds 1 to this eventfd when the server begins to stop, or now if it has. The server keeps a
+    /// duplicate.
     ///
     /// # Errors
     /// There is no descriptor left for the duplicate.

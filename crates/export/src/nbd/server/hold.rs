@@ -7,8 +7,9 @@
 //!          \-- Carried    the next process: Server::adopt, and all begin at once when it says so
 //! ```
 //!
-//! What is laid down is all that this process has of a connection: the bytes that it received and has not taken up, and those of
-//! answers that the client has not taken. So nobody waits for a client that is slow, or silent in the middle of a request.
+//! What is laid down is all that this process has of a connection: the bytes that it received and
+//! has not taken up, and those of answers that the client has not taken. So nobody waits for a
+//! client that is slow, or silent in the middle of a request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,7 +194,8 @@ impl Hold {
     }
 
     fn carried(&self, sockets: &BTreeMap<Id, Socket>) -> Vec<Carried> {
-        // They stay where they are, too: nothing has happened to a connection until another process has it.
+        // They stay where they are, too: nothing has happened to a connection until another process
+        // has it.
         let laid_down = lock(&self.laid_down);
         let with_socket = laid_down.iter().filter_map(|(id, one)| Some((one, sockets.get(id)?)));
         let carried = with_socket.map(|(one, socket)| Carried {

@@ -158,7 +158,8 @@ impl Transmission {
     }
 }
 
-/// The protocol has fewer numbers than the kernel, and one of its own for what is written beyond the end.
+/// The protocol has fewer numbers than the kernel, and one of its own for what is written beyond
+/// the end.
 fn errno(request: &RequestHeader, failure: &Failure) -> Errno {
     let writes = matches!(request.command, RequestType::WriteZeroes | RequestType::Write);
     match crate::errno::errno(failure) {

@@ -32,8 +32,8 @@ impl Transmission {
         }
     }
 
-    /// Whether nothing more is taken. The payload of a write that is refused is taken to its end: what is thrown away cannot be
-    /// laid down.
+    /// Whether nothing more is taken. The payload of a write that is refused is taken to its end:
+    /// what is thrown away cannot be laid down.
     pub(super) fn rests(&self) -> bool {
         let refuses = matches!(&self.payload, Some(Payload { into: Err(_), .. }));
         self.rest != Rest::No && !(refuses && self.rest == Rest::Coming)
@@ -55,7 +55,8 @@ impl Transmission {
         self.rest == Rest::LaidDown
     }
 
-    /// What was received and not taken: a write whose payload is not all there, from its header on, and what came behind it.
+    /// What was received and not taken: a write whose payload is not all there, from its header on,
+    /// and what came behind it.
     fn not_taken(&self) -> Bytes {
         let (inbox, ahead) = (self.inbox.rest(), self.wire.ahead());
         let begun = match &self.payload {

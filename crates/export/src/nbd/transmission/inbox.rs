@@ -12,12 +12,14 @@ use crate::{Error, ErrorKind, Result};
 /// How much is received in one call: many small requests, or the beginning of a large one.
 const ROOM: usize = 256 << 10;
 
-/// Payloads up to this length are written from where they were received; longer ones get memory of their own.
+/// Payloads up to this length are written from where they were received; longer ones get memory of
+/// their own.
 pub(super) const IN_PLACE: usize = 64 << 10;
 
 const _: () = assert!(ROOM >= 2 * (IN_PLACE + REQUEST_LEN));
 
-/// A window of the stream: headers, and the payloads of small writes, which are encrypted in place here.
+/// A window of the stream: headers, and the payloads of small writes, which are encrypted in place
+/// here.
 pub(super) struct Inbox {
     /// Of an arena of its own, since what clients write stays out of core dumps.
     bytes: Buffer,
@@ -66,7 +68,8 @@ impl Inbox {
         &self.bytes[from..self.start]
     }
 
-    /// Receives up to `most` bytes behind what is there, and says how many came; 0 is the end of the stream.
+    /// Receives up to `most` bytes behind what is there, and says how many came; 0 is the end of
+    /// the stream.
     pub(super) fn fill(&mut self, wire: &mut Wire, most: usize) -> io::Result<usize> {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);

@@ -66,8 +66,8 @@ impl Outbox {
         })
     }
 
-    /// Adds a reply that was ready at `ready`: `encode` writes its head and says how long that is; its body is the first `body_len` bytes of
-    /// `body`.
+    /// Adds a reply that was ready at `ready`: `encode` writes its head and says how long that is;
+    /// its body is the first `body_len` bytes of `body`.
     pub(super) fn push(
         &mut self,
         ready: Instant,
@@ -81,7 +81,8 @@ impl Outbox {
         self.replies.push_back(Reply { head, head_len, body, body_len, ready });
     }
 
-    /// Sends what the socket takes, giving the memory of what is gone back to the queue. True when nothing is left.
+    /// Sends what the socket takes, giving the memory of what is gone back to the queue. True when
+    /// nothing is left.
     pub(super) fn send(&mut self, wire: &mut Wire, queue: &mut Queue) -> io::Result<bool> {
         while !self.replies.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];

@@ -11,7 +11,8 @@ use crate::net::Socket;
 /// Receives and sends what it can at once; `WouldBlock` says that it can do nothing.
 pub(super) struct Wire {
     transport: Transport,
-    /// What another process had received of this connection, and how much of that is taken: it comes before what the socket has.
+    /// What another process had received of this connection, and how much of that is taken: it
+    /// comes before what the socket has.
     ahead: (Bytes, usize),
     /// What that one owed the client, and how much of that is sent.
     owed: (Bytes, usize),
@@ -72,7 +73,8 @@ impl Wire {
         loop {
             match stream.session.reader().read(buffer) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // A peer that closes without a TLS goodbye has ended all the same: nothing after it is believed.
+                // A peer that closes without a TLS goodbye has ended all the same: nothing after it
+                // is believed.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }

@@ -1,4 +1,5 @@
-//! A listening socket as one process gives it to another, which goes on listening: clients that connect meanwhile wait.
+//! A listening socket as one process gives it to another, which goes on listening: clients that
+//! connect meanwhile wait.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -44,8 +45,8 @@ impl Listener {
         Ok(CarriedListener { fd, place: ListenerPlace { name, path } })
     }
 
-    /// What another process was listening on. That one removes its file as long as this one has not said that
-    /// it [does](Listener::is_ours).
+    /// What another process was listening on. That one removes its file as long as this one has not
+    /// said that it [does](Listener::is_ours).
     ///
     /// # Errors
     /// `Listen`: it is no listening socket, or bound to another path.
@@ -65,7 +66,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// It is this process's from now on: its file is removed at the end, and clients that connect are told of this process.
+    /// It is this process's from now on: its file is removed at the end, and clients that connect
+    /// are told of this process.
     ///
     /// # Errors
     /// `Listen` when the kernel refuses.

@@ -1,4 +1,5 @@
-//! Unix sockets: closed to other users from the first moment, never in place of something else, gone at the end.
+//! Unix sockets: closed to other users from the first moment, never in place of something else,
+//! gone at the end.
 
 use std::{
     fs,
@@ -33,7 +34,8 @@ use crate::{Error, ErrorKind, Result};
 const LOCK_TRIES: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket's entry in its directory. Dropping removes it, unless somebody has put something else there.
+/// A socket's entry in its directory. Dropping removes it, unless somebody has put something else
+/// there.
 #[derive(Debug)]
 pub(super) struct UnixPath {
     path: PathBuf,
@@ -78,11 +80,12 @@ pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPa
     let address = SocketAddrUnix::new(path.as_path())
         .map_err(os("the path is too long for a socket (107 bytes); choose a shorter one"))?;
 
-    // Between bind and listen, our socket looks dead to another server that starts; the lock keeps such two apart.
+    // Between bind and listen, our socket looks dead to another server that starts; the lock keeps
+    // such two apart.
     let lock = lock(parent);
     let socket = new_socket().map_err(os("no socket"))?;
-    // Linux gives the new file the socket's own mode (less the umask): there is no moment at which it is open to
-    // others, and the umask, which all threads share, stays as it is.
+    // Linux gives the new file the socket's own mode (less the umask): there is no moment at which
+    // it is open to others, and the umask, which all threads share, stays as it is.
     fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("the socket's mode cannot be set"))?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -101,8 +104,9 @@ pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPa
     Ok((socket, entry))
 }
 
-/// The lock that servers have on a directory while they put a socket there. None where the directory cannot be read, or where
-/// somebody keeps it locked: whoever can read it can do that, and nobody is waited for who may never end.
+/// The lock that servers have on a directory while they put a socket there. None where the
+/// directory cannot be read, or where somebody keeps it locked: whoever can read it can do that,
+/// and nobody is waited for who may never end.
 fn lock(directory: &Path) -> Option<fs::File> {
     let directory = fs::File::open(directory).ok()?;
     for _ in 0..LOCK_TRIES {
@@ -126,7 +130,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()
         let why = "another server listens there; stop it or choose another path";
         Err(Error::new(ErrorKind::InUse, format!("unix:{}: {why}", path.display())))
     };
-    // Without the lock it may be of a server that is just starting: that one will listen in a moment.
+    // Without the lock it may be of a server that is just starting: that one will listen in a
+    // moment.
     for last in if locked { &[true][..] } else { &[false, true] } {
         let probe = new_socket().map_err(|error| taken("no socket").with_source(error))?;
         match rustix::net::connect(&probe, address) {
@@ -148,8 +153,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()
     }
 }
 
-/// Removes what is at the path if it is `dead` still. False when another server has put its own socket there meanwhile,
-/// which stays.
+/// Removes what is at the path if it is `dead` still. False when another server has put its own
+/// socket there meanwhile, which stays.
 fn take_away(path: &Path, dead: &fs::Metadata) -> std::io::Result<bool> {
     // A name that nobody can foresee.
     let aside = path.with_file_name(format!(".underseal-{:016x}", RandomState::new().hash_one(path)));
@@ -207,7 +212,8 @@ impl UnixPath {
         self.left_alone.store(false, Ordering::SeqCst);
     }
 
-    /// Sets the file's group and mode: the file's that was made here, whatever is at its path by now.
+    /// Sets the file's group and mode: the file's that was made here, whatever is at its path by
+    /// now.
     fn let_in(&self, access: SocketAccess) -> std::io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;

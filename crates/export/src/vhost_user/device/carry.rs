@@ -16,7 +16,8 @@ use crate::vhost_user::inflight::Inflight;
 use crate::vhost_user::running::Running;
 
 impl Device {
-    /// Brings all rings to rest. False when one has requests that are not answered by then; it is asked to rest all the same.
+    /// Brings all rings to rest. False when one has requests that are not answered by then; it is
+    /// asked to rest all the same.
     pub(in crate::vhost_user) fn rest(&mut self, until: Instant) -> bool {
         let asked = self.queues.iter().map(|queue| queue.running.as_ref().map(Running::ask_to_rest));
         let asked: Vec<_> = asked.collect();
@@ -67,7 +68,8 @@ impl Device {
         Ok(CarriedDevice { said: self.said, features: self.features, inflight, memory, queues })
     }
 
-    /// Takes the device of another process over. Its rings rest until they are [let go on](Self::go_on).
+    /// Takes the device of another process over. Its rings rest until they are
+    /// [let go on](Self::go_on).
     ///
     /// # Errors
     /// When it cannot be served here as it was there.

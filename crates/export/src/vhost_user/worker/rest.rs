@@ -1,7 +1,8 @@
 //! A ring that comes to rest, so that another process may go on with it.
 //!
-//! From then on nothing of it is touched here: neither what the driver reads of it, nor the count of its kicks. A process that
-//! goes on with it takes it up as it was laid down, with its next available head; so does this one.
+//! From then on nothing of it is touched here: neither what the driver reads of it, nor the count
+//! of its kicks. A process that goes on with it takes it up as it was laid down, with its next
+//! available head; so does this one.
 
 use std::sync::mpsc::SyncSender;
 
@@ -86,7 +87,8 @@ mod tests {
         ram.write_obj(UNSAID, GuestAddress(STATUS.0 + head)).unwrap();
     }
 
-    /// Another process has the ring until this one is told to go on, and may go on with it meanwhile.
+    /// Another process has the ring until this one is told to go on, and may go on with it
+    /// meanwhile.
     #[test]
     fn a_ring_that_is_laid_down_is_not_touched_before_it_goes_on() {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());

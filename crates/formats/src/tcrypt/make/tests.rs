@@ -39,8 +39,8 @@ impl Recorder {
         Self { bytes: RefCell::new(bytes), log: RefCell::default() }
     }
 
-    /// Calls `check` with everything that the disk may hold after a power cut: all writes before the last sync, and of those since
-    /// any one missing, and the last one cut at any sector.
+    /// Calls `check` with everything that the disk may hold after a power cut: all writes before
+    /// the last sync, and of those since any one missing, and the last one cut at any sector.
     fn after_each_cut(&self, before: &[u8], mut check: impl FnMut(&[u8])) {
         let apply = |disk: &mut [u8], (at, bytes): &(u64, Vec<u8>)| {
             let at = usize::try_from(*at).unwrap();

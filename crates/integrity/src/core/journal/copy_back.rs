@@ -41,7 +41,8 @@ impl Journal {
         self.copy_back(lower, tags, &mut memory, true)
     }
 
-    /// Does something to places while nobody copies blocks there. `forget`: what the journal has for them is void.
+    /// Does something to places while nobody copies blocks there. `forget`: what the journal has
+    /// for them is void.
     pub(in crate::core) fn apart<T>(&self, forget: &[Range<u64>], act: impl FnOnce() -> T) -> T {
         let _memory = lock(&self.copies);
         for range in forget {
@@ -93,7 +94,8 @@ impl Journal {
         while state.first < end {
             let Some(slot) = state.slots.pop_front() else { break };
             state.first += 1;
-            // Somebody who reads from it has it for a moment longer. Its memory was allowed for, and fresh memory costs a fault a page.
+            // Somebody who reads from it has it for a moment longer. Its memory was allowed for,
+            // and fresh memory costs a fault a page.
             if let Ok(section) = Arc::try_unwrap(slot.section)
                 && state.spare.len() + state.slots.len() < self.window
             {

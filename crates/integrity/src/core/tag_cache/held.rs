@@ -1,4 +1,5 @@
-//! Pages that a request refers to from its beginning to its end, while its bytes are under way: its tags are in them.
+//! Pages that a request refers to from its beginning to its end, while its bytes are under way: its
+//! tags are in them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ pub(crate) struct TagGuard {
 }
 
 impl TagCache {
-    /// The pages of the tags that lie at byte `at` of the metadata's device, behind the base: all of them, or none where there is no
-    /// room for them now. Requests have half of the room at most, so that others find some.
+    /// The pages of the tags that lie at byte `at` of the metadata's device, behind the base: all
+    /// of them, or none where there is no room for them now. Requests have half of the room at
+    /// most, so that others find some.
     pub(crate) fn hold(&self, at: u64, len: usize) -> Option<TagGuard> {
         let at = at.saturating_sub(self.base);
         let numbers = at / PAGE as u64..(at + len as u64).div_ceil(PAGE as u64);
@@ -54,8 +56,8 @@ impl TagCache {
         Some(held)
     }
 
-    /// Where the pages lie that have to be read before the tags can be [got](Self::get), or [put](Self::put) with `replaced`: from the
-    /// first of them to the last, in bytes.
+    /// Where the pages lie that have to be read before the tags can be [got](Self::get), or
+    /// [put](Self::put) with `replaced`: from the first of them to the last, in bytes.
     pub(crate) fn unread(&self, held: &TagGuard, replaced: bool) -> Option<Range<u64>> {
         let whole = |number: u64| held.at <= number * PAGE as u64 && (number + 1) * PAGE as u64 <= held.end();
         let is_unread = |(number, page): &(u64, &Arc<Page>)| !(page.is_read() || replaced && whole(*number));
@@ -65,7 +67,8 @@ impl TagCache {
         Some(self.base + first * PAGE as u64..self.base + (last + 1) * PAGE as u64)
     }
 
-    /// Pages were read from byte `at` of the device on. What is in memory already may be newer, and stays.
+    /// Pages were read from byte `at` of the device on. What is in memory already may be newer, and
+    /// stays.
     pub(crate) fn came(&self, held: &TagGuard, at: u64, bytes: &[u8]) {
         let first = at.saturating_sub(self.base) / PAGE as u64;
         for (number, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
@@ -89,7 +92,8 @@ impl TagCache {
         })
     }
 
-    /// Changes the tags, in memory. False: a page of which only a part is changed was not read, and the tags from there on are as they were.
+    /// Changes the tags, in memory. False: a page of which only a part is changed was not read, and
+    /// the tags from there on are as they were.
     #[must_use]
     pub(crate) fn put(&self, held: &TagGuard, tags: &[u8]) -> bool {
         let mut done = 0;

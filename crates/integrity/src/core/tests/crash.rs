@@ -1,4 +1,5 @@
-//! The power goes after every write: what was flushed is there, everything else is old or new, and nothing fails its tag.
+//! The power goes after every write: what was flushed is there, everything else is old or new, and
+//! nothing fails its tag.
 
 use super::machine::{Event, Machine};
 use super::world::{Dice, World};
@@ -7,7 +8,8 @@ use crate::{Recalculate, WriteMode};
 
 const SECTOR: usize = 512;
 
-/// Calls `check` with disks as they may be after each event: how many events there were, the images, and words that say which.
+/// Calls `check` with disks as they may be after each event: how many events there were, the
+/// images, and words that say which.
 pub(super) fn each_crash(
     base: Vec<Vec<u8>>,
     events: &[Event],
@@ -86,7 +88,8 @@ impl Pending<'_> {
     }
 }
 
-/// Looks at a volume after a crash: opens it, makes tags anew where they are to be, and reads everything.
+/// Looks at a volume after a crash: opens it, makes tags anew where they are to be, and reads
+/// everything.
 pub(super) fn recover(
     case: &Case,
     world: &mut World,
@@ -174,8 +177,9 @@ fn a_journal_keeps_what_was_flushed_and_every_block_whole() {
     }
 }
 
-/// A block was flushed, is written again, and its older entry is freed without being copied. What takes that entry's place in the
-/// ring waits until the newer entry is durable: otherwise a disk that writes the later section first loses both.
+/// A block was flushed, is written again, and its older entry is freed without being copied. What
+/// takes that entry's place in the ring waits until the newer entry is durable: otherwise a disk
+/// that writes the later section first loses both.
 #[test]
 fn a_section_is_overwritten_only_when_what_was_written_again_is_durable() {
     const SIZE: usize = 4096;

@@ -1,4 +1,5 @@
-//! The power goes where it hurts most: amid the recovery from an earlier cut, amid a recalculation, on a device with inline tags.
+//! The power goes where it hurts most: amid the recovery from an earlier cut, amid a recalculation,
+//! on a device with inline tags.
 
 use super::crash::{each_crash, lose_power, recover};
 use super::machine::{Event, Machine};

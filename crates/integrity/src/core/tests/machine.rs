@@ -18,7 +18,8 @@ pub(super) enum Event {
         disk: usize,
         at: usize,
         bytes: Vec<u8>,
-        /// Of an inline device: where the blocks' tuples went, and what these are. Each block is there with its tuple or neither is.
+        /// Of an inline device: where the blocks' tuples went, and what these are. Each block is
+        /// there with its tuple or neither is.
         tuples: Option<(usize, Vec<u8>)>,
     },
     /// What was written to this range is on the medium.

@@ -1,4 +1,5 @@
-//! Several threads at one volume: each sees what it wrote, and blocks that all write are never mixed.
+//! Several threads at one volume: each sees what it wrote, and blocks that all write are never
+//! mixed.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

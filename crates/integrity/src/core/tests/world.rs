@@ -127,8 +127,8 @@ impl World {
         self.flushes = vec![(0, self.changes.len())];
     }
 
-    /// What a block may hold when the power goes after `events`: the values since the last flush, that before all first; none in it:
-    /// anything. And whether it was changed since.
+    /// What a block may hold when the power goes after `events`: the values since the last flush,
+    /// that before all first; none in it: anything. And whether it was changed since.
     fn may_hold(&self, block: u64, size: usize, events: usize) -> Vec<Option<Vec<u8>>> {
         let flushed =
             self.flushes.iter().rev().find(|(at, _)| *at <= events).map_or(0, |(_, changes)| *changes);

@@ -1,4 +1,5 @@
-//! A request in the ring: its bytes, and the pages that its tags are in, on their ways beside each other.
+//! A request in the ring: its bytes, and the pages that its tags are in, on their ways beside each
+//! other.
 
 use std::ops::Range;
 
@@ -80,7 +81,8 @@ impl RingTransfer {
         })
     }
 
-    /// What is to be started of a part, on its channel; None: nothing now. What can be written at once is.
+    /// What is to be started of a part, on its channel; None: nothing now. What can be written at
+    /// once is.
     pub(super) fn next(&mut self, part: u32, channel: &mut dyn Channel) -> Option<Io> {
         if self.parts[part as usize] != Part::Waits {
             return None;

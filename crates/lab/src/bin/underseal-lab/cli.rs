@@ -12,7 +12,8 @@ pub(crate) use bench::{
 };
 pub(crate) use lab::{ListExperimentsArgs, ReportArgs, RunArgs};
 
-/// Measures Underseal on this machine: beside its limits and its peers, and in the experiments that others published.
+/// Measures Underseal on this machine: beside its limits and its peers, and in the experiments that
+/// others published.
 #[derive(Debug, Parser)]
 #[command(name = "underseal-lab", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -20,7 +21,8 @@ pub(crate) struct LabCli {
     /// Tell of errors only
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// The program that is measured; the one beside this one, or that of the PATH, if it is not given
+    /// The program that is measured; the one beside this one, or that of the PATH, if it is not
+    /// given
     #[arg(long, global = true, value_name = "PROGRAM")]
     pub(crate) underseal: Option<PathBuf>,
     #[command(subcommand)]

@@ -1,5 +1,5 @@
-//! The laboratory: what Underseal costs beside its limits and its peers, and the published experiments. Nothing of it is in
-//! the program that serves volumes.
+//! The laboratory: what Underseal costs beside its limits and its peers, and the published
+//! experiments. Nothing of it is in the program that serves volumes.
 //!
 //! ```text
 //!   cli/     arguments and their help

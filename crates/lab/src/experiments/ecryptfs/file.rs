@@ -8,7 +8,8 @@ use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileVariant {
-    /// As crates/ecryptfs: a request is one crypto call, one lower I/O, and the size where it grows.
+    /// As crates/ecryptfs: a request is one crypto call, one lower I/O, and the size where it
+    /// grows.
     Batched,
     /// As the kernel: each page on its own, and the size after every page written.
     OneAtATime,

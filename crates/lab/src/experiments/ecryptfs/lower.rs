@@ -233,7 +233,8 @@ impl LowerFileModel for Cached {
             let last = (first..(wanted / PAGE).min(self.known.len())).find(|&page| self.known[page]);
             let last = last.unwrap_or((wanted / PAGE).min(self.known.len()));
             self.part.read((first * PAGE) as u64, &mut self.pages[first * PAGE..last * PAGE])?;
-            // Files are larger than memory: what is read here and there is not there when it is wanted again.
+            // Files are larger than memory: what is read here and there is not there when it is
+            // wanted again.
             self.known[first..last].fill(goes_on);
         }
         into.copy_from_slice(&self.pages[start..end]);

@@ -1,4 +1,5 @@
-//! The objection: a write of 4 KiB on a sector of 64 KiB reads the sector, changes it, encrypts it anew and writes it.
+//! The objection: a write of 4 KiB on a sector of 64 KiB reads the sector, changes it, encrypts it
+//! anew and writes it.
 
 use std::sync::Arc;
 
@@ -36,7 +37,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         let records = recorder.take();
         let moved = |kind| records.iter().filter(|r| r.kind == kind).map(|r| r.len).sum::<u64>() as f64;
         let writes = records.iter().filter(|r| r.kind == IoKind::Write).count().max(1);
-        // Also the requests that warmed up are recorded, so that it is the writes below that count those above.
+        // Also the requests that warmed up are recorded, so that it is the writes below that count
+        // those above.
         let above = (writes * WRITE) as f64;
         Ok((seen.iops(), moved(IoKind::Read) / above, moved(IoKind::Write) / above))
     })?;

@@ -1,12 +1,13 @@
 //! The crypto engine: a model that is fitted to the published table, and what it says beyond it.
 //!
-//! A 4 KiB job cannot take the published 150 to 308 us by a fixed cost and a bandwidth alone: a 64 KiB job takes 112 us.
-//! What fits is the engine's queue. dm-crypt gives it a job for each sector, so bs=1M iodepth=4 are 1024 jobs at a time in
-//! 4 KiB sectors and 64 in 64 KiB sectors. A job that finds the queue full puts its submitter to sleep; waking it is the
-//! restart.
+//! A 4 KiB job cannot take the published 150 to 308 us by a fixed cost and a bandwidth alone: a 64
+//! KiB job takes 112 us. What fits is the engine's queue. dm-crypt gives it a job for each sector,
+//! so bs=1M iodepth=4 are 1024 jobs at a time in 4 KiB sectors and 64 in 64 KiB sectors. A job that
+//! finds the queue full puts its submitter to sleep; waking it is the restart.
 //!
-//! Fitted: the bandwidth, to the 64 KiB sectors of each column; the restart, to the 4 KiB sectors of each column. Assumed:
-//! the fixed cost of a job, and a queue of 64. Not fitted: everything between, and whole requests.
+//! Fitted: the bandwidth, to the 64 KiB sectors of each column; the restart, to the 4 KiB sectors
+//! of each column. Assumed: the fixed cost of a job, and a queue of 64. Not fitted: everything
+//! between, and whole requests.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
 use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
-/// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was published.
+/// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was
+/// published.
 struct Column {
     name: &'static str,
     encrypts: bool,

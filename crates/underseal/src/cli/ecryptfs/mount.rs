@@ -6,9 +6,10 @@ use clap::Args;
 
 /// Mounts the plain files of an encrypted folder, without root
 ///
-/// Runs until it is unmounted, or until SIGINT or SIGTERM, which unmount it. Passphrases are asked for on the terminal
-/// unless --passphrase-file or --passphrase-fd says where they are, or the option key=passphrase:.. does. One that opens none of the
-/// files that are there is refused, unless ecryptfs_sig names its key. Nobody else may write to the encrypted files meanwhile: a
+/// Runs until it is unmounted, or until SIGINT or SIGTERM, which unmount it. Passphrases are asked
+/// for on the terminal unless --passphrase-file or --passphrase-fd says where they are, or the
+/// option key=passphrase:.. does. One that opens none of the files that are there is refused,
+/// unless ecryptfs_sig names its key. Nobody else may write to the encrypted files meanwhile: a
 /// second mount, and tools that write, are refused.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
@@ -17,10 +18,11 @@ pub(crate) struct MountArgs {
     pub(crate) lower: PathBuf,
     /// The folder to mount on
     pub(crate) mountpoint: PathBuf,
-    /// Options, separated by commas: those of the kernel's eCryptfs and of its mount helper by their names; ro, nosuid,
-    /// nodev, noexec, noatime, sync; allow_other or allow_root; strict (the default: an extent that is missing is an
-    /// error) or no_strict (zeros); policy=inline, workers or adaptive (the default): who encrypts and decrypts large requests;
-    /// long_names: encrypted names may have 144 to 255 bytes, too, which the kernel does not show
+    /// Options, separated by commas: those of the kernel's eCryptfs and of its mount helper by
+    /// their names; ro, nosuid, nodev, noexec, noatime, sync; allow_other or allow_root; strict
+    /// (the default: an extent that is missing is an error) or no_strict (zeros); policy=inline,
+    /// workers or adaptive (the default): who encrypts and decrypts large requests; long_names:
+    /// encrypted names may have 144 to 255 bytes, too, which the kernel does not show
     #[arg(short, long, value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// A passphrase is the first line of this file; may be repeated, for several keys
@@ -35,7 +37,8 @@ pub(crate) struct MountArgs {
 
 /// Mounts ~/.Private as ecryptfs-utils has set it up in ~/.ecryptfs
 ///
-/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase. The home folder must be the caller's own.
+/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase. The home folder must
+/// be the caller's own.
 #[derive(Debug, Args)]
 #[command(after_help = PRIVATE_EXAMPLES)]
 pub(crate) struct MountPrivateArgs {
@@ -74,12 +77,12 @@ pub(crate) struct ServeMountArgs {
     /// Write the process's number there, and remove the file at the end
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) pid_file: Option<PathBuf>,
-    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default they go to stderr, in the
-    /// background to syslog
+    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default
+    /// they go to stderr, in the background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
-    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where the sandbox is in the way of
-    /// something
+    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where
+    /// the sandbox is in the way of something
     #[arg(long, help_heading = PROCESS)]
     pub(crate) no_sandbox: bool,
 }

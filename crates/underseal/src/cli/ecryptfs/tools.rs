@@ -68,7 +68,8 @@ pub(crate) struct TreeLsArgs {
 /// What is missing.
 #[derive(Debug, Args)]
 pub(crate) struct HolesArgs {
-    /// Give zeros for extents that are missing (holes, or what a power cut left unwritten) instead of an error
+    /// Give zeros for extents that are missing (holes, or what a power cut left unwritten) instead
+    /// of an error
     #[arg(long)]
     pub(crate) no_strict: bool,
 }
@@ -91,8 +92,9 @@ pub(crate) struct TreeCatArgs {
 
 /// Decrypts a lower folder into a folder or a tar archive
 ///
-/// Names, hard links, symlinks, modes, owners, times and xattrs are kept. What cannot be read is told of and skipped; the
-/// exit status says so. In an archive a file that turns out to be damaged half way ends in zeros.
+/// Names, hard links, symlinks, modes, owners, times and xattrs are kept. What cannot be read is
+/// told of and skipped; the exit status says so. In an archive a file that turns out to be damaged
+/// half way ends in zeros.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs export ~/.Private recovered --wrapped ~/.ecryptfs/wrapped-passphrase
@@ -116,8 +118,9 @@ pub(crate) struct TreeExportArgs {
 
 /// Encrypts a plain folder, or a tar archive, into a new lower folder
 ///
-/// Of an archive nothing goes anywhere else: members whose paths begin at the root or lead out of it are refused, as are links
-/// to what is not in it. Where names are encrypted, names of 144 to 255 bytes need -o long_names: the kernel does not show them.
+/// Of an archive nothing goes anywhere else: members whose paths begin at the root or lead out of
+/// it are refused, as are links to what is not in it. Where names are encrypted, names of 144 to
+/// 255 bytes need -o long_names: the kernel does not show them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs import photos ~/.Secret
@@ -138,15 +141,17 @@ pub(crate) struct TreeImportArgs {
 
 /// Verifies names, headers, lengths and that every extent is there and can be read
 ///
-/// eCryptfs has no checksum of contents: an extent that was changed is noise, and no check can tell.
+/// eCryptfs has no checksum of contents: an extent that was changed is noise, and no check can
+/// tell.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs check ~/.Private --passphrase-file secret")]
 pub(crate) struct TreeCheckArgs {
     /// The lower folder or file
     pub(crate) lower: PathBuf,
-    /// Write the size that there is into the header of a file that was cut after a whole extent, as a power cut may leave one. The
-    /// end of such a file is lost. Nobody may have the folder mounted meanwhile
+    /// Write the size that there is into the header of a file that was cut after a whole extent, as
+    /// a power cut may leave one. The end of such a file is lost. Nobody may have the folder
+    /// mounted meanwhile
     #[arg(long)]
     pub(crate) repair: bool,
     /// For programs: one JSON object
@@ -158,8 +163,9 @@ pub(crate) struct TreeCheckArgs {
 
 /// Changes the passphrase of a lower folder: headers only, contents stay as they are
 ///
-/// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that was interrupted is taken up
-/// by the same again. Every header is replaced in one step. Nobody may have the folder mounted meanwhile.
+/// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that
+/// was interrupted is taken up by the same again. Every header is replaced in one step. Nobody may
+/// have the folder mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rewrap ~/.Secret
@@ -203,7 +209,8 @@ pub(crate) struct TreeRemoveKeyArgs {
 
 /// Gives a lower folder's names another key, or makes them plain or encrypted
 ///
-/// A run that was interrupted is taken up by the same again. Nobody may have the folder mounted meanwhile.
+/// A run that was interrupted is taken up by the same again. Nobody may have the folder mounted
+/// meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rename-tree lower --plain                  names in the clear

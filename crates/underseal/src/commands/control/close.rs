@@ -19,7 +19,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// So long its server may take to say how it is.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// Ends a volume's server, and waits until it has ended: as long as requests in flight and the last flush take, or as `limit` says.
+/// Ends a volume's server, and waits until it has ended: as long as requests in flight and the last
+/// flush take, or as `limit` says.
 ///
 /// # Errors
 /// Why it could not end well; `Failed` when it has not ended by then, which it goes on with.

@@ -52,7 +52,8 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The volume key that a passphrase opens in the header as it is now; the server looks whether it is its own.
+/// The volume key that a passphrase opens in the header as it is now; the server looks whether it
+/// is its own.
 fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secret<'_>) -> Result<Key> {
     let known = opened.header.as_ref().unwrap_or(&status.image);
     let path = args.header.clone().unwrap_or_else(|| PathBuf::from(known));

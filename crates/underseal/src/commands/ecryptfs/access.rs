@@ -93,8 +93,8 @@ impl Access {
         Ok(self.contents.clone())
     }
 
-    /// The cipher of new names; none where they stay plain. Without a signature it is the key of contents, as the mount
-    /// helper has it.
+    /// The cipher of new names; none where they stay plain. Without a signature it is the key of
+    /// contents, as the mount helper has it.
     ///
     /// # Errors
     /// As [`Access::new_files`].

@@ -19,7 +19,8 @@ use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file
 /// What a mount encrypts with: of passphrases that are its lower folder's, or meant.
 ///
 /// # Errors
-/// `NoKey` when they open nothing that is there; `Usage` when two that should be the same differ; as for other passphrases.
+/// `NoKey` when they open nothing that is there; `Usage` when two that should be the same differ;
+/// as for other passphrases.
 pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> Result<Sealing> {
     let of = options.ecryptfs.passphrase.as_ref().and_then(|option| option.source.as_ref());
     let is_asked = args.passphrase_file.is_empty() && args.passphrase_fd.is_empty() && of.is_none();

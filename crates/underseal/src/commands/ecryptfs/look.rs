@@ -374,7 +374,8 @@ pub(super) fn name(args: &TreeNameArgs) -> Result<()> {
     Ok(())
 }
 
-/// New names, where the options do not say that they are encrypted: with the key that a passphrase has for names.
+/// New names, where the options do not say that they are encrypted: with the key that a passphrase
+/// has for names.
 fn names_of(access: &Access) -> Result<NameCipher> {
     if let Some(names) = access.new_names()? {
         return Ok(names);

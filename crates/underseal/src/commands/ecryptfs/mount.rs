@@ -195,7 +195,8 @@ fn remove(pid_file: &Mutex<Option<PidFile>>) {
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
-/// Unmounts. Those who have files open may go on with them, and it ends when they do; a second signal ends it at once.
+/// Unmounts. Those who have files open may go on with them, and it ends when they do; a second
+/// signal ends it at once.
 fn stop(unmounter: &Unmounter, signal: i32, pid_file: &Mutex<Option<PidFile>>) {
     match unmounter.unmount(false) {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {

@@ -83,7 +83,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What somebody else has written there would be mounted where that one says, and by root for everybody.
+/// What somebody else has written there would be mounted where that one says, and by root for
+/// everybody.
 fn must_be_ours(path: &Path, about: &fs::Metadata) -> Result<()> {
     if about.uid() == geteuid().as_raw() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! What a header goes to: an existing file, a new one that goes again unless it is kept, or what is no file here.
+//! What a header goes to: an existing file, a new one that goes again unless it is kept, or what is
+//! no file here.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +16,8 @@ use crate::loop_file;
 use crate::lower::{DeviceBytes, Lower, is_remote};
 use crate::size;
 
-/// A file or block device, locked, an export, or an image on Ceph. Until [`Destination::settle`] it is as it was found.
+/// A file or block device, locked, an export, or an image on Ceph. Until [`Destination::settle`] it
+/// is as it was found.
 pub(super) struct Destination {
     place: Medium,
     path: PathBuf,
@@ -36,7 +38,8 @@ impl Destination {
     /// The image, of the size asked for.
     ///
     /// # Errors
-    /// `Usage` when no size is given for a new one, or another than an existing one has; `InUse`; `Failed`.
+    /// `Usage` when no size is given for a new one, or another than an existing one has; `InUse`;
+    /// `Failed`.
     pub(super) fn open(path: &Path, size: Option<u64>, force: bool) -> Result<Self> {
         if size == Some(0) {
             return Err(Error::usage("an image of no bytes holds nothing").with_remedy("--size 10G"));

@@ -1,4 +1,5 @@
-//! How large an image has to be for a volume of a wanted size: data, header, and what is kept beside sectors.
+//! How large an image has to be for a volume of a wanted size: data, header, and what is kept
+//! beside sectors.
 
 use underseal_volume::{FormatOptions, IntegrityLayer};
 
@@ -57,8 +58,8 @@ fn end(from: u64, bytes: u64) -> Result<u64> {
     end.ok_or_else(|| Error::usage("larger than any image").with_remedy("a smaller --plain-size"))
 }
 
-/// The smallest image of which a layer offers so much. Each byte of an image makes at most one of the volume: what is missing is at
-/// least missing, so no step goes too far.
+/// The smallest image of which a layer offers so much. Each byte of an image makes at most one of
+/// the volume: what is missing is at least missing, so no step goes too far.
 fn with_tags(layer: &IntegrityLayer, plain: u64, begun: u64) -> Result<u64> {
     let mut image = begun;
     loop {

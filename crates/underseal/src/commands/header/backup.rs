@@ -29,7 +29,8 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     say(quiet, &args.of, &to)
 }
 
-/// Makes a file for its owner alone, and read only, and has it on disk with its name. It goes again if that fails.
+/// Makes a file for its owner alone, and read only, and has it on disk with its name. It goes again
+/// if that fails.
 ///
 /// # Errors
 /// `Failed`, also where it is there already.

@@ -126,7 +126,8 @@ fn start(entry: &Entry) -> Result<String> {
     // SAFETY: these are system calls and nothing else, which a child may do between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            // Until it serves it belongs to this command, whose thread waits for it, and ends with it.
+            // Until it serves it belongs to this command, whose thread waits for it, and ends with
+            // it.
             set_parent_process_death_signal(Some(Signal::TERM))?;
             if getppid() == Some(own) { Ok(()) } else { Err(Errno::CANCELED.into()) }
         });

@@ -75,7 +75,8 @@ impl Volume {
         said(error).within(self.image.display())
     }
 
-    /// Works on all of so many sectors with all processors, piece by piece; what the pieces give comes in their order.
+    /// Works on all of so many sectors with all processors, piece by piece; what the pieces give
+    /// comes in their order.
     ///
     /// # Errors
     /// The first that a piece has.

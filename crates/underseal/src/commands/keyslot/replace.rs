@@ -37,7 +37,8 @@ pub(super) fn convert(args: &KeyslotConvertArgs, quiet: bool) -> Result<()> {
     opened.say(quiet, &format!("keyslot {number} is converted"))
 }
 
-/// What takes the place of a keyslot: LUKS2's has its number, and LUKS1's where the number was named.
+/// What takes the place of a keyslot: LUKS2's has its number, and LUKS1's where the number was
+/// named.
 fn replacement(
     opened: &Opened<'_>,
     pbkdf: &PbkdfArgs,

@@ -40,7 +40,8 @@ impl Sides {
     }
 }
 
-/// Refuses to show metrics to other machines unless that is meant, before anybody types a passphrase.
+/// Refuses to show metrics to other machines unless that is meant, before anybody types a
+/// passphrase.
 ///
 /// # Errors
 /// `Usage`.
@@ -88,8 +89,8 @@ pub(super) struct Opening<'a> {
     pub(super) giver: std::result::Result<Arc<Giver>, String>,
 }
 
-/// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
-/// are no reason to keep a volume from its users.
+/// Starts the control socket and the metrics. What was not asked for by name, the volume can do
+/// without; and metrics are no reason to keep a volume from its users.
 ///
 /// # Errors
 /// When the volume cannot have the `--name` that was asked for.
@@ -152,7 +153,8 @@ pub(super) fn name(args: &ControlArgs, image: &Path) -> Name {
     args.name.clone().unwrap_or_else(|| default_name(image))
 }
 
-/// An image's file name; its name on a cluster; of a server, what its URI calls the export, or its place.
+/// An image's file name; its name on a cluster; of a server, what its URI calls the export, or its
+/// place.
 fn default_name(image: &Path) -> Name {
     let text = image.to_string_lossy();
     if !is_remote(image) {

@@ -13,7 +13,8 @@ use crate::exit::Exit;
 /// What was asked for.
 pub(super) struct Sockets {
     endpoints: Vec<Found>,
-    /// What the volume is called whose socket is in the runtime folder, where nothing else was asked for.
+    /// What the volume is called whose socket is in the runtime folder, where nothing else was
+    /// asked for.
     own: Option<Name>,
     access: SocketAccess,
     handed_over: Vec<Listener>,
@@ -21,7 +22,8 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Takes over what systemd hands over, and refuses what cannot work before anybody types a passphrase.
+    /// Takes over what systemd hands over, and refuses what cannot work before anybody types a
+    /// passphrase.
     ///
     /// # Errors
     /// `Usage`.

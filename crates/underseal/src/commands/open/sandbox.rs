@@ -18,7 +18,8 @@ use crate::lower::{Remote, address};
 /// Where cryptsetup locks the headers of block devices, and reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
 
-/// Before there are threads, keys and rings: starts the process that unmounts, removes files, opens the log again and connects.
+/// Before there are threads, keys and rings: starts the process that unmounts, removes files, opens
+/// the log again and connects.
 ///
 /// # Errors
 /// `Failed` when there is no process for it.
@@ -43,8 +44,8 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
     Ok(())
 }
 
-/// Gives up what is not needed to serve `lower`, as `disk` where it is a block device of the kernel's too. None where all of it
-/// is to be kept. `locks` is whether it locks reencryptions.
+/// Gives up what is not needed to serve `lower`, as `disk` where it is a block device of the
+/// kernel's too. None where all of it is to be kept. `locks` is whether it locks reencryptions.
 ///
 /// # Errors
 /// `Usage`, as for opening, where a lower name is none.

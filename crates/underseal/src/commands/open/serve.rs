@@ -120,8 +120,8 @@ impl Stoppers {
         self.stop();
     }
 
-    /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
-    /// fails where its key is wiped.
+    /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients
+    /// sent is finished, or fails where its key is wiped.
     pub(super) fn stop(&self) {
         if self.giver.as_ref().is_some_and(|giver| giver.puts_off_the_end()) {
             return log::info!("it is handed over just now: this process ends in either case");
@@ -144,8 +144,8 @@ impl Stoppers {
     }
 }
 
-/// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves them alone, and so does
-/// a block device that is deleted.
+/// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves
+/// them alone, and so does a block device that is deleted.
 fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
     thread::scope(|scope| {
         let serve = |way: Way| {
@@ -181,12 +181,14 @@ pub(super) struct Last<'l> {
     pub(super) layers: &'l [Arc<IntegrityDevice>],
 }
 
-/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in flight, flushes the
-/// image, and closes what lies between. Whoever has the volume closed is told then.
+/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in
+/// flight, flushes the image, and closes what lies between. Whoever has the volume closed is told
+/// then.
 ///
 /// # Errors
-/// `Failed` when clients could not be ended in time. `Lost` when the flush failed: acknowledged writes may be lost then; or when a
-/// device is lost. Those of a layer that could not be closed: it is put in order by whoever opens it next.
+/// `Failed` when clients could not be ended in time. `Lost` when the flush failed: acknowledged
+/// writes may be lost then; or when a device is lost. Those of a layer that could not be closed: it
+/// is put in order by whoever opens it next.
 pub(super) fn until_stopped(
     ways: Vec<Way>,
     mapping: &Arc<Mapping>,
@@ -210,8 +212,8 @@ pub(super) fn until_stopped(
     ended
 }
 
-/// Listens to signals, from before there is anything to put in order until the end. The first one ends the start or the
-/// serving, the second one everything.
+/// Listens to signals, from before there is anything to put in order until the end. The first one
+/// ends the start or the serving, the second one everything.
 #[derive(Clone)]
 pub(super) struct Watch(Arc<Mutex<Watched>>);
 

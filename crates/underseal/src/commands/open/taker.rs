@@ -1,7 +1,8 @@
 //! `underseal upgrade`: this process takes a volume over from the one that serves it.
 //!
-//! Everything that can fail is done while that one serves, or at least before it is told that this one has the volume: until then
-//! dropping all of it is enough. Nothing that was said before reaches the image, a client or a file.
+//! Everything that can fail is done while that one serves, or at least before it is told that this
+//! one has the volume: until then dropping all of it is enough. Nothing that was said before
+//! reaches the image, a client or a file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -37,12 +38,15 @@ use crate::time_limit::TimeLimit;
 use crate::volume::{self, Opened};
 use crate::{daemon, logging, memory, notify, signals};
 
-/// What the other process may take for what it does at once, and until it has flushed and all rests.
+/// What the other process may take for what it does at once, and until it has flushed and all
+/// rests.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FLUSHES: Duration = Duration::from_secs(600);
-/// How long it may have the device, until the other process has it back: longer than that one waits.
+/// How long it may have the device, until the other process has it back: longer than that one
+/// waits.
 const DEVICE: Duration = Duration::from_secs(10);
-/// The most bytes that a connection can have been left with: two of the longest requests, and what was received at once.
+/// The most bytes that a connection can have been left with: two of the longest requests, and what
+/// was received at once.
 const MOST_LEFT: u64 = 160 << 20;
 
 /// What to do where it cannot be taken over.
@@ -74,7 +78,8 @@ fn asked(name: &Name) -> Result<(Line, Option<i32>)> {
     }
 }
 
-/// Whether a server has given up privileges that this process has, by the kernel's word; also where the kernel does not say.
+/// Whether a server has given up privileges that this process has, by the kernel's word; also where
+/// the kernel does not say.
 fn is_confined(pid: i32) -> bool {
     let seccomp = |pid: &str| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -304,7 +309,8 @@ impl Prepared {
             None => None,
         };
         adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
-        // The keys of a terminal, which end what this process does, or stop it, do not end the volume.
+        // The keys of a terminal, which end what this process does, or stop it, do not end the
+        // volume.
         child.survives()?;
         if let Some((device, limit)) = &ublk {
             limit.set(DEVICE).map_err(|e| Error::new(Exit::Failed, "no time limit").because(&e))?;
@@ -365,7 +371,8 @@ impl Prepared {
     }
 }
 
-/// Lets the old process go once the one that started this one is gone: from then on this one is a child of whoever supervises it.
+/// Lets the old process go once the one that started this one is gone: from then on this one is a
+/// child of whoever supervises it.
 fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
     const LOOK: Duration = Duration::from_millis(5);
     let wait = move || {
@@ -392,7 +399,8 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
     Ok((offer, heard.fds, heard.bytes))
 }
 
-/// Refuses a sandboxed server's header that it has not opened itself: this process could read any file.
+/// Refuses a sandboxed server's header that it has not opened itself: this process could read any
+/// file.
 ///
 /// # Errors
 /// `Failed` when none of the descriptors is of the file at the path.
@@ -407,7 +415,8 @@ fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
     Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))
 }
 
-/// Takes the descriptor of the old server's log file from those of its offer: the last one, and a regular file, which none but the image is.
+/// Takes the descriptor of the old server's log file from those of its offer: the last one, and a
+/// regular file, which none but the image is.
 fn its_log(fds: &mut Vec<OwnedFd>) -> Option<File> {
     let last = fds.last().filter(|_| fds.len() > 1)?;
     let kind = FileType::from_raw_mode(fstat(last).ok()?.st_mode);

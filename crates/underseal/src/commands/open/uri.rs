@@ -1,4 +1,5 @@
-//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and paths of mounts and devices.
+//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and paths of mounts and
+//! devices.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

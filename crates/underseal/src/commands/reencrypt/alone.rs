@@ -68,7 +68,8 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     go_on(args, &place, &Keys::Luks(key), quiet)
 }
 
-/// Whether the same command began an encryption before, which goes on then. The start itself refuses a header that cannot be read.
+/// Whether the same command began an encryption before, which goes on then. The start itself
+/// refuses a header that cannot be read.
 fn resumes_encryption(args: &ReencryptArgs, place: &Place) -> Result<bool> {
     let header = match &args.header {
         Some(path) if !path.exists() => return Ok(false),

@@ -39,7 +39,8 @@ pub(super) struct Place<'p> {
 }
 
 impl Place<'_> {
-    /// Refuses a header by which an open volume has another size than it has: its server would not go on with what is begun there.
+    /// Refuses a header by which an open volume has another size than it has: its server would not
+    /// go on with what is begun there.
     fn is_as_its_users_know(&self, header: &Header) -> Result<()> {
         let info = header.info();
         let (Some(known), [of]) = (self.size, &info.segments[..]) else { return Ok(()) };
@@ -67,8 +68,9 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
     *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
 }
 
-/// Refuses options that do not fit the reencryption that is under way, or that none is. The same command again resumes it, as
-/// cryptsetup does: options that only a start reads are ignored, with a warning.
+/// Refuses options that do not fit the reencryption that is under way, or that none is. The same
+/// command again resumes it, as cryptsetup does: options that only a start reads are ignored, with
+/// a warning.
 ///
 /// # Errors
 /// `Usage`.
@@ -100,10 +102,12 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: Option<Mode>, name: &Path) -
     Ok(())
 }
 
-/// Begins to give a volume that has a header another key, cipher or sector size, or to decrypt it where it lies.
+/// Begins to give a volume that has a header another key, cipher or sector size, or to decrypt it
+/// where it lies.
 ///
 /// # Errors
-/// `Usage` for what does not fit the volume, and where passphrases would be lost that nobody has given up; those of the header.
+/// `Usage` for what does not fit the volume, and where passphrases would be lost that nobody has
+/// given up; those of the header.
 pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> Result<VolumeKey> {
     place.is_as_its_users_know(&header)?;
     let (key, mut known) = keys::unlock(args, &header, place.on, place.name)?;
@@ -234,7 +238,8 @@ pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
 /// How data is encrypted.
 pub(super) type Form = (CipherSpec, SectorSize);
 
-/// Refuses protection by the place that data move away from where they do not move: it would be none.
+/// Refuses protection by the place that data move away from where they do not move: it would be
+/// none.
 pub(super) fn refuse_datashift(args: &ReencryptArgs) -> Result<()> {
     use Resilience::{Datashift, DatashiftChecksum, DatashiftJournal};
     match args.resilience {
@@ -247,11 +252,12 @@ pub(super) fn refuse_datashift(args: &ReencryptArgs) -> Result<()> {
     }
 }
 
-/// What protects steps that are written over their own source, which has these forms: checksums where they are enough, unless
-/// something else is asked for.
+/// What protects steps that are written over their own source, which has these forms: checksums
+/// where they are enough, unless something else is asked for.
 ///
 /// # Errors
-/// `Failed` when the image cannot be looked at; `Unsupported` for ciphers that this build does not know.
+/// `Failed` when the image cannot be looked at; `Unsupported` for ciphers that this build does not
+/// know.
 pub(super) fn protection(args: &ReencryptArgs, image: &Path, forms: &[Form]) -> Result<Protection> {
     let disk = Disk::of(image)?;
     let block = forms.iter().map(|(_, sectors)| sectors.bytes() as u64).fold(disk.block(), u64::max);

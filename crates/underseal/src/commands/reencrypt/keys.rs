@@ -1,4 +1,5 @@
-//! The keys of a volume that is reencrypted: it has two meanwhile, and its keyslots may have passphrases of their own.
+//! The keys of a volume that is reencrypted: it has two meanwhile, and its keyslots may have
+//! passphrases of their own.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,8 @@ pub(super) struct Known {
     pub(super) passphrase: Key,
 }
 
-/// What a token, or the passphrases of the options, open: the volume's key, and with it the keyslots that they are of.
+/// What a token, or the passphrases of the options, open: the volume's key, and with it the
+/// keyslots that they are of.
 ///
 /// # Errors
 /// `NoKey` when one of them opens nothing.
@@ -58,17 +60,19 @@ pub(super) fn unlock(
     Ok((key, known))
 }
 
-/// The keyslot of the first passphrase, where a descriptor has those of all keyslots in their order.
+/// The keyslot of the first passphrase, where a descriptor has those of all keyslots in their
+/// order.
 fn first_of_lines(args: &ReencryptArgs, header: &Header) -> Option<u32> {
     let Header::Luks2(header) = header else { return None };
     args.other_passphrase_fd.and_then(|_| header.lost_keyslots(&[]).first().copied())
 }
 
-/// Gets the passphrases of all other keyslots, to keep them: the lines of a descriptor, or what is typed at the terminal, where
-/// an empty answer gives a keyslot up.
+/// Gets the passphrases of all other keyslots, to keep them: the lines of a descriptor, or what is
+/// typed at the terminal, where an empty answer gives a keyslot up.
 ///
 /// # Errors
-/// Those of the terminal, the descriptor and the header. A wrong line is an error, at the terminal the third wrong answer.
+/// Those of the terminal, the descriptor and the header. A wrong line is an error, at the terminal
+/// the third wrong answer.
 pub(super) fn others_in_order(
     args: &ReencryptArgs,
     header: &Header,

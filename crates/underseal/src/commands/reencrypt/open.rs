@@ -1,4 +1,5 @@
-//! A volume that is open: its server reencrypts it. What needs a passphrase happens here, and the server gets the keys.
+//! A volume that is open: its server reencrypts it. What needs a passphrase happens here, and the
+//! server gets the keys.
 
 use std::path::Path;
 use std::thread;

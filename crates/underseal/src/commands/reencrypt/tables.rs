@@ -1,4 +1,5 @@
-//! Volumes without a header: two tables say what they are and will be, and a file of its own how far that is.
+//! Volumes without a header: two tables say what they are and will be, and a file of its own how
+//! far that is.
 
 use std::path::{Path, PathBuf};
 

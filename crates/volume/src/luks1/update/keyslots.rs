@@ -69,7 +69,8 @@ impl Header {
                 if !keeps_its_number {
                     return Ok(number);
                 }
-                // The number is free now, and the passphrase opens the other keyslot until it opens this one.
+                // The number is free now, and the passphrase opens the other keyslot until it opens
+                // this one.
                 let moved = self.put(on, &made, Some(opened.slot));
                 let moved = moved.and_then(|_| self.remove_keyslot(on, number, false));
                 let context =
@@ -153,8 +154,8 @@ struct Made {
     sealed: Key,
 }
 
-/// Where a free keyslot's key material goes: where the header says, or where that says nonsense (nobody reads it), where a new header's
-/// would be.
+/// Where a free keyslot's key material goes: where the header says, or where that says nonsense
+/// (nobody reads it), where a new header's would be.
 fn place(phdr: &Phdr, number: usize, end: u64) -> Result<u64> {
     const ALIGNMENT: u64 = 4096;
     let len = af::split_len(phdr.key_bytes) as u64;

@@ -1,7 +1,7 @@
 //! Key material that moves.
 //!
-//! cryptsetup refuses a header of which two places overlap, even where nobody uses them. So a free keyslot gets another place before
-//! key material comes into its own.
+//! cryptsetup refuses a header of which two places overlap, even where nobody uses them. So a free
+//! keyslot gets another place before key material comes into its own.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::luks1::{Header, unchanged};
 use crate::{Error, ErrorKind, Result, Target, af, storage};
 
 impl Header {
-    /// Moves the places of free keyslots up to the highest of these that they can have, one at a time. Of a header that cryptsetup does not
-    /// take nothing is moved.
+    /// Moves the places of free keyslots up to the highest of these that they can have, one at a
+    /// time. Of a header that cryptsetup does not take nothing is moved.
     ///
     /// # Errors
     /// Those of an update.
@@ -35,8 +35,9 @@ impl Header {
         Ok(())
     }
 
-    /// The headers by which a keyslot's key material comes to a place that nobody uses, the last of them with it; cryptsetup takes
-    /// each of them if it takes this one. None where there are no such.
+    /// The headers by which a keyslot's key material comes to a place that nobody uses, the last of
+    /// them with it; cryptsetup takes each of them if it takes this one. None where there are no
+    /// such.
     pub(crate) fn way_to(&self, number: u32, place: u64, within: Range<u64>) -> Option<Vec<Phdr>> {
         let (number, len) = (number as usize, af::split_len(self.phdr.key_bytes) as u64);
         let area = |place: u64| place..place.saturating_add(len);
@@ -69,7 +70,8 @@ impl Header {
         is_whole.then_some(way)
     }
 
-    /// Moves a keyslot's key material along such a way. It opens from the one place or the other at every instant.
+    /// Moves a keyslot's key material along such a way. It opens from the one place or the other at
+    /// every instant.
     ///
     /// # Errors
     /// Those of an update.

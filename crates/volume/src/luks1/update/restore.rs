@@ -1,7 +1,8 @@
 //! All of a header in place of another, out of a backup.
 //!
-//! What the old header still needs is left alone until it is gone. A keyslot whose area, or whose sector of the header, cannot be written
-//! until then comes at another place or under another number first.
+//! What the old header still needs is left alone until it is gone. A keyslot whose area, or whose
+//! sector of the header, cannot be written until then comes at another place or under another
+//! number first.
 
 use std::ops::Range;
 
@@ -173,7 +174,8 @@ impl Search<'_> {
         Some((header, places))
     }
 
-    /// The areas that are in use by any of the three headers, and where it matters those that are not.
+    /// The areas that are in use by any of the three headers, and where it matters those that are
+    /// not.
     fn taken(&self, between: &Phdr, all: bool) -> Vec<Range<u64>> {
         let area = |place: u64| place..place.saturating_add(self.len);
         let mut taken = self.used.clone();

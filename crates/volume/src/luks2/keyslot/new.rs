@@ -18,8 +18,8 @@ pub(crate) struct NewSlot {
 }
 
 impl NewSlot {
-    /// Decides what it costs, which may take time. Its area has the data's cipher where that does: it is never authenticated nor
-    /// null.
+    /// Decides what it costs, which may take time. Its area has the data's cipher where that does:
+    /// it is never authenticated nor null.
     pub(crate) fn settle_like_data(data: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
         if refused(data).is_none() && stands_alone(data) {
             return Self::settle(data, None, hash, pbkdf);
@@ -28,7 +28,8 @@ impl NewSlot {
         Self::settle(&usual, None, hash, pbkdf)
     }
 
-    /// The same with a cipher for its area, and the length of its key; none takes the cipher's largest.
+    /// The same with a cipher for its area, and the length of its key; none takes the cipher's
+    /// largest.
     pub(crate) fn settle(
         cipher: &CipherSpec,
         key_size: Option<usize>,
@@ -88,7 +89,8 @@ fn kdf_json(kdf: &Kdf) -> Value {
     }
 }
 
-/// Whether a cipher needs neither tags nor IVs that are kept elsewhere, as authenticated volumes have them.
+/// Whether a cipher needs neither tags nor IVs that are kept elsewhere, as authenticated volumes
+/// have them.
 fn stands_alone(cipher: &CipherSpec) -> bool {
     let sizes = underseal_cipher::key_sizes(cipher).unwrap_or_default();
     let Some(Ok(mut key)) = sizes.last().map(|size| Key::zeroed(*size)) else { return false };

@@ -10,7 +10,8 @@ use crate::{ActivateOptions, Error, ErrorKind, Result, Volume, VolumeKey};
 /// Plan and progress, with all of it verified that the keys can vouch for.
 ///
 /// # Errors
-/// `Untrusted` where somebody without the keys wrote what the header says; those of [`shape::read`].
+/// `Untrusted` where somebody without the keys wrote what the header says; those of
+/// [`shape::read`].
 pub(super) fn verified(
     metadata: &Metadata,
     of: &Reencryption,
@@ -24,10 +25,12 @@ pub(super) fn verified(
     shape::read(metadata, of, key, given)
 }
 
-/// Whether the keys vouch for the metadata: not without all of them, as when all is new and the old one is gone.
+/// Whether the keys vouch for the metadata: not without all of them, as when all is new and the old
+/// one is gone.
 ///
 /// # Errors
-/// `Untrusted` where all of them are there and somebody without them wrote it; `TooCostly`, `Memory`.
+/// `Untrusted` where all of them are there and somebody without them wrote it; `TooCostly`,
+/// `Memory`.
 pub(super) fn is_vouched_for(metadata: &Metadata, of: &Reencryption, key: &VolumeKey) -> Result<bool> {
     let keys: Option<Vec<_>> = of.digests().into_iter().map(|digest| key.of(digest)).collect();
     keys.map_or(Ok(false), |keys| digest::verify(metadata, of, &keys).map(|()| true))
@@ -47,7 +50,8 @@ pub(in crate::luks2) fn activate(
                            good first";
             return Err(Error::new(ErrorKind::NeedsRecovery, context));
         }
-        // All of it has the new key, and the old one may be gone. Without any, who says that it was decrypted must have had it.
+        // All of it has the new key, and the old one may be gone. Without any, who says that it was
+        // decrypted must have had it.
         Stage::Final if of.mode != Mode::Decrypt => return is_vouched_for(metadata, &of, key).map(|_| None),
         Stage::Clean | Stage::Final => {}
     }

@@ -1,4 +1,5 @@
-//! What a reencryption that begins says of itself: requirement, keyslot, backups, segments, and the digest over it.
+//! What a reencryption that begins says of itself: requirement, keyslot, backups, segments, and the
+//! digest over it.
 
 use serde_json::{Map, Value, json};
 use underseal_cipher::Key;
@@ -27,7 +28,8 @@ pub(super) struct Arrangement {
     pub(super) previous: (Value, Option<u32>),
     pub(super) last: (Value, Option<u32>),
     pub(super) moved: Option<Value>,
-    /// The volume's size while this goes on, and whether its last segment reaches to the end of the device.
+    /// The volume's size while this goes on, and whether its last segment reaches to the end of the
+    /// device.
     pub(super) size: u64,
     pub(super) open: bool,
     /// Rounds of the digest over all this.
@@ -35,8 +37,8 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    /// Writes it into the document, which says nothing of it yet but keyslots and digests of its keys, and signs it. It is taken only
-    /// if it can be gone on with.
+    /// Writes it into the document, which says nothing of it yet but keyslots and digests of its
+    /// keys, and signs it. It is taken only if it can be gone on with.
     ///
     /// # Errors
     /// `NoRoom`; `BadLayout`, `BadHeader`, `TooSmall` where it does not fit the volume.
@@ -127,7 +129,8 @@ impl Arrangement {
     }
 }
 
-/// Refuses a document that could not record each step: as many segments as there ever are, with the longest numbers.
+/// Refuses a document that could not record each step: as many segments as there ever are, with the
+/// longest numbers.
 ///
 /// # Errors
 /// `NoRoom`.
@@ -169,7 +172,8 @@ pub(super) fn requirement(version: u8) -> String {
     format!("online-reencrypt-v{version}")
 }
 
-/// Puts a digest of the keyslot there over nothing, so that the document can be parsed and then signed.
+/// Puts a digest of the keyslot there over nothing, so that the document can be parsed and then
+/// signed.
 pub(super) fn add_digest(document: &mut Document, slot: u32, iterations: u32) -> Result<()> {
     let digests = words::object(document.get_mut("digests"), "digests")?;
     let free = (0..MAX_OBJECTS).find(|number| !digests.contains_key(&number.to_string()));

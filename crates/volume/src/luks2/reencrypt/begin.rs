@@ -1,4 +1,5 @@
-//! The start of a reencryption to another key, cipher, sector size or place: one update of the header brings all of it.
+//! The start of a reencryption to another key, cipher, sector size or place: one update of the
+//! header brings all of it.
 
 use serde_json::{Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
@@ -32,16 +33,18 @@ pub struct BeginOptions {
     pub direction: Direction,
     /// What a step that is written over its own source is protected by; never the source.
     pub protection: Protection,
-    /// The data moves so many bytes towards the end, backward, and the volume gets so much smaller: the room for keyslots grows by it.
+    /// The data moves so many bytes towards the end, backward, and the volume gets so much smaller:
+    /// the room for keyslots grows by it.
     pub shift: Option<u64>,
-    /// Only the first so many bytes of the volume, which has no more from now on: the rest of the device stays as it is, but its key
-    /// goes in the end.
+    /// Only the first so many bytes of the volume, which has no more from now on: the rest of the
+    /// device stays as it is, but its key goes in the end.
     pub size: Option<u64>,
     /// The header is in another file than the data.
     pub detached: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
-    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what begins.
+    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what
+    /// begins.
     pub is_open: bool,
 }
 
@@ -50,7 +53,8 @@ pub struct BeginOptions {
 pub enum NewKey {
     /// The one that it has.
     Keep,
-    /// A random one of so many bytes; none takes the old one's length where the cipher stays, else the cipher's largest.
+    /// A random one of so many bytes; none takes the old one's length where the cipher stays, else
+    /// the cipher's largest.
     Random(Option<usize>),
     /// This one.
     Given(Key),
@@ -94,22 +98,26 @@ impl Header {
         Ok(NewKeyslot::new(pbkdf))
     }
 
-    /// The keyslots of the data's key whose passphrases are not among these: they are lost when another key takes its place.
+    /// The keyslots of the data's key whose passphrases are not among these: they are lost when
+    /// another key takes its place.
     pub fn lost_keyslots(&self, kept: &[u32]) -> Vec<u32> {
         let metadata = self.metadata();
         let slots = metadata.keyslots.keys().copied();
         slots.filter(|slot| keyslot::opens_data(metadata, *slot) && !kept.contains(slot)).collect()
     }
 
-    /// Begins a reencryption, in one update: the header says what it was, what it will be, and how far it is. No data is touched.
-    /// `key` is the volume's, and comes back with the new one; `data_size` is the size of the device that holds the data.
+    /// Begins a reencryption, in one update: the header says what it was, what it will be, and how
+    /// far it is. No data is touched. `key` is the volume's, and comes back with the new one;
+    /// `data_size` is the size of the device that holds the data.
     ///
-    /// Where the key changes, only the passphrases that are given go on opening the volume when it has come to its end.
+    /// Where the key changes, only the passphrases that are given go on opening the volume when it
+    /// has come to its end.
     ///
     /// # Errors
-    /// `BadOption` for what does not fit the volume, or where no passphrase is given for a new key; `Unsupported` for volumes that
-    /// cannot be reencrypted, and while one is under way; `Busy` when somebody else is about to; `NoRoom` when keyslots or what protects
-    /// a step do not fit the header; `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
+    /// `BadOption` for what does not fit the volume, or where no passphrase is given for a new key;
+    /// `Unsupported` for volumes that cannot be reencrypted, and while one is under way; `Busy`
+    /// when somebody else is about to; `NoRoom` when keyslots or what protects a step do not fit
+    /// the header; `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
     pub fn begin_reencryption(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -247,7 +255,8 @@ impl<'p> New<'p> {
         Ok(Self { slots, digest: Some(digest), key: Some(key) })
     }
 
-    /// Puts the new keyslots and their digest into the document: its number, and where the areas go.
+    /// Puts the new keyslots and their digest into the document: its number, and where the areas
+    /// go.
     fn write(
         &self,
         document: &mut Document,

@@ -1,9 +1,11 @@
-//! The start of a decryption. The data end up at the start of their device, where no header is: it stands apart, or is exported first.
+//! The start of a decryption. The data end up at the start of their device, where no header is: it
+//! stands apart, or is exported first.
 //!
 //! ```text
 //!   header copied to a file, synced -> forgotten on the device -> first data copied over it, synced -> file: under way, one update
 //! ```
-//! Until the file says that it is under way, it is a plain header apart from its data; a start that was cut off is made again with it.
+//! Until the file says that it is under way, it is a plain header apart from its data; a start that
+//! was cut off is made again with it.
 
 use serde_json::json;
 
@@ -24,17 +26,22 @@ use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage, volume};
 pub struct DecryptOptions {
     /// In which order; data that moves do so forward.
     pub direction: Direction,
-    /// What a step that is written over its own source is protected by; never the source. Data that move want some.
+    /// What a step that is written over its own source is protected by; never the source. Data that
+    /// move want some.
     pub protection: Protection,
-    /// The most bytes that are moved out of the way at first, and decrypted in one step at last; none takes as many as can be.
+    /// The most bytes that are moved out of the way at first, and decrypted in one step at last;
+    /// none takes as many as can be.
     pub first: Option<u64>,
-    /// Only the first so many bytes of data that do not move; the rest of the device stays as it is.
+    /// Only the first so many bytes of data that do not move; the rest of the device stays as it
+    /// is.
     pub size: Option<u64>,
-    /// Data that move do so to byte 0, over what lies before them: its header was there, and is exported.
+    /// Data that move do so to byte 0, over what lies before them: its header was there, and is
+    /// exported.
     pub over_header: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
-    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what begins.
+    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what
+    /// begins.
     pub is_open: bool,
 }
 
@@ -46,11 +53,13 @@ struct Start {
 }
 
 impl Header {
-    /// Takes the header from the device to a new file, which has it from then on: its data can be decrypted then. The caller makes sure
-    /// that the file's name is on stable storage before. Decryption is checked first; see [`Header::begin_decryption`].
+    /// Takes the header from the device to a new file, which has it from then on: its data can be
+    /// decrypted then. The caller makes sure that the file's name is on stable storage before.
+    /// Decryption is checked first; see [`Header::begin_decryption`].
     ///
     /// # Errors
-    /// Those of [`Header::begin_decryption`]. Until the file is written and synced, nothing is changed on the device.
+    /// Those of [`Header::begin_decryption`]. Until the file is written and synced, nothing is
+    /// changed on the device.
     pub fn export(
         &self,
         device: &(impl Target + ?Sized),
@@ -82,12 +91,14 @@ impl Header {
         Ok(exported)
     }
 
-    /// Begins to decrypt data whose header stands apart, on `on`. Data that begin at another byte than 0 of `data` are moved there.
+    /// Begins to decrypt data whose header stands apart, on `on`. Data that begin at another byte
+    /// than 0 of `data` are moved there.
     ///
     /// # Errors
-    /// `BadOption` for what does not fit the volume, and where something else may lie in the way of data that move; `Unsupported` for
-    /// volumes that cannot be decrypted, and while a reencryption is
-    /// under way; `Busy` when somebody else is about to; `NoRoom`, `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
+    /// `BadOption` for what does not fit the volume, and where something else may lie in the way of
+    /// data that move; `Unsupported` for volumes that cannot be decrypted, and while a reencryption
+    /// is under way; `Busy` when somebody else is about to; `NoRoom`, `WrongKey`, `BadLayout`,
+    /// `TooSmall`, `NullCipher`, `Io`, `Memory`.
     pub fn begin_decryption(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -103,7 +114,8 @@ impl Header {
         {
             store::unchanged(on, &self.stored)?;
             self.is_exported_from(data)?;
-            // What is left of it after an export that was cut off would be taken for a header, and the data for damage.
+            // What is left of it after an export that was cut off would be taken for a header, and
+            // the data for damage.
             forget_old_headers(data, from)?;
             copy((data, from), (data, 0), len)?;
             storage::sync(data)?;
@@ -117,7 +129,8 @@ impl Header {
         self.update(on, edit, |()| Ok(()))
     }
 
-    /// Refuses to write to the start of a device that has a header still; what an export leaves of this one when it is cut off is none.
+    /// Refuses to write to the start of a device that has a header still; what an export leaves of
+    /// this one when it is cut off is none.
     fn is_exported_from(&self, data: &(impl Target + ?Sized)) -> Result<()> {
         match crate::Header::read(data) {
             Err(e) if e.kind() == ErrorKind::NoHeader => Ok(()),

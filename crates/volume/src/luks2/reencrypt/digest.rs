@@ -20,7 +20,8 @@ use crate::{Error, ErrorKind, KdfLimits, Result};
 /// The longest string that is taken into it.
 const LONGEST: usize = 64;
 
-/// Checks that who made the metadata had these keys: the old one and the new one, in this order, those that there are.
+/// Checks that who made the metadata had these keys: the old one and the new one, in this order,
+/// those that there are.
 ///
 /// # Errors
 /// `Untrusted` when that was somebody else; `TooCostly`, `Memory`.

@@ -1,7 +1,8 @@
-//! The start of an encryption: a new header over data that is there, which says of all of it that it is not encrypted yet.
+//! The start of an encryption: a new header over data that is there, which says of all of it that
+//! it is not encrypted yet.
 //!
-//! With a header apart it is written in one go, and no data is touched. A header in front needs the place of the first data:
-//! see `unfinished_start.rs`.
+//! With a header apart it is written in one go, and no data is touched. A header in front needs the
+//! place of the first data: see `unfinished_start.rs`.
 
 use std::fmt;
 
@@ -21,13 +22,15 @@ use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKe
 /// How plain data is encrypted where it is.
 #[derive(Debug)]
 pub struct EncryptOptions {
-    /// What the header says. Where it is in front of the data, its data offset is what the data moves by.
+    /// What the header says. Where it is in front of the data, its data offset is what the data
+    /// moves by.
     pub format: FormatOptions,
     /// In which order; with a header in front always backward.
     pub direction: Direction,
     /// What a step that is written over its own source is protected by; never the source.
     pub protection: Protection,
-    /// With a header in front: how many bytes at the end of the device hold nothing, and are given up: twice what the data moves by.
+    /// With a header in front: how many bytes at the end of the device hold nothing, and are given
+    /// up: twice what the data moves by.
     pub reduce: Option<u64>,
     /// With a header apart: only the first so many bytes; the rest of the device stays as it is.
     pub size: Option<u64>,
@@ -44,8 +47,8 @@ impl NewVolume {
     /// Decides all of it, and derives its keys, for data on `data_size` bytes. Nothing is written.
     ///
     /// # Errors
-    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit before the data's end; `NoRoom`,
-    /// `BadLayout`, `NullCipher`, `Memory`.
+    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit
+    /// before the data's end; `NoRoom`, `BadLayout`, `NullCipher`, `Memory`.
     pub fn prepare(data_size: u64, passphrase: &Key, options: EncryptOptions) -> Result<Self> {
         let EncryptOptions { mut format, mut direction, protection, reduce, size } = options;
         let detached = format.detached;
@@ -123,7 +126,8 @@ impl NewVolume {
         self.new.write(to).map(drop)
     }
 
-    /// Puts the header in front of the data. A start that is cut off is found by [`UnfinishedStart::find`].
+    /// Puts the header in front of the data. A start that is cut off is found by
+    /// [`UnfinishedStart::find`].
     ///
     /// # Errors
     /// `BadOption` for a header apart; `Busy`, `TooSmall`, `Io`.
@@ -206,7 +210,8 @@ pub(super) fn differ(front: &Header, apart: &Header) -> String {
     )
 }
 
-/// Copies bytes from one place to another, which do not overlap. They may be plaintext, so none are left in memory.
+/// Copies bytes from one place to another, which do not overlap. They may be plaintext, so none are
+/// left in memory.
 pub(super) fn copy(
     (from, source): (&(impl Target + ?Sized), u64),
     (to, target): (&(impl Target + ?Sized), u64),

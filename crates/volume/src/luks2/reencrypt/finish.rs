@@ -4,14 +4,15 @@
 //!   one header without old keyslots, backups, requirement and state, while the last step is recorded as under way
 //!     -> old bytes outside the volume, what protected the last step, the old keyslots' areas: wiped, synced
 //! ```
-//! Cut off before the header, the last step is done again, by whatever program; after it, the reencryption is over. A header that says
-//! that all is new never reaches the disk: cryptsetup would take it for "not begun" and encrypt the data twice. The header notes what is to
-//! be wiped until it is (`update::unwiped`), so that a power cut leaves nothing of it for good.
+//! Cut off before the header, the last step is done again, by whatever program; after it, the
+//! reencryption is over. A header that says that all is new never reaches the disk: cryptsetup
+//! would take it for "not begun" and encrypt the data twice. The header notes what is to be wiped
+//! until it is (`update::unwiped`), so that a power cut leaves nothing of it for good.
 //!
-//! Where the data moves as it is encrypted, and where an older version or cryptsetup recorded the last step as done, what protected that step
-//! is wiped before the header forgets where it lies.
-//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, no program that wants both keys
-//! opens the volume any more. So the header comes first here.
+//! Where the data moves as it is encrypted, and where an older version or cryptsetup recorded the
+//! last step as done, what protected that step is wiped before the header forgets where it lies.
+//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, no program
+//! that wants both keys opens the volume any more. So the header comes first here.
 
 use std::ops::Range;
 
@@ -27,7 +28,8 @@ use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
 
 impl Ledger<'_> {
-    /// Ends a reencryption whose last step is recorded as done. See [`crate::reencrypt::Ledger::finish`].
+    /// Ends a reencryption whose last step is recorded as done. See
+    /// [`crate::reencrypt::Ledger::finish`].
     pub(super) fn end(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
         if self.plan().step(self.progress()).is_some() {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
@@ -38,8 +40,8 @@ impl Ledger<'_> {
         self.wipe(&areas)
     }
 
-    /// Takes the reencryption out of the header, in one update. The areas that are free then: of the old keyslots, and of what
-    /// protected the last step.
+    /// Takes the reencryption out of the header, in one update. The areas that are free then: of
+    /// the old keyslots, and of what protected the last step.
     pub(super) fn forget_all(&mut self) -> Result<Vec<Range<u64>>> {
         let Self { header, on, of, .. } = self;
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
@@ -62,7 +64,8 @@ impl Ledger<'_> {
         // A header in front has the place of old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
-        // Who lacks the keys may have written where they lie; an old key that is gone opens none of them.
+        // Who lacks the keys may have written where they lie; an old key that is gone opens none of
+        // them.
         for range in leftovers.filter(|range| self.vouched && range.start < range.end) {
             storage::scrub(data, range)?;
         }
@@ -83,8 +86,8 @@ impl Ledger<'_> {
     }
 }
 
-/// Wipes areas for keyslots, but for what keyslots have there by the header as it is now: other programs may have changed it
-/// meanwhile. The keyslot `own` is the one whose area is wiped.
+/// Wipes areas for keyslots, but for what keyslots have there by the header as it is now: other
+/// programs may have changed it meanwhile. The keyslot `own` is the one whose area is wiped.
 fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Option<u32>) -> Result<()> {
     let _lock = on.lock(LockTo::Change)?;
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
@@ -93,7 +96,8 @@ fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Op
     unwiped::wipe(on, &now, areas, own)
 }
 
-/// Takes the reencryption and the old key out of the document: the areas of the old keyslots, which are free then.
+/// Takes the reencryption and the old key out of the document: the areas of the old keyslots, which
+/// are free then.
 fn forget(
     document: &mut Map<String, Value>,
     metadata: &Metadata,

@@ -38,7 +38,8 @@ pub struct ResumeOptions {
     pub hot_zone: Option<u64>,
 }
 
-/// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. While it is there nobody else reencrypts the volume.
+/// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. While it is there nobody else
+/// reencrypts the volume.
 pub struct Ledger<'d> {
     pub(super) header: Header,
     pub(super) on: KeptLock<'d>,
@@ -58,13 +59,15 @@ pub struct Ledger<'d> {
 }
 
 impl<'d> Ledger<'d> {
-    /// Takes up the reencryption that the header says is under way, after checking all that the keys vouch for. `on` is what the header
-    /// is on, `data_size` the size of the device that holds the data.
+    /// Takes up the reencryption that the header says is under way, after checking all that the
+    /// keys vouch for. `on` is what the header is on, `data_size` the size of the device that holds
+    /// the data.
     ///
     /// # Errors
-    /// `BadOption` when none is under way; `Busy` when it is gone on with elsewhere; `WrongPassphrase` when the key has not all that
-    /// is needed; `Untrusted` when somebody without the keys wrote what the header says; `BadHeader`, `BadLayout`, `TooSmall`,
-    /// `NullCipher`, `Unsupported` when it cannot be gone on with; `Io`, `Memory`.
+    /// `BadOption` when none is under way; `Busy` when it is gone on with elsewhere;
+    /// `WrongPassphrase` when the key has not all that is needed; `Untrusted` when somebody without
+    /// the keys wrote what the header says; `BadHeader`, `BadLayout`, `TooSmall`, `NullCipher`,
+    /// `Unsupported` when it cannot be gone on with; `Io`, `Memory`.
     pub fn resume(
         on: &'d (dyn Target + Sync),
         key: &VolumeKey,
@@ -126,15 +129,16 @@ impl<'d> Ledger<'d> {
         &self.header
     }
 
-    /// Takes the header as it is on the disk after an update of it has failed: as it was, or with `attempt` recorded.
+    /// Takes the header as it is on the disk after an update of it has failed: as it was, or with
+    /// `attempt` recorded.
     fn settle(&mut self, attempt: Progress) -> Result<()> {
         let mut after = self.header.json().clone();
         write_segments(&mut after, &self.of, &self.plan.parts(attempt), self.open.then_some(self.plan.size))?;
         self.take_either(&after).map(drop)
     }
 
-    /// Takes the header as it is on the disk, in which others may change what is not the reencryption's: cryptsetup removes keyslots
-    /// meanwhile. Whether anything is another.
+    /// Takes the header as it is on the disk, in which others may change what is not the
+    /// reencryption's: cryptsetup removes keyslots meanwhile. Whether anything is another.
     ///
     /// # Errors
     /// `Busy` when somebody changed how far it is.
@@ -202,8 +206,8 @@ fn own(document: &Map<String, Value>, of: &Reencryption) -> Value {
     })
 }
 
-/// Puts the regular segments into the document, and behind them the backups. A last segment that ends at byte `open` reaches to the end
-/// of the device.
+/// Puts the regular segments into the document, and behind them the backups. A last segment that
+/// ends at byte `open` reaches to the end of the device.
 pub(super) fn write_segments(
     document: &mut Map<String, Value>,
     of: &Reencryption,
@@ -289,7 +293,8 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         if at == 0 {
-            // Not every user can take the lock: somebody else's step may be protected by what is there.
+            // Not every user can take the lock: somebody else's step may be protected by what is
+            // there.
             self.lock()?;
             let refreshed = self.refresh();
             self.unlock();
@@ -340,7 +345,8 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
         Ok(())
     }
 
-    /// Of a volume that moves, cryptsetup recovers the last step from the wrong place; what it moves away from is there until the end.
+    /// Of a volume that moves, cryptsetup recovers the last step from the wrong place; what it
+    /// moves away from is there until the end.
     fn repeats(&self, step: &Step) -> bool {
         self.plan.mode == Mode::Reencrypt
             && step.protection == Protection::Source
@@ -357,9 +363,10 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 }
 
 impl Ledger<'_> {
-    /// Whether the record of the last step is the end of the reencryption. cryptsetup takes a header that says that all is new for one
-    /// that has not begun, does all of it again, and destroys the data. Of an encryption that moves its data it does not, and what is left
-    /// of the plaintext is wiped while the header says where it is.
+    /// Whether the record of the last step is the end of the reencryption. cryptsetup takes a
+    /// header that says that all is new for one that has not begun, does all of it again, and
+    /// destroys the data. Of an encryption that moves its data it does not, and what is left of the
+    /// plaintext is wiped while the header says where it is.
     fn ends_with(&self, progress: Progress) -> bool {
         let moves = self.plan.mode == Mode::Encrypt && self.plan.protection == Protection::Source;
         self.plan.step(progress).is_none() && !moves

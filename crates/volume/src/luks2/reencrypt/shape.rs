@@ -1,6 +1,7 @@
 //! From the regular segments to how far it is, and back.
 //!
-//! Nobody vouches for them, so they are taken only in the one shape that a plan and its progress give.
+//! Nobody vouches for them, so they are taken only in the one shape that a plan and its progress
+//! give.
 
 use std::sync::Arc;
 
@@ -41,8 +42,9 @@ pub(crate) fn stage(metadata: &Metadata, of: &Reencryption) -> Stage {
 /// Plan and progress. `key` must have all that is needed.
 ///
 /// # Errors
-/// `BadHeader` where the regular segments are in no shape that this reencryption goes through; `BadLayout` where it cannot be
-/// carried out at all; `WrongPassphrase` without one of the keys; `TooSmall`, `NullCipher`, `Unsupported`, `Memory`.
+/// `BadHeader` where the regular segments are in no shape that this reencryption goes through;
+/// `BadLayout` where it cannot be carried out at all; `WrongPassphrase` without one of the keys;
+/// `TooSmall`, `NullCipher`, `Unsupported`, `Memory`.
 pub(crate) fn read(
     metadata: &Metadata,
     of: &Reencryption,
@@ -104,7 +106,8 @@ pub(crate) fn read_final(
     Ok((plan, Progress { done: size, hot: None }))
 }
 
-/// Whether the last segment reaches to the end of the device, also where the step under way, which says its length, is the last.
+/// Whether the last segment reaches to the end of the device, also where the step under way, which
+/// says its length, is the last.
 pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: ShapeInput, size: u64) -> bool {
     let last = metadata.segments.values().rfind(|segment| !segment.is_backup());
     let to_end = || {
@@ -200,14 +203,15 @@ fn is_hot(segment: &Segment) -> bool {
     segment.flags.iter().any(|flag| flag == HOT)
 }
 
-/// The size of the volume while it is reencrypted: what its segments say, or to the end of the device.
+/// The size of the volume while it is reencrypted: what its segments say, or to the end of the
+/// device.
 fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: ShapeInput) -> Result<u64> {
     let Some((number, last)) = parts.last() else { return Err(bad("segments: none")) };
     if last.range.end != OPEN {
         return Ok(last.range.end);
     }
-    // cryptsetup's encryption that moves, cut off when all is new: the volume will reach further than
-    // what was encrypted, over the place where the first data were kept.
+    // cryptsetup's encryption that moves, cut off when all is new: the volume will reach further
+    // than what was encrypted, over the place where the first data were kept.
     let all_new = parts.iter().all(|(_, part)| part.which == Which::New);
     if let (true, Some(_), Some(size)) = (all_new, &of.moved, of.previous.segment.size) {
         return Ok(size);

@@ -1,7 +1,8 @@
-//! What a header says of its reencryption: the requirement, the keyslot `reencrypt`, the backup segments.
+//! What a header says of its reencryption: the requirement, the keyslot `reencrypt`, the backup
+//! segments.
 //!
-//! Whoever holds the volume keys vouches for all of it but the regular segments, which say how far it is (`digest`); those must have
-//! the one shape that the rest allows (`shape`).
+//! Whoever holds the volume keys vouches for all of it but the regular segments, which say how far
+//! it is (`digest`); those must have the one shape that the rest allows (`shape`).
 
 use std::ops::Range;
 
@@ -45,7 +46,8 @@ pub(crate) struct Reencryption {
 /// How a step that is cut off is made good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resilience {
-    /// What is kept of a step that is written over its own source; none where there is no such step.
+    /// What is kept of a step that is written over its own source; none where there is no such
+    /// step.
     pub(crate) kept: Option<AreaContents>,
     /// The bytes that the data moves by.
     pub(crate) shift: Option<u64>,
@@ -97,7 +99,8 @@ impl Reencryption {
     /// What the header says; none where none is under way.
     ///
     /// # Errors
-    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where its parts do not fit each other.
+    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where
+    /// its parts do not fit each other.
     pub(crate) fn parse(metadata: &Metadata) -> Result<Option<Self>> {
         let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
         let (first, second) = (slots.next(), slots.next());
@@ -152,7 +155,8 @@ impl Reencryption {
         all
     }
 
-    /// How it was, how it will be, and what was moved, in the order in which they stand behind the regular segments.
+    /// How it was, how it will be, and what was moved, in the order in which they stand behind the
+    /// regular segments.
     pub(crate) fn backups(&self) -> impl Iterator<Item = &Lay> {
         [Some(&self.previous), Some(&self.last), self.moved.as_ref()].into_iter().flatten()
     }
@@ -195,8 +199,8 @@ impl Reencryption {
         Ok(())
     }
 
-    /// cryptsetup says of data with a header apart that they move where room was given up, and leaves them where they are: nothing
-    /// protects a step then.
+    /// cryptsetup says of data with a header apart that they move where room was given up, and
+    /// leaves them where they are: nothing protects a step then.
     fn stays_in_place(&mut self) {
         let moves = self.previous.segment.offset != self.last.segment.offset || self.moved.is_some();
         if self.mode == Mode::Encrypt && self.resilience.kept.is_none() && !moves {
@@ -204,8 +208,8 @@ impl Reencryption {
         }
     }
 
-    /// The data moves by the shift, from where it was to where it will be, in the one direction in which nothing is overwritten that is
-    /// still needed.
+    /// The data moves by the shift, from where it was to where it will be, in the one direction in
+    /// which nothing is overwritten that is still needed.
     fn fits_places(&self) -> Result<()> {
         let (old, new) = (self.previous.segment.offset, self.last.segment.offset);
         let by = match self.direction {
@@ -298,7 +302,8 @@ pub(super) fn is_version_1(metadata: &Metadata) -> bool {
     metadata.config.requirements == [REQUIREMENT]
 }
 
-/// Whether the requirement is of a version with a digest, and the only one, and the digest is missing.
+/// Whether the requirement is of a version with a digest, and the only one, and the digest is
+/// missing.
 pub(super) fn lacks_digest(metadata: &Metadata) -> bool {
     let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
     let (Ok(Some(_)), Some((&slot, _)), None) =

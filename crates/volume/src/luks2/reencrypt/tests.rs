@@ -154,7 +154,8 @@ fn in_front_options() -> EncryptOptions {
     }
 }
 
-/// An encryption whose header comes in front: the plain data, the device and the key. `room` is what the header has for keyslots.
+/// An encryption whose header comes in front: the plain data, the device and the key. `room` is
+/// what the header has for keyslots.
 fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, VolumeKey) {
     let plain = pattern(len);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());

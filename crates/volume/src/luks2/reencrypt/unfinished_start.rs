@@ -1,4 +1,5 @@
-//! The start of an encryption whose header comes in front of the data, written so that it can be cut off anywhere.
+//! The start of an encryption whose header comes in front of the data, written so that it can be
+//! cut off anywhere.
 //!
 //! The header needs the place of the first data, which is copied to the end of the device first:
 //! ```text
@@ -18,14 +19,14 @@
 //! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards, and needs nothing
 //! else, by whatever name the device is opened.
 //!
-//! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte 1024,
-//! btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In phase
-//! `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file system's
-//! own where it is not zeros; so nothing else is copied back. In phase `Clearing` the superblocks that
-//! are known are not there; a file system may have one that is not, so sectors that are not zeros
-//! stay, and the others are copied back. In phase `Cleared` there is nothing in the first MiB to mount
-//! by, and everything is copied back: the rest of it first, and no second copy of a header is left by
-//! then, which another program would make the first one of.
+//! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte
+//! 1024, btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In
+//! phase `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file
+//! system's own where it is not zeros; so nothing else is copied back. In phase `Clearing` the
+//! superblocks that are known are not there; a file system may have one that is not, so sectors
+//! that are not zeros stay, and the others are copied back. In phase `Cleared` there is nothing in
+//! the first MiB to mount by, and everything is copied back: the rest of it first, and no second
+//! copy of a header is left by then, which another program would make the first one of.
 
 use crate::format::forget_second_copies;
 use crate::lock::LockTo;
@@ -61,7 +62,8 @@ pub struct UnfinishedStart {
 pub(super) enum StartPhase {
     /// Behind the mark all is as it was, but that superblocks may be zeros.
     Marked,
-    /// Superblocks were zeros when this phase began; other sectors of the first MiB are zeros or as they were.
+    /// Superblocks were zeros when this phase began; other sectors of the first MiB are zeros or as
+    /// they were.
     Clearing,
     /// The first MiB was zeros when this phase began; behind the mark is anything.
     Cleared,
@@ -71,8 +73,8 @@ impl UnfinishedStart {
     /// Finds the mark of a start that was cut off.
     ///
     /// # Errors
-    /// `BadHeader` when the mark is damaged or of another version, or the device has another size than it had; `Io`
-    /// when the rest of the mark cannot be read.
+    /// `BadHeader` when the mark is damaged or of another version, or the device has another size
+    /// than it had; `Io` when the rest of the mark cannot be read.
     pub fn find(device: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         let size = storage::size(device)?;
         if size < SECTOR as u64 {
@@ -196,8 +198,8 @@ impl UnfinishedStart {
         storage::sync(device)
     }
 
-    /// The mark: magic; version, length, place of the copy, size of the device, phase, superblocks, as
-    /// little-endian numbers of 8 bytes; the SHA-256 of these 64 bytes; zeros.
+    /// The mark: magic; version, length, place of the copy, size of the device, phase, superblocks,
+    /// as little-endian numbers of 8 bytes; the SHA-256 of these 64 bytes; zeros.
     fn encode(&self) -> [u8; SECTOR] {
         let mut mark = [0; SECTOR];
         mark[..MAGIC.len()].copy_from_slice(MAGIC);

@@ -1,4 +1,5 @@
-//! Keyslots that come, go and change: their areas, their words in the metadata, the digest that they are bound to.
+//! Keyslots that come, go and change: their areas, their words in the metadata, the digest that
+//! they are bound to.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +40,9 @@ impl Header {
         self.add(on, (key, passphrase), new, token).map(|(number, ())| number)
     }
 
-    /// Adds a keyslot and the token that knows its passphrase in one change: nobody ever finds the one without the other. Their
-    /// numbers, the keyslot's first. The keyslots that the token names are that one and no other.
+    /// Adds a keyslot and the token that knows its passphrase in one change: nobody ever finds the
+    /// one without the other. Their numbers, the keyslot's first. The keyslots that the token names
+    /// are that one and no other.
     ///
     /// # Errors
     /// Those of [`Header::add_keyslot`] and [`Header::add_token`].
@@ -98,8 +100,8 @@ impl Header {
         put.map(|(number, ())| number)
     }
 
-    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether its key is right, and what else is
-    /// said of the keyslot.
+    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether
+    /// its key is right, and what else is said of the keyslot.
     fn put<T>(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -166,7 +168,8 @@ impl Header {
         }
     }
 
-    /// Puts a new keyslot beside the one that it replaces: its number and the one that the old one has then.
+    /// Puts a new keyslot beside the one that it replaces: its number and the one that the old one
+    /// has then.
     fn put_beside(
         &mut self,
         on: &(impl Target + ?Sized),

@@ -22,7 +22,8 @@ impl Header {
         if keyslots(self) == keyslots(old) { Ok(()) } else { Err(elsewhere("keyslots")) }
     }
 
-    /// Puts `new` in place of this header, with its keyslots out of `bytes`. It counts as an update of this one.
+    /// Puts `new` in place of this header, with its keyslots out of `bytes`. It counts as an update
+    /// of this one.
     pub(crate) fn restore(
         mut self,
         on: &(impl Target + ?Sized),
@@ -56,7 +57,8 @@ impl Header {
         copy(on, bytes, keyslots)
     }
 
-    /// Moves a keyslot's area to byte `place`, where nobody else's lies. It opens from the one place or the other at every instant.
+    /// Moves a keyslot's area to byte `place`, where nobody else's lies. It opens from the one
+    /// place or the other at every instant.
     ///
     /// # Errors
     /// Those of an update.

@@ -7,7 +7,8 @@ use crate::luks2::{Header, activate};
 use crate::{Result, Target};
 
 impl Header {
-    /// The key derivations with members of another kind, which cryptsetup's older versions left there.
+    /// The key derivations with members of another kind, which cryptsetup's older versions left
+    /// there.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let Some(slots) = self.json().get("keyslots").and_then(Value::as_object) else { return vec![] };
         let odd = |slot: &Value| {

@@ -1,4 +1,5 @@
-//! Tokens that come, go and change the keyslots they open. What is inside of one concerns nobody here.
+//! Tokens that come, go and change the keyslots they open. What is inside of one concerns nobody
+//! here.
 
 use serde_json::{Map, Value};
 
@@ -24,7 +25,8 @@ pub struct NewToken {
 /// A token out of its JSON.
 ///
 /// # Errors
-/// `BadOption` when it is no token that a header could hold, or one that cryptsetup would not import.
+/// `BadOption` when it is no token that a header could hold, or one that cryptsetup would not
+/// import.
 pub fn token_from_json(text: &[u8]) -> Result<Map<String, Value>> {
     let token = json::parse(text.trim_ascii(), json::Repeats::LastWins).map_err(refused)?;
     check(&token)?;
@@ -44,9 +46,10 @@ impl Header {
     /// Gives the header another token: its number.
     ///
     /// # Errors
-    /// `BadOption` when it is no token, names a keyslot that is not there, or its number is taken or none is free, or the
-    /// metadata has no room for it; `Unsupported` when the header requires what this build does not know; `Busy`, `Ambiguous`
-    /// when the header cannot be changed now; `Io`.
+    /// `BadOption` when it is no token, names a keyslot that is not there, or its number is taken
+    /// or none is free, or the metadata has no room for it; `Unsupported` when the header requires
+    /// what this build does not know; `Busy`, `Ambiguous` when the header cannot be changed now;
+    /// `Io`.
     pub fn add_token(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -82,8 +85,8 @@ impl Header {
     /// Says that a token opens a keyslot, or that it does not.
     ///
     /// # Errors
-    /// `BadOption` when one of them is not there, or the token never had the keyslot that it is to lose; the others of
-    /// [`Header::add_token`].
+    /// `BadOption` when one of them is not there, or the token never had the keyslot that it is to
+    /// lose; the others of [`Header::add_token`].
     pub fn assign_token(
         &mut self,
         on: &(impl Target + ?Sized),

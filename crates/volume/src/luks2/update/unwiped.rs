@@ -1,13 +1,15 @@
 //! A note in the header of areas that are to be wiped and are not yet: a token that opens nothing.
 //!
-//! The end of a reencryption is one update that forgets old keyslots and what protected the last step. Their bytes are wiped after it,
-//! so a power cut in between would leave them. The update therefore names them in a token, which goes when they are wiped:
+//! The end of a reencryption is one update that forgets old keyslots and what protected the last
+//! step. Their bytes are wiped after it, so a power cut in between would leave them. The update
+//! therefore names them in a token, which goes when they are wiped:
 //!
 //! ```text
 //!   "5": { "type": "underseal-wipe", "keyslots": [], "areas": [{ "offset": "32768", "size": "258048" }] }
 //! ```
-//! Each later update of the header wipes them first, and so does opening the volume for writing. cryptsetup keeps tokens that it does not know.
-//! A note can be written by anybody who writes the header: only what lies among the keyslots and belongs to none of them is wiped.
+//! Each later update of the header wipes them first, and so does opening the volume for writing.
+//! cryptsetup keeps tokens that it does not know. A note can be written by anybody who writes the
+//! header: only what lies among the keyslots and belongs to none of them is wiped.
 
 use std::ops::Range;
 
@@ -42,7 +44,8 @@ pub(super) fn forget(document: &mut Map<String, Value>) {
     }
 }
 
-/// Wipes what a header's notes name, if there is any, once the header itself is on stable storage: whether nothing is left to wipe.
+/// Wipes what a header's notes name, if there is any, once the header itself is on stable storage:
+/// whether nothing is left to wipe.
 pub(super) fn wipe_noted(on: &(impl Target + ?Sized), now: &Stored) -> bool {
     let areas = noted(&now.metadata);
     // The other copy may need what is there.
@@ -67,7 +70,8 @@ pub(in crate::luks2) fn wipe(
     storage::sync(on)
 }
 
-/// The parts of these areas that lie in `all` and in none of `used`: in order, and apart from each other.
+/// The parts of these areas that lie in `all` and in none of `used`: in order, and apart from each
+/// other.
 fn free(areas: &[Range<u64>], mut used: Vec<Range<u64>>, all: &Range<u64>) -> Vec<Range<u64>> {
     let mut areas = areas.to_vec();
     areas.sort_unstable_by_key(|area| area.start);
@@ -115,7 +119,8 @@ impl Header {
     /// Wipes what an earlier change of the header was cut off before wiping: whether there was any.
     ///
     /// # Errors
-    /// `Busy` when another program changed the header since it was read; `Locked` while another one holds its lock; `Io`.
+    /// `Busy` when another program changed the header since it was read; `Locked` while another one
+    /// holds its lock; `Io`.
     pub fn wipe_unwiped(&mut self, on: &(impl Target + ?Sized)) -> Result<bool> {
         if !self.has_unwiped() {
             return Ok(false);
@@ -137,7 +142,8 @@ impl Header {
         self.update_with(on, true, |_, document, metadata| edit(document, metadata), |()| Ok(()))
     }
 
-    /// Takes the note out of the header: all of it is wiped. Where that cannot be done now, the next update wipes it once more.
+    /// Takes the note out of the header: all of it is wiped. Where that cannot be done now, the
+    /// next update wipes it once more.
     pub(in crate::luks2) fn forget_wiped(&mut self, on: &(impl Target + ?Sized)) {
         for _ in 0..2 {
             match self.update_with(on, true, |_, _, _| Ok(()), |()| Ok(())) {

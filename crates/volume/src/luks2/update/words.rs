@@ -1,5 +1,5 @@
-//! What is said of keyslots in the document: put in, taken out, and named by digests and tokens. What this build does not understand
-//! stays.
+//! What is said of keyslots in the document: put in, taken out, and named by digests and tokens.
+//! What this build does not understand stays.
 
 use serde_json::{Map, Value, json};
 
@@ -64,8 +64,8 @@ pub(in crate::luks2) fn name_in_tokens(
     Ok(())
 }
 
-/// Takes a keyslot's words out of the document, and its number out of what names it. A digest that is left with neither keyslot
-/// nor data goes with it.
+/// Takes a keyslot's words out of the document, and its number out of what names it. A digest that
+/// is left with neither keyslot nor data goes with it.
 pub(in crate::luks2) fn remove_keyslot(document: &mut Map<String, Value>, number: u32) -> Result<()> {
     object(document.get_mut("keyslots"), "keyslots")?.shift_remove(&number.to_string());
     let named = |slot: &Value| slot.as_str() == Some(&number.to_string());

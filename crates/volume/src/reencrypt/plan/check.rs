@@ -12,7 +12,8 @@ const LARGEST_BLOCK: u64 = 64 << 10;
 const END: u64 = i64::MAX as u64;
 
 impl Plan {
-    /// Refuses a plan that cannot be carried out. Every other method of it may be called only after this has taken it.
+    /// Refuses a plan that cannot be carried out. Every other method of it may be called only after
+    /// this has taken it.
     ///
     /// # Errors
     /// `BadLayout`, saying what does not fit.

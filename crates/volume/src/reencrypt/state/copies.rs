@@ -133,7 +133,8 @@ impl Copies {
         storage::sync(on)
     }
 
-    /// Writes the document in place of the older copy. Until this returns without an error, the newest copy is the one before.
+    /// Writes the document in place of the older copy. Until this returns without an error, the
+    /// newest copy is the one before.
     ///
     /// # Errors
     /// `BadOption` when it does not fit; `Io`.

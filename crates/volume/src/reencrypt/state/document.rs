@@ -16,7 +16,8 @@ use crate::{Error, ErrorKind, Key, Recipe, Result, recipe};
 /// The only version there is.
 const VERSION: u32 = 1;
 
-/// A number of 64 bits: decimal digits in a string, since many readers of JSON take numbers for floating ones.
+/// A number of 64 bits: decimal digits in a string, since many readers of JSON take numbers for
+/// floating ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Decimal(u64);

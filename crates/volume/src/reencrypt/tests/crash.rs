@@ -1,4 +1,5 @@
-//! Power is lost at every write of a whole reencryption, with its state in a file: recovery gives all data back.
+//! Power is lost at every write of a whole reencryption, with its state in a file: recovery gives
+//! all data back.
 
 use std::ops::Range;
 
@@ -59,8 +60,8 @@ impl Case {
         assert_eq!(run(&data, &mut ledger, &Alone, &options()).unwrap(), Outcome::Finished);
     }
 
-    /// Opens what a crash left, recovers it, compares all of it, goes on to the end, and compares again. Tells whether there was a
-    /// step to recover.
+    /// Opens what a crash left, recovers it, compares all of it, goes on to the end, and compares
+    /// again. Tells whether there was a step to recover.
     fn reopen(&self, disks: &Recorder, what: &str) -> bool {
         let (data, file) = self.parts();
         let (data, file) = (disks.part(data), disks.part(file));
@@ -100,7 +101,8 @@ fn options() -> Options {
     Options { workers: 1, ..Options::default() }
 }
 
-/// Every crash of a whole reencryption; and of every `nth` of those that leave something to recover, every crash of the recovery and all that follows.
+/// Every crash of a whole reencryption; and of every `nth` of those that leave something to
+/// recover, every crash of the recovery and all that follows.
 fn every_crash(shape: Shape, nth: usize) {
     let case = Case::new(shape);
     let disks = Recorder::new(case.before.clone());

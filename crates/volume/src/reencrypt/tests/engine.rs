@@ -56,8 +56,8 @@ fn faults() -> impl Strategy<Value = Vec<(u64, Fault, bool)>> {
     prop::collection::vec((1..6u64, fault, any::<bool>()), 0..6)
 }
 
-/// Plays one reencryption to its end: with each fault in turn for a few steps, and then without any. Whether power is lost
-/// between two of them is a matter of chance, where something protects.
+/// Plays one reencryption to its end: with each fault in turn for a few steps, and then without
+/// any. Whether power is lost between two of them is a matter of chance, where something protects.
 fn play(shape: &Shape, faults: &[(u64, Fault, bool)], seed: u64, options: &Options) {
     let random = Random::new(seed);
     let plan = shape.plan();

@@ -1,4 +1,5 @@
-//! A disk that fails, fills up, forgets what it did not sync, and loses power. What is not synced reaches it or not.
+//! A disk that fails, fills up, forgets what it did not sync, and loses power. What is not synced
+//! reaches it or not.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +18,8 @@ pub(crate) enum Fault {
     Write(u64),
     /// There is room for so many blocks that were never written, until more is made.
     Full(u64),
-    /// The sync after so many. What it was to keep is lost at the next loss of power, and not before.
+    /// The sync after so many. What it was to keep is lost at the next loss of power, and not
+    /// before.
     Sync(u64),
     /// Everything, after so many reads, writes and syncs, until it is repaired.
     Dead(u64),

@@ -1,4 +1,5 @@
-//! Records whose sync fails: they are read back as if all were well, and the disk has the one before.
+//! Records whose sync fails: they are read back as if all were well, and the disk has the one
+//! before.
 
 use super::faults::{Disk, Fault};
 use super::state::{Keys, State, StateLedger};
@@ -22,7 +23,8 @@ fn begun(shape: &Shape) -> Disk {
     on
 }
 
-/// A sync of the ledger fails, and it is gone on with, as the next process does; then the power goes. What was not synced arrives or not.
+/// A sync of the ledger fails, and it is gone on with, as the next process does; then the power
+/// goes. What was not synced arrives or not.
 fn play(shape: &Shape, fails: u64, dies: u64, arrives: bool) -> bool {
     let plain = shape.plain();
     let (on, data) = (begun(shape), Disk::new(shape.disk(&plain)));

@@ -1,4 +1,5 @@
-//! Users who do not sync what they write: after a loss of power it is there or not, and all else is.
+//! Users who do not sync what they write: after a loss of power it is there or not, and all else
+//! is.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Those who read and write the volume meanwhile: everything that they wrote is to be there, always.
+//! Those who read and write the volume meanwhile: everything that they wrote is to be there,
+//! always.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -1,16 +1,18 @@
 //! What a disk may hold after it has lost power.
 //!
-//! What was written before the last sync is there. Of what was written since, each 512-byte sector is there or not, in any order: a
-//! choice of these states is tried, the same one each time.
+//! What was written before the last sync is there. Of what was written since, each 512-byte sector
+//! is there or not, in any order: a choice of these states is tried, the same one each time.
 
 use std::ops::Range;
 
 use super::{Event, apply};
 
 const SECTOR: usize = 512;
-/// With as many writes under way, each set of them is tried as what arrived; with more, all but one or two of them.
+/// With as many writes under way, each set of them is tried as what arrived; with more, all but one
+/// or two of them.
 const FEW: usize = 5;
-/// Of longer writes only some of the places where they may tear are tried: those near both ends, and some between.
+/// Of longer writes only some of the places where they may tear are tried: those near both ends,
+/// and some between.
 const SECTORS: usize = 16;
 
 /// One write that is under way.

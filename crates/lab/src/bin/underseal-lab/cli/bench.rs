@@ -90,10 +90,12 @@ pub(crate) struct BenchNbdArgs {
     pub(crate) over_nbd: bool,
 }
 
-/// The FUSE mount, beside a fuser file in memory, nbdfuse over qemu-nbd and qemu-storage-daemon; the client is fio
+/// The FUSE mount, beside a fuser file in memory, nbdfuse over qemu-nbd and qemu-storage-daemon;
+/// the client is fio
 #[derive(Debug, Args)]
 pub(crate) struct BenchFuseArgs {
-    /// Where the images go: a file system in memory with four times the size free; the mount in memory takes it twice more
+    /// Where the images go: a file system in memory with four times the size free; the mount in
+    /// memory takes it twice more
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
     /// Each image's size
@@ -106,7 +108,8 @@ pub(crate) struct BenchFuseArgs {
     pub(crate) effort: Interleaved,
 }
 
-/// Volumes with a tag beside each sector, beside the same one without, over NBD and FUSE; the client is fio
+/// Volumes with a tag beside each sector, beside the same one without, over NBD and FUSE; the
+/// client is fio
 #[derive(Debug, Args)]
 pub(crate) struct BenchIntegrityArgs {
     /// Where the images go: a file system in memory with six times the size free
@@ -119,17 +122,20 @@ pub(crate) struct BenchIntegrityArgs {
     pub(crate) effort: Interleaved,
 }
 
-/// The block device, beside the kernel's dm-crypt with and without its work queues, each on a RAM disk; the client is fio
+/// The block device, beside the kernel's dm-crypt with and without its work queues, each on a RAM
+/// disk; the client is fio
 #[derive(Debug, Args)]
 pub(crate) struct BenchUblkArgs {
-    /// A RAM disk, five times; WHAT IS ON THEM IS LOST; by default /dev/ram0 to /dev/ram4 (`modprobe brd rd_nr=5`)
+    /// A RAM disk, five times; WHAT IS ON THEM IS LOST; by default /dev/ram0 to /dev/ram4
+    /// (`modprobe brd rd_nr=5`)
     #[arg(long = "device", value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
 }
 
-/// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's driver
+/// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's
+/// driver
 #[derive(Debug, Args)]
 pub(crate) struct BenchVhostUserArgs {
     /// Where the images go: a file system in memory with four times the size free
@@ -176,7 +182,8 @@ pub(crate) struct BenchFormatsArgs {
     pub(crate) pim: u32,
 }
 
-/// Unlocking a keyslot with 1, 2 and 4 lanes of Argon2id, beside cryptsetup, interleaved; and answers that need no key
+/// Unlocking a keyslot with 1, 2 and 4 lanes of Argon2id, beside cryptsetup, interleaved; and
+/// answers that need no key
 #[derive(Debug, Args)]
 pub(crate) struct BenchUnlockArgs {
     /// How often each of them
@@ -193,7 +200,8 @@ pub(crate) struct BenchUnlockArgs {
     pub(crate) passes: u32,
 }
 
-/// Reencrypting a closed volume with checksums and with a journal, beside cryptsetup and a bare copy, interleaved
+/// Reencrypting a closed volume with checksums and with a journal, beside cryptsetup and a bare
+/// copy, interleaved
 #[derive(Debug, Args)]
 pub(crate) struct BenchReencryptArgs {
     /// How often each of them
@@ -207,7 +215,8 @@ pub(crate) struct BenchReencryptArgs {
     pub(crate) size: u64,
 }
 
-/// A volume on an image of a Ceph cluster, beside librbd's own encryption, and both without a cipher, interleaved
+/// A volume on an image of a Ceph cluster, beside librbd's own encryption, and both without a
+/// cipher, interleaved
 #[derive(Debug, Args)]
 pub(crate) struct BenchRbdArgs {
     /// The cluster's configuration; by default $CEPH_CONF, then where Ceph looks
@@ -265,8 +274,8 @@ pub(crate) struct ServeMemoryArgs {
     pub(crate) nbd: String,
 }
 
-/// eCryptfs: the extents of a request at once, beside one by one; then a mounted folder, beside gocryptfs and the same mount
-/// without a cipher; the clients are fio, tar, ls, find, rm
+/// eCryptfs: the extents of a request at once, beside one by one; then a mounted folder, beside
+/// gocryptfs and the same mount without a cipher; the clients are fio, tar, ls, find, rm
 #[derive(Debug, Args)]
 pub(crate) struct BenchEcryptfsArgs {
     /// Only the crypto, for a few seconds: nothing is mounted

@@ -24,7 +24,8 @@ pub(crate) struct RunArgs {
     /// How often everything is measured; each experiment has its own number, if this is not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
-    /// For programs: one JSON object to this file as well; "-" is stdout, which then has nothing else
+    /// For programs: one JSON object to this file as well; "-" is stdout, which then has nothing
+    /// else
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Where the results are kept, a file for each experiment

@@ -44,8 +44,8 @@ impl Canvas {
         self.lines.len()
     }
 
-    /// Writes `text` from column `x` of line `y` on, at most to column `end`. Control characters become `?`: a volume's
-    /// name cannot steer the terminal.
+    /// Writes `text` from column `x` of line `y` on, at most to column `end`. Control characters
+    /// become `?`: a volume's name cannot steer the terminal.
     pub(super) fn write(&mut self, x: usize, y: usize, end: usize, text: &str, style: Style) {
         let Some(line) = self.lines.get_mut(y) else { return };
         let end = end.min(self.width);

@@ -26,7 +26,8 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View) {
     canvas.write(0, keys, width, " ↑ ↓ volume   q end", Style::Dim);
 }
 
-/// The part of a canvas from column `left` to before `right`, and from line `top` to before `bottom`.
+/// The part of a canvas from column `left` to before `right`, and from line `top` to before
+/// `bottom`.
 #[derive(Clone, Copy)]
 struct Area {
     left: usize,

@@ -12,7 +12,8 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use super::canvas::Canvas;
 
-/// The other screen, no cursor, no new line at the right edge (xterm's control sequences, which every emulator has).
+/// The other screen, no cursor, no new line at the right edge (xterm's control sequences, which
+/// every emulator has).
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 /// The first screen as it was.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
@@ -30,7 +31,8 @@ pub(super) enum Key {
     Down,
 }
 
-/// A terminal that is drawn on. Its settings are restored when this is dropped, and before a panic's message is printed.
+/// A terminal that is drawn on. Its settings are restored when this is dropped, and before a
+/// panic's message is printed.
 pub(super) struct Terminal {
     /// The codes that are on the screen, and the size that they were made for.
     shown: (String, (usize, usize)),

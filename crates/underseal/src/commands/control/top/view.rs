@@ -48,7 +48,8 @@ pub(super) struct Bar {
 
 impl Sample {
     /// # Errors
-    /// When the directory of control sockets cannot be used. A volume that does not answer is left out.
+    /// When the directory of control sockets cannot be used. A volume that does not answer is left
+    /// out.
     pub(super) fn take() -> Result<Self> {
         let volumes = all()?.into_iter().filter_map(|(_, status)| status.ok()).collect();
         Ok(Self { at: Instant::now(), volumes })

@@ -1,5 +1,5 @@
-//! Whether the users of the data can take larger sectors. A file system whose blocks are smaller than a device's sectors cannot
-//! be mounted any more, although nothing of it is lost.
+//! Whether the users of the data can take larger sectors. A file system whose blocks are smaller
+//! than a device's sectors cannot be mounted any more, although nothing of it is lost.
 
 use std::io;
 use std::path::Path;
@@ -21,11 +21,12 @@ pub(super) fn fit_plain(sector_size: SectorSize, data: &dyn ReadAt, image: &Path
     fit(sector_size, block_size(&start), image)
 }
 
-/// Checks the sectors that a volume is to get. One that is open has told its users how large its sectors may become.
+/// Checks the sectors that a volume is to get. One that is open has told its users how large its
+/// sectors may become.
 ///
 /// # Errors
-/// `Usage` when they become larger, and the volume begins with a file system that has smaller blocks; or with something
-/// unknown, unless `--force-offline-reencrypt` is given.
+/// `Usage` when they become larger, and the volume begins with a file system that has smaller
+/// blocks; or with something unknown, unless `--force-offline-reencrypt` is given.
 pub(super) fn fit_volume(
     args: &ReencryptArgs,
     header: &Header,
@@ -68,7 +69,8 @@ fn start(data: &dyn ReadAt) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// The first decrypted bytes of the volume; none where they cannot be read, or are not all of one segment.
+/// The first decrypted bytes of the volume; none where they cannot be read, or are not all of one
+/// segment.
 fn plain_start(header: &Header, key: &VolumeKey, place: &Place<'_>) -> Option<Vec<u8>> {
     let options = ActivateOptions { detached: place.detached, ..ActivateOptions::default() };
     let volume = header.activate(key, place.data.size().ok()?, &options).ok()?;

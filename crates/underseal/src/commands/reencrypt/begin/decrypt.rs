@@ -54,8 +54,8 @@ pub(in super::super) fn decrypt(
     Ok(key)
 }
 
-/// Takes the header away from in front of the data, to the file that `--header` names, and begins. None where there is no header in
-/// front.
+/// Takes the header away from in front of the data, to the file that `--header` names, and begins.
+/// None where there is no header in front.
 ///
 /// # Errors
 /// `Usage` without a file for it; those of the header.

@@ -17,7 +17,8 @@ use crate::reencryption::{self, Kept, Place, Where};
 /// Begins to encrypt an image that has no header.
 ///
 /// # Errors
-/// `Usage` when it has one, when there is no room, or what would be lost is not given up; those of making the header.
+/// `Usage` when it has one, when there is no room, or what would be lost is not given up; those of
+/// making the header.
 pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Result<VolumeKey> {
     let image = args.image.as_path();
     let data = place.data.bytes()?;

@@ -1,5 +1,5 @@
-//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no protection the data of a crash. All
-//! of it is said, and asked for, at once.
+//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no
+//! protection the data of a crash. All of it is said, and asked for, at once.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Power cuts at every write of a start, of a whole reencryption and of its end: the data is there, and the passphrase opens it.
+//! Power cuts at every write of a start, of a whole reencryption and of its end: the data is there,
+//! and the passphrase opens it.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Ends of reencryptions: nothing of the old bytes is left, and nobody who lacks the keys brings one about.
+//! Ends of reencryptions: nothing of the old bytes is left, and nobody who lacks the keys brings
+//! one about.
 
 use std::collections::HashSet;
 
@@ -52,7 +53,8 @@ fn no_plaintext_is_left_for_good_in_the_journal_wherever_the_end_is_cut_off() {
         let is_plain = plain_sectors(file, &plain) > 0;
         match (status, is_plain) {
             (None, true) => {
-                // The header says what is to be wiped, and the next program that changes it does so.
+                // The header says what is to be wiped, and the next program that changes it does
+                // so.
                 let file = Recorder::new(file.to_vec());
                 header.repair(&file).unwrap();
                 assert!(header.wipe_unwiped(&file).unwrap(), "{at}");

@@ -1,4 +1,5 @@
-//! Power cuts while a header comes in front of plain data, or leaves its device: one is left that describes the data.
+//! Power cuts while a header comes in front of plain data, or leaves its device: one is left that
+//! describes the data.
 
 use super::*;
 use crate::ErrorKind;

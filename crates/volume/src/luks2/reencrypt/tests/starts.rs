@@ -71,7 +71,8 @@ fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {
         let refused = header.begin_decryption(&disk, &disk, &key, &options).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
     }
-    // It stands apart, and what is before the data is nobody knows whose; or is another volume's header.
+    // It stands apart, and what is before the data is nobody knows whose; or is another volume's
+    // header.
     let file = Recorder::new(disk.bytes()[..OFFSET].to_vec());
     let mut strange = disk.bytes().clone();
     strange[..OFFSET].copy_from_slice(&pattern(OFFSET));

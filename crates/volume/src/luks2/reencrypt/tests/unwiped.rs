@@ -1,4 +1,5 @@
-//! Keyslot areas after the end of a reencryption: another program changes the header then, or the end is cut off.
+//! Keyslot areas after the end of a reencryption: another program changes the header then, or the
+//! end is cut off.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! What a crash leaves of a token, and which tokens are taken. `tests/luks/tokens.rs` has cryptsetup's word on both.
+//! What a crash leaves of a token, and which tokens are taken. `tests/luks/tokens.rs` has
+//! cryptsetup's word on both.
 
 use serde_json::json;
 use underseal_cipher::Key;
