@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use underseal_volume::{ReencryptionLock, SegmentKind, Target, Volume};
+use underseal_formats::{Guard, GuardRule};
+use underseal_volume::{ReencryptionLock, SegmentKind, Volume};
 
 use crate::layer::Layer;
 use crate::lower::Lower;
@@ -22,6 +24,10 @@ pub struct Image {
     /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is
     /// read, changed and written back.
     turn: ImageLock,
+    /// Ranges that must not change: metadata of BitLocker, a hidden volume.
+    guards: Vec<Guard>,
+    /// A write touched a hidden volume: no later one is done.
+    refuses_all: AtomicBool,
     _reencryption: Option<ReencryptionLock>,
 }
 
@@ -41,14 +47,27 @@ pub struct Segment {
 impl Image {
     pub(crate) fn new(
         volume: Volume,
-        lower: Lower,
+        lower: Vec<Lower>,
         layer: Option<Layer>,
         writable: bool,
         info: String,
         reencryption: Option<ReencryptionLock>,
     ) -> Self {
         let sectors = Sectors::new(volume, lower, layer);
-        Self { sectors, writable, info, turn: ImageLock::default(), _reencryption: reencryption }
+        Self {
+            sectors,
+            writable,
+            info,
+            turn: ImageLock::default(),
+            guards: Vec::new(),
+            refuses_all: AtomicBool::new(false),
+            _reencryption: reencryption,
+        }
+    }
+
+    pub(crate) fn with_guards(mut self, guards: Vec<Guard>) -> Self {
+        self.guards = guards;
+        self
     }
 
     /// The size of the plaintext in bytes.
@@ -102,7 +121,9 @@ impl Image {
     /// Writes all of `bytes` at byte `offset`.
     ///
     /// # Errors
-    /// `ReadOnly`; `OutOfRange` when the range ends beyond the volume, in which case nothing is written; `Io`, after which sectors of
+    /// `ReadOnly`, also for a range that touches metadata of BitLocker or a protected hidden volume
+    /// (then nothing is written, and after the latter no later write is done);
+    /// `OutOfRange` when the range ends beyond the volume, in which case nothing is written; `Io`, after which sectors of
     /// the range hold their old or their new bytes.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.may_change(offset, bytes.len() as u64)?;
@@ -118,7 +139,7 @@ impl Image {
         if !self.writable {
             return Ok(());
         }
-        let flushed = self.sectors.lower.sync_all();
+        let flushed = self.sectors.sync();
         flushed.map_err(|e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e))
     }
 
@@ -141,7 +162,31 @@ impl Image {
             let what = format!("{len} bytes at byte {offset} end beyond the volume's {}", self.size());
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
-        Ok(())
+        self.is_guarded(offset, len)
+    }
+
+    /// Refuses to change sectors of a guarded range.
+    fn is_guarded(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 || self.guards.is_empty() {
+            return Ok(());
+        }
+        let refuse = |what: String| Err(Error::new(ErrorKind::ReadOnly, what));
+        let again = "a write touched the protected hidden volume: open the image again to write";
+        if self.refuses_all.load(Ordering::Relaxed) {
+            return refuse(again.into());
+        }
+        let sector = self.sector_size() as u64;
+        let (start, end) = (offset / sector * sector, (offset + len).next_multiple_of(sector));
+        let touches = |guard: &&Guard| guard.range.start < end && start < guard.range.end;
+        let Some(guard) = self.guards.iter().find(touches) else { return Ok(()) };
+        let Range { start, end } = guard.range;
+        match guard.rule {
+            GuardRule::Refuse => refuse(format!("bytes {start} to {end} must not change: they are metadata")),
+            GuardRule::RefuseAll => {
+                self.refuses_all.store(true, Ordering::Relaxed);
+                refuse(format!("bytes {start} to {end} must not change: the hidden volume lies there"))
+            }
+        }
     }
 }
 

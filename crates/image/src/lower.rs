@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,6 +68,11 @@ enum Kind {
         requests: Box<Mutex<Blocking>>,
     },
     Custom(Arc<dyn LowerDevice>),
+    /// A partition of a disk.
+    Part {
+        of: Lower,
+        range: Range<u64>,
+    },
 }
 
 impl Lower {
@@ -114,9 +120,18 @@ impl Lower {
         Self(Arc::new(Kind::Custom(device)))
     }
 
+    /// The bytes `range` of the device, as a device of its own.
+    pub(crate) fn part(self, range: Range<u64>) -> Self {
+        Self(Arc::new(Kind::Part { of: self, range }))
+    }
+
     /// Makes a range of the lower device's bytes read as anything.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         match &*self.0 {
+            Kind::Part { of, range } => {
+                let beyond = |e| Error::new(ErrorKind::OutOfRange, "beyond the partition").with_source(e);
+                of.discard(within(range, offset, len).map_err(beyond)?, len)
+            }
             Kind::File { device, .. } => Ok(Blocking::new(&**device)?.discard(offset, len)?),
             Kind::Remote { device, requests } if device.geometry().discard => {
                 Ok(locked(requests).discard(offset, len)?)
@@ -128,6 +143,13 @@ impl Lower {
 
 fn locked(requests: &Mutex<Blocking>) -> MutexGuard<'_, Blocking> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where `len` bytes at `offset` of a partition lie on its disk.
+fn within(range: &Range<u64>, offset: u64, len: u64) -> io::Result<u64> {
+    let at = range.start.checked_add(offset);
+    let fits = |at: &u64| at.checked_add(len).is_some_and(|end| end <= range.end);
+    at.filter(fits).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// The device's blocks that hold a range, and where the range begins in them.
@@ -148,6 +170,7 @@ impl ReadAt for Lower {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
             Kind::Remote { device, .. } => Ok(device.geometry().size),
             Kind::Custom(device) => device.size(),
+            Kind::Part { range, .. } => Ok(range.end - range.start),
         }
     }
 
@@ -165,6 +188,7 @@ impl ReadAt for Lower {
                 Ok(())
             }
             Kind::Custom(device) => device.read_exact_at(bytes, offset),
+            Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
 
@@ -175,6 +199,7 @@ impl ReadAt for Lower {
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
         match &*self.0 {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock_within(file, to, patience),
+            Kind::Part { of, .. } => of.lock_within(to, patience),
             _ => Ok(None),
         }
     }
@@ -196,6 +221,7 @@ impl Target for Lower {
                 requests.write(first, &whole, false).map_err(io::Error::other)
             }
             Kind::Custom(device) => device.write_all_at(bytes, offset),
+            Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
 
@@ -208,6 +234,7 @@ impl Target for Lower {
             Kind::Header(file) => file.sync_all(),
             Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
             Kind::Custom(device) => device.sync(),
+            Kind::Part { of, .. } => of.sync_all(),
         }
     }
 
