@@ -133,6 +133,22 @@ class Formats(Case):
         with open(path, "rb") as file:
             self.assertEqual(hashlib.sha256(file.read()).hexdigest(), entry["image_sha256_after"])
 
+    def test_cut_images_are_exceptions(self):
+        names = {"bl-8004-512.img": {}, "fv-plain.img": {}, "vc-aes.img": {"type": "tcrypt", "hash": "sha512", "pim": 1}}
+        for name, options in names.items():
+            entry = next(entry for entry in self.entries if entry["image"] == name and entry["expect"] == "open")
+            secret = entry.get("passphrase") or entry["passphrases"][0]
+            with open(os.path.join(self.folder, name), "rb") as file:
+                whole = file.read()
+            for cut in (0, 511, 512, 4096, 65536, len(whole) // 2, len(whole) - 512):
+                with self.subTest(name, cut=cut):
+                    try:
+                        with underseal.open(io.BytesIO(whole[:cut]), passphrase=secret, **options) as volume:
+                            self.assertLess(volume.size, len(whole))
+                            volume.read()
+                    except (ValueError, OSError, NotImplementedError) as e:
+                        self.assertTrue(str(e))
+
     def test_options_that_do_not_fit_are_value_errors(self):
         path = self.image()
         for options in (
@@ -321,6 +337,98 @@ class FileObjects(Case):
 
         for lower in (Lies(self.bytes), object()):
             self.assertRaises(Exception, underseal.open, lower, passphrase="secret")
+
+    def test_an_object_that_lies_about_its_size_or_fails_at_any_call_is_an_exception(self):
+        class Sized(io.BytesIO):
+            claims = 0
+
+            def tell(self):
+                return self.claims
+
+        for claims in (0, 511, 1 << 20, len(self.bytes) + 1, 1 << 62):
+            lower = Sized(self.bytes)
+            lower.claims = claims
+            with self.subTest(claims=claims):
+                try:
+                    with underseal.open(lower, passphrase="secret") as volume:
+                        self.assertEqual(len(volume.read_at(0, 4096)), 4096)
+                        if volume.size > 8 << 20:
+                            self.assertRaises(OSError, volume.read_at, volume.size - 512, 512)
+                except (ValueError, OSError):
+                    self.assertLess(claims, len(self.bytes))
+        for claims in (-1, 1 << 64, None, "x"):
+            lower.claims = claims
+            with self.subTest(claims=claims), self.assertRaises((OverflowError, TypeError, ValueError)):
+                underseal.open(lower, passphrase="secret")
+
+        class Fails(io.BytesIO):
+            left = 0
+
+            def read(self, size=-1):
+                self.left -= 1
+                if self.left < 0:
+                    raise RuntimeError("no more")
+                return super().read(size)
+
+        for calls in range(500):
+            lower = Fails(self.bytes)
+            lower.left = calls
+            try:
+                with underseal.open(lower, passphrase="secret") as volume:
+                    volume.read_at(0, 8192)
+                break
+            except OSError as e:
+                self.assertIn("no more", str(e))
+        self.assertTrue(3 < calls < 499, calls)
+
+    def test_an_object_that_returns_no_bytes_is_an_exception(self):
+        for value in (None, "text", bytearray(9), memoryview(b"abc"), 5):
+
+            class Odd(io.BytesIO):
+                def read(self, size=-1):
+                    return value
+
+            with self.subTest(value=value), self.assertRaises((OSError, ValueError)):
+                underseal.open(Odd(self.bytes), passphrase="secret")
+
+    def test_another_thread_closes_the_volume_or_the_object_while_one_reads(self):
+        class Slow(io.BytesIO):
+            reads = None
+
+            def read(self, size=-1):
+                if self.reads is not None:
+                    self.reads.set()
+                    self.goes_on.wait(30)
+                return super().read(size)
+
+        for closed in ("volume", "object"):
+            lower = Slow(self.bytes)
+            volume = underseal.open(lower, passphrase="secret")
+            expected = volume.read_at(0, 4096)
+            lower.goes_on, lower.reads = threading.Event(), threading.Event()
+            results = []
+
+            def read():
+                try:
+                    results.append(volume.read_at(0, 4096))
+                except OSError as e:
+                    results.append(e)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            self.assertTrue(lower.reads.wait(30))
+            (volume if closed == "volume" else lower).close()
+            lower.goes_on.set()
+            reader.join(30)
+            self.assertFalse(reader.is_alive())
+            if closed == "volume":
+                # The call ends as if the volume were open; the next one fails.
+                self.assertEqual(results, [expected])
+                self.assertRaises(ValueError, volume.read_at, 0, 1)
+            else:
+                self.assertIsInstance(results[0], OSError)
+                self.assertIn("closed file", str(results[0]))
+                volume.close()
 
     def test_an_object_that_uses_its_own_volume_while_it_writes_fails_instead_of_waiting(self):
         class Recursive(io.BytesIO):
