@@ -15,7 +15,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
 ///
-/// Each read and write is done in the calling thread with plain system calls: the image keeps no threads of its own.
+/// Each read and write is done in the calling thread with plain system calls: the image keeps no threads of its own. Only an
+/// authenticated volume that was opened for writing has threads, which write its journal; it must not be used after a fork.
 /// The volume key is wiped and the image's lock released when it is dropped.
 pub struct Image {
     sectors: Sectors,
@@ -139,8 +140,7 @@ impl Image {
         if !self.writable {
             return Ok(());
         }
-        let flushed = self.sectors.sync();
-        flushed.map_err(|e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e))
+        self.sectors.sync()
     }
 
     /// Tells the lower device that whole sectors within the range are not needed any more. They read as anything afterwards.

@@ -57,7 +57,7 @@ pub(crate) struct Lower(Arc<Kind>);
 enum Kind {
     /// A file or block device. Reads and writes go through an open file of their own.
     File {
-        device: Box<FileDevice>,
+        device: Arc<FileDevice>,
         file: File,
     },
     /// A detached header, which is locked by each operation on it.
@@ -95,7 +95,7 @@ impl Lower {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
                 let device = FileDevice::open(path, options)?;
                 let file = device.reopen()?;
-                Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
+                Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
             }
         }
     }
@@ -105,7 +105,7 @@ impl Lower {
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
         let device = FileDevice::over(file, "the open file", options)?;
         let file = device.reopen()?;
-        Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
+        Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
     }
 
     /// Opens what holds a header and no data.
@@ -123,6 +123,18 @@ impl Lower {
     /// The bytes `range` of the device, as a device of its own.
     pub(crate) fn part(self, range: Range<u64>) -> Self {
         Self(Arc::new(Kind::Part { of: self, range }))
+    }
+
+    /// The device for a layer that runs on it, with requests of its own.
+    pub(crate) fn device(&self) -> Result<Arc<dyn Device>> {
+        match &*self.0 {
+            Kind::File { device, .. } => Ok(device.clone()),
+            Kind::Remote { device, .. } => Ok(device.clone()),
+            _ => {
+                let what = "authenticated volumes are written in files, block devices and remote images";
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+        }
     }
 
     /// Makes a range of the lower device's bytes read as anything.

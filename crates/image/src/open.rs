@@ -362,12 +362,7 @@ impl OpenOptions {
         }
         let key = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
         let layer = header.integrity_layer()?;
-        if layer.is_some() && self.writable {
-            let what =
-                "authenticated volumes are opened here for reading only: write through `underseal open`";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
-        let layer = layer.map(|layer| Layer::open(lower.clone(), &layer)).transpose()?;
+        let layer = layer.map(|layer| Layer::open(lower.clone(), &layer, self.writable)).transpose()?;
         let options = ActivateOptions {
             detached: self.header.is_some(),
             allow_discards: self.allow_discards,

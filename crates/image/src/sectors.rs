@@ -31,8 +31,12 @@ impl Sectors {
     }
 
     /// Returns when everything that was written is on stable storage.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.lower.iter().try_for_each(Target::sync_all)
+    pub(crate) fn sync(&self) -> Result<()> {
+        if let Some(layer) = &self.layer {
+            return layer.flush();
+        }
+        let failed = |e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e);
+        self.lower.iter().try_for_each(Target::sync_all).map_err(failed)
     }
 
     fn device(&self, stored: &Stored) -> Result<&Lower> {
@@ -76,6 +80,10 @@ impl Sectors {
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         if !self.volume.allow_discards() {
             let what = "discards are not allowed: they would show which sectors are in use";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        if self.layer.is_some() {
+            let what = "authenticated volumes take no discards here: a sector without its tag cannot be read";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let sector = self.volume.sector_size().bytes() as u64;
@@ -173,8 +181,15 @@ impl Sectors {
                     let out = &mut ciphertext[..piece.len()];
                     let sector = ((at - segment.start) >> 9).wrapping_add(stored.iv_offset);
                     let buffers = InOutBuf::new(piece, out).map_err(|_| missing(at))?;
-                    stored.cipher.encrypt(sector, buffers);
                     let lower = stored.lower + (at - segment.start);
+                    if let Some(layer) = &self.layer {
+                        let tags =
+                            piece.len() / stored.cipher.sector_size().bytes() * stored.cipher.tag_size();
+                        let mut tags = vec![0; tags];
+                        stored.cipher.seal(sector, buffers, &mut tags).map_err(|_| missing(at))?;
+                        return layer.write(lower, out, &tags);
+                    }
+                    stored.cipher.encrypt(sector, buffers);
                     let written = self.device(stored)?.write_all_at(out, lower);
                     written.map_err(|e| failed("write", at, piece.len(), e))
                 }
