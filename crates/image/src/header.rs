@@ -142,7 +142,7 @@ impl Header {
     pub fn unlock(&self, passphrase: &[u8], keyslot: Option<u32>) -> Result<VolumeKey> {
         let secret = Secret::Passphrase(Key::new(passphrase)?);
         let unlocked = without_traces(|| unlock(&self.header, &self.on, &secret, keyslot, false));
-        unlocked.map(VolumeKey).map_err(|e| self.say(e))
+        unlocked.map(|(key, _)| VolumeKey(key)).map_err(|e| self.say(e))
     }
 
     /// Adds a keyslot for a new passphrase and returns its number.

@@ -22,6 +22,7 @@ pub struct Image {
     sectors: Sectors,
     writable: bool,
     info: String,
+    keyslot: Option<u32>,
     /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is
     /// read, changed and written back.
     turn: ImageLock,
@@ -59,11 +60,17 @@ impl Image {
             sectors,
             writable,
             info,
+            keyslot: None,
             turn: ImageLock::default(),
             guards: Vec::new(),
             refuses_all: AtomicBool::new(false),
             _reencryption: reencryption,
         }
+    }
+
+    pub(crate) fn with_keyslot(mut self, number: Option<u32>) -> Self {
+        self.keyslot = number;
+        self
     }
 
     pub(crate) fn with_guards(mut self, guards: Vec<Guard>) -> Self {
@@ -89,6 +96,11 @@ impl Image {
     /// The header as a JSON object: the fields of `underseal info --json`, without `cpu_path`.
     pub fn info_json(&self) -> &str {
         &self.info
+    }
+
+    /// The number of the LUKS keyslot that the passphrase opened.
+    pub fn keyslot(&self) -> Option<u32> {
+        self.keyslot
     }
 
     /// The runs of the volume, in order.

@@ -360,7 +360,7 @@ impl OpenOptions {
             let what = "the volume is being reencrypted: finish that first (underseal reencrypt IMAGE)";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let key = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
+        let (key, slot) = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
         let layer = header.integrity_layer()?;
         let layer = layer.map(|layer| Layer::open(lower.clone(), &layer, self.writable)).transpose()?;
         let options = ActivateOptions {
@@ -371,7 +371,8 @@ impl OpenOptions {
         };
         let size = layer.as_ref().map_or_else(|| size_of(&lower), |layer| Ok(layer.size()))?;
         let volume = header.activate(&key, size, &options)?;
-        Ok(Image::new(volume, vec![lower], layer, self.writable, crate::header::info(&header)?, lock))
+        let info = crate::header::info(&header)?;
+        Ok(Image::new(volume, vec![lower], layer, self.writable, info, lock).with_keyslot(slot))
     }
 
     /// The layout of a plain volume, with the defaults of cryptsetup 2.7.
@@ -447,17 +448,20 @@ fn is_being_reencrypted(header: &underseal_volume::Header) -> bool {
     header.info().requirements.iter().any(|name| name.contains("reencrypt"))
 }
 
-/// The volume key that a secret opens.
+/// The volume key that a secret opens, and the number of the keyslot that held it.
 pub(crate) fn unlock(
     header: &underseal_volume::Header,
     on: &Lower,
     secret: &Secret,
     slot: Option<u32>,
     allow_null: bool,
-) -> Result<underseal_volume::VolumeKey> {
+) -> Result<(underseal_volume::VolumeKey, Option<u32>)> {
     let options = UnlockOptions { slot, allow_null, ..UnlockOptions::default() };
     match secret {
-        Secret::Passphrase(passphrase) => Ok(header.unlock(on, passphrase, &options)?.key),
-        Secret::VolumeKey(key) => Ok(header.volume_key(Key::new(key.as_bytes())?, &options)?),
+        Secret::Passphrase(passphrase) => {
+            let unlocked = header.unlock(on, passphrase, &options)?;
+            Ok((unlocked.key, Some(unlocked.slot)))
+        }
+        Secret::VolumeKey(key) => Ok((header.volume_key(Key::new(key.as_bytes())?, &options)?, None)),
     }
 }

@@ -105,6 +105,11 @@ impl Image {
     }
 
     #[getter]
+    fn keyslot(&self) -> PyResult<Option<u32>> {
+        Ok(self.get()?.keyslot())
+    }
+
+    #[getter]
     fn info_json(&self) -> PyResult<String> {
         Ok(self.get()?.info_json().to_owned())
     }

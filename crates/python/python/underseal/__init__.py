@@ -57,6 +57,8 @@ def _secret(value):
 
 
 def _is_path(image):
+    if image is None:
+        raise TypeError("neither a path nor a file object")
     return isinstance(image, (str, bytes, os.PathLike))
 
 
@@ -181,6 +183,11 @@ class Volume(io.RawIOBase):
     def info(self):
         """What the header says, as a dictionary."""
         return json.loads(self._image.info_json)
+
+    @property
+    def keyslot(self):
+        """The number of the LUKS keyslot that the passphrase opened, or None."""
+        return self._image.keyslot
 
     @property
     def segments(self):

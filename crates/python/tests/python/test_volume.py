@@ -566,6 +566,8 @@ class Shims(Case):
             volume.write_at(3, b"bytes")
             size = volume.size
         self.assertTrue(pyluksde.check_volume_signature(path))
+        self.assertRaises(TypeError, pyluksde.open, None)
+        self.assertRaises(ValueError, pyluksde.open, path, mode="w")
         volume = pyluksde.volume()
         volume.set_password("secret")
         with open(path, "rb") as file:
@@ -573,6 +575,8 @@ class Shims(Case):
             self.assertFalse(volume.is_locked())
             self.assertEqual(volume.read_buffer_at_offset(5, 3), b"bytes")
             self.assertEqual((volume.get_offset(), volume.get_size()), (8, size))
+            self.assertRaises(ValueError, volume.read_buffer, -1)
+            self.assertRaises(ValueError, volume.read_buffer_at_offset, 1, -1)
             self.assertEqual((volume.get_encryption_method(), volume.encryption_chaining_mode), (2, 4))
             self.assertEqual(volume.get_volume_identifier(), underseal.info(path)["uuid"])
             volume.close()
@@ -586,13 +590,20 @@ class Shims(Case):
     def test_dissect(self):
         from underseal.dissect import LUKS, is_luks_volume
 
-        with open(self.image(label="x"), "rb") as file:
+        path = self.image(label="x")
+        with open(path, "rb") as file:
+            whole = file.read()
+        self.assertTrue(is_luks_volume(io.BytesIO(bytes(4096) + whole[4096:])))
+        self.assertFalse(is_luks_volume(io.BytesIO(bytes(1 << 16))))
+        with open(path, "rb") as file:
             self.assertTrue(is_luks_volume(file))
             luks = LUKS(file)
             self.assertEqual((luks.unlocked, luks.label, list(luks.keyslots)), (False, "x", [0]))
             self.assertRaises(ValueError, luks.unlock_with_passphrase, "wrong")
             self.assertRaises(ValueError, luks.open)
             luks.unlock_with_passphrase("secret")
+            self.assertEqual(luks.find_segment(luks._active_keyslot_id).encryption, "aes-xts-plain64")
+            self.assertEqual(str(luks.uuid), underseal.info(file.name)["uuid"])
             first, second = luks.open(), luks.open()
             self.assertEqual(first.read(10), second.read(10))
             first.close()
