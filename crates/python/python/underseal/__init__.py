@@ -12,7 +12,6 @@ the caller are not: Python keeps them until it reuses their memory. :func:`prote
 """
 
 import io
-import json
 import os
 
 from . import _underseal
@@ -45,6 +44,13 @@ __all__ = [
     "protect_process",
     "restore",
 ]
+
+
+def _parsed(text):
+    """The dictionary of a JSON text. The parser is imported when it is needed: it takes longer than this module."""
+    import json
+
+    return json.loads(text)
 
 
 def _secret(value):
@@ -182,7 +188,7 @@ class Volume(io.RawIOBase):
     @property
     def info(self):
         """What the header says, as a dictionary."""
-        return json.loads(self._image.info_json)
+        return _parsed(self._image.info_json)
 
     @property
     def keyslot(self):
@@ -322,7 +328,7 @@ class Header:
     @property
     def info(self):
         """What the header says, as ``underseal info --json`` prints it."""
-        return json.loads(self._header.info_json)
+        return _parsed(self._header.info_json)
 
     @property
     def uuid(self):
@@ -381,7 +387,7 @@ def protect_process():
 def info(image):
     """What the header of an image says, as a dictionary: LUKS, BitLocker, FileVault 2. Others show nothing without the secret."""
     is_path = _is_path(image)
-    return json.loads(_underseal.info(_path(image) if is_path else None, None if is_path else image))
+    return _parsed(_underseal.info(_path(image) if is_path else None, None if is_path else image))
 
 
 def format(
@@ -421,4 +427,4 @@ def restore(path, backup, *, force=False):
 
 def check(path):
     """Looks at a header and its keyslots: a dictionary with ``sound`` and ``findings``."""
-    return json.loads(_underseal.check(os.fsdecode(path)))
+    return _parsed(_underseal.check(os.fsdecode(path)))
