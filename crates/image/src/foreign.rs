@@ -13,7 +13,7 @@ use underseal_formats::{Format, OpenedFormat, partitions};
 use underseal_volume::{KdfLimits, ReadAt};
 
 use crate::lower::Lower;
-use crate::open::{Layout, OpenOptions};
+use crate::open::{HeaderlessLayout, OpenOptions};
 use crate::{Error, ErrorKind, Result};
 
 /// How a volume of TrueCrypt or VeraCrypt is opened. Without hints every key derivation and cipher
@@ -121,8 +121,8 @@ impl TcryptOptions {
         self.protected.is_some()
     }
 
-    /// What is tried; ciphers and function may have been set by name.
-    fn unlock_options(&self, named: &Layout) -> Result<tcrypt::UnlockOptions> {
+    /// The trials of the search; ciphers and function may have been set by name.
+    fn unlock_options(&self, named: &HeaderlessLayout) -> Result<tcrypt::UnlockOptions> {
         let place = Place::named(self.hidden, self.backup_header, self.system).ok_or_else(|| {
             Error::new(
                 ErrorKind::BadOption,
@@ -142,74 +142,25 @@ impl TcryptOptions {
     }
 }
 
-/// How a volume of loop-AES lies on its device, which does not say it. The key file comes with
-/// [`OpenOptions::key_file`]; a wrong one gives noise, not an error.
-#[derive(Debug, Clone, Default)]
-pub struct LoopAesOptions(pub(crate) loopaes::Options);
-
-impl LoopAesOptions {
-    /// AES with keys of 256 bits from the device's beginning.
-    pub fn new() -> Self {
-        Self::default()
+/// The layout of a volume of loop-AES, with cryptsetup's defaults.
+fn loop_aes_options(named: &HeaderlessLayout) -> Result<loopaes::Options> {
+    let HeaderlessLayout { cipher, key_size, hash, offset, skip, .. } = named;
+    let mut options = loopaes::Options::default();
+    if let Some(cipher) = cipher {
+        options.cipher.clone_from(cipher);
     }
-
-    /// The base cipher: `aes`.
-    #[must_use]
-    pub fn cipher(mut self, cipher: impl Into<String>) -> Self {
-        self.0.cipher = cipher.into();
-        self
+    if let Some(bytes) = key_size {
+        options.key_bits = u32::try_from(bytes.saturating_mul(8)).unwrap_or(u32::MAX);
     }
-
-    /// The size of one key in bits: 128, 192 or 256.
-    #[must_use]
-    pub fn key_bits(mut self, bits: u32) -> Self {
-        self.0.key_bits = bits;
-        self
+    if let Some(hash) = hash {
+        options.hash = Some(hash.parse()?);
     }
-
-    /// The hash of the key file's lines: `sha256`. By default the one that goes with the keys' size.
-    ///
-    /// # Errors
-    /// `BadOption` for a name that is none.
-    pub fn hash(mut self, hash: &str) -> Result<Self> {
-        self.0.hash = Some(hash.parse()?);
-        Ok(self)
-    }
-
-    /// The first sector of the data, in sectors of 512 bytes.
-    #[must_use]
-    pub fn offset(mut self, sectors: u64) -> Self {
-        self.0.offset = sectors;
-        self
-    }
-
-    /// The number of the first sector; by default the offset.
-    #[must_use]
-    pub fn skip(mut self, sector: u64) -> Self {
-        self.0.skip = Some(sector);
-        self
-    }
-
-    /// The options with those that were set by name.
-    fn named(&self, named: &Layout) -> Result<loopaes::Options> {
-        let Layout { cipher, key_size, hash, offset, skip, .. } = named;
-        let mut options = self.0.clone();
-        if let Some(cipher) = cipher {
-            options.cipher.clone_from(cipher);
-        }
-        if let Some(bytes) = key_size {
-            options.key_bits = u32::try_from(bytes.saturating_mul(8)).unwrap_or(u32::MAX);
-        }
-        if let Some(hash) = hash {
-            options.hash = Some(hash.parse()?);
-        }
-        options.offset = offset.unwrap_or(options.offset);
-        options.skip = skip.or(options.skip);
-        Ok(options)
-    }
+    options.offset = offset.unwrap_or(options.offset);
+    options.skip = skip.or(options.skip);
+    Ok(options)
 }
 
-/// What opens a volume: the options' secrets, the key files read.
+/// The secrets that open a volume; the key file was read.
 struct Secrets<'a> {
     passphrase: Option<&'a Key>,
     volume_key: Option<&'a Key>,
@@ -242,7 +193,7 @@ pub(crate) fn open(
     match format {
         Format::Bitlk => open_bitlk(&secrets, &on),
         Format::Fvault2 => open_fvault2(&secrets, &on, others),
-        _ => open_loop_aes(&secrets, &on, &options.loop_aes.named(&options.layout)?),
+        _ => open_loop_aes(&secrets, &on, &loop_aes_options(&options.layout)?),
     }
 }
 

@@ -274,7 +274,8 @@ fn described(on: &Lower) -> Result<String> {
     match Format::detect(on) {
         Ok(Some(Format::Bitlk)) => json(&Bitlk::read(on)?.facts()),
         Ok(Some(Format::Fvault2)) => json(&Fvault2::read(&[on], None)?.facts()),
-        // A LUKS2 header has a second copy, which may be whole where the first sector cannot be read.
+        // A LUKS2 header has a second copy, which may be whole where the first sector cannot be
+        // read.
         _ => info(&underseal_volume::Header::read(on)?),
     }
 }

@@ -15,9 +15,10 @@ use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
 ///
-/// Each read and write is done in the calling thread with plain system calls: the image keeps no threads of its own. Only an
-/// authenticated volume that was opened for writing has threads, which write its journal; it must not be used after a fork.
-/// The volume key is wiped and the image's lock released when it is dropped.
+/// Each read and write is done in the calling thread with plain system calls: the image keeps no
+/// threads of its own. Only an authenticated volume that was opened for writing has threads, which
+/// write its journal; it must not be used after a fork. The volume key is wiped and the image's
+/// lock released when it is dropped.
 pub struct Image {
     sectors: Sectors,
     writable: bool,
@@ -135,9 +136,9 @@ impl Image {
     ///
     /// # Errors
     /// `ReadOnly`, also for a range that touches metadata of BitLocker or a protected hidden volume
-    /// (then nothing is written, and after the latter no later write is done);
-    /// `OutOfRange` when the range ends beyond the volume, in which case nothing is written; `Io`, after which sectors of
-    /// the range hold their old or their new bytes.
+    /// (then nothing is written, and after the latter no later write is done); `OutOfRange` when
+    /// the range ends beyond the volume, in which case nothing is written; `Io`, after which
+    /// sectors of the range hold their old or their new bytes.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.may_change(offset, bytes.len() as u64)?;
         let _turn = self.turn.to_write()?;

@@ -1,5 +1,5 @@
-//! The integrity layer below an authenticated volume: read as its journal's replay would leave it, or
-//! running, with threads that write the journal.
+//! The integrity layer below an authenticated volume: read as its journal's replay would leave it,
+//! or running, with threads that write the journal.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,16 +15,16 @@ use crate::{Error, ErrorKind, Result};
 /// The layer's blocks with their tags.
 pub(crate) enum Layer {
     /// Nothing is written to the lower device.
-    Read(Replayed),
-    Write(Running),
+    Read(ReplayedLayer),
+    Write(RunningLayer),
 }
 
 impl Layer {
     pub(crate) fn open(lower: Lower, layer: &IntegrityLayer, writable: bool) -> Result<Self> {
         if writable {
-            return Ok(Self::Write(Running::open(&lower, layer)?));
+            return Ok(Self::Write(RunningLayer::open(&lower, layer)?));
         }
-        Ok(Self::Read(Replayed::open(lower, layer)?))
+        Ok(Self::Read(ReplayedLayer::open(lower, layer)?))
     }
 
     /// The bytes of data that the layer provides.
@@ -60,7 +60,7 @@ impl Layer {
     }
 }
 
-/// What the header says of its layer. Tags come from above.
+/// The layer as the header describes it. The cipher makes the tags.
 fn settings(layer: &IntegrityLayer) -> Result<OpenSettings> {
     let bad = |field: &str| {
         Error::new(ErrorKind::BadHeader, format!("the {field} of the integrity layer is out of range"))
@@ -78,13 +78,13 @@ fn settings(layer: &IntegrityLayer) -> Result<OpenSettings> {
 const WORKERS: usize = 2;
 
 /// A layer that is written to. One request runs at a time.
-pub(crate) struct Running {
+pub(crate) struct RunningLayer {
     // Dropped first: the device is closed when no request can come.
     requests: Mutex<Blocking>,
     device: Arc<IntegrityDevice>,
 }
 
-impl Running {
+impl RunningLayer {
     /// Replays the journal, if it was left with one.
     fn open(lower: &Lower, layer: &IntegrityLayer) -> Result<Self> {
         let run = RunSettings { workers: WORKERS, ..RunSettings::default() };
@@ -98,12 +98,12 @@ impl Running {
 }
 
 /// A layer that is only read.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayedLayer {
     disk: Overlay<Lower>,
     opened: OpenedVolume,
 }
 
-impl Replayed {
+impl ReplayedLayer {
     fn open(lower: Lower, layer: &IntegrityLayer) -> Result<Self> {
         let mut options = settings(layer)?;
         let disk = Overlay::new(lower);

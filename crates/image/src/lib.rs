@@ -49,7 +49,7 @@ mod traces;
 mod turn;
 
 pub use error::{Error, ErrorKind};
-pub use foreign::{LoopAesOptions, TcryptOptions};
+pub use foreign::TcryptOptions;
 pub use header::{Header, KeyslotOptions, VolumeKey, info_json, info_json_on};
 pub use image::{Image, Segment};
 pub use lower::LowerDevice;

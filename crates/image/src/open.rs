@@ -8,7 +8,7 @@ use underseal_formats::{Format, partition};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
 use underseal_volume::{ActivateOptions, LockTo, ReadAt, ReencryptionLock, UnlockOptions, Volume};
 
-use crate::foreign::{self, LoopAesOptions, TcryptOptions};
+use crate::foreign::{self, TcryptOptions};
 use crate::layer::Layer;
 use crate::lower::{Lower, LowerDevice};
 use crate::traces::without_traces;
@@ -57,7 +57,7 @@ impl Type {
 
 /// How a volume without a header lies on its device.
 #[derive(Debug, Default)]
-pub(crate) struct Layout {
+pub(crate) struct HeaderlessLayout {
     pub(crate) cipher: Option<String>,
     /// In bytes.
     pub(crate) key_size: Option<usize>,
@@ -90,9 +90,8 @@ pub struct OpenOptions {
     pub(crate) kind: Type,
     pub(crate) partition: Option<u32>,
     pub(crate) others: Vec<PathBuf>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: HeaderlessLayout,
     pub(crate) tcrypt: TcryptOptions,
-    pub(crate) loop_aes: LoopAesOptions,
     /// The names of the options that were set by name.
     pub(crate) asked: Vec<String>,
 }
@@ -114,10 +113,10 @@ impl OpenOptions {
 
     /// Opens with a key file, which is read when the image is opened.
     ///
-    /// Of LUKS and plain volumes its contents stand for the passphrase. Of BitLocker it is a startup
-    /// key or holds the password; of FileVault 2 it holds the passphrase, or is
-    /// `EncryptedRoot.plist.wipekey` and goes with one; of loop-AES it is the key file; of TrueCrypt
-    /// and VeraCrypt it goes with the passphrase, and there may be several.
+    /// Of LUKS and plain volumes its contents stand for the passphrase. Of BitLocker it is a
+    /// startup key or holds the password; of FileVault 2 it holds the passphrase, or is
+    /// `EncryptedRoot.plist.wipekey` and goes with one; of loop-AES it is the key file; of
+    /// TrueCrypt and VeraCrypt it goes with the passphrase, and there may be several.
     ///
     /// # Errors
     /// `Io` when the file is not there.
@@ -179,7 +178,7 @@ impl OpenOptions {
     /// `BadOption`, `Unsupported` for values that are none.
     pub fn plain(mut self, cipher: &str, key_size: usize, hash: &str, sector_size: u32) -> Result<Self> {
         self.kind = Type::Plain;
-        self.layout = Layout {
+        self.layout = HeaderlessLayout {
             cipher: Some(cipher.into()),
             key_size: Some(key_size),
             hash: Some(hash.into()),
@@ -197,24 +196,27 @@ impl OpenOptions {
         self
     }
 
-    /// Opens a BitLocker volume, and nothing else. Without this a volume is told by its header.
+    /// Opens a BitLocker volume, and nothing else. Without this a volume is recognised by its
+    /// header.
     #[must_use]
-    pub fn bitlocker(mut self) -> Self {
+    pub fn bitlk(mut self) -> Self {
         self.kind = Type::Bitlk;
         self
     }
 
     /// Opens a FileVault 2 volume, and nothing else; `others` are its further disks, in any order.
     #[must_use]
-    pub fn filevault2(mut self, others: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub fn fvault2(mut self, others: impl IntoIterator<Item = PathBuf>) -> Self {
         (self.kind, self.others) = (Type::Fvault2, others.into_iter().collect());
         self
     }
 
-    /// Opens a volume of loop-AES, which has no header.
+    /// Opens a volume of loop-AES, which has no header, with its key file. The size of its keys,
+    /// and what else is not cryptsetup's default, are options that [`OpenOptions::set`] sets by
+    /// name. A wrong key file gives noise, not an error.
     #[must_use]
-    pub fn loop_aes(mut self, options: LoopAesOptions) -> Self {
-        (self.kind, self.loop_aes) = (Type::LoopAes, options);
+    pub fn loopaes(mut self) -> Self {
+        self.kind = Type::LoopAes;
         self
     }
 
@@ -280,7 +282,8 @@ impl OpenOptions {
         match Format::detect(on) {
             Ok(Some(Format::Bitlk)) => Ok(Type::Bitlk),
             Ok(Some(Format::Fvault2)) => Ok(Type::Fvault2),
-            // Bytes that cannot be read may be no part of a LUKS volume, whose header has two copies.
+            // Bytes that cannot be read may be no part of a LUKS volume, whose header has two
+            // copies.
             _ => Ok(Type::Any),
         }
     }
@@ -377,7 +380,7 @@ impl OpenOptions {
 
     /// The layout of a plain volume, with the defaults of cryptsetup 2.7.
     fn plain_layout(&self) -> Result<Plain> {
-        let Layout { cipher, key_size, hash, sector_size, offset, skip } = &self.layout;
+        let HeaderlessLayout { cipher, key_size, hash, sector_size, offset, skip } = &self.layout;
         let cipher: CipherSpec = cipher.as_deref().unwrap_or("aes-xts-plain64").parse()?;
         let (key_size, offset) = (key_size.unwrap_or(32), offset.unwrap_or(0));
         let bad = |what: String| Error::new(ErrorKind::BadOption, what);

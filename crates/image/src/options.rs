@@ -2,29 +2,21 @@
 
 use std::str::FromStr;
 
-use crate::open::{Layout, Type};
+use crate::open::{HeaderlessLayout, Type};
 use crate::{Error, ErrorKind, OpenOptions, Result};
 
 impl OpenOptions {
     /// Sets an option by its name.
     ///
-    /// | name | value |
-    /// | --- | --- |
-    /// | `type` | `luks`, `plain`, `tcrypt`, `bitlk`, `fvault2`, `loopaes`; without it LUKS, BitLocker and FileVault 2 are told by their headers |
-    /// | `partition` | the number of the disk's partition that holds the volume |
-    /// | `other-device` | another image of a FileVault 2 volume; may be set several times |
-    /// | `key-file` | as [`OpenOptions::key_file`]; of TrueCrypt and VeraCrypt also a folder, and several times |
-    /// | `cipher`, `key-size`, `hash` | plain: as [`OpenOptions::plain`]; loop-AES, whose key size is in bytes too; TrueCrypt: ciphers and function where they are known |
-    /// | `sector-size` | plain: bytes |
-    /// | `offset`, `skip` | plain and loop-AES: sectors of 512 bytes |
-    /// | `pim` | VeraCrypt's Personal Iterations Multiplier |
-    /// | `hidden`, `backup-header`, `system` | TrueCrypt and VeraCrypt: `1` or `0` |
+    ///   BitLocker and FileVault 2 are recognised by their headers.
+    ///   several times.
+    ///   saves seconds.
     ///
     /// # Errors
     /// `BadOption` for a name or value that is none. Options that do not fit the type are refused
     /// when the image is opened.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
-        let Layout { cipher, key_size, hash, sector_size, offset, skip } = &mut self.layout;
+        let HeaderlessLayout { cipher, key_size, hash, sector_size, offset, skip } = &mut self.layout;
         match name {
             "type" => self.kind = Type::named(value)?,
             "partition" => self.partition = Some(number(name, value)?),

@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, Result};
 /// Bytes that are read and decrypted at a time: the second-level cache keeps them in between.
 const PIECE: usize = 128 << 10;
 
-/// A volume over its lower devices. The caller sees to it that nothing else changes the sectors of a call.
+/// A volume over its lower devices. The caller sees to it that nothing else changes the sectors of
+/// a call.
 pub(crate) struct Sectors {
     pub(crate) volume: Volume,
     /// By the numbers that the volume's segments name.

@@ -1,5 +1,5 @@
-//! Volumes of other systems through the facade, whole: VeraCrypt and TrueCrypt, BitLocker, FileVault 2, loop-AES,
-//! made by an independent maker, with what the manifest says of each.
+//! Volumes of other systems through the facade, whole: VeraCrypt and TrueCrypt, BitLocker,
+//! FileVault 2, loop-AES, made by an independent maker, with what the manifest says of each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use underseal_image::{Error, ErrorKind, Image, LoopAesOptions, OpenOptions, TcryptOptions};
+use underseal_image::{Error, ErrorKind, Image, OpenOptions, TcryptOptions};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/vectors");
 
@@ -278,8 +278,7 @@ fn every_volume_of_filevault_2_opens_by_each_of_its_secrets() {
         }
         if entry["expect"] == "open" {
             let key = hex(entry["volume_key"].as_str().unwrap());
-            let options =
-                |writable| Ok(OpenOptions::new().filevault2([]).volume_key(&key)?.writable(writable));
+            let options = |writable| Ok(OpenOptions::new().fvault2([]).volume_key(&key)?.writable(writable));
             check(entry, folder.path(), options).unwrap_or_else(|e| panic!("{name}: {}", e.text()));
         }
     }
@@ -293,16 +292,18 @@ fn every_volume_of_loop_aes_reads_and_writes_as_the_manifest_says() {
     for entry in &entries {
         let name = format!("{} {}", entry["image"], entry["keyfile"]);
         let options = |writable| -> Result<OpenOptions, Error> {
-            let mut how = LoopAesOptions::new().key_bits(number(entry, "key_bits"));
-            how = how.offset(number(entry, "offset_sectors").into());
-            if entry["skip_sectors"].is_u64() {
-                how = how.skip(number(entry, "skip_sectors").into());
+            let key_file = folder.path().join(entry["keyfile"].as_str().unwrap());
+            let mut options = OpenOptions::new().key_file(&key_file)?.loopaes().writable(writable);
+            options = options.set("key-size", &(number(entry, "key_bits") / 8).to_string())?;
+            for (name, field) in [("offset", "offset_sectors"), ("skip", "skip_sectors")] {
+                if let Some(sectors) = entry[field].as_u64() {
+                    options = options.set(name, &sectors.to_string())?;
+                }
             }
             if let Some(hash) = entry["hash"].as_str() {
-                how = how.hash(hash)?;
+                options = options.set("hash", hash)?;
             }
-            let key_file = folder.path().join(entry["keyfile"].as_str().unwrap());
-            Ok(OpenOptions::new().key_file(&key_file)?.loop_aes(how).writable(writable))
+            Ok(options)
         };
         match (entry["expect"].as_str(), check(entry, folder.path(), options)) {
             (Some("open"), done) => {

@@ -124,7 +124,8 @@ fn authenticated_volumes_are_written_and_what_was_flushed_survives_a_crash() {
         assert!(read(&image) == model, "{id}");
         assert_eq!(image.discard(0, 4096).unwrap_err().kind(), ErrorKind::Unsupported, "{id}");
         drop(image);
-        // As the volume was left; as a crash behind the flush left it, read only and after a replay.
+        // As the volume was left; as a crash behind the flush left it, read only and after a
+        // replay.
         for (path, writable) in [(&path, false), (&crashed, false), (&crashed, true)] {
             assert!(read(&open(path, writable)) == model, "{id}: {writable}");
         }

@@ -1,13 +1,13 @@
-//! The fuzzer's calls of the C functions: a program that hands in any texts, numbers and devices. Shared between
-//! `fuzz/` and the test that replays its seeds.
+//! The fuzzer's calls of the C functions: a program that hands in any texts, numbers and devices.
+//! Shared between `fuzz/` and the test that replays its seeds.
 //!
-//! An input is a list of calls, a byte each, with their arguments behind. Key derivations that cost seconds are left
-//! out: volumes open with their volume key, or are plain.
+//! An input is a list of calls, a byte each, with their arguments behind. Key derivations that cost
+//! seconds are left out: volumes open with their volume key, or are plain.
 #![allow(unsafe_code, reason = "the functions are C's")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-// What the functions below are linked with.
+// The library that the functions below are linked with.
 use underseal as _;
 
 #[repr(C)]
@@ -79,7 +79,8 @@ const MOST: usize = 9000;
 /// Calls of one input.
 const CALLS: usize = 200;
 
-/// A device of the program: some bytes at its beginning, zeros behind, and an answer of its own at times.
+/// A device of the program: some bytes at its beginning, zeros behind, and an answer of its own at
+/// times.
 struct Device {
     bytes: Vec<u8>,
     /// Calls that succeed until one returns `odd`.
@@ -167,7 +168,7 @@ pub(crate) fn calls(input: &[u8]) -> bool {
     input.0 = rest;
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(b"LUKS") || bytes.starts_with(b"SKUL") {
-        // Its derivations are costly, and other targets have its headers.
+        // A LUKS header asks for costly derivations, and other targets have such headers.
         bytes[0] = 0;
     }
     let mut device = Device { bytes, patience: input.byte().into(), odd: 0 };
@@ -183,8 +184,8 @@ pub(crate) fn calls(input: &[u8]) -> bool {
         callbacks.pwrite = Some(pwrite);
         callbacks.flush = Some(flush);
     }
-    // SAFETY: the calls keep to the header: one thread, buffers of the lengths that are said, a device that lives longer than the
-    // handle.
+    // SAFETY: the calls keep to the header: one thread, buffers of the lengths that are said, a
+    // device that lives longer than the handle.
     unsafe { run(&mut input, &callbacks) }
 }
 
@@ -212,7 +213,7 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
             match input.byte() % 16 {
                 0 | 1 => {
                     let (name, value) = (input.text(&NAMES), input.text(&VALUES));
-                    // Its search is costly, and it opens files by their names.
+                    // VeraCrypt's search is costly, and the two names open files.
                     if value.as_bytes() == b"tcrypt"
                         || matches!(name.as_bytes(), b"key-file" | b"other-device")
                     {
@@ -270,7 +271,7 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
                         assert!(CStr::from_ptr(json).to_bytes().starts_with(b"{"));
                         underseal_string_free(json);
                     }
-                    // There is no path whose header could be changed.
+                    // The handle has no path whose header could be changed.
                     assert!(!ended(underseal_keyslot_remove(handle, 0, 1)));
                 }
             }
