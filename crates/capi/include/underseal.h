@@ -1,4 +1,5 @@
-/* libunderseal: encrypted disk images (LUKS1, LUKS2, plain dm-crypt) as bytes at positions, without root or a daemon.
+/* libunderseal: encrypted disk images (LUKS1, LUKS2, plain dm-crypt, VeraCrypt, BitLocker, FileVault 2, loop-AES) as bytes
+ * at positions, without root or a daemon.
  *
  * A handle is set up, unlocked once, and then read and written:
  *
@@ -64,8 +65,23 @@ int underseal_set_header(struct underseal *handle, const char *header);
 int underseal_set_flags(struct underseal *handle, unsigned int flags);
 /* Tries one keyslot only; -1 tries all. */
 int underseal_set_keyslot(struct underseal *handle, int keyslot);
+/* Sets an option by name; -EINVAL for a name or value that is none. Volumes with a LUKS, BitLocker or FileVault 2 header need none:
+ *   type           luks, plain, tcrypt (TrueCrypt, VeraCrypt), bitlk, fvault2, loopaes
+ *   partition      number of the partition of a whole disk that holds the volume
+ *   key-file       tcrypt: a key file, or a folder of them, beside the passphrase; once for each. fvault2: EncryptedRoot.plist.wipekey
+ *   pim            tcrypt: VeraCrypt's Personal Iterations Multiplier
+ *   hidden, backup-header, system   tcrypt: 1 or 0
+ *   cipher, hash   plain, loopaes; tcrypt: where they are known, which saves seconds
+ *   key-size       plain, loopaes: in bytes
+ *   sector-size    plain: in bytes
+ *   offset, skip   plain, loopaes: in sectors of 512 bytes
+ *   other-device   fvault2: path of a further disk of the volume; once for each */
+int underseal_set_option(struct underseal *handle, const char *name, const char *value);
+/* Protects the hidden volume of a tcrypt volume that opens with this passphrase and PIM (0: none): a write to the outer volume
+ * that would reach it fails with -EROFS, and so does every later one. */
+int underseal_protect_hidden(struct underseal *handle, const uint8_t *passphrase, size_t len, unsigned int pim);
 
-/* Unlocks the volume, once. */
+/* Unlocks the volume, once. A volume that opens with key files of option key-file alone takes a passphrase of no bytes. */
 int underseal_unlock_passphrase(struct underseal *handle, const uint8_t *passphrase, size_t len);
 int underseal_unlock_keyfile(struct underseal *handle, const char *file);
 int underseal_unlock_key(struct underseal *handle, const uint8_t *key, size_t len);

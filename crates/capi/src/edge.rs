@@ -87,6 +87,19 @@ pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
     Ok(Path::new(std::ffi::OsStr::from_bytes(text.to_bytes())))
 }
 
+/// A C string that is UTF-8.
+///
+/// # Safety
+/// `text` is null or ends with a zero byte.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(bad("a null pointer instead of a text"));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| bad("a text that is not UTF-8"))
+}
+
 pub(crate) fn bad(what: &str) -> Error {
     Error::new(ErrorKind::BadOption, what)
 }

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result};
+use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result, TcryptOptions};
 
 use crate::callbacks::{Callbacks, Device};
-use crate::edge::{bad, call, path, slice, slice_mut, write};
+use crate::edge::{bad, call, path, slice, slice_mut, text, write};
 
 /// `UNDERSEAL_WRITABLE`.
 const WRITABLE: c_uint = 1;
@@ -35,6 +35,10 @@ struct Setup {
     header: Option<PathBuf>,
     flags: c_uint,
     keyslot: Option<u32>,
+    /// Options by name, which were checked.
+    named: Vec<(String, String)>,
+    /// The hidden volume that is protected.
+    protected: Option<TcryptOptions>,
 }
 
 /// The lower device of the image.
@@ -67,6 +71,14 @@ impl Handle {
         }
     }
 
+    /// Describes the header of a volume that is not unlocked.
+    fn info_json(&self) -> Result<String> {
+        if let Setup { header: None, lower: LowerChoice::Device(device), .. } = &*self.setup() {
+            return underseal_image::info_json_on(device.clone());
+        }
+        underseal_image::info_json(self.header()?)
+    }
+
     fn image(&self) -> Result<&Image> {
         self.image.get().ok_or_else(|| bad("the volume is not unlocked"))
     }
@@ -76,7 +88,11 @@ impl Handle {
             return Err(bad("the volume is unlocked already"));
         }
         let setup = self.setup();
-        let mut options = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        if let Some(protected) = &setup.protected {
+            options = options.tcrypt(protected.clone());
+        }
+        options = options
             .writable(setup.flags & WRITABLE != 0)
             .allow_null(setup.flags & ALLOW_NULL != 0)
             .allow_discards(setup.flags & ALLOW_DISCARDS != 0);
@@ -85,6 +101,9 @@ impl Handle {
         }
         if let Some(keyslot) = setup.keyslot {
             options = options.keyslot(keyslot);
+        }
+        for (name, value) in &setup.named {
+            options = options.set(name, value)?;
         }
         let options = secret(options)?;
         let io = |e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e);
@@ -242,6 +261,49 @@ unsafe extern "C" fn underseal_set_keyslot(handle: *mut Handle, keyslot: c_int) 
     }
 }
 
+/// Sets an option by its name: the volume's type, its layout. An option that may have several
+/// values gets one more with each call.
+///
+/// # Safety
+/// `name` and `value` end with a zero byte.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_set_option(
+    handle: *mut Handle,
+    name: *const c_char,
+    value: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            let (name, value) = (text(name)?, text(value)?);
+            OpenOptions::new().set(name, value)?;
+            handle.setup().named.push((name.to_owned(), value.to_owned()));
+            Ok(())
+        })
+    }
+}
+
+/// Protects the hidden volume that opens with this passphrase and PIM.
+///
+/// # Safety
+/// `passphrase` points to `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn underseal_protect_hidden(
+    handle: *mut Handle,
+    passphrase: *const u8,
+    len: usize,
+    pim: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        call(handle, |handle| {
+            let protected = TcryptOptions::new().protect_hidden(slice(passphrase, len)?, pim, [])?;
+            handle.setup().protected = Some(protected);
+            Ok(())
+        })
+    }
+}
+
 /// Unlocks the volume with a passphrase.
 ///
 /// # Safety
@@ -366,7 +428,7 @@ unsafe extern "C" fn underseal_info_json(handle: *const Handle, json: *mut *mut 
             }
             let text = match handle.image.get() {
                 Some(image) => image.info_json().to_owned(),
-                None => underseal_image::Header::open(handle.header()?)?.info_json()?,
+                None => handle.info_json()?,
             };
             let text = CString::new(text).map_err(|_| bad("the text holds a zero byte"))?;
             ptr::write(json, text.into_raw());

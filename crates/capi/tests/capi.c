@@ -1,4 +1,5 @@
-/* Exercises libunderseal as a C program would: capi IMAGE, which holds a LUKS2 volume with the passphrase "secret". */
+/* Exercises libunderseal as a C program would: capi IMAGE FOLDER. The image holds a LUKS2 volume with the passphrase "secret", the
+ * folder has volumes of other systems. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,9 +61,79 @@ static void *reader(void *disk)
         return NULL;
 }
 
+static struct underseal *foreign(const char *folder, const char *name)
+{
+        char path[4096];
+        struct underseal *disk = underseal_new();
+        assert(snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path);
+        OK(disk, underseal_set_path(disk, path));
+        OK(disk, underseal_set_flags(disk, UNDERSEAL_WRITABLE));
+        return disk;
+}
+
+/* Volumes of other systems; the passphrases are those of the images' manifest. */
+static void formats(const char *folder)
+{
+        uint8_t buffer[512], sum = 0;
+        size_t done;
+        char *json;
+
+        /* A header tells of BitLocker, without the secret too. */
+        struct underseal *disk = foreign(folder, "bl-8004-512.img");
+        OK(disk, underseal_info_json(disk, &json));
+        assert(strstr(json, "\"format\":\"bitlk\""));
+        underseal_string_free(json);
+        FAILS(EPERM, underseal_unlock_passphrase(disk, U("wrong")));
+        OK(disk, underseal_unlock_passphrase(disk, U("u87FCvc2b3Hhupvr")));
+        OK(disk, underseal_pread(disk, buffer, sizeof buffer, 0, &done));
+        assert(done == sizeof buffer);
+        OK(disk, underseal_pwrite(disk, U("x"), 100));
+        FAILS(EROFS, underseal_pwrite(disk, U("x"), 655360));
+        assert(strstr(underseal_error(disk), "metadata"));
+        underseal_free(disk);
+
+        /* VeraCrypt's outer volume around a hidden one, and the hidden one. */
+        for (int hidden = 0; hidden < 2; hidden++) {
+                disk = foreign(folder, "vc-hidden.img");
+                FAILS(EINVAL, underseal_set_option(disk, "type", "zip"));
+                FAILS(EINVAL, underseal_set_option(disk, "no option", "1"));
+                FAILS(EINVAL, underseal_set_option(disk, NULL, "1"));
+                FAILS(EINVAL, underseal_set_option(disk, "type", "\xff"));
+                OK(disk, underseal_set_option(disk, "type", "tcrypt"));
+                OK(disk, underseal_set_option(disk, "pim", hidden ? "3" : "2"));
+                OK(disk, underseal_set_option(disk, "hidden", hidden ? "1" : "0"));
+                FAILS(EINVAL, underseal_protect_hidden(disk, U("x"), ~0u));
+                if (hidden) {
+                        OK(disk, underseal_unlock_passphrase(disk, U("mfvc8fa4Ak4pn!HcvjCikEiDns-z5G_uepvfyeG")));
+                        OK(disk, underseal_pread(disk, buffer, sizeof buffer, 0, &done));
+                        for (size_t i = 0; i < done; i++)
+                                sum |= buffer[i];
+                        assert(sum);
+                } else {
+                        OK(disk, underseal_protect_hidden(disk, U("mfvc8fa4Ak4pn!HcvjCikEiDns-z5G_uepvfyeG"), 3));
+                        FAILS(EPERM, underseal_unlock_passphrase(disk, U("wrong")));
+                        OK(disk, underseal_unlock_passphrase(disk, U("_7mccBfthtu6czgBsF37gu")));
+                        OK(disk, underseal_pwrite(disk, U("x"), 0));
+                        FAILS(EROFS, underseal_pwrite(disk, U("x"), 40960));
+                        FAILS(EROFS, underseal_pwrite(disk, U("x"), 0));
+                }
+                underseal_free(disk);
+        }
+
+        /* loop-AES opens with its key file alone. */
+        char path[4096];
+        snprintf(path, sizeof path, "%s/loop-v2.key", folder);
+        disk = foreign(folder, "loop-v2-128.img");
+        OK(disk, underseal_set_option(disk, "type", "loopaes"));
+        OK(disk, underseal_set_option(disk, "key-size", "16"));
+        OK(disk, underseal_unlock_keyfile(disk, path));
+        OK(disk, underseal_pread(disk, buffer, sizeof buffer, 0, &done));
+        underseal_free(disk);
+}
+
 int main(int count, char **arguments)
 {
-        assert(count == 2);
+        assert(count == 3);
         const char *path = arguments[1];
         uint8_t buffer[100] = {0};
         uint64_t size;
@@ -157,6 +228,7 @@ int main(int count, char **arguments)
         FAILS(ENOENT, underseal_keyslot_remove(disk, 3, 0));
         FAILS(ENOENT, underseal_keyslot_remove(disk, 0, 0));
         underseal_free(disk);
+        formats(arguments[2]);
         puts("ok");
         FAILS(0, underseal_protect_process());
         return 0;

@@ -15,11 +15,9 @@ fn library() -> PathBuf {
         .expect("cargo builds the library before its tests")
 }
 
-#[test]
-fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    File::create_new(&image).unwrap().set_len(24 << 20).unwrap();
+/// A LUKS2 image with the passphrase "secret".
+fn luks2(path: &Path) {
+    File::create_new(path).unwrap().set_len(24 << 20).unwrap();
     let formatted = Command::new("sh")
         .arg("-c")
         .arg(
@@ -27,37 +25,96 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
              --pbkdf-force-iterations 1000 --key-file - \"$1\"",
         )
         .arg("sh")
-        .arg(&image)
+        .arg(path)
         .status()
         .unwrap();
     assert!(formatted.success());
+}
+
+/// Compiles a program of this folder, with the compiler's sanitizers, and links it to the library.
+fn compiled(source: &str, folder: &Path) -> Command {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (program, library) = (folder.path().join("capi"), library());
+    let program = folder.join(source).with_extension("");
     // Programs look for the soname.
-    std::os::unix::fs::symlink(library.join("libunderseal.so"), folder.path().join("libunderseal.so.0"))
-        .unwrap();
+    let library = folder.join("libunderseal.so.0");
+    std::os::unix::fs::symlink(self::library().join("libunderseal.so"), &library).unwrap();
+    let flags = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"];
     let compiled = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-g",
-            "-pthread",
-            "-fsanitize=address,undefined",
-        ])
+        .args(flags)
+        .arg("-fsanitize=address,undefined")
         .arg("-I")
         .arg(here.join("include"))
-        .arg(here.join("tests/capi.c"))
+        .arg(here.join("tests").join(source))
         .arg("-o")
         .arg(&program)
-        .arg(folder.path().join("libunderseal.so.0"))
+        .arg(&library)
         .status()
         .expect("cc starts");
     assert!(compiled.success());
-    let ran = Command::new(&program).arg(&image).env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let mut command = Command::new(&program);
+    command.env("LD_LIBRARY_PATH", folder);
+    command
+}
+
+/// Runs the program and returns what it prints.
+fn ran(command: &mut Command) -> String {
+    let ran = command.output().unwrap();
+    assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+/// The folder of the images of other systems.
+fn unpack(folder: &Path) {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/vectors/images.tar.xz");
+    let unpacked = Command::new("tar").arg("-xJf").arg(archive).arg("-C").arg(folder).status();
+    assert!(unpacked.unwrap().success());
+}
+
+#[test]
+fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    luks2(&image);
+    unpack(folder.path());
+    assert_eq!(ran(compiled("capi.c", folder.path()).arg(&image).arg(folder.path())), "ok\n");
+}
+
+/// Images that are cut, damaged in their header, or forged by an independent maker.
+#[test]
+fn cut_and_forged_images_and_devices_that_lie_end_with_an_errno_and_a_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let sound = folder.path().join("sound");
+    luks2(&sound);
+    let whole = std::fs::read(&sound).unwrap();
+    let mut images = vec![sound];
+    let mut write = |bytes: &[u8]| {
+        let path = folder.path().join(format!("image{}", images.len()));
+        std::fs::write(&path, bytes).unwrap();
+        images.push(path);
+    };
+    for len in [0, 1, 511, 4096, 16384, 32768, 1 << 20, 16 << 20, (16 << 20) + 4095] {
+        write(&whole[..len]);
+    }
+    // Bits of both headers and their checksums, the same ones each time.
+    let mut dice = 1_u32;
+    for _ in 0..12 {
+        let mut damaged = whole[..(16 << 20) + 8192].to_vec();
+        for _ in 0..4 {
+            dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            damaged[(dice >> 12) as usize % 32768] ^= 1 << (dice >> 29);
+        }
+        write(&damaged);
+    }
+    let made = tempfile::tempdir().unwrap();
+    unpack(made.path());
+    for name in ["bl-crc-all.img", "bl-misplaced.img", "fv-bad-crc.img", "fv-no-19.img", "fv-plain.img"] {
+        let bytes = std::fs::read(made.path().join(name)).unwrap();
+        write(&bytes);
+        write(&bytes[..bytes.len() / 2]);
+    }
+    let told = ran(compiled("hostile.c", folder.path()).arg("secret").args(&images));
+    let opened: usize = told.trim_end().strip_suffix(" opened").unwrap().parse().unwrap();
+    assert!((1..images.len() / 2).contains(&opened), "{told}");
 }
 
 #[test]
@@ -81,5 +138,5 @@ fn the_library_has_just_the_functions_of_the_header() {
     exported.retain(|name| name.starts_with("underseal_"));
     exported.sort_unstable();
     assert_eq!(exported, declared);
-    assert_eq!(declared.len(), 23);
+    assert_eq!(declared.len(), 25);
 }

@@ -13,7 +13,8 @@ pub enum ErrorKind {
     BadHeader,
     /// No keyslot opens with the passphrase, or the volume key is another volume's.
     WrongPassphrase,
-    /// The keyslot does not exist, or is the last one, or there is no room for another.
+    /// The keyslot does not exist, or is the last one, or there is no room for another; or no
+    /// protector of a BitLocker or FileVault 2 volume takes secrets of this kind.
     Keyslot,
     /// The format, cipher or operation is not supported.
     Unsupported,
@@ -128,6 +129,26 @@ impl From<underseal_volume::Error> for Error {
             Kind::Io => ErrorKind::Io,
             Kind::Memory => ErrorKind::Memory,
             Kind::Unsupported | Kind::NeedsRecovery | Kind::UnfinishedStart => ErrorKind::Unsupported,
+            _ => ErrorKind::BadHeader,
+        };
+        wrap(kind, &e, e.source())
+    }
+}
+
+impl From<underseal_formats::Error> for Error {
+    fn from(e: underseal_formats::Error) -> Self {
+        use underseal_formats::ErrorKind as Kind;
+        let kind = match e.kind() {
+            Kind::NoHeader => ErrorKind::NoHeader,
+            Kind::WrongPassphrase => ErrorKind::WrongPassphrase,
+            Kind::NoProtector => ErrorKind::Keyslot,
+            Kind::Unsupported => ErrorKind::Unsupported,
+            Kind::MissingDevice | Kind::BadOption => ErrorKind::BadOption,
+            Kind::TooSmall => ErrorKind::TooSmall,
+            Kind::TooCostly => ErrorKind::TooCostly,
+            Kind::Busy => ErrorKind::Busy,
+            Kind::Io => ErrorKind::Io,
+            Kind::Memory => ErrorKind::Memory,
             _ => ErrorKind::BadHeader,
         };
         wrap(kind, &e, e.source())

@@ -142,7 +142,7 @@ impl Header {
     pub fn unlock(&self, passphrase: &[u8], keyslot: Option<u32>) -> Result<VolumeKey> {
         let secret = Secret::Passphrase(Key::new(passphrase)?);
         let unlocked = without_traces(|| unlock(&self.header, &self.on, &secret, keyslot, false));
-        unlocked.map(VolumeKey).map_err(|e| self.say(e))
+        unlocked.map(|(key, _)| VolumeKey(key)).map_err(|e| self.say(e))
     }
 
     /// Adds a keyslot for a new passphrase and returns its number.
@@ -250,6 +250,36 @@ impl Header {
     }
 }
 
+/// Describes the header of an image as a JSON object, whatever format it has: LUKS1, LUKS2,
+/// BitLocker, FileVault 2. Those of other formats show nothing until they are unlocked.
+///
+/// # Errors
+/// `NoHeader` for an image without a header that can be read; as [`Header::open`].
+pub fn info_json(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    let described = Lower::open_header(path, false).and_then(|on| described(&on));
+    described.map_err(|e| e.in_file(path))
+}
+
+/// As [`info_json`], on a program's own device.
+///
+/// # Errors
+/// As [`info_json`].
+pub fn info_json_on(device: Arc<dyn LowerDevice>) -> Result<String> {
+    described(&Lower::custom(device))
+}
+
+fn described(on: &Lower) -> Result<String> {
+    use underseal_formats::{Format, bitlk::Bitlk, fvault2::Fvault2};
+    match Format::detect(on) {
+        Ok(Some(Format::Bitlk)) => json(&Bitlk::read(on)?.facts()),
+        Ok(Some(Format::Fvault2)) => json(&Fvault2::read(&[on], None)?.facts()),
+        // A LUKS2 header has a second copy, which may be whole where the first sector cannot be
+        // read.
+        _ => info(&underseal_volume::Header::read(on)?),
+    }
+}
+
 /// Describes a header as a JSON object.
 pub(crate) fn info(header: &underseal_volume::Header) -> Result<String> {
     let mut info = header.info();
@@ -257,7 +287,7 @@ pub(crate) fn info(header: &underseal_volume::Header) -> Result<String> {
     json(&info)
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value)
         .map_err(|e| Error::new(ErrorKind::BadHeader, "cannot describe it").with_source(e))
 }

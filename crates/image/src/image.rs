@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use underseal_volume::{ReencryptionLock, SegmentKind, Target, Volume};
+use underseal_formats::{Guard, GuardRule};
+use underseal_volume::{ReencryptionLock, SegmentKind, Volume};
 
 use crate::layer::Layer;
 use crate::lower::Lower;
@@ -13,15 +15,22 @@ use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
 ///
-/// Each read and write is done in the calling thread with plain system calls: the image keeps no threads of its own.
-/// The volume key is wiped and the image's lock released when it is dropped.
+/// Each read and write is done in the calling thread with plain system calls: the image keeps no
+/// threads of its own. Only an authenticated volume that was opened for writing has threads, which
+/// write its journal; it must not be used after a fork. The volume key is wiped and the image's
+/// lock released when it is dropped.
 pub struct Image {
     sectors: Sectors,
     writable: bool,
     info: String,
+    keyslot: Option<u32>,
     /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is
     /// read, changed and written back.
     turn: ImageLock,
+    /// Ranges that must not change: metadata of BitLocker, a hidden volume.
+    guards: Vec<Guard>,
+    /// A write touched a hidden volume: no later one is done.
+    refuses_all: AtomicBool,
     _reencryption: Option<ReencryptionLock>,
 }
 
@@ -41,14 +50,33 @@ pub struct Segment {
 impl Image {
     pub(crate) fn new(
         volume: Volume,
-        lower: Lower,
+        lower: Vec<Lower>,
         layer: Option<Layer>,
         writable: bool,
         info: String,
         reencryption: Option<ReencryptionLock>,
     ) -> Self {
         let sectors = Sectors::new(volume, lower, layer);
-        Self { sectors, writable, info, turn: ImageLock::default(), _reencryption: reencryption }
+        Self {
+            sectors,
+            writable,
+            info,
+            keyslot: None,
+            turn: ImageLock::default(),
+            guards: Vec::new(),
+            refuses_all: AtomicBool::new(false),
+            _reencryption: reencryption,
+        }
+    }
+
+    pub(crate) fn with_keyslot(mut self, number: Option<u32>) -> Self {
+        self.keyslot = number;
+        self
+    }
+
+    pub(crate) fn with_guards(mut self, guards: Vec<Guard>) -> Self {
+        self.guards = guards;
+        self
     }
 
     /// The size of the plaintext in bytes.
@@ -69,6 +97,11 @@ impl Image {
     /// The header as a JSON object: the fields of `underseal info --json`, without `cpu_path`.
     pub fn info_json(&self) -> &str {
         &self.info
+    }
+
+    /// The number of the LUKS keyslot that the passphrase opened.
+    pub fn keyslot(&self) -> Option<u32> {
+        self.keyslot
     }
 
     /// The runs of the volume, in order.
@@ -102,8 +135,10 @@ impl Image {
     /// Writes all of `bytes` at byte `offset`.
     ///
     /// # Errors
-    /// `ReadOnly`; `OutOfRange` when the range ends beyond the volume, in which case nothing is written; `Io`, after which sectors of
-    /// the range hold their old or their new bytes.
+    /// `ReadOnly`, also for a range that touches metadata of BitLocker or a protected hidden volume
+    /// (then nothing is written, and after the latter no later write is done); `OutOfRange` when
+    /// the range ends beyond the volume, in which case nothing is written; `Io`, after which
+    /// sectors of the range hold their old or their new bytes.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.may_change(offset, bytes.len() as u64)?;
         let _turn = self.turn.to_write()?;
@@ -118,8 +153,7 @@ impl Image {
         if !self.writable {
             return Ok(());
         }
-        let flushed = self.sectors.lower.sync_all();
-        flushed.map_err(|e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e))
+        self.sectors.sync()
     }
 
     /// Tells the lower device that whole sectors within the range are not needed any more. They read as anything afterwards.
@@ -141,7 +175,31 @@ impl Image {
             let what = format!("{len} bytes at byte {offset} end beyond the volume's {}", self.size());
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
-        Ok(())
+        self.is_guarded(offset, len)
+    }
+
+    /// Refuses to change sectors of a guarded range.
+    fn is_guarded(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 || self.guards.is_empty() {
+            return Ok(());
+        }
+        let refuse = |what: String| Err(Error::new(ErrorKind::ReadOnly, what));
+        let again = "a write touched the protected hidden volume: open the image again to write";
+        if self.refuses_all.load(Ordering::Relaxed) {
+            return refuse(again.into());
+        }
+        let sector = self.sector_size() as u64;
+        let (start, end) = (offset / sector * sector, (offset + len).next_multiple_of(sector));
+        let touches = |guard: &&Guard| guard.range.start < end && start < guard.range.end;
+        let Some(guard) = self.guards.iter().find(touches) else { return Ok(()) };
+        let Range { start, end } = guard.range;
+        match guard.rule {
+            GuardRule::Refuse => refuse(format!("bytes {start} to {end} must not change: they are metadata")),
+            GuardRule::RefuseAll => {
+                self.refuses_all.store(true, Ordering::Relaxed);
+                refuse(format!("bytes {start} to {end} must not change: the hidden volume lies there"))
+            }
+        }
     }
 }
 

@@ -1,29 +1,111 @@
-//! The integrity layer below an authenticated volume, read as its journal's replay would leave it.
+//! The integrity layer below an authenticated volume: read as its journal's replay would leave it,
+//! or running, with threads that write the journal.
 
-use underseal_integrity::{Disk, Disks, OpenSettings, OpenedVolume, Overlay, WriteMode};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use underseal_device::{Blocking, Device};
+use underseal_integrity::{
+    Disk, Disks, IntegrityDevice, OpenSettings, OpenedVolume, Overlay, RunSettings, WriteMode,
+};
 use underseal_volume::IntegrityLayer;
 
 use crate::lower::Lower;
 use crate::{Error, ErrorKind, Result};
 
-/// The layer's blocks with their tags. Nothing is written to the lower device.
-pub(crate) struct Layer {
+/// The layer's blocks with their tags.
+pub(crate) enum Layer {
+    /// Nothing is written to the lower device.
+    Read(ReplayedLayer),
+    Write(RunningLayer),
+}
+
+impl Layer {
+    pub(crate) fn open(lower: Lower, layer: &IntegrityLayer, writable: bool) -> Result<Self> {
+        if writable {
+            return Ok(Self::Write(RunningLayer::open(&lower, layer)?));
+        }
+        Ok(Self::Read(ReplayedLayer::open(lower, layer)?))
+    }
+
+    /// The bytes of data that the layer provides.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Read(layer) => layer.opened.geometry.provided().saturating_mul(512),
+            Self::Write(layer) => layer.device.geometry().size,
+        }
+    }
+
+    /// Reads whole blocks from byte `offset` of the layer on, and the tags that lie beside them.
+    pub(crate) fn read(&self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Read(layer) => layer.read(offset, data, tags),
+            Self::Write(layer) => Ok(layer.requests().read_tagged(offset, data, tags)?),
+        }
+    }
+
+    /// Writes whole blocks and their tags at byte `offset` of the layer.
+    pub(crate) fn write(&self, offset: u64, data: &[u8], tags: &[u8]) -> Result<()> {
+        match self {
+            Self::Read(_) => Err(Error::new(ErrorKind::ReadOnly, "the layer was opened for reading only")),
+            Self::Write(layer) => Ok(layer.requests().write_tagged(offset, data, tags, false)?),
+        }
+    }
+
+    /// Returns when everything that was written is on stable storage.
+    pub(crate) fn flush(&self) -> Result<()> {
+        match self {
+            Self::Read(_) => Ok(()),
+            Self::Write(layer) => Ok(layer.requests().flush()?),
+        }
+    }
+}
+
+/// The layer as the header describes it. The cipher makes the tags.
+fn settings(layer: &IntegrityLayer) -> Result<OpenSettings> {
+    let bad = |field: &str| {
+        Error::new(ErrorKind::BadHeader, format!("the {field} of the integrity layer is out of range"))
+    };
+    let mode = if layer.has_journal { WriteMode::Journal } else { WriteMode::Direct };
+    Ok(OpenSettings {
+        start: layer.offset / 512,
+        tag_size: Some(u16::try_from(layer.tag_size).map_err(|_| bad("tag size"))?),
+        block_size: Some(u32::try_from(layer.sector_size.bytes()).map_err(|_| bad("block size"))?),
+        ..OpenSettings::new(mode)
+    })
+}
+
+/// Threads of a running layer.
+const WORKERS: usize = 2;
+
+/// A layer that is written to. One request runs at a time.
+pub(crate) struct RunningLayer {
+    // Dropped first: the device is closed when no request can come.
+    requests: Mutex<Blocking>,
+    device: Arc<IntegrityDevice>,
+}
+
+impl RunningLayer {
+    /// Replays the journal, if it was left with one.
+    fn open(lower: &Lower, layer: &IntegrityLayer) -> Result<Self> {
+        let run = RunSettings { workers: WORKERS, ..RunSettings::default() };
+        let device = Arc::new(IntegrityDevice::open(lower.device()?, None, &settings(layer)?, &run)?);
+        Ok(Self { requests: Mutex::new(Blocking::passed_on(&*device)?), device })
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Blocking> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A layer that is only read.
+pub(crate) struct ReplayedLayer {
     disk: Overlay<Lower>,
     opened: OpenedVolume,
 }
 
-impl Layer {
-    pub(crate) fn open(lower: Lower, layer: &IntegrityLayer) -> Result<Self> {
-        let bad = |field: &str| {
-            Error::new(ErrorKind::BadHeader, format!("the {field} of the integrity layer is out of range"))
-        };
-        let mode = if layer.has_journal { WriteMode::Journal } else { WriteMode::Direct };
-        let mut options = OpenSettings {
-            start: layer.offset / 512,
-            tag_size: Some(u16::try_from(layer.tag_size).map_err(|_| bad("tag size"))?),
-            block_size: Some(u32::try_from(layer.sector_size.bytes()).map_err(|_| bad("block size"))?),
-            ..OpenSettings::new(mode)
-        };
+impl ReplayedLayer {
+    fn open(lower: Lower, layer: &IntegrityLayer) -> Result<Self> {
+        let mut options = settings(layer)?;
         let disk = Overlay::new(lower);
         let disks = Disks::one(&disk);
         underseal_integrity::look(&disks, &options)?.keep_bitmap(&mut options);
@@ -31,13 +113,7 @@ impl Layer {
         Ok(Self { disk, opened })
     }
 
-    /// The bytes of data that the layer provides.
-    pub(crate) fn size(&self) -> u64 {
-        self.opened.geometry.provided().saturating_mul(512)
-    }
-
-    /// Reads whole blocks from byte `offset` of the layer on, and the tags that lie beside them.
-    pub(crate) fn read(&self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Result<()> {
+    fn read(&self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Result<()> {
         let geometry = &self.opened.geometry;
         let (mut sector, mut data, mut tags) = (offset / 512, data, tags);
         while !data.is_empty() {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   OpenOptions --open(path | address | LowerDevice)--> Image    read_at, write_at, flush, discard
-//!                                                        |
+//!     options/  options by name, for other languages     |
+//!     foreign/  VeraCrypt, BitLocker, ..                 |
 //!   Header  keyslots, backup, info, format               +-- sectors/   whole sectors, decrypted in
 //!                                                        |              the caller's memory
 //!                                                        +-- layer      tags of authenticated volumes
@@ -35,18 +36,21 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod foreign;
 mod header;
 mod image;
 mod layer;
 mod lower;
 mod new;
 mod open;
+mod options;
 mod sectors;
 mod traces;
 mod turn;
 
 pub use error::{Error, ErrorKind};
-pub use header::{Header, KeyslotOptions, VolumeKey};
+pub use foreign::TcryptOptions;
+pub use header::{Header, KeyslotOptions, VolumeKey, info_json, info_json_on};
 pub use image::{Image, Segment};
 pub use lower::LowerDevice;
 pub use new::FormatOptions;

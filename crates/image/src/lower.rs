@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,7 +57,7 @@ pub(crate) struct Lower(Arc<Kind>);
 enum Kind {
     /// A file or block device. Reads and writes go through an open file of their own.
     File {
-        device: Box<FileDevice>,
+        device: Arc<FileDevice>,
         file: File,
     },
     /// A detached header, which is locked by each operation on it.
@@ -67,6 +68,11 @@ enum Kind {
         requests: Box<Mutex<Blocking>>,
     },
     Custom(Arc<dyn LowerDevice>),
+    /// A partition of a disk.
+    Part {
+        of: Lower,
+        range: Range<u64>,
+    },
 }
 
 impl Lower {
@@ -89,7 +95,7 @@ impl Lower {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
                 let device = FileDevice::open(path, options)?;
                 let file = device.reopen()?;
-                Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
+                Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
             }
         }
     }
@@ -99,7 +105,7 @@ impl Lower {
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
         let device = FileDevice::over(file, "the open file", options)?;
         let file = device.reopen()?;
-        Ok(Self(Arc::new(Kind::File { device: Box::new(device), file })))
+        Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
     }
 
     /// Opens what holds a header and no data.
@@ -114,9 +120,30 @@ impl Lower {
         Self(Arc::new(Kind::Custom(device)))
     }
 
+    /// The bytes `range` of the device, as a device of its own.
+    pub(crate) fn part(self, range: Range<u64>) -> Self {
+        Self(Arc::new(Kind::Part { of: self, range }))
+    }
+
+    /// The device for a layer that runs on it, with requests of its own.
+    pub(crate) fn device(&self) -> Result<Arc<dyn Device>> {
+        match &*self.0 {
+            Kind::File { device, .. } => Ok(device.clone()),
+            Kind::Remote { device, .. } => Ok(device.clone()),
+            _ => {
+                let what = "authenticated volumes are written in files, block devices and remote images";
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+        }
+    }
+
     /// Makes a range of the lower device's bytes read as anything.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         match &*self.0 {
+            Kind::Part { of, range } => {
+                let beyond = |e| Error::new(ErrorKind::OutOfRange, "beyond the partition").with_source(e);
+                of.discard(within(range, offset, len).map_err(beyond)?, len)
+            }
             Kind::File { device, .. } => Ok(Blocking::new(&**device)?.discard(offset, len)?),
             Kind::Remote { device, requests } if device.geometry().discard => {
                 Ok(locked(requests).discard(offset, len)?)
@@ -128,6 +155,13 @@ impl Lower {
 
 fn locked(requests: &Mutex<Blocking>) -> MutexGuard<'_, Blocking> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where `len` bytes at `offset` of a partition lie on its disk.
+fn within(range: &Range<u64>, offset: u64, len: u64) -> io::Result<u64> {
+    let at = range.start.checked_add(offset);
+    let fits = |at: &u64| at.checked_add(len).is_some_and(|end| end <= range.end);
+    at.filter(fits).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// The device's blocks that hold a range, and where the range begins in them.
@@ -148,6 +182,7 @@ impl ReadAt for Lower {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
             Kind::Remote { device, .. } => Ok(device.geometry().size),
             Kind::Custom(device) => device.size(),
+            Kind::Part { range, .. } => Ok(range.end - range.start),
         }
     }
 
@@ -165,6 +200,7 @@ impl ReadAt for Lower {
                 Ok(())
             }
             Kind::Custom(device) => device.read_exact_at(bytes, offset),
+            Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
 
@@ -175,6 +211,7 @@ impl ReadAt for Lower {
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
         match &*self.0 {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock_within(file, to, patience),
+            Kind::Part { of, .. } => of.lock_within(to, patience),
             _ => Ok(None),
         }
     }
@@ -196,6 +233,7 @@ impl Target for Lower {
                 requests.write(first, &whole, false).map_err(io::Error::other)
             }
             Kind::Custom(device) => device.write_all_at(bytes, offset),
+            Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
 
@@ -208,6 +246,7 @@ impl Target for Lower {
             Kind::Header(file) => file.sync_all(),
             Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
             Kind::Custom(device) => device.sync(),
+            Kind::Part { of, .. } => of.sync_all(),
         }
     }
 

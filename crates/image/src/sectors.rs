@@ -13,20 +13,36 @@ use crate::{Error, ErrorKind, Result};
 /// Bytes that are read and decrypted at a time: the second-level cache keeps them in between.
 const PIECE: usize = 128 << 10;
 
-/// A volume over its lower device. The caller sees to it that nothing else changes the sectors of a call.
+/// A volume over its lower devices. The caller sees to it that nothing else changes the sectors of
+/// a call.
 pub(crate) struct Sectors {
     pub(crate) volume: Volume,
-    pub(crate) lower: Lower,
+    /// By the numbers that the volume's segments name.
+    lower: Vec<Lower>,
     layer: Option<Layer>,
 }
 
 impl Sectors {
-    pub(crate) fn new(volume: Volume, lower: Lower, layer: Option<Layer>) -> Self {
+    pub(crate) fn new(volume: Volume, lower: Vec<Lower>, layer: Option<Layer>) -> Self {
         Self { volume, lower, layer }
     }
 
     pub(crate) fn has_layer(&self) -> bool {
         self.layer.is_some()
+    }
+
+    /// Returns when everything that was written is on stable storage.
+    pub(crate) fn sync(&self) -> Result<()> {
+        if let Some(layer) = &self.layer {
+            return layer.flush();
+        }
+        let failed = |e| Error::new(ErrorKind::Io, "cannot sync the image").with_source(e);
+        self.lower.iter().try_for_each(Target::sync_all).map_err(failed)
+    }
+
+    fn device(&self, stored: &Stored) -> Result<&Lower> {
+        let missing = || Error::new(ErrorKind::Io, format!("device {} was not given", stored.device));
+        self.lower.get(stored.device).ok_or_else(missing)
     }
 
     /// Fills `bytes` from `offset` on; the range lies within the volume.
@@ -67,13 +83,17 @@ impl Sectors {
             let what = "discards are not allowed: they would show which sectors are in use";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
+        if self.layer.is_some() {
+            let what = "authenticated volumes take no discards here: a sector without its tag cannot be read";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         let sector = self.volume.sector_size().bytes() as u64;
         let start = offset.div_ceil(sector).saturating_mul(sector);
         let end = (offset + len) / sector * sector;
         for segment in self.volume.segments() {
             let (from, to) = (segment.start.max(start), segment.end().min(end));
             if let (Some(stored), true) = (segment.as_stored(), from < to) {
-                self.lower.discard(stored.lower + (from - segment.start), to - from)?;
+                self.device(stored)?.discard(stored.lower + (from - segment.start), to - from)?;
             }
         }
         Ok(())
@@ -139,7 +159,8 @@ impl Sectors {
             Error::new(ErrorKind::Mismatch, what)
         };
         let Some(layer) = &self.layer else {
-            self.lower.read_exact_at(piece, lower).map_err(|e| failed("read", at, piece.len(), e))?;
+            let device = self.device(stored)?;
+            device.read_exact_at(piece, lower).map_err(|e| failed("read", at, piece.len(), e))?;
             stored.cipher.decrypt(sector, InOutBuf::from(piece));
             return Ok(());
         };
@@ -161,9 +182,16 @@ impl Sectors {
                     let out = &mut ciphertext[..piece.len()];
                     let sector = ((at - segment.start) >> 9).wrapping_add(stored.iv_offset);
                     let buffers = InOutBuf::new(piece, out).map_err(|_| missing(at))?;
-                    stored.cipher.encrypt(sector, buffers);
                     let lower = stored.lower + (at - segment.start);
-                    let written = self.lower.write_all_at(out, lower);
+                    if let Some(layer) = &self.layer {
+                        let tags =
+                            piece.len() / stored.cipher.sector_size().bytes() * stored.cipher.tag_size();
+                        let mut tags = vec![0; tags];
+                        stored.cipher.seal(sector, buffers, &mut tags).map_err(|_| missing(at))?;
+                        return layer.write(lower, out, &tags);
+                    }
+                    stored.cipher.encrypt(sector, buffers);
+                    let written = self.device(stored)?.write_all_at(out, lower);
                     written.map_err(|e| failed("write", at, piece.len(), e))
                 }
             }

@@ -209,6 +209,21 @@ pub(crate) fn restore(py: Python<'_>, path: PathBuf, backup: &[u8], force: bool)
     py.detach(|| underseal_image::Header::restore(&path, backup, force)).map_err(|e| exception(&e))
 }
 
+/// Describes a header of any format that shows it without a secret: a JSON object.
+#[pyfunction]
+pub(crate) fn info(
+    py: Python<'_>,
+    path: Option<PathBuf>,
+    object: Option<Bound<'_, PyAny>>,
+) -> PyResult<String> {
+    let object = object.map(|object| FileObject::new(&object)).transpose()?;
+    let described = py.detach(|| match object {
+        Some(object) => underseal_image::info_json_on(Arc::new(object)),
+        None => underseal_image::info_json(path.unwrap_or_default()),
+    });
+    described.map_err(|e| exception(&e))
+}
+
 /// Looks at a header: a JSON object.
 #[pyfunction]
 pub(crate) fn check(py: Python<'_>, path: PathBuf) -> PyResult<String> {

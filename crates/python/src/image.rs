@@ -12,9 +12,9 @@ use zeroize::Zeroizing;
 use crate::error::exception;
 use crate::object::FileObject;
 
-/// Opens an image at a path or address, or on a file object.
+/// Opens an image at a path or address, or on a file object. `options` are the facade's, by name.
 #[pyfunction]
-#[pyo3(signature = (path, object, passphrase, volume_key, key_file, header, keyslot, writable, allow_null, allow_discards, plain))]
+#[pyo3(signature = (path, object, passphrase, volume_key, header, keyslot, flags, options, protect_hidden))]
 #[expect(clippy::too_many_arguments, reason = "the package's open() has names for them")]
 pub(crate) fn open(
     py: Python<'_>,
@@ -22,40 +22,40 @@ pub(crate) fn open(
     object: Option<Bound<'_, PyAny>>,
     passphrase: Option<Vec<u8>>,
     volume_key: Option<Vec<u8>>,
-    key_file: Option<PathBuf>,
     header: Option<PathBuf>,
     keyslot: Option<u32>,
-    writable: bool,
-    allow_null: bool,
-    allow_discards: bool,
-    plain: Option<(String, usize, String, u32)>,
+    flags: (bool, bool, bool),
+    options: Vec<(String, String)>,
+    protect_hidden: Option<(Vec<u8>, u32)>,
 ) -> PyResult<Image> {
     let (passphrase, volume_key) = (passphrase.map(Zeroizing::new), volume_key.map(Zeroizing::new));
+    let protect_hidden = protect_hidden.map(|(passphrase, pim)| (Zeroizing::new(passphrase), pim));
     let object = object.map(|object| FileObject::new(&object)).transpose()?;
     let opened = py.detach(move || -> Result<underseal_image::Image> {
-        let mut options =
+        let (writable, allow_null, allow_discards) = flags;
+        let mut open =
             OpenOptions::new().writable(writable).allow_null(allow_null).allow_discards(allow_discards);
+        for (name, value) in &options {
+            open = open.set(name, value)?;
+        }
         if let Some(passphrase) = passphrase {
-            options = options.passphrase(&passphrase)?;
+            open = open.passphrase(&passphrase)?;
         }
         if let Some(key) = volume_key {
-            options = options.volume_key(&key)?;
+            open = open.volume_key(&key)?;
         }
-        if let Some(file) = key_file {
-            options = options.key_file(&file)?;
+        if let Some((passphrase, pim)) = protect_hidden {
+            open = open.protect_hidden(&passphrase, pim)?;
         }
         if let Some(header) = header {
-            options = options.header(header);
+            open = open.header(header);
         }
         if let Some(keyslot) = keyslot {
-            options = options.keyslot(keyslot);
-        }
-        if let Some((cipher, key_size, hash, sector_size)) = plain {
-            options = options.plain(&cipher, key_size, &hash, sector_size)?;
+            open = open.keyslot(keyslot);
         }
         match object {
-            Some(object) => options.open_on(Arc::new(object)),
-            None => options.open(path.unwrap_or_default()),
+            Some(object) => open.open_on(Arc::new(object)),
+            None => open.open(path.unwrap_or_default()),
         }
     });
     let image = opened.map_err(|e| exception(&e))?;
@@ -102,6 +102,11 @@ impl Image {
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         Ok(self.get()?.is_writable())
+    }
+
+    #[getter]
+    fn keyslot(&self) -> PyResult<Option<u32>> {
+        Ok(self.get()?.keyslot())
     }
 
     #[getter]

@@ -29,6 +29,7 @@ fn _underseal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(header::format, module)?)?;
     module.add_function(wrap_pyfunction!(header::restore, module)?)?;
     module.add_function(wrap_pyfunction!(header::check, module)?)?;
+    module.add_function(wrap_pyfunction!(header::info, module)?)?;
     module.add_function(wrap_pyfunction!(image::protect_process, module)?)?;
     Ok(())
 }

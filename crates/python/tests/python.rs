@@ -42,6 +42,7 @@ fn the_packages_own_tests_pass() {
         python(&["-X", "dev", "-W", "error::ResourceWarning", "-m", "unittest", "discover", "--verbose"])
             .env("PYTHONPATH", folder.path())
             .env("UNDERSEAL_VECTORS", vectors)
+            .env("UNDERSEAL_FORMATS", concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/vectors"))
             .status()
             .expect("python3 starts");
     assert!(status.success(), "{status}");

@@ -97,7 +97,7 @@ impl Search<'_> {
         thread::scope(|scope| {
             // This thread works too, also where no other can be started.
             for _ in 1..threads {
-                if thread::Builder::new().spawn_scoped(scope, || shared.work(&tasks)).is_err() {
+                if thread::Builder::new().spawn_scoped(scope, || shared.work_and_wipe(&tasks)).is_err() {
                     break;
                 }
             }
@@ -181,7 +181,17 @@ struct Shared<'a> {
     outcome: Mutex<Result<Outcome>>,
 }
 
+/// Stack that a derivation and the trial of a chain may have used.
+const TRACES: usize = 96 << 10;
+
 impl Shared<'_> {
+    /// Works in a thread of its own, whose stack the system keeps for later threads.
+    fn work_and_wipe(&self, tasks: &[Task]) {
+        self.work(tasks);
+        underseal_cipher::wipe_traces::<TRACES>();
+    }
+
+    #[inline(never)]
     fn work(&self, tasks: &[Task]) {
         while !self.stop.load(Ordering::Relaxed) {
             let Some(task) = tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };

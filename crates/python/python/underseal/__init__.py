@@ -1,4 +1,4 @@
-"""Encrypted images as files: LUKS1, LUKS2 and plain dm-crypt volumes, without root or a daemon.
+"""Encrypted images as files, without root or a daemon: LUKS1, LUKS2, plain dm-crypt, VeraCrypt, BitLocker, FileVault 2, loop-AES.
 
 >>> import underseal
 >>> with underseal.open("disk.img", passphrase="correct horse") as volume:
@@ -12,7 +12,6 @@ the caller are not: Python keeps them until it reuses their memory. :func:`prote
 """
 
 import io
-import json
 import os
 
 from . import _underseal
@@ -47,6 +46,13 @@ __all__ = [
 ]
 
 
+def _parsed(text):
+    """The dictionary of a JSON text. The parser is imported when it is needed: it takes longer than this module."""
+    import json
+
+    return json.loads(text)
+
+
 def _secret(value):
     """Bytes of a passphrase or key: text is encoded as UTF-8."""
     if value is None or isinstance(value, bytes):
@@ -57,6 +63,8 @@ def _secret(value):
 
 
 def _is_path(image):
+    if image is None:
+        raise TypeError("neither a path nor a file object")
     return isinstance(image, (str, bytes, os.PathLike))
 
 
@@ -86,33 +94,74 @@ def open(
     writable=False,
     allow_null=False,
     allow_discards=False,
+    type=None,
+    partition=None,
     cipher=None,
-    key_size=32,
-    hash="sha256",
-    sector_size=512,
+    key_size=None,
+    hash=None,
+    sector_size=None,
+    offset=None,
+    skip=None,
+    pim=None,
+    hidden=False,
+    backup_header=False,
+    system=False,
+    protect_hidden=None,
+    other_devices=(),
 ):
     """Opens an encrypted image and returns its plaintext as a :class:`Volume`.
 
     ``image`` is a path, an ``nbd:`` or ``rbd:`` address, or a file object with ``read``, ``seek`` and ``tell`` (a split image,
     an E01 container, an HTTP range reader). One of ``passphrase``, ``key`` (the volume key) and ``keyfile`` opens it.
-    ``cipher`` opens a plain volume, which has no header; ``key_size`` and ``sector_size`` are in bytes.
+
+    LUKS, BitLocker and FileVault 2 are told by their headers. ``type`` names another one: ``"tcrypt"`` (TrueCrypt and VeraCrypt),
+    ``"plain"``, ``"loopaes"``; or requires ``"luks"``, ``"bitlk"``, ``"fvault2"``. ``partition`` is the number of the partition
+    of a whole disk that holds the volume.
+
+    - ``tcrypt``: ``pim``, ``hidden``, ``backup_header``, ``system``; ``keyfile`` may be a list; ``hash`` and ``cipher`` where
+      they are known. ``protect_hidden`` is the passphrase of the hidden volume, or ``(passphrase, pim)``: a write to the outer
+      volume that would reach the hidden one raises ``OSError`` (``EROFS``), and so does every later one.
+    - ``plain``: ``cipher``, ``key_size`` and ``sector_size`` (in bytes), ``hash``, ``offset`` and ``skip`` (in 512-byte sectors).
+    - ``loopaes``: ``keyfile``; ``cipher``, ``key_size``, ``hash``, ``offset``, ``skip``.
+    - ``bitlk``: ``passphrase`` is a password or a recovery password, ``keyfile`` a startup key. A suspended one needs none.
+    - ``fvault2``: ``other_devices`` are the paths of the volume's further disks.
 
     Raises ``WrongPassphrase`` (a ``PermissionError``), ``NotEncrypted`` and ``BadHeader`` (``ValueError``), ``Unsupported``
     (``NotImplementedError``), ``Busy`` and other ``OSError``.
     """
-    plain = None if cipher is None else (cipher, key_size, hash, sector_size)
+    if type is None and cipher is not None:
+        type = "plain"
+    named = {
+        "type": type,
+        "partition": partition,
+        "cipher": cipher,
+        "key-size": key_size,
+        "hash": hash,
+        "sector-size": sector_size,
+        "offset": offset,
+        "skip": skip,
+        "pim": pim,
+        "hidden": 1 if hidden else None,
+        "backup-header": 1 if backup_header else None,
+        "system": 1 if system else None,
+    }
+    options = [(name, str(value)) for name, value in named.items() if value is not None]
+    if keyfile is not None:
+        options += [("key-file", os.fsdecode(path)) for path in ([keyfile] if _is_path(keyfile) else keyfile)]
+    options += [("other-device", os.fsdecode(path)) for path in other_devices]
+    if protect_hidden is not None:
+        secret, number = protect_hidden if isinstance(protect_hidden, tuple) else (protect_hidden, 0)
+        protect_hidden = (_secret(secret), number)
     opened = _underseal.open(
         _path(image) if _is_path(image) else None,
         None if _is_path(image) else image,
         _secret(passphrase),
         _secret(key),
-        _path(keyfile),
         _path(header),
         keyslot,
-        writable,
-        allow_null,
-        allow_discards,
-        plain,
+        (bool(writable), bool(allow_null), bool(allow_discards)),
+        options,
+        protect_hidden,
     )
     return Volume(opened)
 
@@ -139,7 +188,12 @@ class Volume(io.RawIOBase):
     @property
     def info(self):
         """What the header says, as a dictionary."""
-        return json.loads(self._image.info_json)
+        return _parsed(self._image.info_json)
+
+    @property
+    def keyslot(self):
+        """The number of the LUKS keyslot that the passphrase opened, or None."""
+        return self._image.keyslot
 
     @property
     def segments(self):
@@ -274,7 +328,7 @@ class Header:
     @property
     def info(self):
         """What the header says, as ``underseal info --json`` prints it."""
-        return json.loads(self._header.info_json)
+        return _parsed(self._header.info_json)
 
     @property
     def uuid(self):
@@ -331,8 +385,9 @@ def protect_process():
 
 
 def info(image):
-    """What the header of an image says, as a dictionary."""
-    return Header(image).info
+    """What the header of an image says, as a dictionary: LUKS, BitLocker, FileVault 2. Others show nothing without the secret."""
+    is_path = _is_path(image)
+    return _parsed(_underseal.info(_path(image) if is_path else None, None if is_path else image))
 
 
 def format(
@@ -372,4 +427,4 @@ def restore(path, backup, *, force=False):
 
 def check(path):
     """Looks at a header and its keyslots: a dictionary with ``sound`` and ``findings``."""
-    return json.loads(_underseal.check(os.fsdecode(path)))
+    return _parsed(_underseal.check(os.fsdecode(path)))

@@ -34,6 +34,8 @@ class Volume(io.RawIOBase):
     size: int
     sector_size: int
     @property
+    def keyslot(self) -> Optional[int]: ...
+    @property
     def info(self) -> dict[str, Any]: ...
     @property
     def segments(self) -> list[Segment]: ...
@@ -76,16 +78,26 @@ def open(
     *,
     passphrase: Optional[_Secret] = ...,
     key: Optional[_Secret] = ...,
-    keyfile: Optional[_Path] = ...,
+    keyfile: Optional[Union[_Path, Sequence[_Path]]] = ...,
     header: Optional[_Path] = ...,
     keyslot: Optional[int] = ...,
     writable: bool = ...,
     allow_null: bool = ...,
     allow_discards: bool = ...,
+    type: Optional[str] = ...,
+    partition: Optional[int] = ...,
     cipher: Optional[str] = ...,
-    key_size: int = ...,
-    hash: str = ...,
-    sector_size: int = ...,
+    key_size: Optional[int] = ...,
+    hash: Optional[str] = ...,
+    sector_size: Optional[int] = ...,
+    offset: Optional[int] = ...,
+    skip: Optional[int] = ...,
+    pim: Optional[int] = ...,
+    hidden: bool = ...,
+    backup_header: bool = ...,
+    system: bool = ...,
+    protect_hidden: Optional[Union[_Secret, tuple[_Secret, int]]] = ...,
+    other_devices: Sequence[_Path] = ...,
 ) -> Volume: ...
 def protect_process() -> None: ...
 def info(image: Union[_Path, _FileObject, BinaryIO]) -> dict[str, Any]: ...

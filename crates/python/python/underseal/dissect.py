@@ -1,17 +1,26 @@
 """A drop-in for ``dissect.fve.luks``: ``from underseal.dissect import LUKS``."""
 
+from types import SimpleNamespace
+from uuid import UUID
+
 import underseal
 
 __all__ = ["LUKS", "is_luks_volume"]
 
-_MAGIC = b"LUKS\xba\xbe"
+# Where the first LUKS header lies, and where a second one may.
+_MAGICS = [(0, b"LUKS\xba\xbe"), *((0x4000 << n, b"SKUL\xba\xbe") for n in range(9))]
 
 
 def is_luks_volume(fh):
-    """Whether the file object holds a LUKS header where it stands."""
+    """Whether the file object holds a LUKS header, the first one or the second."""
     position = fh.tell()
+
+    def magic(offset):
+        fh.seek(offset)
+        return fh.read(6)
+
     try:
-        return fh.read(6) == _MAGIC
+        return any(magic(offset) == wanted for offset, wanted in _MAGICS)
     finally:
         fh.seek(position)
 
@@ -21,7 +30,7 @@ class LUKS:
 
     def __init__(self, fh):
         self.fh = fh
-        self._info = underseal.info(fh)
+        self._info = underseal.Header(fh).info
         self._volume = None
 
     @property
@@ -30,7 +39,7 @@ class LUKS:
 
     @property
     def uuid(self):
-        return self._info["uuid"]
+        return UUID(self._info["uuid"])
 
     @property
     def label(self):
@@ -39,6 +48,28 @@ class LUKS:
     @property
     def keyslots(self):
         return {slot["number"]: slot for slot in self._info["keyslots"]}
+
+    @property
+    def _active_keyslot_id(self):
+        return self._volume.keyslot if self._volume else None
+
+    def find_segment(self, keyslot):
+        """The segment that the keyslot's key is for, with dissect.fve's names of its fields."""
+        keyslots = self.keyslots
+        if keyslot not in keyslots:
+            raise ValueError(f"No digest found for keyslot {keyslot}")
+        segments = [segment for segment in self._info["segments"] if segment["type"] == "crypt"]
+        if len(segments) != 1:
+            raise NotImplementedError(f"Keyslot {keyslot} has more than one segment")
+        [segment] = segments
+        return SimpleNamespace(
+            type=segment["type"],
+            encryption=segment["cipher"],
+            offset=segment["offset"],
+            size=segment["size"],
+            iv_tweak=segment["iv_offset"],
+            sector_size=segment["sector_size"],
+        )
 
     def unlock(self, key, keyslot=None):
         """Unlocks with the volume key."""

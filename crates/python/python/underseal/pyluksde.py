@@ -68,7 +68,7 @@ class volume:
 
     def _open(self, image, mode):
         if mode not in ("r", "rb"):
-            raise IOError(f"unsupported mode: {mode}")
+            raise ValueError(f"unsupported mode: {mode}")
         if self._image is not None:
             raise IOError("volume already open")
         self._info = _info(image)
@@ -117,11 +117,17 @@ class volume:
         return self._volume
 
     def read_buffer(self, size=None):
-        return self._unlocked().read(-1 if size is None else size)
+        volume = self._unlocked()
+        if size is not None and size < 0:
+            raise ValueError("negative size")
+        return volume.read(-1 if size is None else size)
 
     read = read_buffer
 
     def read_buffer_at_offset(self, size, offset):
+        self._unlocked()
+        if offset < 0:
+            raise ValueError("negative offset")
         self.seek_offset(offset)
         return self.read_buffer(size)
 
@@ -166,6 +172,6 @@ class volume:
 
 def _info(image):
     try:
-        return underseal.info(image)
+        return underseal.Header(image).info
     except (ValueError, NotImplementedError) as e:
         raise IOError(str(e)) from e

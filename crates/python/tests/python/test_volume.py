@@ -4,39 +4,15 @@ import errno
 import hashlib
 import io
 import json
-import lzma
 import os
 import random
 import subprocess
-import tempfile
 import threading
 import unittest
-import unittest.mock
+
+from case import CHEAP, VECTORS, Case
 
 import underseal
-
-VECTORS = os.environ["UNDERSEAL_VECTORS"]
-CHEAP = ("pbkdf2", 1000)
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def image(self, **options):
-        path = os.path.join(self.folder, "image")
-        with open(path, "wb") as file:
-            file.truncate(24 << 20)
-        underseal.format(path, "secret", pbkdf=CHEAP, **options)
-        return path
-
-    def vector(self, name):
-        path = os.path.join(self.folder, os.path.basename(name)[:-3])
-        with lzma.open(os.path.join(VECTORS, os.path.basename(name))) as packed, open(path, "wb") as file:
-            file.write(packed.read())
-        return path
 
 
 class Vectors(Case):
@@ -177,154 +153,6 @@ class Refusals(Case):
                 pass
 
 
-class FileObjects(Case):
-    def setUp(self):
-        super().setUp()
-        with open(self.image(), "rb") as file:
-            self.bytes = file.read()
-
-    def test_a_file_object_is_read(self):
-        with underseal.open(self.folder + "/image", passphrase="secret") as volume:
-            expected = volume.read_at(5, 100000)
-        with underseal.open(io.BytesIO(self.bytes), passphrase="secret") as volume:
-            self.assertEqual(volume.read_at(5, 100000), expected)
-        self.assertEqual(underseal.info(io.BytesIO(self.bytes))["format"], "luks2")
-
-    def test_objects_that_lie_raise_or_stop_are_exceptions(self):
-        class Short(io.BytesIO):
-            def seek(self, offset, whence=0):
-                return super().seek(offset, whence)
-
-            def read(self, size=-1):
-                return super().read(min(size, 1000))
-
-        with underseal.open(Short(self.bytes), passphrase="secret") as volume:
-            self.assertEqual(len(volume.read_at(0, 8192)), 8192)
-
-        class Raises(io.BytesIO):
-            armed = False
-
-            def read(self, size=-1):
-                if self.armed:
-                    raise OSError(errno.EREMOTEIO, "gone")
-                return super().read(size)
-
-        lower = Raises(self.bytes)
-        with underseal.open(lower, passphrase="secret") as volume:
-            lower.armed = True
-            with self.assertRaises(OSError) as raised:
-                volume.read_at(0, 4096)
-            self.assertEqual(raised.exception.errno, errno.EREMOTEIO)
-            lower.armed = False
-            lower.close()
-            self.assertRaises(OSError, volume.read_at, 0, 4096)
-
-        class Lies(io.BytesIO):
-            def read(self, size=-1):
-                return b"x" * (size + 1)
-
-        for lower in (Lies(self.bytes), object()):
-            self.assertRaises(Exception, underseal.open, lower, passphrase="secret")
-
-    def test_an_object_that_uses_its_own_volume_while_it_writes_fails_instead_of_waiting(self):
-        class Recursive(io.BytesIO):
-            volume = None
-
-            def write(self, data):
-                if self.volume is not None:
-                    self.volume.read_at(0, 16)
-                return super().write(data)
-
-        lower = Recursive(self.bytes)
-        with underseal.open(lower, passphrase="secret", writable=True) as volume:
-            lower.volume = volume
-            with self.assertRaises(OSError) as raised:
-                volume.write_at(0, b"x" * 4096)
-            self.assertEqual(raised.exception.errno, errno.EDEADLK)
-            lower.volume = None
-            volume.write_at(0, b"x" * 4096)
-
-    def test_an_object_that_uses_its_own_header_fails_instead_of_waiting(self):
-        class Recursive(io.BytesIO):
-            header = None
-
-            def write(self, data):
-                return self.header.info and super().write(data)
-
-        lower = Recursive(self.bytes)
-        lower.header = underseal.Header(lower, writable=True)
-        with self.assertRaises(OSError) as raised:
-            lower.header.keyslot_change("secret", "other", pbkdf=CHEAP)
-        self.assertEqual(raised.exception.errno, errno.EDEADLK)
-        self.assertEqual(lower.header.type, "luks2")
-
-    def test_an_interrupt_in_an_object_is_the_callers(self):
-        class Interrupted(io.BytesIO):
-            armed = False
-
-            def read(self, size=-1):
-                if self.armed:
-                    raise KeyboardInterrupt
-                return super().read(size)
-
-        lower = Interrupted(self.bytes)
-        with underseal.open(lower, passphrase="secret") as volume:
-            lower.armed = True
-            self.assertRaises(KeyboardInterrupt, volume.read_at, 0, 4096)
-            lower.armed = False
-            self.assertEqual(len(volume.read_at(0, 4096)), 4096)
-
-    def test_a_flush_and_header_changes_sync_the_objects_file(self):
-        path = self.image()
-        done = []
-        real = os.fsync
-
-        class Counted(io.FileIO):
-            def flush(self):
-                done.append("flush")
-
-        def fsync(number):
-            done.append(number)
-            real(number)
-
-        with Counted(path, "r+") as lower, unittest.mock.patch("os.fsync", fsync):
-            with underseal.open(lower, passphrase="secret", writable=True) as volume:
-                volume.write_at(0, b"x")
-                volume.flush()
-                self.assertEqual(done, ["flush", lower.fileno()])
-            del done[:]
-            underseal.Header(lower).keyslot_change("secret", "other", pbkdf=CHEAP)
-            # Each step of the change is on disk before the next one begins.
-            self.assertGreater(done.count(lower.fileno()), 3)
-            self.assertEqual(done, ["flush", lower.fileno()] * (len(done) // 2))
-        # A file in memory has no descriptor, and one that fails is an exception.
-        with underseal.open(io.BytesIO(self.bytes), passphrase="secret", writable=True) as volume:
-            volume.flush()
-
-        class Broken(io.BytesIO):
-            def fileno(self):
-                return 1 << 20
-
-        with self.assertRaises(OSError) as raised:
-            with underseal.open(Broken(self.bytes), passphrase="secret", writable=True) as volume:
-                volume.flush()
-        self.assertEqual(raised.exception.errno, errno.EBADF)
-
-    def test_an_object_that_reads_from_its_own_volume_fails_instead_of_waiting(self):
-        class Recursive(io.BytesIO):
-            volume = None
-
-            def read(self, size=-1):
-                if self.volume is not None:
-                    return self.volume.read_at(0, size)
-                return super().read(size)
-
-        lower = Recursive(self.bytes)
-        with underseal.open(lower, passphrase="secret") as volume:
-            lower.volume = volume
-            self.assertRaises(OSError, volume.read_at, 0, 4096)
-
-
 class Headers(Case):
     def opens(self, path, passphrase):
         run = subprocess.run(
@@ -362,6 +190,8 @@ class Shims(Case):
             volume.write_at(3, b"bytes")
             size = volume.size
         self.assertTrue(pyluksde.check_volume_signature(path))
+        self.assertRaises(TypeError, pyluksde.open, None)
+        self.assertRaises(ValueError, pyluksde.open, path, mode="w")
         volume = pyluksde.volume()
         volume.set_password("secret")
         with open(path, "rb") as file:
@@ -369,6 +199,8 @@ class Shims(Case):
             self.assertFalse(volume.is_locked())
             self.assertEqual(volume.read_buffer_at_offset(5, 3), b"bytes")
             self.assertEqual((volume.get_offset(), volume.get_size()), (8, size))
+            self.assertRaises(ValueError, volume.read_buffer, -1)
+            self.assertRaises(ValueError, volume.read_buffer_at_offset, 1, -1)
             self.assertEqual((volume.get_encryption_method(), volume.encryption_chaining_mode), (2, 4))
             self.assertEqual(volume.get_volume_identifier(), underseal.info(path)["uuid"])
             volume.close()
@@ -382,13 +214,20 @@ class Shims(Case):
     def test_dissect(self):
         from underseal.dissect import LUKS, is_luks_volume
 
-        with open(self.image(label="x"), "rb") as file:
+        path = self.image(label="x")
+        with open(path, "rb") as file:
+            whole = file.read()
+        self.assertTrue(is_luks_volume(io.BytesIO(bytes(4096) + whole[4096:])))
+        self.assertFalse(is_luks_volume(io.BytesIO(bytes(1 << 16))))
+        with open(path, "rb") as file:
             self.assertTrue(is_luks_volume(file))
             luks = LUKS(file)
             self.assertEqual((luks.unlocked, luks.label, list(luks.keyslots)), (False, "x", [0]))
             self.assertRaises(ValueError, luks.unlock_with_passphrase, "wrong")
             self.assertRaises(ValueError, luks.open)
             luks.unlock_with_passphrase("secret")
+            self.assertEqual(luks.find_segment(luks._active_keyslot_id).encryption, "aes-xts-plain64")
+            self.assertEqual(str(luks.uuid), underseal.info(file.name)["uuid"])
             first, second = luks.open(), luks.open()
             self.assertEqual(first.read(10), second.read(10))
             first.close()
