@@ -6,6 +6,7 @@
 //!   detach   unbound, where nobody else has it open; and gone when it is dropped
 //! ```
 
+mod free;
 mod requests;
 
 use std::fs::{self, File};
@@ -20,6 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use self::free::FreeNumber;
 pub use self::requests::backing_file;
 use self::requests::{
     CLR_FD, CTL_ADD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE,
@@ -54,12 +56,14 @@ pub struct LoopNodes {
     folder: PathBuf,
     mapper: PathBuf,
     family: Family,
+    free: FreeNumber,
 }
 
 impl LoopNodes {
     /// Loop devices whose files are in `folder`, and whose names are shown in `mapper`.
     pub fn new(folder: impl Into<PathBuf>, mapper: impl Into<PathBuf>, family: Family) -> Self {
-        Self { folder: folder.into(), mapper: mapper.into(), family }
+        let free = FreeNumber::from(FIRST);
+        Self { folder: folder.into(), mapper: mapper.into(), family, free }
     }
 
     fn add(wanted: Option<u32>, from: u32) -> Result<u32> {
@@ -116,7 +120,8 @@ impl LoopNodes {
             let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
             let (name, uuid) = names.split_once('\0').unwrap_or_default();
             let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
-            let node = LoopNode { number, dev, folder, mapper, family: self.family.clone() };
+            let (family, free) = (self.family.clone(), self.free.clone());
+            let node = LoopNode { number, dev, folder, mapper, family, free };
             // A device without a table is given back as the node is dropped.
             (!name.is_empty() && node.is_bound().unwrap_or(false)).then(|| LeftNode {
                 node,
@@ -134,17 +139,29 @@ impl Nodes for LoopNodes {
     }
 
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
-        let mut from = FIRST;
+        let mut from = self.free.get();
+        let mut tries = 0..TRIES;
         loop {
-            let number = Self::add(minor, from)?;
+            let number = match Self::add(minor, from) {
+                // Numbers that other programs have given back.
+                Err(e) if e.errno() == Errno::BUSY && minor.is_none() && from > FIRST => {
+                    from = FIRST;
+                    continue;
+                }
+                added => added?,
+            };
+            if minor.is_none() {
+                self.free.taken(number);
+            }
             let folder = self.folder.join(number.to_string());
             let (mapper, family) = (self.mapper.clone(), self.family.clone());
-            let node = LoopNode { number, folder, mapper, family, dev: device_of(number)? };
+            let free = self.free.clone();
+            let node = LoopNode { number, folder, mapper, family, free, dev: device_of(number)? };
             match node.prepare() {
                 Ok(()) => return Ok(Box::new(node)),
                 // Another program was faster, or a table's server of a back end that is gone serves
                 // on.
-                Err(e) if minor.is_none() && from < FIRST + TRIES => {
+                Err(e) if minor.is_none() && tries.next().is_some() => {
                     log::warn!("loop device {number} is left out: {e}");
                     from = number.saturating_add(1);
                 }
@@ -177,6 +194,7 @@ pub(crate) struct LoopNode {
     folder: PathBuf,
     mapper: PathBuf,
     family: Family,
+    free: FreeNumber,
 }
 
 impl LoopNode {
@@ -469,6 +487,7 @@ impl Drop for LoopNode {
         self.clear();
         let _ = fs::remove_file(self.folder.join(NAMES));
         let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        self.free.given_back(self.number);
     }
 }
 

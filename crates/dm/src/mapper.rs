@@ -2,7 +2,7 @@
 
 mod query;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -80,6 +80,8 @@ impl Command {
 
 /// How often a device that is to go when it is closed is looked at.
 const DEFERRED: Duration = Duration::from_millis(200);
+/// How many devices of all are removed at a time.
+const SIDE_BY_SIDE: usize = 16;
 /// How long one wait for an event lasts before its caller is asked for signs of life.
 const WAIT: Duration = Duration::from_millis(200);
 
@@ -247,21 +249,34 @@ impl Mapper {
 
     fn remove_all(&self, message: &mut Message) {
         let deferred = message.has(flags::DEFERRED_REMOVE);
-        loop {
-            let mut removed = false;
-            for entry in self.0.registry.all() {
-                match self.take_away(&entry) {
-                    Ok(()) => removed = true,
-                    Err(e) if deferred && e.errno() == Errno::BUSY => {
-                        if let Err(e) = self.defer(entry) {
-                            log::error!("{e}");
-                        }
-                    }
-                    Err(e) => log::debug!("remove_all: {e}"),
+        let remove = |entry: Entry| match self.take_away(&entry) {
+            Ok(()) => true,
+            Err(e) if deferred && e.errno() == Errno::BUSY => {
+                if let Err(e) = self.defer(entry) {
+                    log::error!("{e}");
                 }
+                false
             }
+            Err(e) => {
+                log::debug!("remove_all: {e}");
+                false
+            }
+        };
+        loop {
+            let entries = Mutex::new(self.0.registry.all().into_iter());
+            let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).next();
+            // The kernel waits for a grace period at each device: these waits go side by side.
+            let work = || std::iter::from_fn(next).filter_map(|entry| remove(entry).then_some(())).count();
+            let removed: usize = thread::scope(|scope| {
+                let began = (1..SIDE_BY_SIDE).filter_map(|_| {
+                    let thread = thread::Builder::new().name("remove".into());
+                    thread.spawn_scoped(scope, work).ok()
+                });
+                let others: Vec<_> = began.collect();
+                work() + others.into_iter().filter_map(|other| other.join().ok()).sum::<usize>()
+            });
             // Those below others come free when these are gone.
-            if !removed {
+            if removed == 0 {
                 break;
             }
         }
