@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use libc::{FILE, size_t, ssize_t};
+use libc::{FILE, dev_t, mode_t, size_t, ssize_t};
 
 use crate::forward;
 use crate::real;
@@ -12,6 +12,11 @@ const DEVICES: &CStr = c"/proc/devices";
 const NAME: &[u8] = b" device-mapper\n";
 /// Numbers that drivers without one of their own get from above down: the first that is free stands for device mapper's.
 const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
+
+/// The line before those of block devices.
+const BLOCK: &[u8] = b"Block devices:\n";
+/// The major number of loop devices.
+pub(crate) const LOOP: u32 = 7;
 
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 type Readlink = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> ssize_t;
@@ -42,22 +47,11 @@ fn with_mapper() -> *mut FILE {
     let mut text = [0_u8; ROOM];
     let len = read(DEVICES, &mut text);
     let text = &text[..len];
-    const BLOCK: &[u8] = b"Block devices:\n";
     let Some(at) = text.windows(BLOCK.len()).position(|part| part == BLOCK) else {
         return std::ptr::null_mut();
     };
     let (before, after) = text.split_at(at + BLOCK.len());
-    let is_used = |number: u8| {
-        let digits = digits(number);
-        after.split(|byte| *byte == b'\n').any(|line| {
-            let line = line.trim_ascii_start();
-            line.starts_with(&digits) && line.get(3) == Some(&b' ')
-        })
-    };
-    if after.windows(NAME.len()).any(|part| part == NAME) {
-        return std::ptr::null_mut();
-    }
-    let Some(number) = NUMBERS.rev().find(|number| !is_used(*number)) else { return std::ptr::null_mut() };
+    let Some(number) = free_number(after) else { return std::ptr::null_mut() };
     // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"devices".as_ptr(), libc::MFD_CLOEXEC);
@@ -74,6 +68,62 @@ fn with_mapper() -> *mut FILE {
             libc::close(fd);
         }
         stream
+    }
+}
+
+/// The number that stands for device mapper's, from the block devices' lines; none where the kernel
+/// has one itself.
+fn free_number(lines: &[u8]) -> Option<u8> {
+    let is_used = |number: u8| {
+        let digits = digits(number);
+        lines.split(|byte| *byte == b'\n').any(|line| {
+            let line = line.trim_ascii_start();
+            line.starts_with(&digits) && line.get(3) == Some(&b' ')
+        })
+    };
+    if lines.windows(NAME.len()).any(|part| part == NAME) {
+        return None;
+    }
+    NUMBERS.rev().find(|number| !is_used(*number))
+}
+
+/// The major number that the program is to see in answers, where that is another one than the
+/// nodes': LVM takes a device for its own only if its number is that of /proc/devices.
+pub(crate) fn major_in_answers() -> Option<u8> {
+    const ROOM: usize = 16 << 10;
+    const LVM: &[u8] = b"/lvm";
+    let mut path = [0_u8; 256];
+    // SAFETY: the kernel writes within the bytes during the call.
+    let len = unsafe {
+        let own = c"/proc/self/exe".as_ptr();
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, own, path.as_mut_ptr(), path.len())
+    };
+    if !path.get(..usize::try_from(len).ok()?)?.ends_with(LVM) {
+        return None;
+    }
+    let mut text = [0_u8; ROOM];
+    let len = read(DEVICES, &mut text);
+    let text = text.get(..len)?;
+    let at = text.windows(BLOCK.len()).position(|part| part == BLOCK)?;
+    free_number(text.get(at + BLOCK.len()..)?)
+}
+
+type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
+
+/// Makes a node: of a device that the program sees by another major number, that of the loop device.
+///
+/// # Safety
+/// As for mknod(2).
+pub(crate) unsafe fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+    let is_ours = mode & libc::S_IFMT == libc::S_IFBLK
+        && major_in_answers().is_some_and(|major| libc::major(dev) == major.into());
+    let dev = if is_ours { libc::makedev(LOOP, libc::minor(dev)) } else { dev };
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        match real::function::<Mknod>(c"mknod") {
+            Some(real) => real(path, mode, dev),
+            None => real::missing(),
+        }
     }
 }
 

@@ -7,12 +7,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
+use crate::devices;
 use crate::keys;
 use crate::real::{errno, set_errno};
 
 /// The type of device mapper's ioctls, and the bytes of the structure that each has.
 const DM_IOCTL: c_ulong = 0xfd;
-/// The number of the one that waits for an event.
+/// The number of the one that lists devices, and of the one that waits for an event.
+const LIST_DEVICES: u32 = 2;
 const DEV_WAIT: u32 = 8;
 /// Ioctls whose text may name keys of the keyring.
 const TABLE_LOAD: u32 = 9;
@@ -24,6 +26,8 @@ const HEADER: usize = 312;
 /// The structure without its last bytes: the least that a caller may have.
 const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
+const DATA_START: usize = 16;
+const DEV: usize = 40;
 /// Longer buffers than the server takes.
 const MOST: usize = 4 << 20;
 
@@ -100,12 +104,52 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: so many bytes are there, as the caller says.
     let buffer = unsafe { std::slice::from_raw_parts_mut(argument.cast::<u8>(), size) };
     let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return failed(libc::ENODEV) };
+    let seen = devices::major_in_answers();
+    if let Some(seen) = seen {
+        change_major(buffer, DEV, |major| if major == seen.into() { devices::LOOP } else { major });
+    }
     let done = ask(socket, request, buffer);
     close(socket);
+    if let Some(seen) = seen {
+        show_major(request, buffer, seen.into());
+    }
     match done {
         Ok(0) => 0,
         Ok(errno) | Err(errno) => failed(errno),
     }
+}
+
+/// Gives the devices of an answer this major number: the one that the answer is about, and those of
+/// a list.
+fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
+    let change = |major| if major == devices::LOOP { seen } else { major };
+    change_major(buffer, DEV, change);
+    if request as u32 & 0xff != LIST_DEVICES {
+        return;
+    }
+    let number = |buffer: &[u8], at: usize| {
+        let bytes = buffer.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let Some(mut at) = number(buffer, DATA_START) else { return };
+    // Records of a number, the bytes to the next record, and a name.
+    while let Some(next) = at.checked_add(8).and_then(|at| number(buffer, at)) {
+        change_major(buffer, at, change);
+        if next == 0 {
+            return;
+        }
+        at = at.saturating_add(next);
+    }
+}
+
+/// Changes the major number of a device's number, which has 64 bits (`huge_encode_dev`).
+fn change_major(buffer: &mut [u8], at: usize, change: impl Fn(u32) -> u32) {
+    let Some(bytes) = at.checked_add(8).and_then(|end| buffer.get_mut(at..end)) else { return };
+    let mut dev = [0; 8];
+    dev.copy_from_slice(bytes);
+    let dev = u64::from_ne_bytes(dev);
+    let major = change((dev >> 8) as u32 & 0xfff);
+    bytes.copy_from_slice(&(dev & !0xf_ff00 | u64::from(major) << 8).to_ne_bytes());
 }
 
 /// Asks the server. The errno that it answers, or that of a connection that fails.

@@ -5,6 +5,7 @@
 //!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
+//!   mknod(..)                    ->  a loop device's number where LVM means one of the server's   devices.rs
 //!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
 //! ```
@@ -25,7 +26,7 @@ mod real;
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 
-use libc::{FILE, mode_t, size_t, ssize_t};
+use libc::{FILE, dev_t, mode_t, size_t, ssize_t};
 
 /// The node that programs open.
 const CONTROL: &CStr = c"/dev/mapper/control";
@@ -138,6 +139,16 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
     // read here is not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
+}
+
+/// Makes a node.
+///
+/// # Safety
+/// As for mknod(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+    // SAFETY: the caller promises what mknod(2) wants.
+    unsafe { devices::mknod(path, mode, dev) }
 }
 
 /// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device mapper's.
