@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use libc::{FILE, dev_t, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, dev_t, mode_t, size_t, ssize_t};
 
 use crate::forward;
 use crate::real;
@@ -15,6 +15,8 @@ const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
 
 /// The line before those of block devices.
 const BLOCK: &[u8] = b"Block devices:\n";
+/// The folder of block devices by their numbers.
+const SYSFS: &[u8] = b"/sys/dev/block/";
 /// The major number of loop devices.
 pub(crate) const LOOP: u32 = 7;
 
@@ -106,6 +108,35 @@ pub(crate) fn major_in_answers() -> Option<u8> {
     let text = text.get(..len)?;
     let at = text.windows(BLOCK.len()).position(|part| part == BLOCK)?;
     free_number(text.get(at + BLOCK.len()..)?)
+}
+
+type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;
+
+/// Opens a folder: of a device's holders in sysfs the one that the server has, if devices of its lie
+/// on that device.
+///
+/// # Safety
+/// As for opendir(3).
+pub(crate) unsafe fn opendir(path: *const c_char) -> *mut DIR {
+    const ROOM: usize = 256;
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(real) = real::function::<Opendir>(c"opendir") else { return std::ptr::null_mut() };
+        let device = CStr::from_ptr(path).to_bytes().strip_suffix(b"/holders").and_then(|path| {
+            number(path)?;
+            path.strip_prefix(SYSFS)
+        });
+        let mut room = [0_u8; ROOM];
+        if let Some(place) = device.and_then(|device| forward::holders(device, &mut room)) {
+            let before = real::errno();
+            let opened = real(place.as_ptr());
+            if !opened.is_null() {
+                return opened;
+            }
+            real::set_errno(before);
+        }
+        real(path)
+    }
 }
 
 type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
@@ -202,7 +233,7 @@ pub(crate) unsafe fn readlink(path: *const c_char, to: *mut c_char, len: size_t)
 
 /// The number that a path in /sys/dev/block is of.
 fn number(path: &[u8]) -> Option<(u32, u32)> {
-    let text = path.strip_prefix(b"/sys/dev/block/")?;
+    let text = path.strip_prefix(SYSFS)?;
     let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -280,6 +280,21 @@ fn address() -> Option<libc::sockaddr_un> {
     Some(address)
 }
 
+/// The folder of a device's holders, beside the server's socket. None where it has no room.
+pub(crate) fn holders<'r>(device: &[u8], room: &'r mut [u8]) -> Option<&'r CStr> {
+    let socket = address()?.sun_path;
+    let len = socket.iter().position(|byte| *byte == 0)?;
+    let folder = socket.get(..len)?.iter().rposition(|byte| *byte == b'/' as c_char)?;
+    let folder = socket.get(..folder)?.iter().map(|byte| *byte as u8);
+    let path = folder.chain(*b"/holders/").chain(device.iter().copied()).chain([0]);
+    let mut len = 0;
+    for byte in path {
+        *room.get_mut(len)? = byte;
+        len += 1;
+    }
+    CStr::from_bytes_with_nul(room.get(..len)?).ok()
+}
+
 fn close(fd: c_int) {
     let before = errno();
     // SAFETY: this module's own descriptor, which is not used again.

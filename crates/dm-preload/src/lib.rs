@@ -5,6 +5,7 @@
 //!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
+//!   opendir("/sys/../holders")   ->  the server's folder of what lies on a device    devices.rs
 //!   mknod(..)                    ->  a loop device's number where LVM means one of the server's   devices.rs
 //!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
@@ -26,7 +27,7 @@ mod real;
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 
-use libc::{FILE, dev_t, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, dev_t, mode_t, size_t, ssize_t};
 
 /// The node that programs open.
 const CONTROL: &CStr = c"/dev/mapper/control";
@@ -139,6 +140,16 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
     // read here is not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
+}
+
+/// Opens a folder.
+///
+/// # Safety
+/// As for opendir(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+    // SAFETY: the caller promises what opendir(3) wants.
+    unsafe { devices::opendir(path) }
 }
 
 /// Makes a node.

@@ -7,13 +7,16 @@
 //! ```
 
 mod free;
+mod left;
 mod requests;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +25,13 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use self::free::FreeNumber;
+pub use self::left::LeftNode;
 pub use self::requests::backing_file;
 use self::requests::{
     CLR_FD, CTL_ADD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE,
     SET_CAPACITY, configure, ioctl, set_status,
 };
+use crate::holders::{self, Holders};
 use crate::host::{Names, Node, Nodes};
 use crate::links::Links;
 use crate::node_name::free_name;
@@ -57,13 +62,16 @@ pub struct LoopNodes {
     mapper: PathBuf,
     family: Family,
     free: FreeNumber,
+    holders: Holders,
 }
 
 impl LoopNodes {
     /// Loop devices whose files are in `folder`, and whose names are shown in `mapper`.
     pub fn new(folder: impl Into<PathBuf>, mapper: impl Into<PathBuf>, family: Family) -> Self {
         let free = FreeNumber::from(FIRST);
-        Self { folder: folder.into(), mapper: mapper.into(), family, free }
+        let folder: PathBuf = folder.into();
+        let holders = Holders::new(folder.join(holders::FOLDER));
+        Self { folder, mapper: mapper.into(), family, free, holders }
     }
 
     fn add(wanted: Option<u32>, from: u32) -> Result<u32> {
@@ -83,57 +91,11 @@ impl LoopNodes {
     }
 }
 
-/// A device of a server that was killed.
-pub struct LeftNode {
-    pub(crate) node: LoopNode,
-    pub(crate) name: String,
-    pub(crate) uuid: String,
-}
-
-impl LeftNode {
-    /// The device's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where its table shows itself.
-    pub fn file(&self) -> PathBuf {
-        self.node.file()
-    }
-
-    /// Takes the device away, whose table's server is gone too: every request for it fails.
-    pub fn discard(self) {
-        let Self { node, name, uuid } = self;
-        // As the node is dropped it is unbound, for which its file must be there still, and then
-        // unmounted.
-        node.unname(Names { name: &name, uuid: &uuid });
-    }
-}
-
-impl LoopNodes {
-    /// The devices that a server of this folder has left when it was killed.
-    pub fn left(&self) -> Vec<LeftNode> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let left = numbers.filter_map(|number| {
-            let (folder, mapper) = (self.folder.join(number.to_string()), self.mapper.clone());
-            let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
-            let (name, uuid) = names.split_once('\0').unwrap_or_default();
-            let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
-            let (family, free) = (self.family.clone(), self.free.clone());
-            let node = LoopNode { number, dev, folder, mapper, family, free };
-            // A device without a table is given back as the node is dropped.
-            (!name.is_empty() && node.is_bound().unwrap_or(false)).then(|| LeftNode {
-                node,
-                name: name.into(),
-                uuid: uuid.into(),
-            })
-        });
-        left.collect()
-    }
-}
-
 impl Nodes for LoopNodes {
+    fn lies_on(&self, device: DeviceNumber, names: Names<'_>, on: &BTreeSet<DeviceNumber>) {
+        self.holders.show(device, names, on);
+    }
+
     fn is_free(&self, name: &str) -> Result<()> {
         free_name(&self.mapper.join(name))
     }
@@ -156,7 +118,8 @@ impl Nodes for LoopNodes {
             let folder = self.folder.join(number.to_string());
             let (mapper, family) = (self.mapper.clone(), self.family.clone());
             let free = self.free.clone();
-            let node = LoopNode { number, folder, mapper, family, free, dev: device_of(number)? };
+            let (dev, is_gone) = (device_of(number)?, AtomicBool::new(false));
+            let node = LoopNode { number, dev, folder, mapper, family, free, is_gone };
             match node.prepare() {
                 Ok(()) => return Ok(Box::new(node)),
                 // Another program was faster, or a table's server of a back end that is gone serves
@@ -195,6 +158,7 @@ pub(crate) struct LoopNode {
     mapper: PathBuf,
     family: Family,
     free: FreeNumber,
+    is_gone: AtomicBool,
 }
 
 impl LoopNode {
@@ -438,6 +402,24 @@ impl Node for LoopNode {
         Ok(())
     }
 
+    fn give_back(&self) {
+        if self.is_gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let gone = self.unbind().and_then(|()| {
+            let control = File::options().read(true).write(true).open(CONTROL)?;
+            ioctl(&control, CTL_REMOVE, u64::from(self.number))
+        });
+        if let Err(e) = gone {
+            log::warn!("{} stays: {e}", self.node().display());
+        }
+        // A server that was killed has left its mount.
+        self.clear();
+        let _ = fs::remove_file(self.folder.join(NAMES));
+        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        self.free.given_back(self.number);
+    }
+
     fn unname(&self, Names { name, uuid }: Names<'_>) {
         self.links().remove(name, uuid);
         self.take_off(name);
@@ -476,18 +458,7 @@ impl LoopNode {
 
 impl Drop for LoopNode {
     fn drop(&mut self) {
-        let gone = self.unbind().and_then(|()| {
-            let control = File::options().read(true).write(true).open(CONTROL)?;
-            ioctl(&control, CTL_REMOVE, u64::from(self.number))
-        });
-        if let Err(e) = gone {
-            log::warn!("{} stays: {e}", self.node().display());
-        }
-        // A server that was killed has left its mount.
-        self.clear();
-        let _ = fs::remove_file(self.folder.join(NAMES));
-        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
-        self.free.given_back(self.number);
+        self.give_back();
     }
 }
 

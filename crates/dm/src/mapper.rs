@@ -118,12 +118,14 @@ impl Mapper {
     pub fn adopt(&self, left: LeftNode, table: Table, read_only: bool, suspended: bool) -> Result<()> {
         let LeftNode { node, name, uuid } = left;
         let device = Device::adopted(Box::new(node), table, read_only, suspended);
-        self.0.registry.add(&name, &uuid, Arc::new(device)).map(drop)
+        let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
+        self.show_holders(&entry);
+        Ok(())
     }
 
     /// How many devices there are.
     pub fn count(&self) -> usize {
-        self.0.registry.all().len()
+        self.0.registry.count()
     }
 
     /// Drops the keys of callers that the kernel no longer has.
@@ -222,6 +224,8 @@ impl Mapper {
         }
         entry.device.remove(entry.names())?;
         self.0.registry.remove(entry.device.number());
+        entry.device.node().give_back();
+        self.show_holders(entry);
         Ok(())
     }
 
@@ -303,6 +307,7 @@ impl Mapper {
         if snapshot.live.is_some() {
             now.device.happens();
         }
+        self.show_holders(&now);
         message.set_names(&now.name, &now.uuid);
         self.fill(message, &now);
         message.put_nothing();
@@ -315,7 +320,9 @@ impl Mapper {
             entry.device.suspend()?;
         } else {
             message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
-            entry.device.resume(entry.names())?;
+            let resumed = entry.device.resume(entry.names());
+            self.show_holders(&entry);
+            resumed?;
         }
         self.fill(message, &entry);
         message.put_nothing();
@@ -332,6 +339,7 @@ impl Mapper {
         };
         let loaded = entry.device.load(&*self.0.host, lines, read_only, &below, keys);
         loaded.map_err(|e| e.within(&entry.name))?;
+        self.show_holders(&entry);
         message.set_flags(message.flags() | flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();
@@ -341,6 +349,7 @@ impl Mapper {
     fn clear(&self, message: &mut Message) -> Result<()> {
         let entry = self.find(message)?;
         entry.device.clear()?;
+        self.show_holders(&entry);
         message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();
@@ -421,14 +430,17 @@ impl Mapper {
         message.set_target_count(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
+    /// Shows on which devices one lies, with its live table and its inactive one.
+    fn show_holders(&self, entry: &Entry) {
+        let Snapshot { live, inactive, .. } = entry.device.snapshot();
+        let on = live.iter().chain(&inactive).flat_map(|table| table.deps.iter().copied()).collect();
+        self.0.nodes.lies_on(entry.device.number(), entry.names(), &on);
+    }
+
     /// How many have a device open: others, and each table that lies on it.
     fn opens(&self, entry: &Entry) -> u32 {
         let number = entry.device.number();
-        let uses = self.0.registry.all().into_iter().map(|other| {
-            let Snapshot { live, inactive, .. } = other.device.snapshot();
-            live.iter().chain(&inactive).filter(|table| table.deps.contains(&number)).count()
-        });
-        let tables = u32::try_from(uses.sum::<usize>()).unwrap_or(u32::MAX);
+        let tables = self.0.registry.uses(number);
         let live = entry.device.snapshot().live;
         let others = if live.is_some() { entry.device.node().opens(tables > 0) } else { 0 };
         tables.saturating_add(others)

@@ -134,7 +134,7 @@ fn a_device_is_created_loaded_resumed_and_removed() {
     assert_eq!(Ioctl::named("one").ask(&mapper, Command::DevRemove).unwrap_err(), Errno::BUSY);
     machine.opens.store(0, Ordering::Relaxed);
     Ioctl::named("one").ask(&mapper, Command::DevRemove).unwrap();
-    assert_eq!(machine.log.take(), ["sync", "detach", "unname one", "end linear 8"]);
+    assert_eq!(machine.log.take(), ["sync", "detach", "unname one", "end linear 8", "give back"]);
     assert_eq!(Ioctl::named("one").ask(&mapper, Command::DevStatus).unwrap_err(), Errno::NXIO);
 }
 

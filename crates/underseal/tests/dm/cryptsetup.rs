@@ -120,3 +120,25 @@ cryptsetup close $N-x",
     );
     assert_eq!(sizes, "32768\n8192\n32768\nhere");
 }
+
+#[test]
+fn the_open_volume_of_a_device_is_found_when_that_is_reencrypted() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(FORMAT);
+    let script = "
+printf pass | cryptsetup open disk.img $N-x -
+lower=$(cryptsetup status $N-x | sed -n 's/^ *device: *//p')
+number=$(lsblk --noheadings --nodeps --output MAJ:MIN $lower | tr -d ' ')
+held=$(ls /sys/dev/block/$number/holders)
+cat $(dirname $S)/holders/$number/$held/dm/name | sed 's/.*-//'
+printf kept | dd of=/dev/mapper/$N-x oflag=direct bs=4096 conv=sync,notrunc status=none
+printf pass | cryptsetup reencrypt --hotzone-size 4M $lower - | sed -n 's/.*\\(Auto-detected\\).*/\\1/p'
+dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 status=none | tr -d '\\000'; echo
+cryptsetup close $N-x
+test ! -e $(dirname $S)/holders/$number";
+    let socket = mapper.folder().join("control");
+    let script = format!("S={}{script}", socket.display());
+    for out in [mapper.script(&script), mapper.supervised(&script)] {
+        assert_eq!(out, "x\nAuto-detected\nkept\n", "{}", mapper.log());
+    }
+}

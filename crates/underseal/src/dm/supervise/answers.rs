@@ -91,7 +91,18 @@ impl Answers {
             && let Some(devices) = with_mapper()
         {
             notice.answer_with(devices.as_fd(), close_on_exec);
+        } else if let Some(holders) = self.holders(path)
+            && may_ask(notice.thread)
+        {
+            notice.answer_with(holders.as_fd(), close_on_exec);
         }
+    }
+
+    /// The back end's folder of what lies on a device, for the one in sysfs.
+    fn holders(&self, path: &[u8]) -> Option<File> {
+        let device = path.strip_prefix(SYSFS)?.strip_suffix(b"/holders")?;
+        let device = std::str::from_utf8(device).ok().filter(|device| !device.contains('/'))?;
+        File::open(self.folder.join("holders").join(device)).ok()
     }
 
     /// Does an ioctl in a thread of its own: it may wait for a disk, or for an event.
