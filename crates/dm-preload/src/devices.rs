@@ -73,8 +73,8 @@ fn with_mapper() -> *mut FILE {
     }
 }
 
-/// The number that stands for device mapper's, from the block devices' lines; none where the kernel
-/// has one itself.
+/// The number that stands for device mapper's, from the block devices' lines; none where the
+/// kernel has one itself.
 fn free_number(lines: &[u8]) -> Option<u8> {
     let is_used = |number: u8| {
         let digits = digits(number);
@@ -112,8 +112,8 @@ pub(crate) fn major_in_answers() -> Option<u8> {
 
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;
 
-/// Opens a folder: of a device's holders in sysfs the one that the server has, if devices of its lie
-/// on that device.
+/// Opens a folder: of a device's holders in sysfs the one that the server has, if devices of its
+/// lie on that device.
 ///
 /// # Safety
 /// As for opendir(3).
@@ -141,7 +141,8 @@ pub(crate) unsafe fn opendir(path: *const c_char) -> *mut DIR {
 
 type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
 
-/// Makes a node: of a device that the program sees by another major number, that of the loop device.
+/// Makes a node: of a device that the program sees by another major number, that of the loop
+/// device.
 ///
 /// # Safety
 /// As for mknod(2).

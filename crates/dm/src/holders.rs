@@ -5,8 +5,9 @@
 //!                              /uuid
 //! ```
 //!
-//! The kernel has these in /sys/dev/block/MAJOR:MINOR/holders, and knows nothing of a device of this
-//! server's there. cryptsetup looks there for the open volume of a device that it is to reencrypt.
+//! The kernel has these in /sys/dev/block/MAJOR:MINOR/holders, and knows nothing of a device of
+//! this server's there. cryptsetup looks there for the open volume of a device that it is to
+//! reencrypt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -206,7 +206,23 @@ impl Mapper {
             }
             removed => {
                 message.set_flags(message.flags() & !flags::DEFERRED_REMOVE);
-                removed
+                removed?;
+                self.remove_deferred();
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the devices that were to go when nothing lies on them any more.
+    fn remove_deferred(&self) {
+        let mut deferred = self.0.registry.all();
+        deferred.retain(|entry| entry.device.snapshot().deferred);
+        for entry in deferred {
+            match self.take_away(&entry) {
+                // The thread that waits for the last user goes on.
+                Err(e) if matches!(e.errno(), Errno::BUSY | Errno::NXIO) => {}
+                Err(e) => log::error!("deferred removal: {e}"),
+                Ok(()) => self.remove_deferred(),
             }
         }
     }
@@ -323,6 +339,7 @@ impl Mapper {
             let resumed = entry.device.resume(entry.names());
             self.show_holders(&entry);
             resumed?;
+            self.remove_deferred();
         }
         self.fill(message, &entry);
         message.put_nothing();
@@ -350,6 +367,7 @@ impl Mapper {
         let entry = self.find(message)?;
         entry.device.clear()?;
         self.show_holders(&entry);
+        self.remove_deferred();
         message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();

@@ -287,3 +287,19 @@ fn a_deferred_removal_waits_for_the_last_user_and_can_be_cancelled() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
+
+#[test]
+fn a_deferred_removal_is_done_when_the_last_table_on_the_device_has_gone() {
+    let machine = Machine::default();
+    let mapper = machine.mapper();
+    open(&mapper, "lowest", &[(8, "zero", "")]);
+    open(&mapper, "below", &[(8, "linear", "253:0 0")]);
+    open(&mapper, "above", &[(8, "linear", "253:1 0")]);
+    for name in ["lowest", "below"] {
+        Ioctl::named(name).flags(flags::DEFERRED_REMOVE).ask(&mapper, Command::DevRemove).unwrap();
+    }
+    assert_eq!(mapper.count(), 3);
+    // Not a moment later: cryptsetup looks at once.
+    Ioctl::named("above").ask(&mapper, Command::DevRemove).unwrap();
+    assert_eq!(mapper.count(), 0);
+}

@@ -7,9 +7,10 @@ use clap::{Args, Subcommand};
 
 /// Gives programs a device mapper where the kernel has none: cryptsetup, dmsetup and others run as they are.
 ///
-/// The command that is run, and all that it starts, find /dev/mapper/control. What they load there (crypt, integrity, linear, zero and
-/// error tables) is served by Underseal, and shown as a loop device under /dev/mapper. Devices stay when the command has ended, until
-/// they are removed as ever (`cryptsetup close`). Root only.
+/// The command that is run, and all that it starts, find /dev/mapper/control. What they load there
+/// (crypt, integrity, verity, linear, striped, zero, error and delay tables) is served by
+/// Underseal, and shown as a loop device under /dev/mapper. Devices stay when the command has
+/// ended, until they are removed as ever (`cryptsetup close`). Root only.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DmArgs {
@@ -116,5 +117,6 @@ const EXAMPLES: &str = "Examples:
   underseal dm run sh -c 'cryptsetup luksFormat disk.img && cryptsetup open disk.img plain'
   mkfs.ext4 /dev/mapper/plain && mount /dev/mapper/plain /mnt
   underseal dm run dmsetup ls
+  underseal dm run --supervise ./static-program
   underseal dm shell
   underseal dm run --explain";

@@ -46,21 +46,18 @@ struct Installed {
     folders: Vec<PathBuf>,
 }
 
-/// What became of one path.
+/// The outcome for one path.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Written(PathBuf),
     Removed(PathBuf),
-    /// It was gone already.
+    /// Gone already.
     Missing(PathBuf),
-    /// It is not what was installed any more.
+    /// Not what was installed any more.
     Changed(PathBuf),
 }
 
 /// Installs below `root`. What an earlier call installed is taken back first.
-///
-/// # Errors
-/// `Usage` where a file is another's, before anything is written; the system's.
 pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Outcome>> {
     let mut new = Installed { files: files(programs)?, ..Installed::default() };
     let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
@@ -85,9 +82,6 @@ pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Outcom
 }
 
 /// Takes back what is installed below `root`; none where nothing is.
-///
-/// # Errors
-/// The system's.
 pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<Outcome>>> {
     Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
 }
@@ -169,7 +163,7 @@ impl Installed {
             outcomes.push(Outcome::Removed(record));
         }
         for folder in &self.folders {
-            // One that others have put something in stays.
+            // A folder that others have put something in stays.
             let _ = fs::remove_dir(root.join(folder));
         }
         Ok(outcomes)
@@ -208,7 +202,7 @@ Environment={environment}
 "
     );
     let profile = format!(
-        "{head}if [ \"$(id -u)\" = 0 ]; then
+        "{head}if [ \"$(id -u)\" = 0 ] && [ -r {library} ]; then
     case \":$LD_PRELOAD:\" in
         *:{library}:*) ;;
         *) export LD_PRELOAD={library}${{LD_PRELOAD:+:$LD_PRELOAD}} UNDERSEAL_DM_SOCKET={folder}/control ;;

@@ -2,11 +2,12 @@
 //! ones and those in Go.
 //!
 //! ```text
-//!   begin      the command, before it is run: starts a supervisor, and has the kernel ask it    filter.rs
+//!   begin      the command, before it is run: starts a supervisor, has the kernel ask it
+//!     |- filter    which system calls it asks about
 //!     |  listener
 //!   run        the supervisor: a process that answers until the last program is gone
-//!     |- notice    one system call that the kernel asks about: the caller's memory, the answer  notice.rs
-//!     +- answers   the opening of the node, its ioctls, /proc/devices, links in sysfs           answers.rs
+//!     |- notice    one system call: its caller's memory, the answer
+//!     +- answers   the opening of the node, its ioctls, /proc/devices, links in sysfs
 //! ```
 //!
 //! The kernel runs a call by itself where the supervisor says so. A program that changes a path
@@ -39,9 +40,6 @@ use crate::exit::Exit;
 const READY: &str = "!";
 
 /// Starts a supervisor of this process and all that it starts. This process has no threads.
-///
-/// # Errors
-/// `Failed` where the kernel lets none be.
 pub(crate) fn begin(folder: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::new(Exit::Failed, "no supervisor can be started").because(&e);
     let program = std::env::current_exe().map_err(failed)?;
@@ -88,9 +86,6 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 /// Supervises, in the background, who sends the listener over the socket that is stdin.
-///
-/// # Errors
-/// `Failed` when stdin is no such socket.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::new(Exit::Failed, "there is nobody to supervise").because(&e);
     let child = crate::daemon::fork()?;

@@ -123,13 +123,16 @@ fn the_profile_preloads_the_library_once_and_for_root_only() {
     let (scratch, root) = machine();
     done(&dm(&["install"], &root));
     let profile = root.join("etc/profile.d/underseal-dm.sh");
+    // The library where it is here: an empty file, with which nothing may be started.
+    let text = fs::read_to_string(&profile).unwrap();
+    fs::write(&profile, text.replace("/usr/", &format!("{}/usr/", root.display()))).unwrap();
+    let library = root.join("usr/lib/underseal/libunderseal-dm.so");
     let run = |uid: &str| {
         let bin = scratch.path(&format!("bin-{uid}"));
         fs::create_dir_all(&bin).unwrap();
         let id = bin.join("id");
         fs::write(&id, format!("#!/bin/sh\necho {uid}\n")).unwrap();
         fs::set_permissions(&id, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        // The library is an empty file here, so nothing may be started with it.
         let script = "PATH=$1; . $2 2> /dev/null; . $2 2> /dev/null; echo \"[$LD_PRELOAD]\"";
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "sh"]).arg(&bin).arg(&profile).env_remove("LD_PRELOAD");
@@ -137,7 +140,9 @@ fn the_profile_preloads_the_library_once_and_for_root_only() {
         String::from_utf8_lossy(&out.stdout).into_owned()
     };
     assert_eq!(run("1000"), "[]\n");
-    assert_eq!(run("0"), "[/usr/lib/underseal/libunderseal-dm.so]\n");
+    assert_eq!(run("0"), format!("[{}]\n", library.display()));
+    fs::remove_file(&library).unwrap();
+    assert_eq!(run("0"), "[]\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The answers of a supervisor. What they are is the preloaded library's (crates/dm-preload), but for
-//! keys by name: the kernel does not say which number a key gets that another process adds. Programs
-//! are told of a crypt target that does not know such keys, and send digits.
+//! The answers of a supervisor. What they are is the preloaded library's (crates/dm-preload), but
+//! for keys by name: the kernel does not say which number a key gets that another process adds.
+//! Programs are told of a crypt target that does not know such keys, and send digits.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, getpeername};
 use underseal_cipher::Key;
-use underseal_dm::server::may_ask;
+use underseal_dm::server::thread_may_ask;
 
 use super::notice::Notice;
 use crate::dm::backend;
@@ -30,7 +30,8 @@ const PATH: usize = 64;
 const DEV_STATUS: u32 = 0xc138_fd07;
 const LIST_VERSIONS: u32 = 13;
 const GET_TARGET_VERSION: u32 = 17;
-const HEADER: usize = 312;
+const SIZE: u32 = 312;
+const HEADER: usize = SIZE as usize;
 const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
 const DATA_START: usize = 16;
@@ -79,7 +80,7 @@ impl Answers {
         let mut room = [0; PATH];
         let Some(path) = notice.string(path, &mut room) else { return };
         let close_on_exec = flags & u64::from(libc::O_CLOEXEC.cast_unsigned()) != 0;
-        if path == CONTROL && may_ask(notice.thread) {
+        if path == CONTROL && thread_may_ask(notice.thread) {
             match backend::connect(&self.folder) {
                 Ok(stays) => notice.answer_with(stays.as_fd(), close_on_exec),
                 Err(e) => {
@@ -92,7 +93,7 @@ impl Answers {
         {
             notice.answer_with(devices.as_fd(), close_on_exec);
         } else if let Some(holders) = self.holders(path)
-            && may_ask(notice.thread)
+            && thread_may_ask(notice.thread)
         {
             notice.answer_with(holders.as_fd(), close_on_exec);
         }
@@ -149,7 +150,7 @@ impl Answers {
 
     fn has_device(&self, major: u32, minor: u32) -> bool {
         let mut buffer = [0; HEADER];
-        let [size, four] = [HEADER as u32, 4].map(u32::to_ne_bytes);
+        let [size, four] = [SIZE, 4].map(u32::to_ne_bytes);
         buffer[..4].copy_from_slice(&four);
         buffer[DATA_SIZE..DATA_SIZE + 4].copy_from_slice(&size);
         buffer[DATA_START..DATA_START + 4].copy_from_slice(&size);
@@ -168,7 +169,7 @@ fn address(folder: &Path) -> SocketAddrUnix {
 
 fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std::result::Result<(), Errno> {
     // As the kernel, which asks for this at each ioctl.
-    if !may_ask(notice.thread) {
+    if !thread_may_ask(notice.thread) {
         return Err(Errno::ACCESS);
     }
     let mut size = [0; 4];

@@ -1,11 +1,11 @@
-//! The filter that has the kernel ask: of ioctls device mapper's only, of files all that are opened,
-//! since a filter sees no paths.
+//! The filter that has the kernel ask: of ioctls device mapper's only, of files all that are
+//! opened, since a filter sees no paths.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// `seccomp_data`: where the call's number, the architecture and the low half of the second argument
-/// are. Both architectures are little-endian.
+/// `seccomp_data`: where the call's number, the architecture and the low half of the second
+/// argument are. Both architectures are little-endian.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const SECOND: u32 = 24;

@@ -71,11 +71,12 @@ impl Notice {
 
     fn read_some(&self, at: u64, into: &mut [u8]) -> usize {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // The kernel reads whole parts only: one that ends in memory which is not there would be none.
+        // The kernel reads whole parts only: none of one that ends in memory which is not there.
         let first = usize::try_from(PAGE - at % PAGE).unwrap_or(into.len()).min(into.len());
         let part = |at: u64, len| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len };
         let remote = [part(at, first), part(at.saturating_add(first as u64), into.len() - first)];
-        // SAFETY: the kernel writes at most the local bytes, and finds out whether the remote ones are there.
+        // SAFETY: the kernel writes at most the local bytes, and looks whether the remote ones are
+        // there.
         let n = unsafe {
             libc::process_vm_readv(self.thread.cast_signed(), &raw const local, 1, remote.as_ptr(), 2, 0)
         };
@@ -86,7 +87,7 @@ impl Notice {
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() };
-        // SAFETY: the kernel reads the local bytes, and finds out whether the remote ones are there.
+        // SAFETY: the kernel reads the local bytes, and looks whether the remote ones are there.
         let n = unsafe {
             let thread = self.thread.cast_signed();
             libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
