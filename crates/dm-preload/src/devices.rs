@@ -89,10 +89,9 @@ fn free_number(lines: &[u8]) -> Option<u8> {
     NUMBERS.rev().find(|number| !is_used(*number))
 }
 
-/// The major number that the program is to see in answers, where that is another one than the
-/// nodes': LVM takes a device for its own only if its number is that of /proc/devices.
+/// The major number that LVM is to see in answers, where that is another one than the nodes': it
+/// takes a device for its own only if its number is that of /proc/devices.
 pub(crate) fn major_in_answers() -> Option<u8> {
-    const ROOM: usize = 16 << 10;
     const LVM: &[u8] = b"/lvm";
     let mut path = [0_u8; 256];
     // SAFETY: the kernel writes within the bytes during the call.
@@ -100,14 +99,51 @@ pub(crate) fn major_in_answers() -> Option<u8> {
         let own = c"/proc/self/exe".as_ptr();
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, own, path.as_mut_ptr(), path.len())
     };
-    if !path.get(..usize::try_from(len).ok()?)?.ends_with(LVM) {
-        return None;
-    }
+    let is_lvm = path.get(..usize::try_from(len).ok()?)?.ends_with(LVM);
+    if is_lvm { mapper_number() } else { None }
+}
+
+/// The same for the devices that a device lies on: libcryptsetup follows a volume that is
+/// reencrypted from one to the next by that.
+pub(crate) fn major_in_deps() -> Option<u8> {
+    // SAFETY: the name ends; what is found is not called.
+    let is_cryptsetup = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"crypt_init".as_ptr()).is_null() };
+    if is_cryptsetup { mapper_number() } else { None }
+}
+
+/// The number that /proc/devices has for device mapper here.
+fn mapper_number() -> Option<u8> {
+    const ROOM: usize = 16 << 10;
     let mut text = [0_u8; ROOM];
     let len = read(DEVICES, &mut text);
     let text = text.get(..len)?;
     let at = text.windows(BLOCK.len()).position(|part| part == BLOCK)?;
     free_number(text.get(at + BLOCK.len()..)?)
+}
+
+type GetName = unsafe extern "C" fn(u32, u32, c_int, *mut c_char, size_t) -> c_int;
+
+/// libdevmapper's: the name of a device, which it takes from sysfs. 1, or 0 where that fails.
+///
+/// # Safety
+/// `to` has `len` bytes.
+pub(crate) unsafe fn device_name(number: (u32, u32), kernels: c_int, to: *mut c_char, len: size_t) -> c_int {
+    let (major, minor) = number;
+    let is_ours = kernels == 0 && mapper_number().is_some_and(|number| major == number.into());
+    let name = if is_ours { forward::device_name(LOOP, minor) } else { None };
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(name) = name else {
+            let real = real::function::<GetName>(c"dm_device_get_name");
+            return real.map_or(0, |real| real(major, minor, kernels, to, len));
+        };
+        let end = name.iter().position(|byte| *byte == 0).map_or(name.len(), |at| at + 1);
+        if end > len {
+            return 0;
+        }
+        to.copy_from_nonoverlapping(name.as_ptr().cast(), end);
+    }
+    1
 }
 
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;

@@ -16,6 +16,8 @@ const DM_IOCTL: c_ulong = 0xfd;
 /// The number of the one that lists devices, and of the one that waits for an event.
 const LIST_DEVICES: u32 = 2;
 const DEV_WAIT: u32 = 8;
+/// The number of the one that says what a device lies on.
+const TABLE_DEPS: u32 = 11;
 /// Ioctls whose text may name keys of the keyring.
 const TABLE_LOAD: u32 = 9;
 const TARGET_MSG: u32 = 14;
@@ -28,6 +30,8 @@ const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
 const DATA_START: usize = 16;
 const DEV: usize = 40;
+const NAME: usize = 48;
+const NAME_LEN: usize = 128;
 /// Longer buffers than the server takes.
 const MOST: usize = 4 << 20;
 
@@ -113,6 +117,12 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     if let Some(seen) = seen {
         show_major(request, buffer, seen.into());
     }
+    if done == Ok(0)
+        && request as u32 & 0xff == TABLE_DEPS
+        && let Some(seen) = devices::major_in_deps()
+    {
+        show_deps(buffer, seen.into());
+    }
     match done {
         Ok(0) => 0,
         Ok(errno) | Err(errno) => failed(errno),
@@ -139,6 +149,28 @@ fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
             return;
         }
         at = at.saturating_add(next);
+    }
+}
+
+/// Gives those devices that a device lies on, and that the server has, this major number.
+fn show_deps(buffer: &mut [u8], seen: u32) {
+    let word = |buffer: &[u8], at: usize| {
+        let bytes = buffer.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    let Some((at, count)) =
+        word(buffer, DATA_START).and_then(|at| Some((at as usize, word(buffer, at as usize)?)))
+    else {
+        return;
+    };
+    for number in 0..count as usize {
+        let at = at.saturating_add(8 + number.saturating_mul(8));
+        let Some(dev) = word(buffer, at) else { return };
+        // The upper half has the higher bits of a minor number that no loop device has.
+        let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xf_ff00);
+        if major == devices::LOOP && has_device(major, minor) {
+            change_major(buffer, at, |_| seen);
+        }
     }
 }
 
@@ -302,8 +334,13 @@ fn close(fd: c_int) {
     set_errno(before);
 }
 
-/// The name that a device of this number has in the kernel, if the server has it: its minor number.
+/// Whether the server has a device of this number.
 pub(crate) fn has_device(major: u32, minor: u32) -> bool {
+    device_name(major, minor).is_some()
+}
+
+/// The name, and the zero that ends it, of the server's device of this number, if it has one.
+pub(crate) fn device_name(major: u32, minor: u32) -> Option<[u8; NAME_LEN]> {
     /// `DM_DEV_STATUS`.
     const STATUS: c_ulong = 0xc138_fd07;
     let mut buffer = [0_u8; HEADER];
@@ -318,5 +355,7 @@ pub(crate) fn has_device(major: u32, minor: u32) -> bool {
     // SAFETY: the buffer is as long as it says.
     let known = unsafe { ioctl(STATUS, buffer.as_mut_ptr().cast()) };
     set_errno(before);
-    known == 0
+    let mut name = [0; NAME_LEN];
+    name.copy_from_slice(&buffer[NAME..NAME + NAME_LEN]);
+    (known == 0).then_some(name)
 }

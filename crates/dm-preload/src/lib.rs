@@ -6,6 +6,7 @@
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
 //!   opendir("/sys/../holders")   ->  the server's folder of what lies on a device    devices.rs
+//!   dm_device_get_name(..)       ->  the name that the server has for a device       devices.rs
 //!   mknod(..)                    ->  a loop device's number where LVM means one of the server's   devices.rs
 //!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
@@ -140,6 +141,22 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
     // read here is not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
+}
+
+/// libdevmapper's: the name of a device.
+///
+/// # Safety
+/// `to` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dm_device_get_name(
+    major: u32,
+    minor: u32,
+    kernels: c_int,
+    to: *mut c_char,
+    len: size_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { devices::device_name((major, minor), kernels, to, len) }
 }
 
 /// Opens a folder.

@@ -142,3 +142,39 @@ test ! -e $(dirname $S)/holders/$number";
         assert_eq!(out, "x\nAuto-detected\nkept\n", "{}", mapper.log());
     }
 }
+
+#[test]
+fn a_volume_whose_reencryption_failed_is_known_and_closed_with_its_helpers() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 32M disk.img
+low=$(losetup --find --show disk.img)
+trap 'losetup --detach $low' EXIT
+dmsetup create $N-low --table \"0 65536 linear $low 0\"
+fast='--pbkdf pbkdf2 --pbkdf-force-iterations 1000'
+printf pass | cryptsetup luksFormat --batch-mode --offset 8192 $fast /dev/mapper/$N-low -
+printf pass | cryptsetup open /dev/mapper/$N-low $N-x -
+printf kept | dd of=/dev/mapper/$N-x oflag=direct bs=4096 conv=sync,notrunc status=none
+dmsetup create $N-bad --table '0 65536 error'
+dmsetup load $N-low --table \"0 62976 linear $low 0
+62976 8 delay $low 62976 0 /dev/mapper/$N-bad 62976 0
+62984 2552 linear $low 62984\"
+dmsetup resume $N-low
+printf pass > pass
+fails cryptsetup reencrypt --batch-mode --active-name $N-x --hotzone-size 8M $fast --key-file pass 2> /dev/null
+cryptsetup status $N-x | grep reencryption:
+dmsetup ls | grep -c .
+cryptsetup close $N-x
+dmsetup ls | cut -f1 | sed \"s/$N-//\" | sort
+dmsetup load $N-low --table \"0 65536 linear $low 0\"
+dmsetup resume $N-low
+# Opening it repairs what the error has left.
+cryptsetup open --key-file pass /dev/mapper/$N-low $N-x
+dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 status=none | tr -d '\\000'; echo
+cryptsetup close $N-x
+dmsetup remove $N-low
+dmsetup remove $N-bad",
+    );
+    assert_eq!(out, "  reencryption:  in-progress\n5\nbad\nlow\nkept\n", "{}", mapper.log());
+}
