@@ -134,7 +134,9 @@ pub(crate) unsafe fn device_name(number: (u32, u32), kernels: c_int, to: *mut c_
     // SAFETY: the caller's promise; the function has this type.
     unsafe {
         let Some(name) = name else {
-            let real = real::function::<GetName>(c"dm_device_get_name");
+            let name = c"dm_device_get_name";
+            let real = real::function::<GetName>(name);
+            let real = real.or_else(|| real::function_of(c"libdevmapper.so.1.02.1", name));
             return real.map_or(0, |real| real(major, minor, kernels, to, len));
         };
         let end = name.iter().position(|byte| *byte == 0).map_or(name.len(), |at| at + 1);
