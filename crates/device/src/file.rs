@@ -325,8 +325,12 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
         .filter(|s| StatxFlags::from_bits_retain(s.stx_mask).contains(StatxFlags::DIOALIGN));
     let (block, memory) = match told {
         Some(s) => (s.stx_dio_offset_align, s.stx_dio_mem_align),
-        // A page suits every device and filesystem.
-        None => (page, page),
+        None => match ioctl_blksszget(file) {
+            // A block device; before Linux 6.11 statx does not tell of one.
+            Ok(sector) => (sector, sector),
+            // A page suits every filesystem.
+            Err(_) => (page, page),
+        },
     };
     if block == 0 || memory == 0 || memory > page {
         let context = format!("{name}: its filesystem has no direct I/O; open it without --direct");

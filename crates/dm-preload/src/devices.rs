@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use libc::{FILE, size_t, ssize_t};
+use libc::{DIR, FILE, dev_t, mode_t, size_t, ssize_t};
 
 use crate::forward;
 use crate::real;
@@ -12,6 +12,13 @@ const DEVICES: &CStr = c"/proc/devices";
 const NAME: &[u8] = b" device-mapper\n";
 /// Numbers that drivers without one of their own get from above down: the first that is free stands for device mapper's.
 const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
+
+/// The line before those of block devices.
+const BLOCK: &[u8] = b"Block devices:\n";
+/// The folder of block devices by their numbers.
+const SYSFS: &[u8] = b"/sys/dev/block/";
+/// The major number of loop devices.
+pub(crate) const LOOP: u32 = 7;
 
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 type Readlink = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> ssize_t;
@@ -42,22 +49,11 @@ fn with_mapper() -> *mut FILE {
     let mut text = [0_u8; ROOM];
     let len = read(DEVICES, &mut text);
     let text = &text[..len];
-    const BLOCK: &[u8] = b"Block devices:\n";
     let Some(at) = text.windows(BLOCK.len()).position(|part| part == BLOCK) else {
         return std::ptr::null_mut();
     };
     let (before, after) = text.split_at(at + BLOCK.len());
-    let is_used = |number: u8| {
-        let digits = digits(number);
-        after.split(|byte| *byte == b'\n').any(|line| {
-            let line = line.trim_ascii_start();
-            line.starts_with(&digits) && line.get(3) == Some(&b' ')
-        })
-    };
-    if after.windows(NAME.len()).any(|part| part == NAME) {
-        return std::ptr::null_mut();
-    }
-    let Some(number) = NUMBERS.rev().find(|number| !is_used(*number)) else { return std::ptr::null_mut() };
+    let Some(number) = free_number(after) else { return std::ptr::null_mut() };
     // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"devices".as_ptr(), libc::MFD_CLOEXEC);
@@ -74,6 +70,130 @@ fn with_mapper() -> *mut FILE {
             libc::close(fd);
         }
         stream
+    }
+}
+
+/// The number that stands for device mapper's, from the block devices' lines; none where the
+/// kernel has one itself.
+fn free_number(lines: &[u8]) -> Option<u8> {
+    let is_used = |number: u8| {
+        let digits = digits(number);
+        lines.split(|byte| *byte == b'\n').any(|line| {
+            let line = line.trim_ascii_start();
+            line.starts_with(&digits) && line.get(3) == Some(&b' ')
+        })
+    };
+    if lines.windows(NAME.len()).any(|part| part == NAME) {
+        return None;
+    }
+    NUMBERS.rev().find(|number| !is_used(*number))
+}
+
+/// The major number that LVM is to see in answers, where that is another one than the nodes': it
+/// takes a device for its own only if its number is that of /proc/devices.
+pub(crate) fn major_in_answers() -> Option<u8> {
+    const LVM: &[u8] = b"/lvm";
+    let mut path = [0_u8; 256];
+    // SAFETY: the kernel writes within the bytes during the call.
+    let len = unsafe {
+        let own = c"/proc/self/exe".as_ptr();
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, own, path.as_mut_ptr(), path.len())
+    };
+    let is_lvm = path.get(..usize::try_from(len).ok()?)?.ends_with(LVM);
+    if is_lvm { mapper_number() } else { None }
+}
+
+/// The same for the devices that a device lies on: libcryptsetup follows a volume that is
+/// reencrypted from one to the next by that.
+pub(crate) fn major_in_deps() -> Option<u8> {
+    // SAFETY: the name ends; what is found is not called.
+    let is_cryptsetup = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"crypt_init".as_ptr()).is_null() };
+    if is_cryptsetup { mapper_number() } else { None }
+}
+
+/// The number that /proc/devices has for device mapper here.
+fn mapper_number() -> Option<u8> {
+    const ROOM: usize = 16 << 10;
+    let mut text = [0_u8; ROOM];
+    let len = read(DEVICES, &mut text);
+    let text = text.get(..len)?;
+    let at = text.windows(BLOCK.len()).position(|part| part == BLOCK)?;
+    free_number(text.get(at + BLOCK.len()..)?)
+}
+
+type GetName = unsafe extern "C" fn(u32, u32, c_int, *mut c_char, size_t) -> c_int;
+
+/// libdevmapper's: the name of a device, which it takes from sysfs. 1, or 0 where that fails.
+///
+/// # Safety
+/// `to` has `len` bytes.
+pub(crate) unsafe fn device_name(number: (u32, u32), kernels: c_int, to: *mut c_char, len: size_t) -> c_int {
+    let (major, minor) = number;
+    let is_ours = kernels == 0 && mapper_number().is_some_and(|number| major == number.into());
+    let name = if is_ours { forward::device_name(LOOP, minor) } else { None };
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(name) = name else {
+            let name = c"dm_device_get_name";
+            let real = real::function::<GetName>(name);
+            let real = real.or_else(|| real::function_of(c"libdevmapper.so.1.02.1", name));
+            return real.map_or(0, |real| real(major, minor, kernels, to, len));
+        };
+        let end = name.iter().position(|byte| *byte == 0).map_or(name.len(), |at| at + 1);
+        if end > len {
+            return 0;
+        }
+        to.copy_from_nonoverlapping(name.as_ptr().cast(), end);
+    }
+    1
+}
+
+type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;
+
+/// Opens a folder: of a device's holders in sysfs the one that the server has, if devices of its
+/// lie on that device.
+///
+/// # Safety
+/// As for opendir(3).
+pub(crate) unsafe fn opendir(path: *const c_char) -> *mut DIR {
+    const ROOM: usize = 256;
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        let Some(real) = real::function::<Opendir>(c"opendir") else { return std::ptr::null_mut() };
+        let device = CStr::from_ptr(path).to_bytes().strip_suffix(b"/holders").and_then(|path| {
+            number(path)?;
+            path.strip_prefix(SYSFS)
+        });
+        let mut room = [0_u8; ROOM];
+        if let Some(place) = device.and_then(|device| forward::holders(device, &mut room)) {
+            let before = real::errno();
+            let opened = real(place.as_ptr());
+            if !opened.is_null() {
+                return opened;
+            }
+            real::set_errno(before);
+        }
+        real(path)
+    }
+}
+
+type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
+
+/// Makes a node: of a device that the program sees by another major number, that of the loop
+/// device.
+///
+/// # Safety
+/// As for mknod(2).
+pub(crate) unsafe fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+    let is_ours = mode & libc::S_IFMT == libc::S_IFBLK
+        && major_in_answers().is_some_and(|major| libc::major(dev) == major.into());
+    let dev = if is_ours { libc::makedev(LOOP, libc::minor(dev)) } else { dev };
+    // SAFETY: the caller's promise; the function has this type.
+    unsafe {
+        match real::function::<Mknod>(c"mknod") {
+            Some(real) => real(path, mode, dev),
+            None => real::missing(),
+        }
     }
 }
 
@@ -152,7 +272,7 @@ pub(crate) unsafe fn readlink(path: *const c_char, to: *mut c_char, len: size_t)
 
 /// The number that a path in /sys/dev/block is of.
 fn number(path: &[u8]) -> Option<(u32, u32)> {
-    let text = path.strip_prefix(b"/sys/dev/block/")?;
+    let text = path.strip_prefix(SYSFS)?;
     let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

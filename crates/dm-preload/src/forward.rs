@@ -7,13 +7,17 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
+use crate::devices;
 use crate::keys;
 use crate::real::{errno, set_errno};
 
 /// The type of device mapper's ioctls, and the bytes of the structure that each has.
 const DM_IOCTL: c_ulong = 0xfd;
-/// The number of the one that waits for an event.
+/// The number of the one that lists devices, and of the one that waits for an event.
+const LIST_DEVICES: u32 = 2;
 const DEV_WAIT: u32 = 8;
+/// The number of the one that says what a device lies on.
+const TABLE_DEPS: u32 = 11;
 /// Ioctls whose text may name keys of the keyring.
 const TABLE_LOAD: u32 = 9;
 const TARGET_MSG: u32 = 14;
@@ -24,6 +28,10 @@ const HEADER: usize = 312;
 /// The structure without its last bytes: the least that a caller may have.
 const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
+const DATA_START: usize = 16;
+const DEV: usize = 40;
+const NAME: usize = 48;
+const NAME_LEN: usize = 128;
 /// Longer buffers than the server takes.
 const MOST: usize = 4 << 20;
 
@@ -100,12 +108,80 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: so many bytes are there, as the caller says.
     let buffer = unsafe { std::slice::from_raw_parts_mut(argument.cast::<u8>(), size) };
     let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return failed(libc::ENODEV) };
+    let seen = devices::major_in_answers();
+    if let Some(seen) = seen {
+        change_major(buffer, DEV, |major| if major == seen.into() { devices::LOOP } else { major });
+    }
     let done = ask(socket, request, buffer);
     close(socket);
+    if let Some(seen) = seen {
+        show_major(request, buffer, seen.into());
+    }
+    if done == Ok(0)
+        && request as u32 & 0xff == TABLE_DEPS
+        && let Some(seen) = devices::major_in_deps()
+    {
+        show_deps(buffer, seen.into());
+    }
     match done {
         Ok(0) => 0,
         Ok(errno) | Err(errno) => failed(errno),
     }
+}
+
+/// Gives the devices of an answer this major number: the one that the answer is about, and those of
+/// a list.
+fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
+    let change = |major| if major == devices::LOOP { seen } else { major };
+    change_major(buffer, DEV, change);
+    if request as u32 & 0xff != LIST_DEVICES {
+        return;
+    }
+    let number = |buffer: &[u8], at: usize| {
+        let bytes = buffer.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let Some(mut at) = number(buffer, DATA_START) else { return };
+    // Records of a number, the bytes to the next record, and a name.
+    while let Some(next) = at.checked_add(8).and_then(|at| number(buffer, at)) {
+        change_major(buffer, at, change);
+        if next == 0 {
+            return;
+        }
+        at = at.saturating_add(next);
+    }
+}
+
+/// Gives those devices that a device lies on, and that the server has, this major number.
+fn show_deps(buffer: &mut [u8], seen: u32) {
+    let word = |buffer: &[u8], at: usize| {
+        let bytes = buffer.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    let Some((at, count)) =
+        word(buffer, DATA_START).and_then(|at| Some((at as usize, word(buffer, at as usize)?)))
+    else {
+        return;
+    };
+    for number in 0..count as usize {
+        let at = at.saturating_add(8 + number.saturating_mul(8));
+        let Some(dev) = word(buffer, at) else { return };
+        // The upper half has the higher bits of a minor number that no loop device has.
+        let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xf_ff00);
+        if major == devices::LOOP && has_device(major, minor) {
+            change_major(buffer, at, |_| seen);
+        }
+    }
+}
+
+/// Changes the major number of a device's number, which has 64 bits (`huge_encode_dev`).
+fn change_major(buffer: &mut [u8], at: usize, change: impl Fn(u32) -> u32) {
+    let Some(bytes) = at.checked_add(8).and_then(|end| buffer.get_mut(at..end)) else { return };
+    let mut dev = [0; 8];
+    dev.copy_from_slice(bytes);
+    let dev = u64::from_ne_bytes(dev);
+    let major = change((dev >> 8) as u32 & 0xfff);
+    bytes.copy_from_slice(&(dev & !0xf_ff00 | u64::from(major) << 8).to_ne_bytes());
 }
 
 /// Asks the server. The errno that it answers, or that of a connection that fails.
@@ -236,6 +312,21 @@ fn address() -> Option<libc::sockaddr_un> {
     Some(address)
 }
 
+/// The folder of a device's holders, beside the server's socket. None where it has no room.
+pub(crate) fn holders<'r>(device: &[u8], room: &'r mut [u8]) -> Option<&'r CStr> {
+    let socket = address()?.sun_path;
+    let len = socket.iter().position(|byte| *byte == 0)?;
+    let folder = socket.get(..len)?.iter().rposition(|byte| *byte == b'/' as c_char)?;
+    let folder = socket.get(..folder)?.iter().map(|byte| *byte as u8);
+    let path = folder.chain(*b"/holders/").chain(device.iter().copied()).chain([0]);
+    let mut len = 0;
+    for byte in path {
+        *room.get_mut(len)? = byte;
+        len += 1;
+    }
+    CStr::from_bytes_with_nul(room.get(..len)?).ok()
+}
+
 fn close(fd: c_int) {
     let before = errno();
     // SAFETY: this module's own descriptor, which is not used again.
@@ -243,8 +334,13 @@ fn close(fd: c_int) {
     set_errno(before);
 }
 
-/// The name that a device of this number has in the kernel, if the server has it: its minor number.
+/// Whether the server has a device of this number.
 pub(crate) fn has_device(major: u32, minor: u32) -> bool {
+    device_name(major, minor).is_some()
+}
+
+/// The name, and the zero that ends it, of the server's device of this number, if it has one.
+pub(crate) fn device_name(major: u32, minor: u32) -> Option<[u8; NAME_LEN]> {
     /// `DM_DEV_STATUS`.
     const STATUS: c_ulong = 0xc138_fd07;
     let mut buffer = [0_u8; HEADER];
@@ -259,5 +355,7 @@ pub(crate) fn has_device(major: u32, minor: u32) -> bool {
     // SAFETY: the buffer is as long as it says.
     let known = unsafe { ioctl(STATUS, buffer.as_mut_ptr().cast()) };
     set_errno(before);
-    known == 0
+    let mut name = [0; NAME_LEN];
+    name.copy_from_slice(&buffer[NAME..NAME + NAME_LEN]);
+    (known == 0).then_some(name)
 }

@@ -5,6 +5,9 @@
 //!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
+//!   opendir("/sys/../holders")   ->  the server's folder of what lies on a device    devices.rs
+//!   dm_device_get_name(..)       ->  the name that the server has for a device       devices.rs
+//!   mknod(..)                    ->  a loop device's number where LVM means one of the server's   devices.rs
 //!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
 //! ```
@@ -25,7 +28,7 @@ mod real;
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 
-use libc::{FILE, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, dev_t, mode_t, size_t, ssize_t};
 
 /// The node that programs open.
 const CONTROL: &CStr = c"/dev/mapper/control";
@@ -138,6 +141,42 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
     // read here is not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
+}
+
+/// libdevmapper's: the name of a device.
+///
+/// # Safety
+/// `to` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dm_device_get_name(
+    major: u32,
+    minor: u32,
+    kernels: c_int,
+    to: *mut c_char,
+    len: size_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { devices::device_name((major, minor), kernels, to, len) }
+}
+
+/// Opens a folder.
+///
+/// # Safety
+/// As for opendir(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+    // SAFETY: the caller promises what opendir(3) wants.
+    unsafe { devices::opendir(path) }
+}
+
+/// Makes a node.
+///
+/// # Safety
+/// As for mknod(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+    // SAFETY: the caller promises what mknod(2) wants.
+    unsafe { devices::mknod(path, mode, dev) }
 }
 
 /// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device mapper's.

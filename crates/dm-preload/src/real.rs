@@ -17,6 +17,24 @@ pub(crate) unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
     Some(unsafe { std::mem::transmute_copy(&found) })
 }
 
+/// The function of this name in a library that is loaded for itself alone, as by dlopen(3).
+///
+/// # Safety
+/// `F` is a pointer to a function of that function's type.
+pub(crate) unsafe fn function_of<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut ()>()) };
+    // SAFETY: the names end. The library stays loaded: another has loaded it.
+    unsafe {
+        let loaded = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if loaded.is_null() {
+            return None;
+        }
+        let found = libc::dlsym(loaded, name.as_ptr());
+        libc::dlclose(loaded);
+        (!found.is_null()).then(|| std::mem::transmute_copy(&found))
+    }
+}
+
 /// A name with its zero.
 pub(crate) const fn name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {

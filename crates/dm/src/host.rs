@@ -1,5 +1,6 @@
 //! The interface of the commands to the machine: served tables and block devices.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,6 +157,9 @@ pub trait Nodes: Send + Sync {
     /// `EBUSY` where that one is in use; the system's.
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>>;
 
+    /// A device of these names lies on these others now.
+    fn lies_on(&self, _device: DeviceNumber, _names: Names<'_>, _on: &BTreeSet<DeviceNumber>) {}
+
     /// Refuses a name under which another program shows a device.
     ///
     /// # Errors
@@ -204,6 +208,9 @@ pub trait Node: Send + Sync {
     /// # Errors
     /// The system's.
     fn name(&self, names: Names<'_>, before: Option<Names<'_>>) -> Result<()>;
+
+    /// Gives it back to the system at once, whoever still holds on to it here.
+    fn give_back(&self);
 
     /// Takes its names away.
     fn unname(&self, names: Names<'_>);

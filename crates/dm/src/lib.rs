@@ -12,7 +12,8 @@
 //!     +-- Host      makes tables: in the command, a process for each            crates/underseal/src/dm
 //!     |     Served  a table that is ready: shown as a file, taken over from another, suspended, ended
 //!     +-- Nodes     block devices
-//!           loops   loop devices over those files; opens: who has them open; links: names in /dev
+//!           loops   loop devices over those files; opens: who has them open; links: names in /dev;
+//!                   holders: which lie on which
 //! ```
 //!
 //! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of drivers/md/dm-ioctl.c, Linux 6.12.
@@ -20,6 +21,7 @@
 mod device;
 mod error;
 pub mod header;
+mod holders;
 mod host;
 mod keys;
 mod links;

@@ -6,13 +6,17 @@
 //!   detach   unbound, where nobody else has it open; and gone when it is dropped
 //! ```
 
+mod free;
+mod left;
 mod requests;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,11 +24,14 @@ use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use self::free::FreeNumber;
+pub use self::left::LeftNode;
 pub use self::requests::backing_file;
 use self::requests::{
     CLR_FD, CTL_ADD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE,
     SET_CAPACITY, configure, ioctl, set_status,
 };
+use crate::holders::{self, Holders};
 use crate::host::{Names, Node, Nodes};
 use crate::links::Links;
 use crate::node_name::free_name;
@@ -54,12 +61,17 @@ pub struct LoopNodes {
     folder: PathBuf,
     mapper: PathBuf,
     family: Family,
+    free: FreeNumber,
+    holders: Holders,
 }
 
 impl LoopNodes {
     /// Loop devices whose files are in `folder`, and whose names are shown in `mapper`.
     pub fn new(folder: impl Into<PathBuf>, mapper: impl Into<PathBuf>, family: Family) -> Self {
-        Self { folder: folder.into(), mapper: mapper.into(), family }
+        let free = FreeNumber::from(FIRST);
+        let folder: PathBuf = folder.into();
+        let holders = Holders::new(folder.join(holders::FOLDER));
+        Self { folder, mapper: mapper.into(), family, free, holders }
     }
 
     fn add(wanted: Option<u32>, from: u32) -> Result<u32> {
@@ -79,72 +91,40 @@ impl LoopNodes {
     }
 }
 
-/// A device of a server that was killed.
-pub struct LeftNode {
-    pub(crate) node: LoopNode,
-    pub(crate) name: String,
-    pub(crate) uuid: String,
-}
-
-impl LeftNode {
-    /// The device's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where its table shows itself.
-    pub fn file(&self) -> PathBuf {
-        self.node.file()
-    }
-
-    /// Takes the device away, whose table's server is gone too: every request for it fails.
-    pub fn discard(self) {
-        let Self { node, name, uuid } = self;
-        // As the node is dropped it is unbound, for which its file must be there still, and then
-        // unmounted.
-        node.unname(Names { name: &name, uuid: &uuid });
-    }
-}
-
-impl LoopNodes {
-    /// The devices that a server of this folder has left when it was killed.
-    pub fn left(&self) -> Vec<LeftNode> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let left = numbers.filter_map(|number| {
-            let (folder, mapper) = (self.folder.join(number.to_string()), self.mapper.clone());
-            let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
-            let (name, uuid) = names.split_once('\0').unwrap_or_default();
-            let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
-            let node = LoopNode { number, dev, folder, mapper, family: self.family.clone() };
-            // A device without a table is given back as the node is dropped.
-            (!name.is_empty() && node.is_bound().unwrap_or(false)).then(|| LeftNode {
-                node,
-                name: name.into(),
-                uuid: uuid.into(),
-            })
-        });
-        left.collect()
-    }
-}
-
 impl Nodes for LoopNodes {
+    fn lies_on(&self, device: DeviceNumber, names: Names<'_>, on: &BTreeSet<DeviceNumber>) {
+        self.holders.show(device, names, on);
+    }
+
     fn is_free(&self, name: &str) -> Result<()> {
         free_name(&self.mapper.join(name))
     }
 
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
-        let mut from = FIRST;
+        let mut from = self.free.get();
+        let mut tries = 0..TRIES;
         loop {
-            let number = Self::add(minor, from)?;
+            let number = match Self::add(minor, from) {
+                // Numbers that other programs have given back.
+                Err(e) if e.errno() == Errno::BUSY && minor.is_none() && from > FIRST => {
+                    from = FIRST;
+                    continue;
+                }
+                added => added?,
+            };
+            if minor.is_none() {
+                self.free.taken(number);
+            }
             let folder = self.folder.join(number.to_string());
             let (mapper, family) = (self.mapper.clone(), self.family.clone());
-            let node = LoopNode { number, folder, mapper, family, dev: device_of(number)? };
+            let free = self.free.clone();
+            let (dev, is_gone) = (device_of(number)?, AtomicBool::new(false));
+            let node = LoopNode { number, dev, folder, mapper, family, free, is_gone };
             match node.prepare() {
                 Ok(()) => return Ok(Box::new(node)),
                 // Another program was faster, or a table's server of a back end that is gone serves
                 // on.
-                Err(e) if minor.is_none() && from < FIRST + TRIES => {
+                Err(e) if minor.is_none() && tries.next().is_some() => {
                     log::warn!("loop device {number} is left out: {e}");
                     from = number.saturating_add(1);
                 }
@@ -177,6 +157,8 @@ pub(crate) struct LoopNode {
     folder: PathBuf,
     mapper: PathBuf,
     family: Family,
+    free: FreeNumber,
+    is_gone: AtomicBool,
 }
 
 impl LoopNode {
@@ -420,6 +402,24 @@ impl Node for LoopNode {
         Ok(())
     }
 
+    fn give_back(&self) {
+        if self.is_gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let gone = self.unbind().and_then(|()| {
+            let control = File::options().read(true).write(true).open(CONTROL)?;
+            ioctl(&control, CTL_REMOVE, u64::from(self.number))
+        });
+        if let Err(e) = gone {
+            log::warn!("{} stays: {e}", self.node().display());
+        }
+        // A server that was killed has left its mount.
+        self.clear();
+        let _ = fs::remove_file(self.folder.join(NAMES));
+        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        self.free.given_back(self.number);
+    }
+
     fn unname(&self, Names { name, uuid }: Names<'_>) {
         self.links().remove(name, uuid);
         self.take_off(name);
@@ -458,17 +458,7 @@ impl LoopNode {
 
 impl Drop for LoopNode {
     fn drop(&mut self) {
-        let gone = self.unbind().and_then(|()| {
-            let control = File::options().read(true).write(true).open(CONTROL)?;
-            ioctl(&control, CTL_REMOVE, u64::from(self.number))
-        });
-        if let Err(e) = gone {
-            log::warn!("{} stays: {e}", self.node().display());
-        }
-        // A server that was killed has left its mount.
-        self.clear();
-        let _ = fs::remove_file(self.folder.join(NAMES));
-        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        self.give_back();
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod query;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -80,6 +80,8 @@ impl Command {
 
 /// How often a device that is to go when it is closed is looked at.
 const DEFERRED: Duration = Duration::from_millis(200);
+/// How many devices of all are removed at a time.
+const SIDE_BY_SIDE: usize = 16;
 /// How long one wait for an event lasts before its caller is asked for signs of life.
 const WAIT: Duration = Duration::from_millis(200);
 
@@ -116,12 +118,14 @@ impl Mapper {
     pub fn adopt(&self, left: LeftNode, table: Table, read_only: bool, suspended: bool) -> Result<()> {
         let LeftNode { node, name, uuid } = left;
         let device = Device::adopted(Box::new(node), table, read_only, suspended);
-        self.0.registry.add(&name, &uuid, Arc::new(device)).map(drop)
+        let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
+        self.show_holders(&entry);
+        Ok(())
     }
 
     /// How many devices there are.
     pub fn count(&self) -> usize {
-        self.0.registry.all().len()
+        self.0.registry.count()
     }
 
     /// Drops the keys of callers that the kernel no longer has.
@@ -202,7 +206,23 @@ impl Mapper {
             }
             removed => {
                 message.set_flags(message.flags() & !flags::DEFERRED_REMOVE);
-                removed
+                removed?;
+                self.remove_deferred();
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the devices that were to go when nothing lies on them any more.
+    fn remove_deferred(&self) {
+        let mut deferred = self.0.registry.all();
+        deferred.retain(|entry| entry.device.snapshot().deferred);
+        for entry in deferred {
+            match self.take_away(&entry) {
+                // The thread that waits for the last user goes on.
+                Err(e) if matches!(e.errno(), Errno::BUSY | Errno::NXIO) => {}
+                Err(e) => log::error!("deferred removal: {e}"),
+                Ok(()) => self.remove_deferred(),
             }
         }
     }
@@ -220,6 +240,8 @@ impl Mapper {
         }
         entry.device.remove(entry.names())?;
         self.0.registry.remove(entry.device.number());
+        entry.device.node().give_back();
+        self.show_holders(entry);
         Ok(())
     }
 
@@ -247,21 +269,34 @@ impl Mapper {
 
     fn remove_all(&self, message: &mut Message) {
         let deferred = message.has(flags::DEFERRED_REMOVE);
-        loop {
-            let mut removed = false;
-            for entry in self.0.registry.all() {
-                match self.take_away(&entry) {
-                    Ok(()) => removed = true,
-                    Err(e) if deferred && e.errno() == Errno::BUSY => {
-                        if let Err(e) = self.defer(entry) {
-                            log::error!("{e}");
-                        }
-                    }
-                    Err(e) => log::debug!("remove_all: {e}"),
+        let remove = |entry: Entry| match self.take_away(&entry) {
+            Ok(()) => true,
+            Err(e) if deferred && e.errno() == Errno::BUSY => {
+                if let Err(e) = self.defer(entry) {
+                    log::error!("{e}");
                 }
+                false
             }
+            Err(e) => {
+                log::debug!("remove_all: {e}");
+                false
+            }
+        };
+        loop {
+            let entries = Mutex::new(self.0.registry.all().into_iter());
+            let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).next();
+            // The kernel waits for a grace period at each device: these waits go side by side.
+            let work = || std::iter::from_fn(next).filter_map(|entry| remove(entry).then_some(())).count();
+            let removed: usize = thread::scope(|scope| {
+                let began = (1..SIDE_BY_SIDE).filter_map(|_| {
+                    let thread = thread::Builder::new().name("remove".into());
+                    thread.spawn_scoped(scope, work).ok()
+                });
+                let others: Vec<_> = began.collect();
+                work() + others.into_iter().filter_map(|other| other.join().ok()).sum::<usize>()
+            });
             // Those below others come free when these are gone.
-            if !removed {
+            if removed == 0 {
                 break;
             }
         }
@@ -288,6 +323,7 @@ impl Mapper {
         if snapshot.live.is_some() {
             now.device.happens();
         }
+        self.show_holders(&now);
         message.set_names(&now.name, &now.uuid);
         self.fill(message, &now);
         message.put_nothing();
@@ -300,7 +336,10 @@ impl Mapper {
             entry.device.suspend()?;
         } else {
             message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
-            entry.device.resume(entry.names())?;
+            let resumed = entry.device.resume(entry.names());
+            self.show_holders(&entry);
+            resumed?;
+            self.remove_deferred();
         }
         self.fill(message, &entry);
         message.put_nothing();
@@ -317,6 +356,7 @@ impl Mapper {
         };
         let loaded = entry.device.load(&*self.0.host, lines, read_only, &below, keys);
         loaded.map_err(|e| e.within(&entry.name))?;
+        self.show_holders(&entry);
         message.set_flags(message.flags() | flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();
@@ -326,6 +366,8 @@ impl Mapper {
     fn clear(&self, message: &mut Message) -> Result<()> {
         let entry = self.find(message)?;
         entry.device.clear()?;
+        self.show_holders(&entry);
+        self.remove_deferred();
         message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
         self.fill(message, &entry);
         message.put_nothing();
@@ -406,14 +448,17 @@ impl Mapper {
         message.set_target_count(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
+    /// Shows on which devices one lies, with its live table and its inactive one.
+    fn show_holders(&self, entry: &Entry) {
+        let Snapshot { live, inactive, .. } = entry.device.snapshot();
+        let on = live.iter().chain(&inactive).flat_map(|table| table.deps.iter().copied()).collect();
+        self.0.nodes.lies_on(entry.device.number(), entry.names(), &on);
+    }
+
     /// How many have a device open: others, and each table that lies on it.
     fn opens(&self, entry: &Entry) -> u32 {
         let number = entry.device.number();
-        let uses = self.0.registry.all().into_iter().map(|other| {
-            let Snapshot { live, inactive, .. } = other.device.snapshot();
-            live.iter().chain(&inactive).filter(|table| table.deps.contains(&number)).count()
-        });
-        let tables = u32::try_from(uses.sum::<usize>()).unwrap_or(u32::MAX);
+        let tables = self.0.registry.uses(number);
         let live = entry.device.snapshot().live;
         let others = if live.is_some() { entry.device.node().opens(tables > 0) } else { 0 };
         tables.saturating_add(others)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::device::Device;
+use crate::device::{Device, Snapshot};
 use crate::header::{NAME_LEN, UUID_LEN};
 use crate::host::Names;
 use crate::{DeviceNumber, Error, Result};
@@ -111,6 +111,21 @@ impl Registry {
         let mut all: Vec<_> = self.lock().values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// How many devices there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many tables of devices lie on this one. No device is kept by that: one that is removed
+    /// meanwhile goes at once.
+    pub(crate) fn uses(&self, number: DeviceNumber) -> u32 {
+        let uses = |entry: &Entry| {
+            let Snapshot { live, inactive, .. } = entry.device.snapshot();
+            live.iter().chain(&inactive).filter(|table| table.deps.contains(&number)).count()
+        };
+        u32::try_from(self.lock().values().map(uses).sum::<usize>()).unwrap_or(u32::MAX)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<DeviceNumber, Entry>> {

@@ -188,6 +188,10 @@ impl Node for NoNode {
         Ok(())
     }
 
+    fn give_back(&self) {
+        self.log.add("give back");
+    }
+
     fn unname(&self, Names { name, .. }: Names<'_>) {
         self.log.add(format!("unname {name}"));
     }

@@ -53,6 +53,15 @@ fn may_ask(sender: libc::ucred) -> bool {
     own != 0 || has_capability(sender.pid).unwrap_or(false)
 }
 
+/// Whether a thread may ask, by its effective user and capabilities now.
+pub fn thread_may_ask(thread: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = user.and_then(|user| user.split_ascii_whitespace().nth(1)?.parse().ok());
+    let (Some(uid), Ok(pid)) = (effective, thread.try_into()) else { return false };
+    may_ask(libc::ucred { pid, uid, gid: 0 })
+}
+
 fn has_capability(pid: libc::pid_t) -> io::Result<bool> {
     const SYS_ADMIN: u32 = 21;
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user"));

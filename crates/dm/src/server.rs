@@ -29,6 +29,7 @@ use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
 use crate::sender::RequestReader;
+pub use crate::sender::thread_may_ask;
 use crate::{Caller, Command, Error, GrantedKeys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).

@@ -134,7 +134,7 @@ fn a_device_is_created_loaded_resumed_and_removed() {
     assert_eq!(Ioctl::named("one").ask(&mapper, Command::DevRemove).unwrap_err(), Errno::BUSY);
     machine.opens.store(0, Ordering::Relaxed);
     Ioctl::named("one").ask(&mapper, Command::DevRemove).unwrap();
-    assert_eq!(machine.log.take(), ["sync", "detach", "unname one", "end linear 8"]);
+    assert_eq!(machine.log.take(), ["sync", "detach", "unname one", "end linear 8", "give back"]);
     assert_eq!(Ioctl::named("one").ask(&mapper, Command::DevStatus).unwrap_err(), Errno::NXIO);
 }
 
@@ -286,4 +286,20 @@ fn a_deferred_removal_waits_for_the_last_user_and_can_be_cancelled() {
         assert!(std::time::Instant::now() < until, "it is there still");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_deferred_removal_is_done_when_the_last_table_on_the_device_has_gone() {
+    let machine = Machine::default();
+    let mapper = machine.mapper();
+    open(&mapper, "lowest", &[(8, "zero", "")]);
+    open(&mapper, "below", &[(8, "linear", "253:0 0")]);
+    open(&mapper, "above", &[(8, "linear", "253:1 0")]);
+    for name in ["lowest", "below"] {
+        Ioctl::named(name).flags(flags::DEFERRED_REMOVE).ask(&mapper, Command::DevRemove).unwrap();
+    }
+    assert_eq!(mapper.count(), 3);
+    // Not a moment later: cryptsetup looks at once.
+    Ioctl::named("above").ask(&mapper, Command::DevRemove).unwrap();
+    assert_eq!(mapper.count(), 0);
 }

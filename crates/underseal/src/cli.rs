@@ -28,7 +28,7 @@ pub(crate) use control::{
     Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
     TopArgs, UpgradeArgs,
 };
-pub(crate) use dm::{Dm, DmArgs, DmHowArgs, DmRunArgs};
+pub(crate) use dm::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
     TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,

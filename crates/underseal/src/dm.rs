@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   run        a command, with the library that its ioctls go through        commands/dm.rs
+//!     |          or with a supervisor that the kernel asks about its system calls   supervise
+//!   install    the same for a whole machine
 //!     |  socket
 //!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
 //!     |- known     what a table server keeps for the next back end
@@ -21,11 +23,13 @@ pub(crate) mod backend;
 mod cgroup;
 mod child;
 mod host;
+pub(crate) mod install;
 mod known;
 mod layers;
 mod lowers;
 mod orders;
 pub(crate) mod server;
+pub(crate) mod supervise;
 
 /// Where a table server whose back end is gone waits for the next one, beside the table's file.
 const SERVER_SOCKET: &str = "server";

@@ -32,11 +32,12 @@ pub(crate) struct Error {
     remedy: Option<String>,
     volume: Option<volume::ErrorKind>,
     format: Option<formats::ErrorKind>,
+    integrity: Option<integrity::ErrorKind>,
 }
 
 impl Error {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), remedy: None, volume: None, format: None }
+        Self { exit, what: what.into(), remedy: None, volume: None, format: None, integrity: None }
     }
 
     /// Input that is refused before anything was done.
@@ -92,6 +93,11 @@ impl Error {
     /// The error of a volume of another system, if it was one.
     pub(crate) fn of_format(&self) -> Option<formats::ErrorKind> {
         self.format
+    }
+
+    /// What was wrong with an integrity layer, if it was one.
+    pub(crate) fn of_integrity(&self) -> Option<integrity::ErrorKind> {
+        self.integrity
     }
 
     /// What to do about it.
@@ -291,7 +297,7 @@ impl From<integrity::Error> for Error {
             IoKind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
-        Self::of(exit, &error, remedy)
+        Self { integrity: Some(error.kind()), ..Self::of(exit, &error, remedy) }
     }
 }
 

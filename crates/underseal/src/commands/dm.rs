@@ -1,6 +1,6 @@
 //! `underseal dm`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -8,48 +8,67 @@ use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::cli::{Dm, DmArgs, DmHowArgs, DmRunArgs};
-use crate::dm::{backend, server};
+use crate::cli::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
+use crate::dm::install::{Outcome, Programs, install, uninstall};
+use crate::dm::{backend, server, supervise};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::{print, printable};
+
+/// The library's name, and where the package has it.
+const LIBRARY: &str = "libunderseal-dm.so";
+const INSTALLED: &str = "/usr/lib/underseal";
 
 pub(super) fn run(args: &DmArgs, _quiet: bool) -> Result<()> {
     match &args.what {
         Dm::Run(DmRunArgs { explain: true, how, .. }) => explain(how),
-        Dm::Run(DmRunArgs { how, command, .. }) => start(how, command),
+        Dm::Run(DmRunArgs { how, command, supervise, .. }) => start(how, command, *supervise),
         Dm::Shell(args) => {
             let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-            start(&args.how, &[shell.unwrap_or_else(|| "/bin/sh".into())])
+            start(&args.how, &[shell.unwrap_or_else(|| "/bin/sh".into())], false)
         }
-        Dm::Serve(args) => backend::serve(&args.how.folder),
+        Dm::Install(args) => install_files(args),
+        Dm::Uninstall(args) => uninstall_files(&args.root),
+        Dm::Serve(args) => backend::serve(&args.how.folder, args.stay),
         Dm::TableServer => server::run(),
+        Dm::Supervisor(args) => supervise::run(&args.how.folder),
     }
 }
 
 /// Becomes the command.
-fn start(how: &DmHowArgs, command: &[OsString]) -> Result<()> {
-    let library = library()?;
+fn start(how: &DmHowArgs, command: &[OsString], supervised: bool) -> Result<()> {
     let folder = std::path::absolute(&how.folder);
     let folder = folder.map_err(|e| Error::io(&how.folder, "cannot be found", e))?;
+    let (program, arguments) = command.split_first().ok_or_else(|| Error::usage("there is no command"))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if supervised {
+        supervise::begin(&folder)?;
+    } else {
+        preload(&mut command, &folder)?;
+    }
+    let failed = command.exec();
+    Err(Error::new(Exit::Failed, format!("{}: cannot be run", program.display())).because(&failed))
+}
+
+/// Has a command load the library, and find the back end.
+fn preload(command: &mut Command, folder: &Path) -> Result<()> {
+    let library = library()?;
     // The back end stays while the command, or something that it started, has this. It carries no
     // requests: what the command starts may have fewer rights.
-    let connection = backend::connect(&folder)?;
+    let connection = backend::connect(folder)?;
     fcntl_setfd(&connection, FdFlags::empty())
         .map_err(|e| Error::new(Exit::Failed, "a connection cannot be left to the command").because(&e))?;
     let _ = connection.into_raw_fd();
+    // LVM tells of each descriptor that it inherits.
+    command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
     let mut preloaded = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preloaded.push(":");
         preloaded.push(others);
     }
-    let (program, arguments) = command.split_first().ok_or_else(|| Error::usage("there is no command"))?;
-    let failed = Command::new(program)
-        .args(arguments)
-        .env("LD_PRELOAD", preloaded)
-        .env("UNDERSEAL_DM_SOCKET", backend::socket(&folder))
-        .exec();
-    Err(Error::new(Exit::Failed, format!("{}: cannot be run", program.display())).because(&failed))
+    command.env("LD_PRELOAD", preloaded).env("UNDERSEAL_DM_SOCKET", backend::socket(folder));
+    Ok(())
 }
 
 /// The library that programs are started with.
@@ -60,24 +79,82 @@ fn library() -> Result<PathBuf> {
     }
     let program = std::env::current_exe().unwrap_or_default();
     let beside = program.parent().unwrap_or(Path::new("/"));
-    let installed = OsStr::new("libunderseal-dm.so");
     let places = [
-        beside.join(installed),
+        beside.join(LIBRARY),
         // As cargo names it.
         beside.join("libunderseal_dm.so"),
-        beside.join("../lib/underseal").join(installed),
-        Path::new("/usr/lib/underseal").join(installed),
+        beside.join("../lib/underseal").join(LIBRARY),
+        Path::new(INSTALLED).join(LIBRARY),
     ];
     places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
-        let what = format!("the library {} is not there", installed.display());
+        let what = format!("the library {LIBRARY} is not there");
         Error::new(Exit::Failed, what).with_remedy(format!("its path in {VARIABLE}"))
     })
 }
 
+/// Installs for this machine, by the paths of this program and its library; for another root folder
+/// by those of the package.
+fn install_files(args: &DmInstallArgs) -> Result<()> {
+    let is_here = args.root == Path::new("/");
+    if is_here && has_mapper() && !args.force {
+        return Err(Error::usage(
+            "the kernel has a device mapper, whose devices programs would not see any more",
+        )
+        .with_remedy("--force"));
+    }
+    let (command, library) = if is_here {
+        let command = std::env::current_exe();
+        (command.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?, library()?)
+    } else {
+        ("/usr/bin/underseal".into(), Path::new(INSTALLED).join(LIBRARY))
+    };
+    for path in [&command, &library] {
+        let place = args.root.join(path.strip_prefix("/").unwrap_or(path));
+        if !place.exists() {
+            let what = format!("{} is not there", place.display());
+            return Err(Error::usage(what).with_remedy("the package first"));
+        }
+    }
+    let programs = Programs { command: &command, library: &library, folder: &args.how.folder };
+    told(&install(&args.root, &programs)?)?;
+    if is_here {
+        print("next: systemctl daemon-reload && systemctl start underseal-dm, or a new shell\n")?;
+    }
+    Ok(())
+}
+
+fn uninstall_files(root: &Path) -> Result<()> {
+    let Some(outcomes) = uninstall(root)? else {
+        return print("nothing is installed\n");
+    };
+    told(&outcomes)?;
+    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Changed(_))) {
+        return Err(Error::new(Exit::Failed, "a file was changed since it was installed, and stays")
+            .with_remedy("a look at it, and its removal by hand"));
+    }
+    Ok(())
+}
+
+fn told(outcomes: &[Outcome]) -> Result<()> {
+    let line = |outcome: &Outcome| match outcome {
+        Outcome::Written(path) => format!("written  {}", path.display()),
+        Outcome::Removed(path) => format!("removed  {}", path.display()),
+        Outcome::Missing(path) => format!("gone     {}", path.display()),
+        Outcome::Changed(path) => format!("stays    {}", path.display()),
+    };
+    // A path may have anything in it.
+    print(&outcomes.iter().map(|outcome| printable(&line(outcome)) + "\n").collect::<String>())
+}
+
+/// Whether the kernel has a device mapper.
+fn has_mapper() -> bool {
+    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    devices.lines().any(|line| line.ends_with(" device-mapper"))
+}
+
 fn explain(how: &DmHowArgs) -> Result<()> {
     let there = |path: &str| Path::new(path).exists();
-    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-    let has_mapper = devices.lines().any(|line| line.ends_with(" device-mapper"));
+    let has_mapper = has_mapper();
     let is_root = rustix::process::geteuid().is_root();
     let library = library().map_or_else(|e| e.what(), |path| path.display().to_string());
     let yes = |is: bool| if is { "yes" } else { "no" };
@@ -86,7 +163,8 @@ fn explain(how: &DmHowArgs) -> Result<()> {
 root                                          {} (needed)
 /dev/fuse, for the tables                     {} (needed)
 /dev/loop-control, for block devices          {} (needed)
-library                                       {library}
+library, preloaded into programs              {library}
+supervisor of system calls (--supervise)      {}
 back end                                      {}
 
 {LIMITS}",
@@ -94,14 +172,17 @@ back end                                      {}
         yes(is_root),
         yes(there("/dev/fuse")),
         yes(there("/dev/loop-control")),
+        if supervise::is_possible() { "yes" } else { "no: Linux 5.14 with seccomp" },
         backend::socket(&how.folder).display(),
     );
     print(&text)
 }
 
 const LIMITS: &str = "\
-Programs see it that are dynamically linked with glibc, and what they start. Not: static programs and those
-written in Go, which make system calls themselves; set-user-ID programs, which drop LD_PRELOAD.
+The library reaches programs that are dynamically linked with glibc, and what they start. Not: static programs
+and those written in Go, which make system calls themselves; set-user-ID programs, which drop LD_PRELOAD.
+The supervisor reaches these too. Not: keys by name in crypt tables (programs are told of version 1.18.0, and send
+digits); a node /dev/mapper/control that could not be made; 32-bit programs. Each file that is opened waits for it.
 Targets: crypt, integrity, verity (without error correction), linear, striped, zero, error, delay. Not: snapshot,
 thin, cache, raid, multipath; OPAL.
 Keys of the kernel's keyring: logon and user, if a program in `dm run` added them. Not: encrypted, trusted.

@@ -86,15 +86,15 @@ fn start(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn log_file(folder: &Path) -> PathBuf {
+pub(super) fn log_file(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// Serves callers in the background, until there is no device and no caller.
+/// Serves callers in the background, until there is no device and no caller; with `stay` always.
 ///
 /// # Errors
 /// `Failed` when there can be no back end here.
-pub(crate) fn serve(folder: &Path) -> Result<()> {
+pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::new(Exit::Failed, "loop devices and their nodes are root's to make")
             .with_remedy("as root; `underseal open --fuse FILE` needs neither"));
@@ -156,7 +156,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     }
     stay_in_memory();
     child.detach_saying(READY)?;
-    until_idle(&mapper, &callers);
+    until_idle(&mapper, &callers, stay);
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
@@ -170,10 +170,10 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn until_idle(mapper: &Mapper, callers: &Callers) {
+fn until_idle(mapper: &Mapper, callers: &Callers, stay: bool) {
     const LOOK: Duration = Duration::from_secs(1);
     let mut idle = Instant::now();
-    while idle.elapsed() < IDLE {
+    while stay || idle.elapsed() < IDLE {
         thread::sleep(LOOK);
         mapper.forget_keys();
         if mapper.count() > 0 || callers.count() > 0 {

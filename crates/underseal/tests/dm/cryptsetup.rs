@@ -120,3 +120,61 @@ cryptsetup close $N-x",
     );
     assert_eq!(sizes, "32768\n8192\n32768\nhere");
 }
+
+#[test]
+fn the_open_volume_of_a_device_is_found_when_that_is_reencrypted() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(FORMAT);
+    let script = "
+printf pass | cryptsetup open disk.img $N-x -
+lower=$(cryptsetup status $N-x | sed -n 's/^ *device: *//p')
+number=$(lsblk --noheadings --nodeps --output MAJ:MIN $lower | tr -d ' ')
+held=$(ls /sys/dev/block/$number/holders)
+cat $(dirname $S)/holders/$number/$held/dm/name | sed 's/.*-//'
+printf kept | dd of=/dev/mapper/$N-x oflag=direct bs=4096 conv=sync,notrunc status=none
+printf pass | cryptsetup reencrypt --hotzone-size 4M $lower - | sed -n 's/.*\\(Auto-detected\\).*/\\1/p'
+dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 status=none | tr -d '\\000'; echo
+cryptsetup close $N-x
+test ! -e $(dirname $S)/holders/$number";
+    let socket = mapper.folder().join("control");
+    let script = format!("S={}{script}", socket.display());
+    for out in [mapper.script(&script), mapper.supervised(&script)] {
+        assert_eq!(out, "x\nAuto-detected\nkept\n", "{}", mapper.log());
+    }
+}
+
+#[test]
+fn a_volume_whose_reencryption_failed_is_known_and_closed_with_its_helpers() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 32M disk.img
+low=$(losetup --find --show disk.img)
+trap 'losetup --detach $low' EXIT
+dmsetup create $N-low --table \"0 65536 linear $low 0\"
+fast='--pbkdf pbkdf2 --pbkdf-force-iterations 1000'
+printf pass | cryptsetup luksFormat --batch-mode --offset 8192 $fast /dev/mapper/$N-low -
+printf pass | cryptsetup open /dev/mapper/$N-low $N-x -
+printf kept | dd of=/dev/mapper/$N-x oflag=direct bs=4096 conv=sync,notrunc status=none
+dmsetup create $N-bad --table '0 65536 error'
+dmsetup load $N-low --table \"0 62976 linear $low 0
+62976 8 delay $low 62976 0 /dev/mapper/$N-bad 62976 0
+62984 2552 linear $low 62984\"
+dmsetup resume $N-low
+printf pass > pass
+fails cryptsetup reencrypt --batch-mode --active-name $N-x --hotzone-size 8M $fast --key-file pass 2> /dev/null
+cryptsetup status $N-x | grep reencryption:
+dmsetup ls | grep -c .
+cryptsetup close $N-x
+dmsetup ls | cut -f1 | sed \"s/$N-//\" | sort
+dmsetup load $N-low --table \"0 65536 linear $low 0\"
+dmsetup resume $N-low
+# Opening it repairs what the error has left.
+cryptsetup open --key-file pass /dev/mapper/$N-low $N-x
+dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 status=none | tr -d '\\000'; echo
+cryptsetup close $N-x
+dmsetup remove $N-low
+dmsetup remove $N-bad",
+    );
+    assert_eq!(out, "  reencryption:  in-progress\n5\nbad\nlow\nkept\n", "{}", mapper.log());
+}

@@ -123,3 +123,22 @@ bash ../commands.sh | sed \"s,$low,LOW,g; s/$N/cmp/g\"",
     }
     assert_eq!(out.lines().count(), expected.lines().count());
 }
+
+#[test]
+fn libdevmapper_is_found_where_a_program_has_loaded_it_for_itself_alone() {
+    let Some(mapper) = Mapper::new() else { return };
+    // As systemd loads libcryptsetup; the library stands before libdevmapper's function.
+    let out = mapper.script(
+        "
+dmsetup create $N-a --table '0 8 zero'
+python3 -c '
+import ctypes, os, sys
+ctypes.CDLL(\"libdevmapper.so.1.02.1\")
+name = ctypes.create_string_buffer(128)
+node = os.stat(sys.argv[1]).st_rdev
+found = ctypes.CDLL(None).dm_device_get_name(os.major(node), os.minor(node), 1, name, 128)
+print(found, name.value[:3].decode())' /dev/mapper/$N-a
+dmsetup remove $N-a",
+    );
+    assert_eq!(out, "1 dm-\n");
+}

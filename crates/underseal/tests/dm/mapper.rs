@@ -62,14 +62,29 @@ impl Mapper {
     /// Runs a script of the shell's, whose `$N` is the prefix of names and whose folder is the test's.
     #[track_caller]
     pub(crate) fn script(&self, script: &str) -> String {
-        let output = self.try_script(script);
+        self.succeeded(script, &self.try_script(script))
+    }
+
+    /// The same under a supervisor.
+    #[track_caller]
+    pub(crate) fn supervised(&self, script: &str) -> String {
+        self.succeeded(script, &self.run_shell(&["--supervise"], script))
+    }
+
+    #[track_caller]
+    fn succeeded(&self, script: &str, output: &Output) -> String {
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{script}\n{}\n{out}{err}\n{}", output.status, self.log());
         out.into_owned()
     }
 
     pub(crate) fn try_script(&self, script: &str) -> Output {
-        let mut command = self.command(&["sh", "-euc", &format!("{FAILS}{script}")]);
+        self.run_shell(&[], script)
+    }
+
+    fn run_shell(&self, options: &[&str], script: &str) -> Output {
+        let script = format!("{FAILS}{script}");
+        let mut command = self.command(&[options, &["sh", "-euc", &script]].concat());
         output(command.env("N", &self.prefix).current_dir(self.scratch.folder()))
     }
 

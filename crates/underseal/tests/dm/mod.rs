@@ -3,6 +3,9 @@
 //! ```text
 //!   mapper.rs      a device mapper of a test's own: `underseal dm run` with a folder of its own
 //!   authenticated.rs  volumes with tags
+//!   install.rs     files that give a whole machine the device mapper
+//!   lvm.rs         logical volumes, and the partitions of an image
+//!   supervise.rs   static programs
 //!   keys.rs        keys of the kernel's keyring in tables
 //!   targets.rs     stripes, delays, hash trees
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
@@ -14,6 +17,9 @@ mod authenticated;
 mod cryptsetup;
 mod dmsetup;
 mod faults;
+mod install;
 mod keys;
+mod lvm;
 mod mapper;
+mod supervise;
 mod targets;

@@ -111,3 +111,60 @@ fails dmsetup create $N-v --table \"0 8192 verity 1 $one $two 4096 4096 1024 1 s
     );
     assert!(mapper.log().contains("data block 301 is corrupted"), "{}", mapper.log());
 }
+
+#[test]
+fn a_write_that_fails_on_a_lower_device_fails_there_and_then() {
+    let Some(mapper) = Mapper::new() else { return };
+    // Without a flush: no page cache lies between a device and those below it.
+    let script = "
+dmsetup create $N-bad --table '0 8192 error'
+dmsetup create $N-d --table \"0 8 delay $one 0 0 /dev/mapper/$N-bad 0 0
+8 8184 linear $one 8\"
+python3 -c '
+import mmap, os, sys
+disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+page = mmap.mmap(-1, 4096)
+os.preadv(disk, [page], 0)
+os.pwrite(disk, page, 4096)
+try: os.pwrite(disk, page, 0); print(\"acknowledged\")
+except OSError as e: print(e.errno)' /dev/mapper/$N-d
+dmsetup remove $N-d
+dmsetup remove $N-bad";
+    assert_eq!(mapper.script(&format!("{LOWERS}{script}")), "5\n", "{}", mapper.log());
+}
+
+#[test]
+fn a_device_has_the_blocks_of_the_one_below() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+losetup --sector-size 4096 $one
+dmsetup create $N-l --table \"0 4096 linear $one 8\"
+blockdev --getss /dev/mapper/$N-l
+fails dmsetup create $N-m --table \"0 4097 linear $one 8\" 2> /dev/null
+fails dmsetup create $N-m --table \"0 4096 linear $one 9\" 2> /dev/null
+dmsetup remove $N-l";
+    assert_eq!(mapper.script(&format!("{LOWERS}{script}")), "4096\n", "{}", mapper.log());
+}
+
+#[test]
+fn a_damaged_journal_leaves_a_device_whose_requests_fail() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+layer=\"0 1 integrity $one 0 4 J 1 internal_hash:crc32c\"
+dmsetup create $N-i --table \"$layer\"
+sectors=$(dmsetup status $N-i | cut -d' ' -f5)
+dmsetup remove $N-i
+layer=\"0 $sectors integrity $one 0 4 J 1 internal_hash:crc32c\"
+dmsetup create $N-i --table \"$layer\"
+dd if=/dev/zero of=/dev/mapper/$N-i oflag=direct bs=64k count=4 status=none
+dmsetup remove $N-i
+# The journal begins after the superblock's 4 KiB.
+dd if=/dev/zero of=$one oflag=direct bs=4096 seek=1 count=8 conv=notrunc status=none
+dmsetup create $N-i --table \"$layer\"
+test $(blockdev --getsz /dev/mapper/$N-i) = $sectors
+fails dd if=/dev/mapper/$N-i of=/dev/null iflag=direct bs=4096 count=1 status=none 2> /dev/null
+fails dd if=/dev/zero of=/dev/mapper/$N-i oflag=direct bs=4096 count=1 status=none 2> /dev/null
+dmsetup remove $N-i";
+    mapper.script(&format!("{LOWERS}{script}"));
+    assert!(mapper.log().contains("the journal is damaged"), "{}", mapper.log());
+}

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_datapath::Mapping;
 use underseal_device::{Device, FileDevice, OpenOptions, open_again};
 use underseal_dm::DeviceNumber;
-use underseal_integrity::IntegrityDevice;
+use underseal_integrity::{ErrorKind as IntegrityError, IntegrityDevice};
 use underseal_verity::VerityDevice;
 use underseal_volume::table::{Base, Line, Table, Target};
 
@@ -50,8 +50,17 @@ impl Opened {
     /// Opens the devices.
     pub(super) fn activate(mut self) -> Obeyed<Self> {
         let kept = self.prepare().map_err(refused(Errno::INVAL))?;
+        // Who makes the tags opens the layer.
         let is_kept = !kept.is_empty();
-        let Active { mapping, layers, verities } = self.open(is_kept).map_err(refused(Errno::INVAL))?;
+        let opened = self.open(is_kept).or_else(|e| match e.of_integrity() {
+            // As in the kernel, which reads the journal once the device is there.
+            Some(IntegrityError::BadJournal) => {
+                log::error!("{}: every request fails", e.what());
+                self.open(true)
+            }
+            _ => Err(e),
+        });
+        let Active { mapping, layers, verities } = opened.map_err(refused(Errno::INVAL))?;
         self.active = Some(Running { mapping: Arc::new(mapping), layers, verities, kept });
         Ok(self)
     }
@@ -86,10 +95,10 @@ impl Opened {
         Ok(kept)
     }
 
-    /// `is_kept`: who makes the tags opens the layer, and no request is served here.
-    fn open(&self, is_kept: bool) -> Result<Active> {
+    /// `is_none`: no request is served here.
+    fn open(&self, is_none: bool) -> Result<Active> {
         let nothing = format!("0 {} error", self.table.sectors());
-        let nothing = if is_kept { Some(Table::parse(&nothing)?) } else { None };
+        let nothing = if is_none { Some(Table::parse(&nothing)?) } else { None };
         let table = nothing.as_ref().unwrap_or(&self.table);
         let active = over(table, &|name| self.device(name), self.read_only)?;
         let mapping = active.mapping.with_bytes();
@@ -116,10 +125,26 @@ impl Opened {
     }
 
     /// A device through an open file of its own, beside the claim: write-back errors are told of once for each.
+    ///
+    /// As in the kernel, whose device mapper has no page cache below it, a write that fails on the
+    /// device fails there and then. Layers write parts of sectors, so theirs go through the cache.
     fn device(&self, name: &str) -> Result<Arc<dyn Device>> {
-        let options = OpenOptions { read_only: self.read_only, unlocked: true, ..OpenOptions::default() };
-        let file = open_again(self.file(name)?, 0).map_err(|e| Error::io(name.as_ref(), "cannot open", e))?;
+        let file = self.file(name)?;
+        let is_block = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
+        let direct = is_block && !self.is_in_layer(name);
+        let options = OpenOptions { read_only: self.read_only, direct, unlocked: true };
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        let file = open_again(file, flags).map_err(|e| Error::io(name.as_ref(), "cannot open", e))?;
         Ok(Arc::new(FileDevice::over(file, name, options)?))
+    }
+
+    /// Whether tags, a journal or hashes are on a device.
+    fn is_in_layer(&self, name: &str) -> bool {
+        self.table.bases().into_iter().any(|base| match base {
+            Base::Integrity(line) => line.device == name || line.meta_device() == Some(name),
+            Base::Verity(line) => line.device == name || line.hash_device == name,
+            _ => false,
+        })
     }
 
     pub(super) fn mapping(&self) -> Obeyed<&Arc<Mapping>> {
@@ -151,7 +176,9 @@ impl Opened {
             Target::Integrity(layer) if makes_no_tags(layer) => {
                 kept.next().map_or_else(String::new, |sectors| format!("0 {sectors} -"))
             }
-            Target::Integrity(_) => layers.next().map_or_else(String::new, |layer| integrity::status(layer)),
+            Target::Integrity(_) => {
+                layers.next().map_or_else(|| format!("0 {} -", line.len), |layer| integrity::status(layer))
+            }
             Target::Verity(_) => {
                 let is_corrupted = verities.next().is_some_and(|verity| verity.is_corrupted());
                 if is_corrupted { "C".into() } else { "V".into() }

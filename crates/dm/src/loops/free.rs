@@ -1,0 +1,50 @@
+//! The number to begin with in the search for a free one: looking through all that are taken, for
+//! each of thousands of devices, takes long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The least number that may be free.
+#[derive(Clone)]
+pub(super) struct FreeNumber {
+    number: Arc<AtomicU32>,
+    least: u32,
+}
+
+impl FreeNumber {
+    /// Numbers from this one on.
+    pub(super) fn from(least: u32) -> Self {
+        Self { number: Arc::new(AtomicU32::new(least)), least }
+    }
+
+    pub(super) fn get(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// All up to this one are taken.
+    pub(super) fn taken(&self, number: u32) {
+        self.number.store(number.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn given_back(&self, number: u32) {
+        self.number.fetch_min(number.max(self.least), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_given_back_come_first_again_and_none_below_the_least() {
+        let free = FreeNumber::from(1000);
+        free.taken(1000);
+        free.taken(1001);
+        assert_eq!(free.get(), 1002);
+        free.given_back(1001);
+        assert_eq!(free.get(), 1001);
+        free.given_back(1500);
+        free.given_back(7);
+        assert_eq!(free.get(), 1000);
+    }
+}

@@ -1,0 +1,234 @@
+//! `dm install` and `dm uninstall`: files that give a whole machine the device mapper, and their
+//! removal.
+//!
+//! ```text
+//!   /etc/systemd/system/underseal-dm.service                          the back end, from boot on
+//!   /etc/systemd/system/sysinit.target.wants/underseal-dm.service     a link to it
+//!   /etc/systemd/system/systemd-cryptsetup@.service.d/underseal-dm.conf    the library
+//!   /etc/systemd/system/systemd-homed.service.d/underseal-dm.conf          the same
+//!   /etc/profile.d/underseal-dm.sh                                    the same, for root's shells
+//!   /etc/underseal/dm-installed                                       the record of all of these
+//! ```
+//!
+//! The record has what was written, and is written first. What differs from it by now is another's,
+//! and stays.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+
+/// Where the record is, below the root folder.
+const RECORD: &str = "etc/underseal/dm-installed";
+const UNITS: &str = "etc/systemd/system";
+const UNIT: &str = "underseal-dm.service";
+
+/// The programs that the files name, as they are called on the machine that is installed to.
+pub(crate) struct Programs<'p> {
+    pub(crate) command: &'p Path,
+    pub(crate) library: &'p Path,
+    /// The back end's folder.
+    pub(crate) folder: &'p Path,
+}
+
+/// The files that were installed, as the record keeps them.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Installed {
+    files: Vec<(PathBuf, String)>,
+    /// Symbolic links and where they lead to.
+    links: Vec<(PathBuf, PathBuf)>,
+    /// Folders that were not there, the inner ones first.
+    folders: Vec<PathBuf>,
+}
+
+/// The outcome for one path.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Written(PathBuf),
+    Removed(PathBuf),
+    /// Gone already.
+    Missing(PathBuf),
+    /// Not what was installed any more.
+    Changed(PathBuf),
+}
+
+/// Installs below `root`. What an earlier call installed is taken back first.
+pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Outcome>> {
+    let mut new = Installed { files: files(programs)?, ..Installed::default() };
+    let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
+    new.links.push((link, Path::new("..").join(UNIT)));
+    let before = Installed::read(root)?.unwrap_or_default();
+    let paths = || new.files.iter().map(|(path, _)| path).chain(new.links.iter().map(|(path, _)| path));
+    for path in paths() {
+        if root.join(path).symlink_metadata().is_ok() && !before.has(root, path) {
+            let what = format!("{} is there and is not what this command wrote", root.join(path).display());
+            return Err(Error::usage(what).with_remedy("move it away"));
+        }
+    }
+    before.remove(root)?;
+    let folders =
+        paths().flat_map(|path| path.ancestors().skip(1)).chain(Path::new(RECORD).ancestors().skip(1));
+    let mut folders: Vec<PathBuf> =
+        folders.filter(|folder| !root.join(folder).exists()).map(Into::into).collect();
+    folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+    folders.dedup();
+    new.folders = folders;
+    new.write(root)
+}
+
+/// Takes back what is installed below `root`; none where nothing is.
+pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<Outcome>>> {
+    Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
+}
+
+impl Installed {
+    fn read(root: &Path) -> Result<Option<Self>> {
+        let path = root.join(RECORD);
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|e| Error::io(&path, "cannot be read", e))?,
+        };
+        let bad = || Error::new(Exit::Failed, format!("{} is not what this command writes", path.display()));
+        let this: Self = serde_json::from_slice(&text).map_err(|e| bad().because(&e))?;
+        let stays_below = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let paths = this.files.iter().map(|(path, _)| path).chain(this.links.iter().map(|(path, _)| path));
+        if !paths.chain(&this.folders).all(stays_below) {
+            return Err(bad());
+        }
+        Ok(Some(this))
+    }
+
+    fn write(&self, root: &Path) -> Result<Vec<Outcome>> {
+        let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be written", e);
+        let make_folder = |path: &Path| {
+            let folder = path.parent().unwrap_or(root);
+            fs::create_dir_all(folder).map_err(|e| failed(folder, e))
+        };
+        let record = serde_json::to_string_pretty(self);
+        let record = record.map_err(|e| Error::new(Exit::Failed, "no record").because(&e))? + "\n";
+        let files = self.files.iter().map(|(path, text)| (path.as_path(), text.as_str()));
+        let mut outcomes = Vec::new();
+        for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
+            let path = root.join(path);
+            make_folder(&path)?;
+            // A link that somebody has put there in the meantime is not followed.
+            let file = File::options().write(true).create_new(true).mode(0o644).open(&path);
+            let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+            written.map_err(|e| failed(&path, e))?;
+            outcomes.push(Outcome::Written(path));
+        }
+        for (path, target) in &self.links {
+            let path = root.join(path);
+            make_folder(&path)?;
+            symlink(target, &path).map_err(|e| failed(&path, e))?;
+            outcomes.push(Outcome::Written(path));
+        }
+        Ok(outcomes)
+    }
+
+    /// Whether a path is as this was installed.
+    fn has(&self, root: &Path, path: &Path) -> bool {
+        let place = root.join(path);
+        let file = self.files.iter().find(|(known, _)| known == path);
+        let link = self.links.iter().find(|(known, _)| known == path);
+        let is_file = || place.symlink_metadata().is_ok_and(|of| of.is_file());
+        file.is_some_and(|(_, text)| is_file() && fs::read(&place).is_ok_and(|now| now == text.as_bytes()))
+            || link.is_some_and(|(_, target)| fs::read_link(&place).is_ok_and(|now| now == *target))
+    }
+
+    fn remove(&self, root: &Path) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be removed", e);
+        let links = self.links.iter().map(|(path, _)| path);
+        for path in links.chain(self.files.iter().map(|(path, _)| path)) {
+            let place = root.join(path);
+            outcomes.push(match place.symlink_metadata() {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Outcome::Missing(place),
+                Err(e) => return Err(failed(&place, e)),
+                Ok(_) if !self.has(root, path) => Outcome::Changed(place),
+                Ok(_) => {
+                    fs::remove_file(&place).map_err(|e| failed(&place, e))?;
+                    Outcome::Removed(place)
+                }
+            });
+        }
+        if *self != Self::default() {
+            let record = root.join(RECORD);
+            fs::remove_file(&record).map_err(|e| failed(&record, e))?;
+            outcomes.push(Outcome::Removed(record));
+        }
+        for folder in &self.folders {
+            // A folder that others have put something in stays.
+            let _ = fs::remove_dir(root.join(folder));
+        }
+        Ok(outcomes)
+    }
+}
+
+/// The files and what is in them.
+fn files(programs: &Programs<'_>) -> Result<Vec<(PathBuf, String)>> {
+    let [command, library, folder] =
+        [programs.command, programs.library, programs.folder].map(|path| plain(path));
+    let (command, library, folder) = (command?, library?, folder?);
+    let head = "# `underseal dm install` has written this file; `underseal dm uninstall` takes it away.\n";
+    let service = format!(
+        "{head}[Unit]
+Description=Device mapper in userspace
+Documentation=man:underseal-dm(1)
+DefaultDependencies=no
+After=systemd-modules-load.service systemd-tmpfiles-setup-dev.service systemd-remount-fs.service
+Before=cryptsetup-pre.target sysinit.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+# It goes on outside of this service's control group, as its devices have to when the service ends.
+ExecStart={command} dm serve --stay --folder {folder}
+"
+    );
+    let environment = format!("LD_PRELOAD={library} UNDERSEAL_DM_SOCKET={folder}/control");
+    let drop_in = format!(
+        "{head}[Unit]
+Wants={UNIT}
+After={UNIT}
+
+[Service]
+Environment={environment}
+"
+    );
+    let profile = format!(
+        "{head}if [ \"$(id -u)\" = 0 ] && [ -r {library} ]; then
+    case \":$LD_PRELOAD:\" in
+        *:{library}:*) ;;
+        *) export LD_PRELOAD={library}${{LD_PRELOAD:+:$LD_PRELOAD}} UNDERSEAL_DM_SOCKET={folder}/control ;;
+    esac
+    # Where no service has started it, as in a container.
+    [ -S {folder}/control ] || LD_PRELOAD= {command} dm serve --stay --folder {folder}
+fi
+"
+    );
+    let units = Path::new(UNITS);
+    let drop_in_of = |unit: &str| units.join(format!("{unit}.d")).join("underseal-dm.conf");
+    Ok(vec![
+        (units.join(UNIT), service),
+        (drop_in_of("systemd-cryptsetup@.service"), drop_in.clone()),
+        (drop_in_of("systemd-homed.service"), drop_in),
+        (PathBuf::from("etc/profile.d/underseal-dm.sh"), profile),
+    ])
+}
+
+/// A path that means itself in a unit, in a shell and in LD_PRELOAD.
+fn plain(path: &Path) -> Result<&str> {
+    let text = path.to_str().filter(|text| {
+        text.starts_with('/') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+".contains(&b))
+    });
+    text.ok_or_else(|| {
+        Error::usage(format!("{}: such a path cannot be written to units and profiles", path.display()))
+            .with_remedy("an absolute path of letters, digits and ._-+")
+    })
+}
