@@ -7,7 +7,8 @@ use underseal_image::{LowerDevice, Result};
 
 use crate::edge::bad;
 
-/// `struct underseal_callbacks`. Functions return 0 or -errno, and are called from any thread that uses the handle.
+/// `struct underseal_callbacks`. Functions return 0 or -errno, and are called from any thread that
+/// uses the handle.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Callbacks {

@@ -25,7 +25,8 @@ pub(crate) struct Handle {
     setup: Mutex<Setup>,
     image: OnceLock<Image>,
     error: Mutex<CString>,
-    /// The text that `underseal_error` handed out last; it stays until the next call of that function.
+    /// The text that `underseal_error` handed out last; it stays until the next call of that
+    /// function.
     shown: UnsafeCell<CString>,
 }
 
@@ -142,8 +143,8 @@ unsafe extern "C" fn underseal_free(handle: *mut Handle) {
     }
 }
 
-/// The text of the last failure of a call on the handle; an empty string if none failed. It is valid until the next call of this
-/// function on the handle, or its end.
+/// The text of the last failure of a call on the handle; an empty string if none failed. It is
+/// valid until the next call of this function on the handle, or its end.
 ///
 /// # Safety
 /// One thread at a time calls this function on the handle.
@@ -152,7 +153,8 @@ unsafe extern "C" fn underseal_error(handle: *const Handle) -> *const c_char {
     // SAFETY: the caller's promise.
     let Some(handle) = (unsafe { handle.as_ref() }) else { return c"no handle".as_ptr() };
     let text = handle.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // SAFETY: one thread at a time is here, and earlier pointers into the text are invalid by contract.
+    // SAFETY: one thread at a time is here, and earlier pointers into the text are invalid by
+    // contract.
     unsafe {
         *handle.shown.get() = text;
         (*handle.shown.get()).as_ptr()
@@ -200,7 +202,8 @@ unsafe extern "C" fn underseal_set_fd(handle: *mut Handle, fd: RawFd) -> c_int {
 /// Takes the image on a program's own device.
 ///
 /// # Safety
-/// `callbacks` points to the structure; its functions and their argument are valid until the handle is freed.
+/// `callbacks` points to the structure; its functions and their argument are valid until the handle
+/// is freed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn underseal_set_callbacks(handle: *mut Handle, callbacks: *const Callbacks) -> c_int {
     // SAFETY: the caller's promises.
@@ -338,7 +341,8 @@ unsafe extern "C" fn underseal_unlock_key(handle: *mut Handle, key: *const u8, l
     unsafe { call(handle, |handle| handle.unlock(|options| options.volume_key(slice(key, len)?))) }
 }
 
-/// Tells the size of the plaintext in bytes, and of an encryption sector. Either pointer may be null.
+/// Tells the size of the plaintext in bytes, and of an encryption sector. Either pointer may be
+/// null.
 ///
 /// # Safety
 /// The pointers are null or valid.

@@ -12,7 +12,8 @@ fn options(keyslot: c_int) -> KeyslotOptions {
     u32::try_from(keyslot).map_or(options.clone(), |number| options.number(number))
 }
 
-/// Adds a keyslot for the passphrase `new`; `keyslot` is its number, or -1 for the first free one. `*number` is the number it got.
+/// Adds a keyslot for the passphrase `new`; `keyslot` is its number, or -1 for the first free one.
+/// `*number` is the number it got.
 ///
 /// # Safety
 /// The pointers are valid for their lengths; `number` is null or valid.
@@ -38,7 +39,8 @@ unsafe extern "C" fn underseal_keyslot_add(
     }
 }
 
-/// Removes a keyslot. The last one stays, with -ENOENT, unless `last` is not 0: its data cannot be read any more then.
+/// Removes a keyslot. The last one stays, with -ENOENT, unless `last` is not 0: its data cannot be
+/// read any more then.
 ///
 /// # Safety
 /// The handle is one.
@@ -53,7 +55,8 @@ unsafe extern "C" fn underseal_keyslot_remove(handle: *mut Handle, keyslot: c_in
     }
 }
 
-/// Replaces the keyslot that `old` opens by one for `new`; `keyslot` tries one keyslot only, -1 all.
+/// Replaces the keyslot that `old` opens by one for `new`; `keyslot` tries one keyslot only, -1
+/// all.
 ///
 /// # Safety
 /// The pointers are valid for their lengths; `number` is null or valid.

@@ -1,16 +1,17 @@
 //! libunderseal: encrypted images from C, over [`underseal_image`].
 //!
-//! A program makes a handle, says what to open (`underseal_set_path`, `_fd`, `_callbacks`), unlocks it once, and then reads and
-//! writes at any byte. Every function returns 0 or -errno; `underseal_error` has the text of a handle's last failure.
-//! `include/underseal.h` is the contract.
+//! A program makes a handle, says what to open (`underseal_set_path`, `_fd`, `_callbacks`), unlocks
+//! it once, and then reads and writes at any byte. Every function returns 0 or -errno;
+//! `underseal_error` has the text of a handle's last failure. `include/underseal.h` is the
+//! contract.
 //!
 //! ```text
 //!   underseal.h  --  handle.rs (one handle: options, image, last error)   edge.rs (pointers, panics, -errno)
 //!                     callbacks.rs (a C program's own lower device)   header.rs (keyslots)
 //! ```
 //!
-//! No panic crosses the edge: one that happens is -EIO with its text. Threads may share an unlocked handle for reading,
-//! writing and flushing; set-up, unlocking and freeing are one thread's.
+//! No panic crosses the edge: one that happens is -EIO with its text. Threads may share an unlocked
+//! handle for reading, writing and flushing; set-up, unlocking and freeing are one thread's.
 
 mod callbacks;
 mod edge;

@@ -1,5 +1,6 @@
-//! libunderseal from C: the header compiles without warnings, and a program runs without a leak or a bad
-//! access under the compiler's sanitizers. (Valgrind does not show a program its vDSO, which rustix reads.)
+//! libunderseal from C: the header compiles without warnings, and a program runs without a leak or
+//! a bad access under the compiler's sanitizers. (Valgrind does not show a program its vDSO, which
+//! rustix reads.)
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

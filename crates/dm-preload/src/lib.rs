@@ -7,7 +7,7 @@
 //!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
 //!   opendir("/sys/../holders")   ->  the server's folder of what lies on a device    devices.rs
 //!   dm_device_get_name(..)       ->  the name that the server has for a device       devices.rs
-//!   mknod(..)                    ->  a loop device's number where LVM means one of the server's   devices.rs
+//!   mknod(..)                    ->  a loop device's number, where LVM means one   devices.rs
 //!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
 //!   all else                     ->  the C library                                            real.rs
 //! ```

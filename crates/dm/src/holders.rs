@@ -44,7 +44,7 @@ impl Holders {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for lower in shown.remove(&device).unwrap_or_default().difference(on) {
             let _ = fs::remove_dir_all(self.place(*lower, device));
-            // Others may lie on it, too.
+            // Where other devices lie on it, too, its folder stays.
             let _ = fs::remove_dir(self.folder.join(lower.to_string()));
         }
         for lower in on {

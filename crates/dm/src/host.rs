@@ -209,7 +209,7 @@ pub trait Node: Send + Sync {
     /// The system's.
     fn name(&self, names: Names<'_>, before: Option<Names<'_>>) -> Result<()>;
 
-    /// Gives it back to the system at once, whoever still holds on to it here.
+    /// Gives it back to the system at once, although it is open here still.
     fn give_back(&self);
 
     /// Takes its names away.

@@ -1,4 +1,5 @@
-//! Copies the plaintext of an encrypted image into a file: `copy_out IMAGE OUTPUT`, with the passphrase on standard input.
+//! Copies the plaintext of an encrypted image into a file: `copy_out IMAGE OUTPUT`, with the
+//! passphrase on standard input.
 
 use std::error::Error;
 use std::fs::File;

@@ -96,7 +96,8 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// The error number that stands for the kind, or, where reading or writing failed, the system's.
+    /// The error number that stands for the kind, or, where reading or writing failed, the
+    /// system's.
     pub fn errno(&self) -> i32 {
         let mut cause = self.source().filter(|_| self.kind == ErrorKind::Io);
         while let Some(error) = cause {

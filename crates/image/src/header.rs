@@ -15,7 +15,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A LUKS1 or LUKS2 header on an image or in a file of its own.
 ///
-/// Each change locks the header while it runs, is synced when the call returns, and after a crash has happened or has not.
+/// Each change locks the header while it runs, is synced when the call returns, and after a crash
+/// has happened or has not.
 pub struct Header {
     on: Lower,
     header: underseal_volume::Header,
@@ -148,8 +149,9 @@ impl Header {
     /// Adds a keyslot for a new passphrase and returns its number.
     ///
     /// # Errors
-    /// `WrongPassphrase` when the key is another volume's; `Keyslot` when there is no room; `BadOption` when the number is taken;
-    /// `Unsupported` while the volume is being reencrypted; `Busy`, `Io`, `Memory`.
+    /// `WrongPassphrase` when the key is another volume's; `Keyslot` when there is no room;
+    /// `BadOption` when the number is taken; `Unsupported` while the volume is being reencrypted;
+    /// `Busy`, `Io`, `Memory`.
     pub fn add_keyslot(
         &mut self,
         key: &VolumeKey,
@@ -161,7 +163,8 @@ impl Header {
         added.map_err(|e| self.say(e.into()))
     }
 
-    /// Removes a keyslot and wipes its key material. `last` allows to remove the last one, which makes the data unreadable.
+    /// Removes a keyslot and wipes its key material. `last` allows to remove the last one, which
+    /// makes the data unreadable.
     ///
     /// # Errors
     /// `Keyslot` when it does not exist or is the last one; `Busy`, `Io`.
@@ -170,10 +173,12 @@ impl Header {
         removed.map_err(|e| self.say(e.into()))
     }
 
-    /// Replaces the keyslot that `old` opens by one for the passphrase `new`, and returns its number.
+    /// Replaces the keyslot that `old` opens by one for the passphrase `new`, and returns its
+    /// number.
     ///
     /// # Errors
-    /// `WrongPassphrase`; `Keyslot` when there is no room for both while one replaces the other; `Busy`, `Io`, `Memory`.
+    /// `WrongPassphrase`; `Keyslot` when there is no room for both while one replaces the other;
+    /// `Busy`, `Io`, `Memory`.
     pub fn change_keyslot(
         &mut self,
         old: &[u8],
@@ -200,10 +205,12 @@ impl Header {
         Ok(backup.bytes().to_vec())
     }
 
-    /// Puts a backup back onto an image. Without `force` only over the same volume's header, or over zeros.
+    /// Puts a backup back onto an image. Without `force` only over the same volume's header, or
+    /// over zeros.
     ///
     /// # Errors
-    /// `BadOption` when something else is there; `TooSmall`, `Keyslot` when it does not fit; `Busy`, `Io`.
+    /// `BadOption` when something else is there; `TooSmall`, `Keyslot` when it does not fit;
+    /// `Busy`, `Io`.
     pub fn restore(path: impl AsRef<Path>, backup: &[u8], force: bool) -> Result<()> {
         use underseal_volume::Found;
         let path = path.as_ref();

@@ -40,8 +40,8 @@ pub struct Image {
 pub struct Segment {
     /// The bytes of the volume.
     pub range: Range<u64>,
-    /// Where they begin on the lower device, in bytes; none for zeros, errors, and authenticated volumes, whose data and tags
-    /// alternate.
+    /// Where they begin on the lower device, in bytes; none for zeros, errors, and authenticated
+    /// volumes, whose data and tags alternate.
     pub lower: Option<u64>,
     /// `stored`, `zero` or `error`.
     pub kind: &'static str,
@@ -84,7 +84,8 @@ impl Image {
         self.sectors.volume.size()
     }
 
-    /// The size of an encryption sector in bytes, from 512 to 65536: reads and writes of whole sectors are the cheapest.
+    /// The size of an encryption sector in bytes, from 512 to 65536: reads and writes of whole
+    /// sectors are the cheapest.
     pub fn sector_size(&self) -> usize {
         self.sectors.volume.sector_size().bytes()
     }
@@ -120,10 +121,12 @@ impl Image {
             .collect()
     }
 
-    /// Reads from byte `offset` on and returns how many bytes were read: all of `bytes`, or fewer at the end of the volume.
+    /// Reads from byte `offset` on and returns how many bytes were read: all of `bytes`, or fewer
+    /// at the end of the volume.
     ///
     /// # Errors
-    /// `Io`; `Mismatch` for a sector that fails its check. Then `bytes` may have been changed in part.
+    /// `Io`; `Mismatch` for a sector that fails its check. Then `bytes` may have been changed in
+    /// part.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let left = self.size().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
@@ -156,11 +159,13 @@ impl Image {
         self.sectors.sync()
     }
 
-    /// Tells the lower device that whole sectors within the range are not needed any more. They read as anything afterwards.
+    /// Tells the lower device that whole sectors within the range are not needed any more. They
+    /// read as anything afterwards.
     ///
     /// # Errors
-    /// `Unsupported` unless the image was opened with [`OpenOptions::allow_discards`](crate::OpenOptions::allow_discards) or its
-    /// header allows them; `ReadOnly`, `OutOfRange`, `Io`.
+    /// `Unsupported` unless the image was opened with
+    /// [`OpenOptions::allow_discards`](crate::OpenOptions::allow_discards) or its header allows
+    /// them; `ReadOnly`, `OutOfRange`, `Io`.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.may_change(offset, len)?;
         let _turn = self.turn.to_write()?;

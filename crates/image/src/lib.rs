@@ -1,4 +1,5 @@
-//! Encrypted images for programs: opened, read and written at any byte, without root and without a daemon.
+//! Encrypted images for programs: opened, read and written at any byte, without root and without a
+//! daemon.
 //!
 //! ```text
 //!   OpenOptions --open(path | address | LowerDevice)--> Image    read_at, write_at, flush, discard
@@ -11,8 +12,9 @@
 //!                                                                       or a program's own device
 //! ```
 //!
-//! This crate is the public face of the workspace: its API holds no types but its own and those of the standard library, and
-//! its error kinds and options may grow. The command, the Python module and the C library lie on the same crates below.
+//! This crate is the public face of the workspace: its API holds no types but its own and those of
+//! the standard library, and its error kinds and options may grow. The command, the Python module
+//! and the C library lie on the same crates below.
 //!
 //! Make an image, open it and read it back:
 //! ```

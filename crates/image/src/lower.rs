@@ -1,4 +1,5 @@
-//! The lower device of an image: a locked file or block device, a server's export, or a program's own device.
+//! The lower device of an image: a locked file or block device, a server's export, or a program's
+//! own device.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +15,15 @@ use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A program's own lower device: a split image, an object store, a file in memory. Calls come from several threads at once.
+/// A program's own lower device: a split image, an object store, a file in memory. Calls come from
+/// several threads at once.
 ///
 /// Functions of a device must not use the image that lies on the device: that fails with EDEADLK in
-/// the thread of the call, and waits for ever where a function waits for another thread that does so.
+/// the thread of the call, and waits for ever where a function waits for another thread that does
+/// so.
 ///
-/// Errors of these functions reach the caller of [`Image`](crate::Image) as the cause of an [`ErrorKind::Io`].
+/// Errors of these functions reach the caller of [`Image`](crate::Image) as the cause of an
+/// [`ErrorKind::Io`].
 pub trait LowerDevice: Send + Sync {
     /// The size in bytes. It must not change while an image is open.
     ///

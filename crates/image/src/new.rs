@@ -130,11 +130,13 @@ impl FormatOptions {
 }
 
 impl Header {
-    /// Makes a new volume on an image or block device of the right size. Its data is noise until it is written.
+    /// Makes a new volume on an image or block device of the right size. Its data is noise until it
+    /// is written.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, and when the image holds another header or file system, unless forced; `TooSmall`;
-    /// `Busy` when another program uses the image; `Io`, `Memory`.
+    /// `BadOption` for options that do not fit, and when the image holds another header or file
+    /// system, unless forced; `TooSmall`; `Busy` when another program uses the image; `Io`,
+    /// `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<()> {

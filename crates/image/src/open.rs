@@ -76,7 +76,8 @@ struct Plain {
     key_size: usize,
 }
 
-/// How an image is opened. Passphrases and keys are copied into locked memory and wiped when the options are dropped.
+/// How an image is opened. Passphrases and keys are copied into locked memory and wiped when the
+/// options are dropped.
 #[derive(Default)]
 pub struct OpenOptions {
     pub(crate) passphrase: Option<Key>,
@@ -172,7 +173,8 @@ impl OpenOptions {
 
     /// Opens a plain volume, which has no header: a wrong cipher or key gives noise, not an error.
     ///
-    /// `hash` is cryptsetup's `--hash` (`sha256`, `ripemd160:20`, `plain`), `key_size` and `sector_size` are in bytes.
+    /// `hash` is cryptsetup's `--hash` (`sha256`, `ripemd160:20`, `plain`), `key_size` and
+    /// `sector_size` are in bytes.
     ///
     /// # Errors
     /// `BadOption`, `Unsupported` for values that are none.
@@ -231,15 +233,17 @@ impl OpenOptions {
     /// Opens the image at a path, an `nbd:` or `nbds:` URI, or an `rbd:` address.
     ///
     /// # Errors
-    /// `NoHeader`, `BadHeader`, `TooSmall`, `Unsupported`, `NullCipher`, `TooCostly` for the header; `WrongPassphrase`; `Busy` when
-    /// another program uses the image; `BadOption` without a secret; `Io`, `Memory`.
+    /// `NoHeader`, `BadHeader`, `TooSmall`, `Unsupported`, `NullCipher`, `TooCostly` for the
+    /// header; `WrongPassphrase`; `Busy` when another program uses the image; `BadOption` without a
+    /// secret; `Io`, `Memory`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
         let open = || self.open_lower(Lower::open(path, self.writable)?);
         without_traces(open).map_err(|e| e.in_file(path))
     }
 
-    /// Opens an image on a file or block device that is open already. The file is locked as one that is opened by its path.
+    /// Opens an image on a file or block device that is open already. The file is locked as one
+    /// that is opened by its path.
     ///
     /// # Errors
     /// As [`OpenOptions::open`]; `Io` when the file is not open for writing and the image is to be.
@@ -350,8 +354,8 @@ impl OpenOptions {
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
         if let underseal_volume::Header::Luks2(_) = header {
-            // No program reencrypts the volume as if it were closed, or goes on with its reencryption, while it is
-            // open here. Until now one may have.
+            // No program reencrypts the volume as if it were closed, or goes on with its
+            // reencryption, while it is open here. Until now one may have.
             let take = match is_being_reencrypted(&header) {
                 true => ReencryptionLock::take_turn,
                 false => ReencryptionLock::take,

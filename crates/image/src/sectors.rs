@@ -198,7 +198,8 @@ impl Sectors {
         })
     }
 
-    /// Goes through whole sectors in pieces that lie in one segment each: the segment, the byte of the volume, the caller's range.
+    /// Goes through whole sectors in pieces that lie in one segment each: the segment, the byte of
+    /// the volume, the caller's range.
     fn pieces(
         &self,
         offset: u64,

@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 use crate::error::exception;
 use crate::object::FileObject;
 
-/// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)` as one tuple.
+/// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)`
+/// as one tuple.
 type Pbkdf = (String, u32, u32, u32);
 
 fn keyslot_options(number: Option<u32>, pbkdf: Option<Pbkdf>) -> PyResult<KeyslotOptions> {

@@ -68,7 +68,8 @@ pub(crate) fn protect_process() -> PyResult<()> {
     underseal_image::protect_process().map_err(|e| exception(&e))
 }
 
-/// An unlocked image. Calls that run while another thread closes it end as if it were open; later ones fail.
+/// An unlocked image. Calls that run while another thread closes it end as if it were open; later
+/// ones fail.
 #[pyclass(frozen, module = "underseal._underseal")]
 pub(crate) struct Image {
     open: RwLock<Option<Arc<underseal_image::Image>>>,

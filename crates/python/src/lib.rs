@@ -8,8 +8,9 @@
 //!   underseal_image
 //! ```
 //!
-//! Everything that reads, writes or derives keys runs without Python's global lock. A lower device that is a Python object
-//! takes the lock for each of its calls. The module starts no threads and keeps no rings, so a process may fork.
+//! Everything that reads, writes or derives keys runs without Python's global lock. A lower device
+//! that is a Python object takes the lock for each of its calls. The module starts no threads and
+//! keeps no rings, so a process may fork.
 
 mod error;
 mod header;

@@ -25,7 +25,8 @@ impl FileObject {
         Ok(Self { object: object.clone().unbind(), size, user: Mutex::default(), free: Condvar::new() })
     }
 
-    /// Runs a call on the object alone. The caller does not hold Python's lock, which the user before this one may need.
+    /// Runs a call on the object alone. The caller does not hold Python's lock, which the user
+    /// before this one may need.
     fn alone<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
         let me = thread::current().id();
         let mut user = self.user.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! The Python package, as Python finds it once it is installed: its own tests run against the module of this build.
+//! The Python package, as Python finds it once it is installed: its own tests run against the
+//! module of this build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

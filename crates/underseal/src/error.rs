@@ -95,7 +95,7 @@ impl Error {
         self.format
     }
 
-    /// What was wrong with an integrity layer, if it was one.
+    /// The kind of an error of the integrity layer.
     pub(crate) fn of_integrity(&self) -> Option<integrity::ErrorKind> {
         self.integrity
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::cli::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
-use crate::dm::install::{Outcome, Programs, install, uninstall};
+use crate::dm::install::{InstallOutcome, Programs, install, uninstall};
 use crate::dm::{backend, server, supervise};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -128,19 +128,19 @@ fn uninstall_files(root: &Path) -> Result<()> {
         return print("nothing is installed\n");
     };
     told(&outcomes)?;
-    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Changed(_))) {
+    if outcomes.iter().any(|outcome| matches!(outcome, InstallOutcome::Changed(_))) {
         return Err(Error::new(Exit::Failed, "a file was changed since it was installed, and stays")
             .with_remedy("a look at it, and its removal by hand"));
     }
     Ok(())
 }
 
-fn told(outcomes: &[Outcome]) -> Result<()> {
-    let line = |outcome: &Outcome| match outcome {
-        Outcome::Written(path) => format!("written  {}", path.display()),
-        Outcome::Removed(path) => format!("removed  {}", path.display()),
-        Outcome::Missing(path) => format!("gone     {}", path.display()),
-        Outcome::Changed(path) => format!("stays    {}", path.display()),
+fn told(outcomes: &[InstallOutcome]) -> Result<()> {
+    let line = |outcome: &InstallOutcome| match outcome {
+        InstallOutcome::Written(path) => format!("written  {}", path.display()),
+        InstallOutcome::Removed(path) => format!("removed  {}", path.display()),
+        InstallOutcome::Missing(path) => format!("gone     {}", path.display()),
+        InstallOutcome::Changed(path) => format!("stays    {}", path.display()),
     };
     // A path may have anything in it.
     print(&outcomes.iter().map(|outcome| printable(&line(outcome)) + "\n").collect::<String>())

@@ -48,7 +48,7 @@ struct Installed {
 
 /// The outcome for one path.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum InstallOutcome {
     Written(PathBuf),
     Removed(PathBuf),
     /// Gone already.
@@ -58,7 +58,7 @@ pub(crate) enum Outcome {
 }
 
 /// Installs below `root`. What an earlier call installed is taken back first.
-pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Outcome>> {
+pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
     let mut new = Installed { files: files(programs)?, ..Installed::default() };
     let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
     new.links.push((link, Path::new("..").join(UNIT)));
@@ -82,7 +82,7 @@ pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Outcom
 }
 
 /// Takes back what is installed below `root`; none where nothing is.
-pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<Outcome>>> {
+pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<InstallOutcome>>> {
     Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
 }
 
@@ -103,7 +103,7 @@ impl Installed {
         Ok(Some(this))
     }
 
-    fn write(&self, root: &Path) -> Result<Vec<Outcome>> {
+    fn write(&self, root: &Path) -> Result<Vec<InstallOutcome>> {
         let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be written", e);
         let make_folder = |path: &Path| {
             let folder = path.parent().unwrap_or(root);
@@ -116,17 +116,17 @@ impl Installed {
         for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
             let path = root.join(path);
             make_folder(&path)?;
-            // A link that somebody has put there in the meantime is not followed.
+            // A link that was put there in the meantime is not followed.
             let file = File::options().write(true).create_new(true).mode(0o644).open(&path);
             let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
             written.map_err(|e| failed(&path, e))?;
-            outcomes.push(Outcome::Written(path));
+            outcomes.push(InstallOutcome::Written(path));
         }
         for (path, target) in &self.links {
             let path = root.join(path);
             make_folder(&path)?;
             symlink(target, &path).map_err(|e| failed(&path, e))?;
-            outcomes.push(Outcome::Written(path));
+            outcomes.push(InstallOutcome::Written(path));
         }
         Ok(outcomes)
     }
@@ -141,26 +141,26 @@ impl Installed {
             || link.is_some_and(|(_, target)| fs::read_link(&place).is_ok_and(|now| now == *target))
     }
 
-    fn remove(&self, root: &Path) -> Result<Vec<Outcome>> {
+    fn remove(&self, root: &Path) -> Result<Vec<InstallOutcome>> {
         let mut outcomes = Vec::new();
         let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be removed", e);
         let links = self.links.iter().map(|(path, _)| path);
         for path in links.chain(self.files.iter().map(|(path, _)| path)) {
             let place = root.join(path);
             outcomes.push(match place.symlink_metadata() {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Outcome::Missing(place),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => InstallOutcome::Missing(place),
                 Err(e) => return Err(failed(&place, e)),
-                Ok(_) if !self.has(root, path) => Outcome::Changed(place),
+                Ok(_) if !self.has(root, path) => InstallOutcome::Changed(place),
                 Ok(_) => {
                     fs::remove_file(&place).map_err(|e| failed(&place, e))?;
-                    Outcome::Removed(place)
+                    InstallOutcome::Removed(place)
                 }
             });
         }
         if *self != Self::default() {
             let record = root.join(RECORD);
             fs::remove_file(&record).map_err(|e| failed(&record, e))?;
-            outcomes.push(Outcome::Removed(record));
+            outcomes.push(InstallOutcome::Removed(record));
         }
         for folder in &self.folders {
             // A folder that others have put something in stays.

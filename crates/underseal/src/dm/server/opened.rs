@@ -50,7 +50,7 @@ impl Opened {
     /// Opens the devices.
     pub(super) fn activate(mut self) -> Obeyed<Self> {
         let kept = self.prepare().map_err(refused(Errno::INVAL))?;
-        // Who makes the tags opens the layer.
+        // The integrity layer is opened with the volume, whose tags it keeps.
         let is_kept = !kept.is_empty();
         let opened = self.open(is_kept).or_else(|e| match e.of_integrity() {
             // As in the kernel, which reads the journal once the device is there.

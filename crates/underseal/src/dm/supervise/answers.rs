@@ -1,6 +1,6 @@
 //! The answers of a supervisor. What they are is the preloaded library's (crates/dm-preload), but
 //! for keys by name: the kernel does not say which number a key gets that another process adds.
-//! Programs are told of a crypt target that does not know such keys, and send digits.
+//! Programs see a crypt target that does not know such keys, and send digits.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
