@@ -134,7 +134,7 @@ impl Child {
     pub(super) fn remember(&self, known: RememberedTable) -> Result<()> {
         let text = known.print();
         *self.known() = Some(known);
-        match self.ask_with(&Order::Remember, &[], text.as_bytes(), SOON)? {
+        match self.ask_with(&Order::Remember, &[], &[text.as_bytes()], SOON)? {
             (Answer::Done, _) => Ok(()),
             _ => Err(nonsense()),
         }
@@ -149,13 +149,24 @@ impl Child {
         Ok((table, known.read_only))
     }
 
-    /// The line of this start has other parameters.
-    fn changes(&self, start: u64, params: &Key) -> Result<()> {
-        let Some(mut known) = self.known().take() else { return Ok(()) };
-        if let Some(line) = known.lines.iter_mut().find(|line| line.start == start) {
-            line.params = Key::new(params.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))?;
+    /// Gives the server another key, or none, and the facts with the line's parameters that belong
+    /// to it: whichever back end comes next knows both or neither.
+    fn change_key(&self, order: &Order, word: &str, start: u64, params: &Key) -> Result<()> {
+        let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
+        let changed = Key::new(params.as_bytes()).map_err(memory)?;
+        let mut known = self.known();
+        let known = known.as_mut().ok_or_else(nonsense)?;
+        let mut line = known.lines.iter_mut().find(|line| line.start == start);
+        let before = line.as_mut().map(|line| std::mem::replace(&mut line.params, changed));
+        let text = known.print();
+        match self.ask_with(order, &[], &[word.as_bytes(), text.as_bytes()], SOON) {
+            Ok((Answer::Done, _)) => Ok(()),
+            refused => {
+                let line = known.lines.iter_mut().find(|line| line.start == start);
+                line.into_iter().zip(before).for_each(|(line, before)| line.params = before);
+                refused.and(Err(nonsense()))
+            }
         }
-        self.remember(known)
     }
 
     fn known(&self) -> MutexGuard<'_, Option<RememberedTable>> {
@@ -168,7 +179,7 @@ impl Child {
     /// Its refusal.
     pub(super) fn open(&self, order: &Order, text: &str, devices: &[&File]) -> Result<u32> {
         let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
-        match self.ask_with(order, &fds, text.as_bytes(), FLUSHES)? {
+        match self.ask_with(order, &fds, &[text.as_bytes()], FLUSHES)? {
             (Answer::Opened { block }, _) => Ok(block),
             _ => Err(nonsense()),
         }
@@ -185,7 +196,7 @@ impl Child {
         &self,
         order: &Order,
         fds: &[BorrowedFd<'_>],
-        bytes: &[u8],
+        bytes: &[&[u8]],
         patience: Duration,
     ) -> Result<(Answer, Vec<OwnedFd>)> {
         let line = self.line();
@@ -193,7 +204,7 @@ impl Child {
             let why = underseal_error::with_causes(&e).to_string();
             Error::new(Errno::IO, format!("a table's server does not answer: {why}"))
         };
-        line.send(order, fds, &[bytes], Instant::now() + SOON).map_err(gone)?;
+        line.send(order, fds, bytes, Instant::now() + SOON).map_err(gone)?;
         let heard = line.receive(Instant::now() + patience).map_err(gone)?;
         match heard.message {
             Answer::Refused { errno, why } => Err(Error::new(Errno::from_raw_os_error(errno), why)),
@@ -286,36 +297,25 @@ impl Served for Child {
         let mut parts = words.trim().splitn(3, ' ');
         let mut word = || parts.next().unwrap_or_default();
         let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
-        let key = match (word(), word(), word()) {
-            (key, wipe, "") if is(key, "key") && is(wipe, "wipe") => {
-                self.ask(&Order::WipeKey, SOON)?;
-                None
-            }
+        let changed = |order: Order, word: &str, key: Option<&str>| {
+            let params = with_key(line.params(), key)?;
+            self.change_key(&order, word, line.start, &params)?;
+            Ok(Messaged { params: Some(params), ..Messaged::default() })
+        };
+        match (word(), word(), word()) {
+            (key, wipe, "") if is(key, "key") && is(wipe, "wipe") => changed(Order::WipeKey, "", None),
             (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
                 let is_hex = word == "-" || word.chars().all(|c| c.is_ascii_hexdigit());
                 if word.len() == key_digits(line.params())? && !is_hex && !word.starts_with(':') {
                     // As in the kernel, which has begun to put the key in when it finds that out.
-                    self.ask(&Order::WipeKey, SOON)?;
-                    let params = with_key(line.params(), None)?;
-                    self.changes(line.start, &params)?;
-                    let params = Some(params);
-                    return Ok(Messaged {
-                        params,
-                        failed: Some(no("the key is no hex")),
-                        ..Messaged::default()
-                    });
+                    let wiped = changed(Order::WipeKey, "", None)?;
+                    return Ok(Messaged { failed: Some(no("the key is no hex")), ..wiped });
                 }
                 let digits = digits(word, keys)?;
-                match self.ask_with(&Order::SetKey, &[], digits.as_bytes(), SOON)? {
-                    (Answer::Done, _) => Some(word),
-                    _ => return Err(nonsense()),
-                }
+                changed(Order::SetKey { word: digits.len() }, &digits, Some(word))
             }
-            _ => return Err(no("unrecognised message received.")),
-        };
-        let params = with_key(line.params(), key)?;
-        self.changes(line.start, &params)?;
-        Ok(Messaged { params: Some(params), ..Messaged::default() })
+            _ => Err(no("unrecognised message received.")),
+        }
     }
 
     fn status(&self) -> Result<Vec<String>> {

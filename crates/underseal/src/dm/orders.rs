@@ -28,10 +28,10 @@ pub(super) enum Order {
     Suspend,
     /// Take requests again; `anyway`: those that need a key which is wiped fail.
     Resume { anyway: bool },
-    /// Forget the key.
+    /// Forget the key. What to remember from then on follows.
     WipeKey,
-    /// Take this key, which follows.
-    SetKey,
+    /// Take this key: so many bytes of what follows. The rest is what to remember from then on.
+    SetKey { word: usize },
     /// Say what the lines' states are.
     Status,
     /// Keep what follows for a back end that comes after this one: it may hold keys.

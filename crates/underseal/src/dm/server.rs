@@ -49,42 +49,23 @@ pub(crate) fn run() -> Result<()> {
     let mut line = Line::new(Socket::from(socket));
     let mut server = Server::default();
     loop {
-        let heard = match line.receive::<Order>(Instant::now() + LONG) {
-            Ok(heard) => heard,
+        match server.serve_order(&line) {
+            Ok(Next::Order) => {}
+            // Other names belong to other servers.
+            Ok(Next::End) => std::process::exit(0),
+            // An order may be obeyed already: the next back end hears of the state as it is.
             Err(e) => match server.next_back_end(&e) {
-                Some(next) => {
-                    line = next;
-                    continue;
-                }
+                Some(next) => line = next,
                 None => return server.alone(),
             },
-        };
-        let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
-        line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
-        let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
-        let order = match order {
-            Order::Remember => {
-                server.remembered = Some(bytes);
-                line.send(&Answer::Done, &[], &[], Instant::now() + SOON)?;
-                continue;
-            }
-            Order::Adopt => {
-                server.present_to(&line)?;
-                continue;
-            }
-            order => order,
-        };
-        let (answer, fd) = match server.obey(order, heard.fds, &bytes) {
-            Ok(Done { answer, fd }) => (answer, fd),
-            Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
-        };
-        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        line.send(&answer, &fds, &[], Instant::now() + SOON)?;
-        if ends {
-            // Other names belong to other servers.
-            std::process::exit(0);
         }
     }
+}
+
+/// What follows an order.
+enum Next {
+    Order,
+    End,
 }
 
 /// Writing out what others have in memory must not wait for this process's own pages, nor this process for memory that only it could
@@ -150,6 +131,35 @@ struct Shown {
 }
 
 impl Server {
+    /// Obeys one order of the back end's. An error is the connection's.
+    fn serve_order(&mut self, line: &Line) -> Result<Next> {
+        let heard = line.receive::<Order>(Instant::now() + LONG)?;
+        let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
+        line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
+        let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
+        let (answer, fd) = match order {
+            Order::Adopt => {
+                self.present_to(line)?;
+                return Ok(Next::Order);
+            }
+            Order::Remember => {
+                self.remembered = Some(bytes);
+                (Answer::Done, None)
+            }
+            order => match self.obey(order, heard.fds, &bytes) {
+                Ok(Done { answer, fd }) => (answer, fd),
+                Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
+            },
+        };
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        let sent = line.send(&answer, &fds, &[], Instant::now() + SOON);
+        if ends {
+            return Ok(Next::End);
+        }
+        sent?;
+        Ok(Next::Order)
+    }
+
     fn obey(&mut self, order: Order, mut fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
         match order {
             Order::Open { devices, read_only, late } => {
@@ -169,8 +179,16 @@ impl Server {
             Order::Keep | Order::Resume { anyway: false } => self.keep().map(|()| Answer::Done.into()),
             Order::Resume { anyway: true } => self.resume(true).map(|()| Answer::Done.into()),
             Order::Suspend => self.suspend().map(|()| Answer::Done.into()),
-            Order::WipeKey => self.wipe_key().map(|()| Answer::Done.into()),
-            Order::SetKey => self.set_key(bytes).map(|()| Answer::Done.into()),
+            Order::WipeKey => {
+                self.wipe_key()?;
+                self.remember(bytes.as_bytes())
+            }
+            Order::SetKey { word } => {
+                let parts = bytes.as_bytes().split_at_checked(word);
+                let (word, facts) = parts.ok_or((Errno::INVAL, "the key is cut off".to_owned()))?;
+                self.set_key(word)?;
+                self.remember(facts)
+            }
             // The loop does these.
             Order::Remember | Order::Adopt => Err((Errno::INVAL, "it is not for here".into())),
             Order::Status => Ok(Answer::Status { lines: self.opened()?.status() }.into()),
@@ -303,9 +321,15 @@ impl Server {
         Ok(())
     }
 
-    fn set_key(&mut self, word: &Key) -> Obeyed<()> {
+    /// Keeps the facts for the next back end together with the key that they tell of.
+    fn remember(&mut self, facts: &[u8]) -> Obeyed {
+        self.remembered = Some(Key::new(facts).map_err(|e| (Errno::NOMEM, e.to_string()))?);
+        Ok(Answer::Done.into())
+    }
+
+    fn set_key(&mut self, word: &[u8]) -> Obeyed<()> {
         let invalid = |e: underseal_volume::Error| refused(Errno::INVAL)(e.into());
-        let word = std::str::from_utf8(word.as_bytes()).map_err(|e| (Errno::INVAL, e.to_string()))?;
+        let word = std::str::from_utf8(word).map_err(|e| (Errno::INVAL, e.to_string()))?;
         let key = TableKey::parse(word).and_then(|key| key.bytes()).map_err(invalid)?;
         let mapping = self.mapping()?.clone();
         let present = mapping.volume().map(|volume| volume.without_key()).transpose().map_err(invalid)?;

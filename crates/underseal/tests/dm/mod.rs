@@ -8,6 +8,7 @@
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
 //!   dmsetup.rs     what dmsetup prints, and tables that take the place of others
 //!   faults.rs      hostile callers, processes that are killed
+//!   killed.rs      back ends that are killed while something is half done
 //! ```
 
 mod authenticated;
@@ -15,5 +16,6 @@ mod cryptsetup;
 mod dmsetup;
 mod faults;
 mod keys;
+mod killed;
 mod mapper;
 mod targets;

@@ -14,7 +14,7 @@ use underseal_export::net::Socket;
 use super::{SOON, Server, Suspended};
 use crate::dm::orders::Answer;
 use crate::dm::{GIVEN_SOCKET, SERVER_SOCKET};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How often the server looks whether its file is still mounted.
 const LOOK: Duration = Duration::from_millis(500);
@@ -25,9 +25,9 @@ const LOOK_FOR_TAKER: Duration = Duration::from_millis(20);
 impl Server {
     /// Waits for another back end, which connects to the socket beside the file. None: the file is
     /// unmounted, or there is none.
-    pub(super) fn next_back_end(&mut self, why: &underseal_export::Error) -> Option<Line> {
+    pub(super) fn next_back_end(&mut self, why: &Error) -> Option<Line> {
         self.shown.as_ref()?;
-        log::warn!("the back end is gone ({}): the table is served on", underseal_error::with_causes(why));
+        log::warn!("the back end is gone ({}): the table is served on", why.what());
         if self.given.is_some()
             && let Some(socket) = self.while_given()
         {

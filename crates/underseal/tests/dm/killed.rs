@@ -1,0 +1,97 @@
+//! Back ends that are killed while something is half done.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::dm::mapper::Mapper;
+use crate::support::tool;
+
+/// Kills a process at once.
+fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// The mapper's table servers, in the order of their beginning.
+fn servers(mapper: &Mapper) -> Vec<Pid> {
+    let log = mapper.folder().join("log");
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let process = entry.ok()?.path();
+        let pid: i32 = process.file_name()?.to_str()?.parse().ok()?;
+        let words = fs::read(process.join("cmdline")).ok()?;
+        let is_server = words.starts_with(b"@underseal\0dm\0table-server\0");
+        let is_ours = is_server && fs::read_link(process.join("fd/2")).is_ok_and(|to| to == log);
+        let stat = fs::read_to_string(process.join("stat")).ok()?;
+        let began: u64 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        is_ours.then(|| (began, pid))
+    });
+    let mut pids: Vec<_> = pids.collect();
+    pids.sort_unstable();
+    pids.into_iter().map(|(_, pid)| Pid::from_raw(pid).unwrap()).collect()
+}
+
+/// A process whose system calls strace disturbs.
+struct Disturbed(Child);
+
+impl Disturbed {
+    /// `how` as in strace's `inject`; of all threads, or of the first one.
+    fn new(pid: Pid, call: &str, how: &str, all: bool) -> Self {
+        let mut traced = tool("strace");
+        traced.args(all.then_some("-f")).args(["-o", "/dev/null", "-e", &format!("trace={call}")]);
+        traced.args(["-e", &format!("inject={call}:{how}"), "-p", &pid.as_raw_nonzero().to_string()]);
+        let mut traced = traced.stderr(Stdio::piped()).spawn().unwrap();
+        // strace writes a line when it is attached.
+        let mut attached = [0; 16];
+        traced.stderr.as_mut().unwrap().read_exact(&mut attached).unwrap();
+        Self(traced)
+    }
+}
+
+impl Drop for Disturbed {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills the back end while a table server answers this command late.
+fn kill_before_the_answer(mapper: &Mapper, command: &[&str]) {
+    let back_end = mapper.back_end().expect("a back end");
+    let server = servers(mapper)[0];
+    let _late = Disturbed::new(server, "sendmsg", "delay_enter=2000000:when=1", false);
+    let mut asks = mapper.command(command).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(700));
+    kill(back_end);
+    assert!(!asks.wait().unwrap().success(), "the back end had answered");
+    sleep(Duration::from_secs(2));
+}
+
+#[test]
+fn a_server_whose_answer_nobody_hears_serves_on_and_the_order_counts() {
+    let Some(mapper) = Mapper::new() else { return };
+    let [old, new] = [format!("{:064}", 7), format!("{:064}", 8)];
+    mapper.script(&format!(
+        "
+truncate --size 20M disk.img
+dmsetup create $N-a --table \"0 4096 crypt aes-xts-plain64 {old} 0 $(losetup --find --show disk.img) 0\"
+dmsetup suspend $N-a"
+    ));
+    let name = mapper.name("a");
+    kill_before_the_answer(&mapper, &["dmsetup", "message", &name, "0", &format!("key set {new}")]);
+    let out = mapper.script("dmsetup table --showkeys $N-a | cut --delimiter ' ' --fields 5");
+    assert_eq!(out.trim(), new, "{}", mapper.log());
+    kill_before_the_answer(&mapper, &["dmsetup", "resume", &name]);
+    let out = mapper.script(
+        "
+echo here | timeout 20 dd of=/dev/mapper/$N-a bs=4096 conv=sync,fsync status=none
+dmsetup info --columns --noheadings -o attr $N-a
+low=$(dmsetup deps -o blkdevname $N-a | sed 's/.*(//; s/)//')
+dmsetup remove $N-a
+losetup --detach /dev/$low",
+    );
+    assert_eq!(out, "L--w\n", "{}", mapper.log());
+}
