@@ -468,7 +468,8 @@ impl Drop for LoopNode {
         // A server that was killed has left its mount.
         self.clear();
         let _ = fs::remove_file(self.folder.join(NAMES));
-        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        // What servers of tables have beside the file goes with it, unless one is still there.
+        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir_all(&self.folder));
     }
 }
 

@@ -10,6 +10,7 @@
 //!     |- lowers    one claim for each lower device, shared by all tables on it
 //!     |- child     a table server, as the back end sees it
 //!     |     |  orders: JSON, descriptors and tables over a socket
+//!     |     |- owner   which of a device's table servers has its file
 //!     +- server    a table server: a process for one table, which serves it as a file
 //! ```
 //!
@@ -24,10 +25,8 @@ mod known;
 mod layers;
 mod lowers;
 mod orders;
+mod owner;
 pub(crate) mod server;
 
 /// Where a table server whose back end is gone waits for the next one, beside the table's file.
 const SERVER_SOCKET: &str = "server";
-/// Where a table server waits that has given its mount to another one, and has not heard whether
-/// that one has it.
-const GIVEN_SOCKET: &str = "given";

@@ -15,7 +15,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
 
-use super::child::Child;
 use super::host::Tables;
 use super::server::stay_in_memory;
 use crate::error::{Error, Result};
@@ -142,7 +141,6 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     let mapper = Mapper::new(tables, nodes);
     for (left, table, read_only, suspended) in adopted {
         let name = left.name().to_owned();
-        Child::dismiss(&left.file());
         if let Err(e) = mapper.adopt(left, table, read_only, suspended) {
             log::error!("{name}: {e}");
         }

@@ -19,18 +19,15 @@ use underseal_export::net::Socket;
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
+use super::SERVER_SOCKET;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
-use super::{GIVEN_SOCKET, SERVER_SOCKET};
 
 /// How long a server may take for what it does at once, and for what it waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a server may take to see that its back end is gone, and one that has given its mount
-/// away to see that no other has taken it.
+/// How long a server may take to see that its back end is gone.
 const APPEARING: Duration = Duration::from_secs(5);
-/// How long one that has taken a mount may take to appear before the one that gave it is asked.
-const TAKER_APPEARS: Duration = Duration::from_millis(500);
 const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
@@ -76,27 +73,17 @@ impl Child {
 
     /// Takes the server of a file whose back end is gone: it waits at a socket beside the file, which
     /// may not be there yet. Whether its table is suspended.
-    ///
-    /// The back end may have been killed while one server took the mount from another. The one that
-    /// gave it waits under another name, and takes the usual one when no other has appeared.
     pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
-        let (socket, given) = (file.with_file_name(SERVER_SOCKET), file.with_file_name(GIVEN_SOCKET));
+        let socket = file.with_file_name(SERVER_SOCKET);
         let begun = Instant::now();
         let stream = loop {
-            let waited = begun.elapsed();
             match UnixStream::connect(&socket) {
                 Ok(stream) => break stream,
-                Err(e) if waited > APPEARING => {
+                Err(e) if begun.elapsed() > APPEARING => {
                     return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
                 }
-                Err(_) => {}
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
-            if waited > TAKER_APPEARS
-                && let Ok(stream) = UnixStream::connect(&given)
-            {
-                break stream;
-            }
-            std::thread::sleep(Duration::from_millis(20));
         };
         let failed = |e: underseal_export::Error| {
             let why = underseal_error::with_causes(&e).to_string();
@@ -118,16 +105,6 @@ impl Child {
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
-    }
-
-    /// Ends a server that has given the file's mount to another one, where one waits.
-    pub(super) fn dismiss(file: &Path) {
-        if let Ok(stream) = UnixStream::connect(file.with_file_name(GIVEN_SOCKET)) {
-            let line = Line::new(Socket::from(OwnedFd::from(stream)));
-            if let Err(e) = line.send(&Order::Leave, &[], &[], Instant::now() + SOON) {
-                log::warn!("{}: {}", file.display(), underseal_error::with_causes(&e));
-            }
-        }
     }
 
     /// Has the server keep what the next back end has to know.
@@ -246,9 +223,9 @@ impl Served for Child {
 
     fn give(&self) -> Result<Given> {
         match self.ask_with(&Order::Give, &[], &[], FLUSHES)? {
-            (Answer::Given { place }, mut fds) => {
+            (Answer::Given { place, turn }, mut fds) => {
                 let device = fds.pop().ok_or_else(nonsense)?;
-                let place = serde_json::to_string(&place).map_err(|_| nonsense())?;
+                let place = serde_json::to_string(&(place, turn)).map_err(|_| nonsense())?;
                 Ok(Given { device, place })
             }
             _ => Err(nonsense()),
@@ -267,8 +244,8 @@ impl Served for Child {
     }
 
     fn take(&self, Given { device, place }: Given) -> Result<()> {
-        let place = serde_json::from_str(&place).map_err(|_| nonsense())?;
-        match self.ask_with(&Order::Take { place }, &[device.as_fd()], &[], FLUSHES)? {
+        let (place, turn) = serde_json::from_str(&place).map_err(|_| nonsense())?;
+        match self.ask_with(&Order::Take { place, turn }, &[device.as_fd()], &[], FLUSHES)? {
             (Answer::Done, _) => Ok(()),
             _ => Err(nonsense()),
         }

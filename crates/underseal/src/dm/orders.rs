@@ -22,8 +22,8 @@ pub(super) enum Order {
     Keep,
     /// End, since another has the file.
     Leave,
-    /// Go on with the file of another table: the descriptor.
-    Take { place: MountPlace },
+    /// Go on with the file of another table, given in this turn: the descriptor.
+    Take { place: MountPlace, turn: u64 },
     /// End what is in flight, flush, take no more.
     Suspend,
     /// Take requests again; `anyway`: those that need a key which is wiped fail.
@@ -50,9 +50,10 @@ pub(super) enum Answer {
     Opened {
         block: u32,
     },
-    /// Where the file is; the descriptor is its.
+    /// Where the file is, and in which turn of the server's it is given; the descriptor is its.
     Given {
         place: Box<MountPlace>,
+        turn: u64,
     },
     Status {
         lines: Vec<String>,

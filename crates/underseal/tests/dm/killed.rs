@@ -95,3 +95,52 @@ losetup --detach /dev/$low",
     );
     assert_eq!(out, "L--w\n", "{}", mapper.log());
 }
+
+/// Kills the back end while the server that is to take a mount does so late: when it asks for its
+/// turn, or when it has it.
+fn kill_before_the_mount_is_taken(mapper: &Mapper, call: &str, next: bool) {
+    let back_end = mapper.back_end().expect("a back end");
+    let taker = *servers(mapper).last().unwrap();
+    let _late = Disturbed::new(taker, call, "delay_enter=5000000:when=1", true);
+    let name = mapper.name("v");
+    let mut asks = mapper.command(&["dmsetup", "resume", &name]).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(700));
+    kill(back_end);
+    assert!(!asks.wait().unwrap().success(), "the back end had answered");
+    if next {
+        mapper.script("dmsetup info $N-v > info");
+    }
+    sleep(Duration::from_secs(6));
+}
+
+#[test]
+fn a_device_has_one_server_however_slow_the_next_one_is() {
+    let Some(mapper) = Mapper::new() else { return };
+    for (call, next) in [("clone3", false), ("flock", false), ("clone3", true), ("flock", true)] {
+        mapper.script(
+            "
+truncate --size 20M A.img B.img
+dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
+dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
+        );
+        kill_before_the_mount_is_taken(&mapper, call, next);
+        assert_eq!(servers(&mapper).len(), 1, "{call} {next}: {}", mapper.log());
+        let out = mapper.script(
+            "
+for i in $(seq 100 140); do
+    echo W$i | timeout 10 dd of=/dev/mapper/$N-v bs=512 seek=$i conv=sync oflag=direct status=none
+done
+low=$(dmsetup deps -o blkdevname $N-v | sed 's/.*(//; s/)//')
+dmsetup remove $N-v
+blockdev --flushbufs /dev/$low
+count() { grep --text --only-matching 'W1[0-9]*' $1 | wc -l; }
+echo $(count A.img) $(count B.img)
+for l in $(losetup --list --noheadings --output NAME,BACK-FILE | grep \"$PWD/[AB].img\" | cut -d' ' -f1); do
+    losetup --detach $l
+done
+rm A.img B.img",
+        );
+        let whose = if call == "flock" { "41 0\n" } else { "0 41\n" };
+        assert_eq!(out, whose, "{call} {next}: {}", mapper.log());
+    }
+}
