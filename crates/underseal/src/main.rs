@@ -57,6 +57,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let protected = underseal_cipher::protect_process();
+    signals::hear_of_children();
     if front::is_called() {
         return front::run(protected);
     }
