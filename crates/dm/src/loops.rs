@@ -6,6 +6,7 @@
 //!   detach   unbound, where nobody else has it open; and gone when it is dropped
 //! ```
 
+mod left;
 mod requests;
 
 use std::fs::{self, File};
@@ -20,6 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+pub use self::left::LeftNode;
 pub use self::requests::backing_file;
 use self::requests::{
     CLR_FD, CTL_ADD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE,
@@ -76,55 +78,6 @@ impl LoopNodes {
             }
         }
         Err(Error::new(Errno::BUSY, "there is a loop device of that number, or of each"))
-    }
-}
-
-/// A device of a server that was killed.
-pub struct LeftNode {
-    pub(crate) node: LoopNode,
-    pub(crate) name: String,
-    pub(crate) uuid: String,
-}
-
-impl LeftNode {
-    /// The device's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where its table shows itself.
-    pub fn file(&self) -> PathBuf {
-        self.node.file()
-    }
-
-    /// Takes the device away, whose table's server is gone too: every request for it fails.
-    pub fn discard(self) {
-        let Self { node, name, uuid } = self;
-        // As the node is dropped it is unbound, for which its file must be there still, and then
-        // unmounted.
-        node.unname(Names { name: &name, uuid: &uuid });
-    }
-}
-
-impl LoopNodes {
-    /// The devices that a server of this folder has left when it was killed.
-    pub fn left(&self) -> Vec<LeftNode> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let left = numbers.filter_map(|number| {
-            let (folder, mapper) = (self.folder.join(number.to_string()), self.mapper.clone());
-            let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
-            let (name, uuid) = names.split_once('\0').unwrap_or_default();
-            let dev = device_of(number).inspect_err(|e| log::debug!("{e}")).ok()?;
-            let node = LoopNode { number, dev, folder, mapper, family: self.family.clone() };
-            // A device without a table is given back as the node is dropped.
-            (!name.is_empty() && node.is_bound().unwrap_or(false)).then(|| LeftNode {
-                node,
-                name: name.into(),
-                uuid: uuid.into(),
-            })
-        });
-        left.collect()
     }
 }
 
@@ -395,6 +348,10 @@ impl Node for LoopNode {
         if let Err(e) = self.open().and_then(|node| node.sync_data()) {
             log::warn!("{}: what the kernel has of it cannot be written: {e}", self.node().display());
         }
+    }
+
+    fn remember(&self, Names { name, uuid }: Names<'_>) -> Result<()> {
+        self.write_names(name, uuid).map_err(self.failed("its names cannot be kept"))
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {

@@ -4,6 +4,7 @@
 //!   run        a command, with the library that its ioctls go through        commands/dm.rs
 //!     |  socket
 //!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
+//!     |- adopt     devices of a back end that was killed
 //!     |- known     what a table server keeps for the next back end
 //!     |- host      a load: its devices claimed, and a table server started
 //!     |- layers    tags that a crypt line keeps on another device of device mapper's
@@ -17,6 +18,7 @@
 //! A table has a process of its own, so that one which ends, or is killed, takes its own device away and no other: requests for it fail.
 //! A table that takes the place of another goes on with the other process's mount.
 
+mod adopt;
 pub(crate) mod backend;
 mod cgroup;
 mod child;

@@ -19,14 +19,14 @@ use underseal_export::net::Socket;
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
-use super::SERVER_SOCKET;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
+use super::{SERVER_SOCKET, owner};
 
 /// How long a server may take for what it does at once, and for what it waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a server may take to see that its back end is gone.
+/// How long a server whose back end is gone is waited for at once.
 const APPEARING: Duration = Duration::from_secs(5);
 const FLUSHES: Duration = Duration::from_secs(600);
 
@@ -71,40 +71,65 @@ impl Child {
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
 
-    /// Takes the server of a file whose back end is gone: it waits at a socket beside the file, which
-    /// may not be there yet. Whether its table is suspended.
+    /// Takes the server of a file whose back end is gone. Whether its table is suspended.
     pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
-        let socket = file.with_file_name(SERVER_SOCKET);
-        let begun = Instant::now();
-        let stream = loop {
-            match UnixStream::connect(&socket) {
-                Ok(stream) => break stream,
-                Err(e) if begun.elapsed() > APPEARING => {
-                    return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        };
-        let failed = |e: underseal_export::Error| {
-            let why = underseal_error::with_causes(&e).to_string();
-            Error::new(Errno::IO, format!("{}: {why}", socket.display()))
-        };
+        let stream = Self::reach(file)?;
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|e| Error::system("a table's server is not known", &e.into()))?
             .pid;
         let line = Line::new(Socket::from(OwnedFd::from(stream)));
-        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(failed)?;
-        let heard = line.receive(Instant::now() + SOON).map_err(failed)?;
+        let failed = left_server(file);
+        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(&failed)?;
+        let heard = line.receive(Instant::now() + APPEARING).map_err(&failed)?;
         let Answer::Adopted { suspended } = heard.message else { return Err(nonsense()) };
         let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
         let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
-        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(failed)?;
+        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(&failed)?;
         let known = RememberedTable::parse(&kept)?;
         let claims = lowers.adopt(heard.fds)?;
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
+    }
+
+    /// A connection to the server of a file whose back end is gone: it waits at a socket beside the
+    /// file, which may not be there yet.
+    fn reach(file: &Path) -> Result<UnixStream> {
+        let socket = file.with_file_name(SERVER_SOCKET);
+        let begun = Instant::now();
+        loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => return Ok(stream),
+                Err(e) if begun.elapsed() > APPEARING || owner::lives(file) == Some(false) => {
+                    return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it has.
+    ///
+    /// # Errors
+    /// What it says of its flush; its silence.
+    pub(super) fn end_left(file: &Path) -> Result<()> {
+        let line = Line::new(Socket::from(OwnedFd::from(Self::reach(file)?)));
+        let failed = left_server(file);
+        line.send(&Order::End, &[], &[], Instant::now() + SOON).map_err(&failed)?;
+        let answer = line.receive(Instant::now() + APPEARING).map_err(&failed)?.message;
+        let until = Instant::now() + APPEARING;
+        while owner::lives(file) == Some(true) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        match answer {
+            Answer::Done => Ok(()),
+            Answer::Refused { why, .. } => {
+                log::error!("{}: {why}", file.display());
+                Ok(())
+            }
+            _ => Err(nonsense()),
+        }
     }
 
     /// Has the server keep what the next back end has to know.
@@ -367,6 +392,13 @@ fn digits(word: &str, keys: &GrantedKeys) -> Result<Zeroizing<String>> {
         }
     }
     Ok(digits)
+}
+
+fn left_server(file: &Path) -> impl Fn(underseal_export::Error) -> Error {
+    move |e| {
+        let why = underseal_error::with_causes(&e).to_string();
+        Error::new(Errno::IO, format!("{}: {why}", file.display()))
+    }
 }
 
 fn nonsense() -> Error {

@@ -120,6 +120,16 @@ impl Owner {
     }
 }
 
+/// Whether a server lives that has to do with this file; not known of one of an older version.
+pub(super) fn lives(file: &Path) -> Option<bool> {
+    let alive = File::open(file.with_file_name(ALIVE)).ok()?;
+    match retry_on_intr(|| flock(&alive, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Some(false),
+        Err(Errno::WOULDBLOCK) => Some(true),
+        Err(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +138,7 @@ mod tests {
     fn a_file_has_one_owner_and_a_late_one_does_not_get_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("volume");
+        assert_eq!(lives(&file), None);
         let mut old = Owner::first(&file).unwrap();
         let mut late = Owner::join(&file, old.turn()).unwrap();
         assert_eq!(late.claim().unwrap(), Claim::Held);
@@ -149,5 +160,9 @@ mod tests {
         assert_eq!(old.claim().unwrap(), Claim::Over);
         drop(new);
         assert_eq!(old.claim().unwrap(), Claim::Over, "the other one had requests");
+        drop(late);
+        assert_eq!(lives(&file), Some(true));
+        drop(old);
+        assert_eq!(lives(&file), Some(false));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -142,5 +142,87 @@ rm A.img B.img",
         );
         let whose = if call == "flock" { "41 0\n" } else { "0 41\n" };
         assert_eq!(out, whose, "{call} {next}: {}", mapper.log());
+    }
+}
+
+/// A slow disk keeps a server from its back ends, too.
+#[test]
+fn a_device_whose_server_is_busy_is_waited_for() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("dmsetup create $N-a --table '0 4096 zero'");
+    let [server] = servers(&mapper)[..] else { panic!("{}", mapper.log()) };
+    let late = Disturbed::new(server, "recvmsg", "delay_enter=9000000:when=1", false);
+    kill(mapper.back_end().expect("a back end"));
+    let out = mapper.script(
+        "
+dmsetup ls
+test -b /dev/mapper/$N-a
+fails dmsetup create $N-a --table '0 8 zero' 2> /dev/null
+tries=150; until dmsetup info $N-a > info 2> /dev/null; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+test $(timeout 10 blockdev --getsz /dev/mapper/$N-a) = 4096
+timeout 10 dd if=/dev/mapper/$N-a bs=4096 count=1 iflag=direct status=none | wc -c
+dmsetup remove $N-a",
+    );
+    assert_eq!(out, "No devices found\n4096\n", "{}", mapper.log());
+    drop(late);
+}
+
+/// Kills the back end at its first system call of this kind while it does what a command asks for.
+fn kill_at(mapper: &Mapper, call: &str, command: &str) {
+    let back_end = mapper.back_end().expect("a back end");
+    let _killed = Disturbed::new(back_end, call, "signal=KILL:when=1", true);
+    mapper.script(&format!("fails {command} 2> /dev/null"));
+    // Its callers see its end a moment before its socket is gone.
+    let until = Instant::now() + Duration::from_secs(10);
+    while mapper.back_end() == Some(back_end) {
+        assert!(Instant::now() < until, "{call}: {command}: it was not killed");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_device_that_was_being_made_or_removed_leaves_no_server_that_has_the_disk() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("truncate --size 20M disk.img; losetup --find --show disk.img > loop");
+    let table = "--table \"0 40000 linear $(cat loop) 0\"";
+    let cases =
+        [("create", "/^rename"), ("create", "mknodat"), ("create", "/^symlink"), ("remove", "/^unlink")];
+    for (act, call) in cases {
+        if act == "create" {
+            mapper.script("dmsetup ls > devices");
+            kill_at(&mapper, call, &format!("dmsetup create $N-a {table}"));
+        } else {
+            mapper.script(&format!("dmsetup create $N-a {table}"));
+            kill_at(&mapper, call, "dmsetup remove $N-a");
+        }
+        let out = mapper.script(&format!(
+            "
+if dmsetup info $N-a > info 2> /dev/null; then test -b /dev/mapper/$N-a; dmsetup remove $N-a; fi
+dmsetup create $N-b {table}
+ls /dev/mapper | grep $N | sed s/$N//
+dmsetup remove $N-b
+ls /dev/disk/by-id 2> /dev/null | grep $N || true"
+        ));
+        assert_eq!(out, "-b\n", "{act} {call}: {}", mapper.log());
+        assert_eq!(servers(&mapper).len(), 0, "{act} {call}: {}", mapper.log());
+    }
+    mapper.script("losetup --detach $(cat loop)");
+}
+
+#[test]
+fn a_device_that_was_getting_another_name_has_one() {
+    let Some(mapper) = Mapper::new() else { return };
+    for call in ["/^rename", "mknodat", "/^symlink", "/^unlink"] {
+        mapper.script("dmsetup create $N-old --table '0 8 zero'");
+        kill_at(&mapper, call, "dmsetup rename $N-old $N-new");
+        let out = mapper.script(
+            "
+name=$(dmsetup ls | cut --fields 1 | grep $N)
+ls /dev/mapper | grep $N | grep --invert-match --line-regexp $name || true
+ls /dev/disk/by-id | grep $N | grep --invert-match --line-regexp dm-name-$name || true
+test $(blockdev --getsz /dev/mapper/$name) = 8
+dmsetup remove $name",
+        );
+        assert_eq!(out, "", "{call}: {}", mapper.log());
     }
 }
