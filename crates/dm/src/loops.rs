@@ -124,6 +124,14 @@ enum Binding {
     Other,
 }
 
+/// What becomes of a device that is to be unbound while others have it open.
+#[derive(Clone, Copy)]
+enum WhileOpen {
+    StaysBound,
+    /// The kernel unbinds it.
+    GoesWhenClosed,
+}
+
 pub(crate) struct LoopNode {
     number: u32,
     dev: DeviceNumber,
@@ -231,9 +239,10 @@ impl LoopNode {
         Ok(self.binding()? == Binding::Own)
     }
 
-    /// Unbinds the device. While others have it open it stays bound. Another program's file stays
-    /// bound: that program took the device's number when the device was free for a moment.
-    fn unbind(&self) -> io::Result<()> {
+    /// Unbinds the device. While others have it open it stays bound: for good, or until they close
+    /// it. Another program's file stays bound: that program took the device's number when the device
+    /// was free for a moment.
+    fn unbind(&self, while_open: WhileOpen) -> io::Result<()> {
         let until = Instant::now() + LOOKING;
         loop {
             let node = self.open()?;
@@ -264,7 +273,10 @@ impl LoopNode {
                 thread::sleep(AGAIN);
                 continue;
             }
-            return self.stay_bound();
+            return match while_open {
+                WhileOpen::StaysBound => self.stay_bound(),
+                WhileOpen::GoesWhenClosed => Err(Errno::BUSY.into()),
+            };
         }
     }
 
@@ -313,7 +325,7 @@ impl Node for LoopNode {
         };
         let (file, read_only) = opened.map_err(self.failed("its file cannot be opened"))?;
         // Between these two others may take the device: whatever takes time is done before.
-        self.unbind().map_err(self.failed("cannot be made free"))?;
+        self.unbind(WhileOpen::StaysBound).map_err(self.failed("cannot be made free"))?;
         let flags = DIRECT_IO | if read_only { READ_ONLY } else { 0 };
         self.bind(&file, room.block.clamp(512, 4096), flags).map_err(self.failed("cannot be bound"))
     }
@@ -337,7 +349,7 @@ impl Node for LoopNode {
     }
 
     fn detach(&self) -> Result<()> {
-        self.unbind().map_err(self.failed("cannot be unbound"))
+        self.unbind(WhileOpen::StaysBound).map_err(self.failed("cannot be unbound"))
     }
 
     fn opens(&self, is_below: bool) -> u32 {
@@ -415,7 +427,7 @@ impl LoopNode {
 
 impl Drop for LoopNode {
     fn drop(&mut self) {
-        let gone = self.unbind().and_then(|()| {
+        let gone = self.unbind(WhileOpen::GoesWhenClosed).and_then(|()| {
             let control = File::options().read(true).write(true).open(CONTROL)?;
             ioctl(&control, CTL_REMOVE, u64::from(self.number))
         });

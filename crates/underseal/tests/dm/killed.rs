@@ -226,3 +226,28 @@ dmsetup remove $name",
         assert_eq!(out, "", "{call}: {}", mapper.log());
     }
 }
+
+#[test]
+fn a_loop_device_whose_table_was_given_up_goes_when_it_is_unmounted() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+truncate --size 20M disk.img
+losetup --find --show disk.img > loop
+dmsetup create $N-a --table \"0 40000 linear $(cat loop) 0\"
+mkfs.ext4 -q /dev/mapper/$N-a
+mkdir mounted; mount /dev/mapper/$N-a mounted
+stat --dereference --format %Lr /dev/mapper/$N-a > number",
+    );
+    let back_end = mapper.back_end().expect("a back end");
+    servers(&mapper).into_iter().chain([back_end]).for_each(kill);
+    mapper.script(
+        "
+test \"$(dmsetup ls)\" = 'No devices found'
+bound=/sys/block/loop$(cat number)/loop
+test -e $bound
+umount mounted
+tries=50; while test -e $bound; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+losetup --detach $(cat loop)",
+    );
+}
