@@ -187,6 +187,8 @@ impl Device {
 
     /// Shows a first table.
     fn begin(&self, table: &Loaded, names: Names<'_>) -> Result<()> {
+        // A server that comes after this one knows from here on what there may be.
+        self.node.remember(names)?;
         table.served.show(&self.node.file())?;
         self.node.attach(table.room, table.read_only)?;
         self.node.name(names, None).or_else(|e| self.node.detach().and(Err(e)))

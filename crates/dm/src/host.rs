@@ -56,6 +56,12 @@ pub trait Host: Send + Sync {
     fn load(&self, load: TableLoad<'_>) -> Result<Table>;
 }
 
+impl<H: Host> Host for Arc<H> {
+    fn load(&self, load: TableLoad<'_>) -> Result<Table> {
+        H::load(self, load)
+    }
+}
+
 /// A mount that one table's server hands to the next one's.
 #[derive(Debug)]
 pub struct Given {
@@ -201,6 +207,14 @@ pub trait Node: Send + Sync {
 
     /// Writes what the kernel keeps of it down to the file.
     fn sync(&self);
+
+    /// Keeps its names for a server that comes after this one, before it shows them.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remember(&self, _names: Names<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Shows it as `/dev/mapper/NAME`, and by its UUID if it has one, in place of another name and
     /// UUID.

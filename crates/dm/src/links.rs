@@ -41,6 +41,24 @@ impl Links<'_> {
             }
         }
     }
+
+    /// Removes links to this node that are none of this name and UUID.
+    pub(crate) fn remove_others(&self, name: &str, uuid: &str) {
+        let kept: Vec<_> = names(name, uuid).collect();
+        let is_other = |link: &str| {
+            ["dm-name-", "dm-uuid-"].iter().any(|kind| link.starts_with(kind))
+                && !kept.iter().any(|kept| kept == link)
+        };
+        for link in fs::read_dir(self.folder).into_iter().flatten().flatten() {
+            let path = link.path();
+            if link.file_name().to_str().is_some_and(is_other)
+                && fs::read_link(&path).is_ok_and(|to| to == self.to)
+                && let Err(e) = fs::remove_file(&path)
+            {
+                log::warn!("{}: cannot be removed: {e}", path.display());
+            }
+        }
+    }
 }
 
 fn names(name: &str, uuid: &str) -> impl Iterator<Item = String> {
@@ -79,6 +97,12 @@ mod tests {
         // Another device has the name by now.
         of("loop2").make("a", "");
         of("loop1").remove("a", "../b c");
+        assert_eq!(all(), ["dm-name-a"]);
+        of("loop2").make("b", "U");
+        of("loop2").remove_others("a", "U");
+        assert_eq!(all(), ["dm-name-a", "dm-uuid-U"]);
+        of("loop1").remove_others("", "");
+        of("loop2").remove("", "U");
         assert_eq!(all(), ["dm-name-a"]);
         assert_eq!(fs::read_link(folder.path().join("dm-name-a")).unwrap(), Path::new("../../loop2"));
     }

@@ -151,6 +151,14 @@ enum Binding {
     Other,
 }
 
+/// What becomes of a device that is to be unbound while others have it open.
+#[derive(Clone, Copy)]
+enum WhileOpen {
+    StaysBound,
+    /// The kernel unbinds it.
+    GoesWhenClosed,
+}
+
 pub(crate) struct LoopNode {
     number: u32,
     dev: DeviceNumber,
@@ -260,9 +268,10 @@ impl LoopNode {
         Ok(self.binding()? == Binding::Own)
     }
 
-    /// Unbinds the device. While others have it open it stays bound. Another program's file stays
-    /// bound: that program took the device's number when the device was free for a moment.
-    fn unbind(&self) -> io::Result<()> {
+    /// Unbinds the device. While others have it open it stays bound: for good, or until they close
+    /// it. Another program's file stays bound: that program took the device's number when the device
+    /// was free for a moment.
+    fn unbind(&self, while_open: WhileOpen) -> io::Result<()> {
         let until = Instant::now() + LOOKING;
         loop {
             let node = self.open()?;
@@ -293,7 +302,10 @@ impl LoopNode {
                 thread::sleep(AGAIN);
                 continue;
             }
-            return self.stay_bound();
+            return match while_open {
+                WhileOpen::StaysBound => self.stay_bound(),
+                WhileOpen::GoesWhenClosed => Err(Errno::BUSY.into()),
+            };
         }
     }
 
@@ -342,7 +354,7 @@ impl Node for LoopNode {
         };
         let (file, read_only) = opened.map_err(self.failed("its file cannot be opened"))?;
         // Between these two others may take the device: whatever takes time is done before.
-        self.unbind().map_err(self.failed("cannot be made free"))?;
+        self.unbind(WhileOpen::StaysBound).map_err(self.failed("cannot be made free"))?;
         let flags = DIRECT_IO | if read_only { READ_ONLY } else { 0 };
         self.bind(&file, room.block.clamp(512, 4096), flags).map_err(self.failed("cannot be bound"))
     }
@@ -366,7 +378,7 @@ impl Node for LoopNode {
     }
 
     fn detach(&self) -> Result<()> {
-        self.unbind().map_err(self.failed("cannot be unbound"))
+        self.unbind(WhileOpen::StaysBound).map_err(self.failed("cannot be unbound"))
     }
 
     fn opens(&self, is_below: bool) -> u32 {
@@ -377,6 +389,10 @@ impl Node for LoopNode {
         if let Err(e) = self.open().and_then(|node| node.sync_data()) {
             log::warn!("{}: what the kernel has of it cannot be written: {e}", self.node().display());
         }
+    }
+
+    fn remember(&self, Names { name, uuid }: Names<'_>) -> Result<()> {
+        self.write_names(name, uuid).map_err(self.failed("its names cannot be kept"))
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
@@ -406,7 +422,7 @@ impl Node for LoopNode {
         if self.is_gone.swap(true, Ordering::Relaxed) {
             return;
         }
-        let gone = self.unbind().and_then(|()| {
+        let gone = self.unbind(WhileOpen::GoesWhenClosed).and_then(|()| {
             let control = File::options().read(true).write(true).open(CONTROL)?;
             ioctl(&control, CTL_REMOVE, u64::from(self.number))
         });
@@ -416,7 +432,8 @@ impl Node for LoopNode {
         // A server that was killed has left its mount.
         self.clear();
         let _ = fs::remove_file(self.folder.join(NAMES));
-        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir(&self.folder));
+        // What servers of tables have beside the file goes with it, unless one is still there.
+        let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir_all(&self.folder));
         self.free.given_back(self.number);
     }
 

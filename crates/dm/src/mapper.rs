@@ -114,9 +114,14 @@ impl Mapper {
     /// Adds a device that is there already, with its table.
     ///
     /// # Errors
-    /// `EBUSY` when its name or UUID is in use.
+    /// `EBUSY` when its name or UUID is in use: the device stays as it is.
     pub fn adopt(&self, left: LeftNode, table: Table, read_only: bool, suspended: bool) -> Result<()> {
-        let LeftNode { node, name, uuid } = left;
+        if let Err(e) = self.0.registry.is_free(&left.name, &left.uuid) {
+            left.leave();
+            return Err(e);
+        }
+        left.show();
+        let LeftNode { node, name, uuid, .. } = left;
         let device = Device::adopted(Box::new(node), table, read_only, suspended);
         let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
         self.show_holders(&entry);

@@ -59,6 +59,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     signals::file_size_limit_is_an_error();
     let protected = underseal_cipher::protect_process();
+    signals::hear_of_children();
     if front::is_called() {
         return front::run(protected);
     }

@@ -32,6 +32,13 @@ struct One {
     id: SigId,
 }
 
+/// Gives the signal of a child's end its default effect. The kernel tells a program that was started
+/// with the signal ignored nothing about how its children end (wait(2)).
+pub(crate) fn hear_of_children() {
+    // SAFETY: the default effect runs no code of this process.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// What a wait ended with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Woken {

@@ -7,15 +7,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, STAY, serve as answer};
-use underseal_dm::{Family, LeftNode, LoopNodes, Mapper};
+use underseal_dm::{Family, LoopNodes, Mapper};
 
-use super::child::Child;
+use super::adopt::Adoption;
 use super::host::Tables;
 use super::server::stay_in_memory;
 use crate::error::{Error, Result};
@@ -123,30 +124,12 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     let family = Family::of_this_process();
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
-    let tables = Tables::new(program, log_file(folder), family.clone());
+    let tables = Arc::new(Tables::new(program, log_file(folder), family.clone()));
     let nodes = LoopNodes::new(folder, MAPPER, family);
-    // Devices of a back end that was killed.
-    let mut adopted: Vec<(LeftNode, _, _, _)> = Vec::new();
-    for left in nodes.left() {
-        match tables.adopt(&left.file()) {
-            Ok((table, read_only, suspended)) => {
-                log::info!("{}: taken over from a back end that is gone", left.name());
-                adopted.push((left, table, read_only, suspended));
-            }
-            Err(e) => {
-                log::error!("{}: its table's server is gone with what it had not written: {e}", left.name());
-                left.discard();
-            }
-        }
-    }
-    let mapper = Mapper::new(tables, nodes);
-    for (left, table, read_only, suspended) in adopted {
-        let name = left.name().to_owned();
-        Child::dismiss(&left.file());
-        if let Err(e) = mapper.adopt(left, table, read_only, suspended) {
-            log::error!("{name}: {e}");
-        }
-    }
+    let left = nodes.left();
+    let mapper = Mapper::new(tables.clone(), nodes);
+    let adoption = Adoption::new(tables, mapper.clone());
+    adoption.begin(left);
     let callers = Callers::default();
     {
         let (mapper, callers) = (mapper.clone(), callers.clone());
@@ -156,7 +139,7 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     }
     stay_in_memory();
     child.detach_saying(READY)?;
-    until_idle(&mapper, &callers, stay);
+    until_idle(|| stay || mapper.count() + callers.count() + adoption.waiting() > 0, &mapper);
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
@@ -170,13 +153,13 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn until_idle(mapper: &Mapper, callers: &Callers, stay: bool) {
+fn until_idle(is_needed: impl Fn() -> bool, mapper: &Mapper) {
     const LOOK: Duration = Duration::from_secs(1);
     let mut idle = Instant::now();
-    while stay || idle.elapsed() < IDLE {
+    while idle.elapsed() < IDLE {
         thread::sleep(LOOK);
         mapper.forget_keys();
-        if mapper.count() > 0 || callers.count() > 0 {
+        if is_needed() {
             idle = Instant::now();
         }
     }

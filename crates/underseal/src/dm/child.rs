@@ -22,15 +22,12 @@ use zeroize::Zeroizing;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
-use super::{GIVEN_SOCKET, SERVER_SOCKET};
+use super::{SERVER_SOCKET, owner};
 
 /// How long a server may take for what it does at once, and for what it waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a server may take to see that its back end is gone, and one that has given its mount
-/// away to see that no other has taken it.
+/// How long a server whose back end is gone is waited for at once.
 const APPEARING: Duration = Duration::from_secs(5);
-/// How long one that has taken a mount may take to appear before the one that gave it is asked.
-const TAKER_APPEARS: Duration = Duration::from_millis(500);
 const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
@@ -74,44 +71,20 @@ impl Child {
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
 
-    /// Takes the server of a file whose back end is gone: it waits at a socket beside the file, which
-    /// may not be there yet. Whether its table is suspended.
-    ///
-    /// The back end may have been killed while one server took the mount from another. The one that
-    /// gave it waits under another name, and takes the usual one when no other has appeared.
+    /// Takes the server of a file whose back end is gone. Whether its table is suspended.
     pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
-        let (socket, given) = (file.with_file_name(SERVER_SOCKET), file.with_file_name(GIVEN_SOCKET));
-        let begun = Instant::now();
-        let stream = loop {
-            let waited = begun.elapsed();
-            match UnixStream::connect(&socket) {
-                Ok(stream) => break stream,
-                Err(e) if waited > APPEARING => {
-                    return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
-                }
-                Err(_) => {}
-            }
-            if waited > TAKER_APPEARS
-                && let Ok(stream) = UnixStream::connect(&given)
-            {
-                break stream;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        let failed = |e: underseal_export::Error| {
-            let why = underseal_error::with_causes(&e).to_string();
-            Error::new(Errno::IO, format!("{}: {why}", socket.display()))
-        };
+        let stream = Self::reach(file)?;
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|e| Error::system("a table's server is not known", &e.into()))?
             .pid;
         let line = Line::new(Socket::from(OwnedFd::from(stream)));
-        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(failed)?;
-        let heard = line.receive(Instant::now() + SOON).map_err(failed)?;
+        let failed = left_server(file);
+        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(&failed)?;
+        let heard = line.receive(Instant::now() + APPEARING).map_err(&failed)?;
         let Answer::Adopted { suspended } = heard.message else { return Err(nonsense()) };
         let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
         let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
-        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(failed)?;
+        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(&failed)?;
         let known = RememberedTable::parse(&kept)?;
         let claims = lowers.adopt(heard.fds)?;
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
@@ -120,13 +93,42 @@ impl Child {
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
     }
 
-    /// Ends a server that has given the file's mount to another one, where one waits.
-    pub(super) fn dismiss(file: &Path) {
-        if let Ok(stream) = UnixStream::connect(file.with_file_name(GIVEN_SOCKET)) {
-            let line = Line::new(Socket::from(OwnedFd::from(stream)));
-            if let Err(e) = line.send(&Order::Leave, &[], &[], Instant::now() + SOON) {
-                log::warn!("{}: {}", file.display(), underseal_error::with_causes(&e));
+    /// A connection to the server of a file whose back end is gone: it waits at a socket beside the
+    /// file, which may not be there yet.
+    fn reach(file: &Path) -> Result<UnixStream> {
+        let socket = file.with_file_name(SERVER_SOCKET);
+        let begun = Instant::now();
+        loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => return Ok(stream),
+                Err(e) if begun.elapsed() > APPEARING || owner::lives(file) == Some(false) => {
+                    return Err(Error::new(Errno::NXIO, format!("{}: {e}", socket.display())));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
+        }
+    }
+
+    /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it has.
+    ///
+    /// # Errors
+    /// What it says of its flush; its silence.
+    pub(super) fn end_left(file: &Path) -> Result<()> {
+        let line = Line::new(Socket::from(OwnedFd::from(Self::reach(file)?)));
+        let failed = left_server(file);
+        line.send(&Order::End, &[], &[], Instant::now() + SOON).map_err(&failed)?;
+        let answer = line.receive(Instant::now() + APPEARING).map_err(&failed)?.message;
+        let until = Instant::now() + APPEARING;
+        while owner::lives(file) == Some(true) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        match answer {
+            Answer::Done => Ok(()),
+            Answer::Refused { why, .. } => {
+                log::error!("{}: {why}", file.display());
+                Ok(())
+            }
+            _ => Err(nonsense()),
         }
     }
 
@@ -134,7 +136,7 @@ impl Child {
     pub(super) fn remember(&self, known: RememberedTable) -> Result<()> {
         let text = known.print();
         *self.known() = Some(known);
-        match self.ask_with(&Order::Remember, &[], text.as_bytes(), SOON)? {
+        match self.ask_with(&Order::Remember, &[], &[text.as_bytes()], SOON)? {
             (Answer::Done, _) => Ok(()),
             _ => Err(nonsense()),
         }
@@ -149,13 +151,24 @@ impl Child {
         Ok((table, known.read_only))
     }
 
-    /// The line of this start has other parameters.
-    fn changes(&self, start: u64, params: &Key) -> Result<()> {
-        let Some(mut known) = self.known().take() else { return Ok(()) };
-        if let Some(line) = known.lines.iter_mut().find(|line| line.start == start) {
-            line.params = Key::new(params.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))?;
+    /// Gives the server another key, or none, and the facts with the line's parameters that belong
+    /// to it: whichever back end comes next knows both or neither.
+    fn change_key(&self, order: &Order, word: &str, start: u64, params: &Key) -> Result<()> {
+        let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
+        let changed = Key::new(params.as_bytes()).map_err(memory)?;
+        let mut known = self.known();
+        let known = known.as_mut().ok_or_else(nonsense)?;
+        let mut line = known.lines.iter_mut().find(|line| line.start == start);
+        let before = line.as_mut().map(|line| std::mem::replace(&mut line.params, changed));
+        let text = known.print();
+        match self.ask_with(order, &[], &[word.as_bytes(), text.as_bytes()], SOON) {
+            Ok((Answer::Done, _)) => Ok(()),
+            refused => {
+                let line = known.lines.iter_mut().find(|line| line.start == start);
+                line.into_iter().zip(before).for_each(|(line, before)| line.params = before);
+                refused.and(Err(nonsense()))
+            }
         }
-        self.remember(known)
     }
 
     fn known(&self) -> MutexGuard<'_, Option<RememberedTable>> {
@@ -168,7 +181,7 @@ impl Child {
     /// Its refusal.
     pub(super) fn open(&self, order: &Order, text: &str, devices: &[&File]) -> Result<u32> {
         let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
-        match self.ask_with(order, &fds, text.as_bytes(), FLUSHES)? {
+        match self.ask_with(order, &fds, &[text.as_bytes()], FLUSHES)? {
             (Answer::Opened { block }, _) => Ok(block),
             _ => Err(nonsense()),
         }
@@ -185,7 +198,7 @@ impl Child {
         &self,
         order: &Order,
         fds: &[BorrowedFd<'_>],
-        bytes: &[u8],
+        bytes: &[&[u8]],
         patience: Duration,
     ) -> Result<(Answer, Vec<OwnedFd>)> {
         let line = self.line();
@@ -193,7 +206,7 @@ impl Child {
             let why = underseal_error::with_causes(&e).to_string();
             Error::new(Errno::IO, format!("a table's server does not answer: {why}"))
         };
-        line.send(order, fds, &[bytes], Instant::now() + SOON).map_err(gone)?;
+        line.send(order, fds, bytes, Instant::now() + SOON).map_err(gone)?;
         let heard = line.receive(Instant::now() + patience).map_err(gone)?;
         match heard.message {
             Answer::Refused { errno, why } => Err(Error::new(Errno::from_raw_os_error(errno), why)),
@@ -235,9 +248,9 @@ impl Served for Child {
 
     fn give(&self) -> Result<Given> {
         match self.ask_with(&Order::Give, &[], &[], FLUSHES)? {
-            (Answer::Given { place }, mut fds) => {
+            (Answer::Given { place, turn }, mut fds) => {
                 let device = fds.pop().ok_or_else(nonsense)?;
-                let place = serde_json::to_string(&place).map_err(|_| nonsense())?;
+                let place = serde_json::to_string(&(place, turn)).map_err(|_| nonsense())?;
                 Ok(Given { device, place })
             }
             _ => Err(nonsense()),
@@ -256,8 +269,8 @@ impl Served for Child {
     }
 
     fn take(&self, Given { device, place }: Given) -> Result<()> {
-        let place = serde_json::from_str(&place).map_err(|_| nonsense())?;
-        match self.ask_with(&Order::Take { place }, &[device.as_fd()], &[], FLUSHES)? {
+        let (place, turn) = serde_json::from_str(&place).map_err(|_| nonsense())?;
+        match self.ask_with(&Order::Take { place, turn }, &[device.as_fd()], &[], FLUSHES)? {
             (Answer::Done, _) => Ok(()),
             _ => Err(nonsense()),
         }
@@ -286,36 +299,25 @@ impl Served for Child {
         let mut parts = words.trim().splitn(3, ' ');
         let mut word = || parts.next().unwrap_or_default();
         let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
-        let key = match (word(), word(), word()) {
-            (key, wipe, "") if is(key, "key") && is(wipe, "wipe") => {
-                self.ask(&Order::WipeKey, SOON)?;
-                None
-            }
+        let changed = |order: Order, word: &str, key: Option<&str>| {
+            let params = with_key(line.params(), key)?;
+            self.change_key(&order, word, line.start, &params)?;
+            Ok(Messaged { params: Some(params), ..Messaged::default() })
+        };
+        match (word(), word(), word()) {
+            (key, wipe, "") if is(key, "key") && is(wipe, "wipe") => changed(Order::WipeKey, "", None),
             (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
                 let is_hex = word == "-" || word.chars().all(|c| c.is_ascii_hexdigit());
                 if word.len() == key_digits(line.params())? && !is_hex && !word.starts_with(':') {
                     // As in the kernel, which has begun to put the key in when it finds that out.
-                    self.ask(&Order::WipeKey, SOON)?;
-                    let params = with_key(line.params(), None)?;
-                    self.changes(line.start, &params)?;
-                    let params = Some(params);
-                    return Ok(Messaged {
-                        params,
-                        failed: Some(no("the key is no hex")),
-                        ..Messaged::default()
-                    });
+                    let wiped = changed(Order::WipeKey, "", None)?;
+                    return Ok(Messaged { failed: Some(no("the key is no hex")), ..wiped });
                 }
                 let digits = digits(word, keys)?;
-                match self.ask_with(&Order::SetKey, &[], digits.as_bytes(), SOON)? {
-                    (Answer::Done, _) => Some(word),
-                    _ => return Err(nonsense()),
-                }
+                changed(Order::SetKey { word: digits.len() }, &digits, Some(word))
             }
-            _ => return Err(no("unrecognised message received.")),
-        };
-        let params = with_key(line.params(), key)?;
-        self.changes(line.start, &params)?;
-        Ok(Messaged { params: Some(params), ..Messaged::default() })
+            _ => Err(no("unrecognised message received.")),
+        }
     }
 
     fn status(&self) -> Result<Vec<String>> {
@@ -390,6 +392,13 @@ fn digits(word: &str, keys: &GrantedKeys) -> Result<Zeroizing<String>> {
         }
     }
     Ok(digits)
+}
+
+fn left_server(file: &Path) -> impl Fn(underseal_export::Error) -> Error {
+    move |e| {
+        let why = underseal_error::with_causes(&e).to_string();
+        Error::new(Errno::IO, format!("{}: {why}", file.display()))
+    }
 }
 
 fn nonsense() -> Error {

@@ -22,16 +22,16 @@ pub(super) enum Order {
     Keep,
     /// End, since another has the file.
     Leave,
-    /// Go on with the file of another table: the descriptor.
-    Take { place: MountPlace },
+    /// Go on with the file of another table, given in this turn: the descriptor.
+    Take { place: MountPlace, turn: u64 },
     /// End what is in flight, flush, take no more.
     Suspend,
     /// Take requests again; `anyway`: those that need a key which is wiped fail.
     Resume { anyway: bool },
-    /// Forget the key.
+    /// Forget the key. What to remember from then on follows.
     WipeKey,
-    /// Take this key, which follows.
-    SetKey,
+    /// Take this key: so many bytes of what follows. The rest is what to remember from then on.
+    SetKey { word: usize },
     /// Say what the lines' states are.
     Status,
     /// Keep what follows for a back end that comes after this one: it may hold keys.
@@ -50,9 +50,10 @@ pub(super) enum Answer {
     Opened {
         block: u32,
     },
-    /// Where the file is; the descriptor is its.
+    /// Where the file is, and in which turn of the server's it is given; the descriptor is its.
     Given {
         place: Box<MountPlace>,
+        turn: u64,
     },
     Status {
         lines: Vec<String>,

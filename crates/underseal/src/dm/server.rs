@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_cipher::Key;
 use underseal_datapath::Mapping;
+use underseal_export::TellSize;
 use underseal_export::control::Line;
 use underseal_export::fuse::{
     CarriedMount, FuseConfig, FuseHolder, FuseServer, FuseStopper, MountPlace, MountPoint,
@@ -27,6 +28,7 @@ use underseal_volume::Keyless;
 use underseal_volume::table::TableKey;
 
 use super::orders::{Answer, Order};
+use super::owner::{Claim, Owner};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use opened::Opened;
@@ -35,6 +37,10 @@ use opened::Opened;
 const DRAIN: Duration = Duration::from_secs(120);
 /// How long the back end may take to receive an answer.
 const SOON: Duration = Duration::from_secs(30);
+/// How long, and how often, a server asks for the file that it has given to another one, which may
+/// not have ended yet.
+const RETRIEVING: Duration = Duration::from_secs(10);
+const LOOK_FOR_OWNER: Duration = Duration::from_millis(20);
 /// Between two orders.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -49,42 +55,23 @@ pub(crate) fn run() -> Result<()> {
     let mut line = Line::new(Socket::from(socket));
     let mut server = Server::default();
     loop {
-        let heard = match line.receive::<Order>(Instant::now() + LONG) {
-            Ok(heard) => heard,
+        match server.serve_order(&line) {
+            Ok(Next::Order) => {}
+            // Other names belong to other servers.
+            Ok(Next::End) => std::process::exit(0),
+            // An order may be obeyed already: the next back end hears of the state as it is.
             Err(e) => match server.next_back_end(&e) {
-                Some(next) => {
-                    line = next;
-                    continue;
-                }
+                Some(next) => line = next,
                 None => return server.alone(),
             },
-        };
-        let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
-        line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
-        let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
-        let order = match order {
-            Order::Remember => {
-                server.remembered = Some(bytes);
-                line.send(&Answer::Done, &[], &[], Instant::now() + SOON)?;
-                continue;
-            }
-            Order::Adopt => {
-                server.present_to(&line)?;
-                continue;
-            }
-            order => order,
-        };
-        let (answer, fd) = match server.obey(order, heard.fds, &bytes) {
-            Ok(Done { answer, fd }) => (answer, fd),
-            Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
-        };
-        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        line.send(&answer, &fds, &[], Instant::now() + SOON)?;
-        if ends {
-            // Other names belong to other servers.
-            std::process::exit(0);
         }
     }
+}
+
+/// What follows an order.
+enum Next {
+    Order,
+    End,
 }
 
 /// Writing out what others have in memory must not wait for this process's own pages, nor this process for memory that only it could
@@ -120,10 +107,16 @@ fn refused(errno: Errno) -> impl Fn(Error) -> Refusal {
     move |e| (errno, e.what())
 }
 
+fn not_owned(e: io::Error) -> Refusal {
+    (Errno::IO, format!("the file's owner is not known: {e}"))
+}
+
 #[derive(Default)]
 struct Server {
     opened: Option<Opened>,
     shown: Option<Shown>,
+    /// This server's share in the file.
+    owner: Option<Owner>,
     /// The mount was given to another server, which may have taken it: why this one is suspended.
     given: Option<Suspended>,
     /// What its key was in, while it is wiped.
@@ -147,9 +140,40 @@ struct Shown {
     holder: FuseHolder,
     stopper: FuseStopper,
     serves: JoinHandle<()>,
+    /// Has the kernel ask for the file's attributes again.
+    tell: TellSize,
 }
 
 impl Server {
+    /// Obeys one order of the back end's. An error is the connection's.
+    fn serve_order(&mut self, line: &Line) -> Result<Next> {
+        let heard = line.receive::<Order>(Instant::now() + LONG)?;
+        let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
+        line.read(bytes.as_mut_bytes(), Instant::now() + SOON)?;
+        let (ends, order) = (matches!(heard.message, Order::End | Order::Leave), heard.message);
+        let (answer, fd) = match order {
+            Order::Adopt => {
+                self.present_to(line)?;
+                return Ok(Next::Order);
+            }
+            Order::Remember => {
+                self.remembered = Some(bytes);
+                (Answer::Done, None)
+            }
+            order => match self.obey(order, heard.fds, &bytes) {
+                Ok(Done { answer, fd }) => (answer, fd),
+                Err((errno, why)) => (Answer::Refused { errno: errno.raw_os_error(), why }, None),
+            },
+        };
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        let sent = line.send(&answer, &fds, &[], Instant::now() + SOON);
+        if ends {
+            return Ok(Next::End);
+        }
+        sent?;
+        Ok(Next::Order)
+    }
+
     fn obey(&mut self, order: Order, mut fds: Vec<OwnedFd>, bytes: &Key) -> Obeyed {
         match order {
             Order::Open { devices, read_only, late } => {
@@ -164,13 +188,21 @@ impl Server {
                 Ok(Answer::Opened { block }.into())
             }
             Order::Show { file } => self.show(&file).map(|()| Answer::Done.into()),
-            Order::Take { place } => self.take(place, fds).map(|()| Answer::Done.into()),
+            Order::Take { place, turn } => self.take(place, turn, fds).map(|()| Answer::Done.into()),
             Order::Give => self.give(),
             Order::Keep | Order::Resume { anyway: false } => self.keep().map(|()| Answer::Done.into()),
             Order::Resume { anyway: true } => self.resume(true).map(|()| Answer::Done.into()),
             Order::Suspend => self.suspend().map(|()| Answer::Done.into()),
-            Order::WipeKey => self.wipe_key().map(|()| Answer::Done.into()),
-            Order::SetKey => self.set_key(bytes).map(|()| Answer::Done.into()),
+            Order::WipeKey => {
+                self.wipe_key()?;
+                self.remember(bytes.as_bytes())
+            }
+            Order::SetKey { word } => {
+                let parts = bytes.as_bytes().split_at_checked(word);
+                let (word, facts) = parts.ok_or((Errno::INVAL, "the key is cut off".to_owned()))?;
+                self.set_key(word)?;
+                self.remember(facts)
+            }
             // The loop does these.
             Order::Remember | Order::Adopt => Err((Errno::INVAL, "it is not for here".into())),
             Order::Status => Ok(Answer::Status { lines: self.opened()?.status() }.into()),
@@ -191,14 +223,44 @@ impl Server {
     fn show(&mut self, file: &Path) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
         let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
+        let owner = Owner::first(file).map_err(not_owned)?;
         let point = MountPoint::new(file).map_err(failed)?;
         let server = FuseServer::mount(mapping, &point, &config()).map_err(failed)?;
-        self.shown = Some(Shown::new(server)?);
+        (self.owner, self.shown) = (Some(owner), Some(Shown::new(server)?));
         Ok(())
     }
 
-    /// Goes on with another's mount.
-    fn take(&mut self, place: MountPlace, mut fds: Vec<OwnedFd>) -> Obeyed<()> {
+    /// Goes on with another's mount, unless the other one has gone on with it itself.
+    fn take(&mut self, place: MountPlace, turn: u64, fds: Vec<OwnedFd>) -> Obeyed<()> {
+        let mut owner = Owner::join(&place.path, turn).map_err(not_owned)?;
+        if owner.claim().map_err(not_owned)? != Claim::Own {
+            return Err((Errno::BUSY, "the live table's server has gone on with the file".into()));
+        }
+        let taken = self.rest_over(place, fds).and_then(|shown| match owner.settle() {
+            Ok(()) => Ok(shown),
+            Err(e) => {
+                // Threads that rest would unmount the file as they end.
+                std::mem::forget(shown);
+                Err(not_owned(e))
+            }
+        });
+        match taken {
+            Ok(shown) => {
+                self.owner = Some(owner);
+                self.go_on_with(shown);
+                Ok(())
+            }
+            Err(e) => {
+                // Before the other one may open its devices again.
+                self.opened = self.opened.take().map(Opened::inactive);
+                drop(owner);
+                Err(e)
+            }
+        }
+    }
+
+    /// Opens the devices, if they are not yet, and has threads ready at a mount.
+    fn rest_over(&mut self, place: MountPlace, mut fds: Vec<OwnedFd>) -> Obeyed<Shown> {
         if self.mapping().is_err() {
             let opened = self.opened.take().ok_or((Errno::INVAL, "there is no table".to_owned()))?;
             self.opened = Some(opened.activate()?);
@@ -207,34 +269,51 @@ impl Server {
         let device = fds.pop().ok_or((Errno::INVAL, "there is no descriptor".to_owned()))?;
         let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
         let point = MountPoint::of_carried(&place).map_err(failed)?;
-        let before = mapping.size();
         let server = FuseServer::take_over(mapping, &point, CarriedMount { device, place }, &config());
-        let server = server.map_err(failed)?;
-        let tell = server.size_teller();
-        let shown = Shown::new(server)?;
+        Shown::new(server.map_err(failed)?)
+    }
+
+    fn go_on_with(&mut self, shown: Shown) {
         shown.holder.go_on();
+        let size = self.mapping().map(|mapping| mapping.size());
         // The kernel asks for the file's attributes again, and has no page of it.
-        if let Some(why) = tell(0, before) {
+        if let Some(why) = size.ok().and_then(|size| (shown.tell)(0, size)) {
             log::warn!("{why}");
         }
         self.shown = Some(shown);
-        Ok(())
     }
 
     fn give(&mut self) -> Obeyed {
         let suspended = if self.mapping()?.is_stopped() { Suspended::Before } else { Suspended::ForGiving };
         self.suspend()?;
         self.given = Some(suspended);
-        let opened = self.opened()?;
-        opened.close().map_err(refused(Errno::IO))?;
-        let shown = self.shown.as_ref().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
+        let given = self.closed_for_giving();
+        if given.is_err()
+            && suspended == Suspended::ForGiving
+            && let Err((_, why)) = self.keep()
+        {
+            log::error!("the table cannot go on: {why}");
+        }
+        given
+    }
+
+    /// Closes what another server opens, and lets that one have the file.
+    fn closed_for_giving(&mut self) -> Obeyed {
+        self.opened()?.close().map_err(refused(Errno::IO))?;
+        let none = || (Errno::INVAL, "it is not shown".to_owned());
+        let shown = self.shown.as_ref().ok_or_else(none)?;
         let fd = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
         let place = Box::new(shown.carried.place.clone());
-        Ok(Done { answer: Answer::Given { place }, fd: Some(fd) })
+        let owner = self.owner.as_mut().ok_or_else(none)?;
+        owner.give().map_err(not_owned)?;
+        Ok(Done { answer: Answer::Given { place, turn: owner.turn() }, fd: Some(fd) })
     }
 
     /// Serves again what was suspended, or given to another server that has not taken it.
     fn keep(&mut self) -> Obeyed<()> {
+        if self.given.is_some() {
+            self.retrieve(Some(Instant::now() + RETRIEVING))?;
+        }
         if self.given.is_some() && self.opened()?.is_closed_for_good() {
             let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
             let device = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
@@ -242,12 +321,34 @@ impl Server {
             // Threads that rest would unmount the file as they end.
             std::mem::forget(shown);
             self.opened = self.opened.take().map(Opened::inactive);
-            self.take(place, vec![device])?;
+            let shown = self.rest_over(place, vec![device])?;
+            self.go_on_with(shown);
         } else {
             self.resume(false)?;
         }
         self.given = None;
         Ok(())
+    }
+
+    /// Gets the file back that was given to another server. Ends this process when that one has it.
+    fn retrieve(&mut self, until: Option<Instant>) -> Obeyed<()> {
+        let owner = self.owner.as_mut().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
+        if owner.owns() {
+            return Ok(());
+        }
+        loop {
+            match owner.claim().map_err(not_owned)? {
+                Claim::Own => return owner.settle().map_err(not_owned),
+                Claim::Over => {
+                    log::info!("another server has the table");
+                    std::process::exit(0);
+                }
+                Claim::Held if until.is_some_and(|until| Instant::now() > until) => {
+                    return Err((Errno::BUSY, "another server has not let go of the file".into()));
+                }
+                Claim::Held => thread::sleep(LOOK_FOR_OWNER),
+            }
+        }
     }
 
     /// The requests that the kernel handed out are answered, the others stay with it, and all writes are on disk.
@@ -303,9 +404,15 @@ impl Server {
         Ok(())
     }
 
-    fn set_key(&mut self, word: &Key) -> Obeyed<()> {
+    /// Keeps the facts for the next back end together with the key that they tell of.
+    fn remember(&mut self, facts: &[u8]) -> Obeyed {
+        self.remembered = Some(Key::new(facts).map_err(|e| (Errno::NOMEM, e.to_string()))?);
+        Ok(Answer::Done.into())
+    }
+
+    fn set_key(&mut self, word: &[u8]) -> Obeyed<()> {
         let invalid = |e: underseal_volume::Error| refused(Errno::INVAL)(e.into());
-        let word = std::str::from_utf8(word.as_bytes()).map_err(|e| (Errno::INVAL, e.to_string()))?;
+        let word = std::str::from_utf8(word).map_err(|e| (Errno::INVAL, e.to_string()))?;
         let key = TableKey::parse(word).and_then(|key| key.bytes()).map_err(invalid)?;
         let mapping = self.mapping()?.clone();
         let present = mapping.volume().map(|volume| volume.without_key()).transpose().map_err(invalid)?;
@@ -347,6 +454,7 @@ impl Shown {
         let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
         let (carried, holder, stopper) =
             (server.carried().map_err(failed)?, server.holder(), server.stopper());
+        let tell = server.size_teller();
         let serve = move || {
             if let Err(e) = server.run() {
                 log::error!("{}", Error::from(e).what());
@@ -354,7 +462,7 @@ impl Shown {
         };
         let serves = thread::Builder::new().name("serves".into()).spawn(serve);
         let serves = serves.map_err(|e| (Errno::AGAIN, e.to_string()))?;
-        Ok(Self { carried, holder, stopper, serves })
+        Ok(Self { carried, holder, stopper, serves, tell })
     }
 }
 

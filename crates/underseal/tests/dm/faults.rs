@@ -441,3 +441,17 @@ fn the_back_end_and_its_devices_leave_the_callers_control_group() {
     fs::remove_dir(&group).unwrap();
     mapper.script("dmsetup remove $N-a");
 }
+
+#[test]
+fn a_caller_that_ignores_its_children_starts_a_back_end() {
+    let Some(mapper) = Mapper::new() else { return };
+    let plain = mapper.command(&["dmsetup", "create", &mapper.name("a"), "--table", "0 8 zero"]);
+    // `timeout`, with its two words, would not ignore the signal.
+    let words = plain.get_args().skip(2);
+    let mut ignores = tool("env");
+    ignores.arg("--ignore-signal=CHLD").args(words);
+    ignores.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = output(&mut ignores);
+    assert!(ran.status.success(), "{ran:?}");
+    mapper.script("dmsetup remove $N-a");
+}

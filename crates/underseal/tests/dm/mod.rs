@@ -11,6 +11,7 @@
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
 //!   dmsetup.rs     what dmsetup prints, and tables that take the place of others
 //!   faults.rs      hostile callers, processes that are killed
+//!   killed.rs      back ends that are killed while something is half done
 //! ```
 
 mod authenticated;
@@ -19,6 +20,7 @@ mod dmsetup;
 mod faults;
 mod install;
 mod keys;
+mod killed;
 mod lvm;
 mod mapper;
 mod supervise;

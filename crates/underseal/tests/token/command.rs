@@ -93,3 +93,14 @@ fn the_documented_program_for_vaults_transit_engine_opens_a_volume() {
     assert!(ran.status.success(), "{ran:?}");
     server.join().unwrap();
 }
+
+#[test]
+fn a_caller_that_ignores_its_children_has_the_passphrase_too() {
+    let disk = Disk::new();
+    let mut read = disk.read();
+    read.args(["--passphrase-command", &format!("cat {}", disk.file("pass").display())]);
+    let mut ignores = Command::new("env");
+    ignores.arg("--ignore-signal=CHLD").arg(read.get_program()).args(read.get_args());
+    ignores.envs(read.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    disk.opens(&mut ignores).unwrap();
+}

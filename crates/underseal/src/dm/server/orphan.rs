@@ -12,26 +12,29 @@ use underseal_export::control::Line;
 use underseal_export::net::Socket;
 
 use super::{SOON, Server, Suspended};
+use crate::dm::SERVER_SOCKET;
 use crate::dm::orders::Answer;
-use crate::dm::{GIVEN_SOCKET, SERVER_SOCKET};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How often the server looks whether its file is still mounted.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long, and how often, a server that has given its mount away looks for who has taken it.
-const APPEARING: Duration = Duration::from_secs(2);
-const LOOK_FOR_TAKER: Duration = Duration::from_millis(20);
 
 impl Server {
     /// Waits for another back end, which connects to the socket beside the file. None: the file is
     /// unmounted, or there is none.
-    pub(super) fn next_back_end(&mut self, why: &underseal_export::Error) -> Option<Line> {
+    pub(super) fn next_back_end(&mut self, why: &Error) -> Option<Line> {
         self.shown.as_ref()?;
-        log::warn!("the back end is gone ({}): the table is served on", underseal_error::with_causes(why));
-        if self.given.is_some()
-            && let Some(socket) = self.while_given()
-        {
-            return Some(Line::new(Socket::from(OwnedFd::from(socket))));
+        log::warn!("the back end is gone ({}): the table is served on", why.what());
+        if self.given.is_some() {
+            // The other server, if it has begun to take the mount, ends or has it before long.
+            let retrieved = self.retrieve(None);
+            let kept = match self.given {
+                Some(Suspended::ForGiving) => retrieved.and_then(|()| self.keep()),
+                _ => retrieved,
+            };
+            if let Err((_, why)) = kept {
+                log::error!("the table cannot go on: {why}");
+            }
         }
         let shown = self.shown.as_ref()?;
         let socket = shown.carried.place.path.with_file_name(SERVER_SOCKET);
@@ -39,35 +42,8 @@ impl Server {
         next.map(|socket| Line::new(Socket::from(OwnedFd::from(socket))))
     }
 
-    /// Waits for a back end after the mount was given to another server, which may have taken it and
-    /// waits under the other name: then this process ends. Where none has taken it, requests wait for
-    /// this one, so it serves again, unless it was suspended before.
-    fn while_given(&mut self) -> Option<UnixStream> {
-        let place = &self.shown.as_ref()?.carried.place.path;
-        let (given, taker) = (place.with_file_name(GIVEN_SOCKET), place.with_file_name(SERVER_SOCKET));
-        let until = Instant::now() + APPEARING;
-        let next = wait_at(&given, LOOK_FOR_TAKER, || taker.exists() || Instant::now() > until);
-        if next.is_none() && taker.exists() {
-            log::info!("another server has the table");
-            std::process::exit(0);
-        }
-        if next.is_none()
-            && self.given == Some(Suspended::ForGiving)
-            && let Err((_, why)) = self.keep()
-        {
-            log::error!("the table cannot go on: {why}");
-        }
-        next
-    }
-
     /// Says what it has to a back end that has come.
     pub(super) fn present_to(&mut self, line: &Line) -> Result<()> {
-        // No other server has taken the mount that this one gave.
-        if self.given == Some(Suspended::ForGiving)
-            && let Err((_, why)) = self.keep()
-        {
-            log::error!("the table cannot go on: {why}");
-        }
         let devices = self.opened.as_ref().map(|opened| opened.devices()).unwrap_or_default();
         let locks = self.locks.iter().map(|lock| lock.as_fd());
         let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).chain(locks).collect();

@@ -1,0 +1,253 @@
+//! Back ends that are killed while something is half done.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::dm::mapper::Mapper;
+use crate::support::tool;
+
+/// Kills a process at once.
+fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// The mapper's table servers, in the order of their beginning.
+fn servers(mapper: &Mapper) -> Vec<Pid> {
+    let log = mapper.folder().join("log");
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let process = entry.ok()?.path();
+        let pid: i32 = process.file_name()?.to_str()?.parse().ok()?;
+        let words = fs::read(process.join("cmdline")).ok()?;
+        let is_server = words.starts_with(b"@underseal\0dm\0table-server\0");
+        let is_ours = is_server && fs::read_link(process.join("fd/2")).is_ok_and(|to| to == log);
+        let stat = fs::read_to_string(process.join("stat")).ok()?;
+        let began: u64 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        is_ours.then(|| (began, pid))
+    });
+    let mut pids: Vec<_> = pids.collect();
+    pids.sort_unstable();
+    pids.into_iter().map(|(_, pid)| Pid::from_raw(pid).unwrap()).collect()
+}
+
+/// A process whose system calls strace disturbs.
+struct Disturbed(Child);
+
+impl Disturbed {
+    /// `how` as in strace's `inject`; of all threads, or of the first one.
+    fn new(pid: Pid, call: &str, how: &str, all: bool) -> Self {
+        let mut traced = tool("strace");
+        traced.args(all.then_some("-f")).args(["-o", "/dev/null", "-e", &format!("trace={call}")]);
+        traced.args(["-e", &format!("inject={call}:{how}"), "-p", &pid.as_raw_nonzero().to_string()]);
+        let mut traced = traced.stderr(Stdio::piped()).spawn().unwrap();
+        // strace writes a line when it is attached.
+        let mut attached = [0; 16];
+        traced.stderr.as_mut().unwrap().read_exact(&mut attached).unwrap();
+        Self(traced)
+    }
+}
+
+impl Drop for Disturbed {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills the back end while a table server answers this command late.
+fn kill_before_the_answer(mapper: &Mapper, command: &[&str]) {
+    let back_end = mapper.back_end().expect("a back end");
+    let server = servers(mapper)[0];
+    let _late = Disturbed::new(server, "sendmsg", "delay_enter=2000000:when=1", false);
+    let mut asks = mapper.command(command).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(700));
+    kill(back_end);
+    assert!(!asks.wait().unwrap().success(), "the back end had answered");
+    sleep(Duration::from_secs(2));
+}
+
+#[test]
+fn a_server_whose_answer_nobody_hears_serves_on_and_the_order_counts() {
+    let Some(mapper) = Mapper::new() else { return };
+    let [old, new] = [format!("{:064}", 7), format!("{:064}", 8)];
+    mapper.script(&format!(
+        "
+truncate --size 20M disk.img
+dmsetup create $N-a --table \"0 4096 crypt aes-xts-plain64 {old} 0 $(losetup --find --show disk.img) 0\"
+dmsetup suspend $N-a"
+    ));
+    let name = mapper.name("a");
+    kill_before_the_answer(&mapper, &["dmsetup", "message", &name, "0", &format!("key set {new}")]);
+    let out = mapper.script("dmsetup table --showkeys $N-a | cut --delimiter ' ' --fields 5");
+    assert_eq!(out.trim(), new, "{}", mapper.log());
+    kill_before_the_answer(&mapper, &["dmsetup", "resume", &name]);
+    let out = mapper.script(
+        "
+echo here | timeout 20 dd of=/dev/mapper/$N-a bs=4096 conv=sync,fsync status=none
+dmsetup info --columns --noheadings -o attr $N-a
+low=$(dmsetup deps -o blkdevname $N-a | sed 's/.*(//; s/)//')
+dmsetup remove $N-a
+losetup --detach /dev/$low",
+    );
+    assert_eq!(out, "L--w\n", "{}", mapper.log());
+}
+
+/// Kills the back end while the server that is to take a mount does so late: when it asks for its
+/// turn, or when it has it.
+fn kill_before_the_mount_is_taken(mapper: &Mapper, call: &str, next: bool) {
+    let back_end = mapper.back_end().expect("a back end");
+    let taker = *servers(mapper).last().unwrap();
+    let _late = Disturbed::new(taker, call, "delay_enter=5000000:when=1", true);
+    let name = mapper.name("v");
+    let mut asks = mapper.command(&["dmsetup", "resume", &name]).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(700));
+    kill(back_end);
+    assert!(!asks.wait().unwrap().success(), "the back end had answered");
+    if next {
+        mapper.script("dmsetup info $N-v > info");
+    }
+    sleep(Duration::from_secs(6));
+}
+
+#[test]
+fn a_device_has_one_server_however_slow_the_next_one_is() {
+    let Some(mapper) = Mapper::new() else { return };
+    for (call, next) in [("clone3", false), ("flock", false), ("clone3", true), ("flock", true)] {
+        mapper.script(
+            "
+truncate --size 20M A.img B.img
+dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
+dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
+        );
+        kill_before_the_mount_is_taken(&mapper, call, next);
+        assert_eq!(servers(&mapper).len(), 1, "{call} {next}: {}", mapper.log());
+        let out = mapper.script(
+            "
+for i in $(seq 100 140); do
+    echo W$i | timeout 10 dd of=/dev/mapper/$N-v bs=512 seek=$i conv=sync oflag=direct status=none
+done
+low=$(dmsetup deps -o blkdevname $N-v | sed 's/.*(//; s/)//')
+dmsetup remove $N-v
+blockdev --flushbufs /dev/$low
+count() { grep --text --only-matching 'W1[0-9]*' $1 | wc -l; }
+echo $(count A.img) $(count B.img)
+for l in $(losetup --list --noheadings --output NAME,BACK-FILE | grep \"$PWD/[AB].img\" | cut -d' ' -f1); do
+    losetup --detach $l
+done
+rm A.img B.img",
+        );
+        let whose = if call == "flock" { "41 0\n" } else { "0 41\n" };
+        assert_eq!(out, whose, "{call} {next}: {}", mapper.log());
+    }
+}
+
+/// A slow disk keeps a server from its back ends, too.
+#[test]
+fn a_device_whose_server_is_busy_is_waited_for() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("dmsetup create $N-a --table '0 4096 zero'");
+    let [server] = servers(&mapper)[..] else { panic!("{}", mapper.log()) };
+    let late = Disturbed::new(server, "recvmsg", "delay_enter=9000000:when=1", false);
+    kill(mapper.back_end().expect("a back end"));
+    let out = mapper.script(
+        "
+dmsetup ls
+test -b /dev/mapper/$N-a
+fails dmsetup create $N-a --table '0 8 zero' 2> /dev/null
+tries=150; until dmsetup info $N-a > info 2> /dev/null; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+test $(timeout 10 blockdev --getsz /dev/mapper/$N-a) = 4096
+timeout 10 dd if=/dev/mapper/$N-a bs=4096 count=1 iflag=direct status=none | wc -c
+dmsetup remove $N-a",
+    );
+    assert_eq!(out, "No devices found\n4096\n", "{}", mapper.log());
+    drop(late);
+}
+
+/// Kills the back end at its first system call of this kind while it does what a command asks for.
+fn kill_at(mapper: &Mapper, call: &str, command: &str) {
+    let back_end = mapper.back_end().expect("a back end");
+    let _killed = Disturbed::new(back_end, call, "signal=KILL:when=1", true);
+    mapper.script(&format!("fails {command} 2> /dev/null"));
+    // Its callers see its end a moment before its socket is gone.
+    let until = Instant::now() + Duration::from_secs(10);
+    while mapper.back_end() == Some(back_end) {
+        assert!(Instant::now() < until, "{call}: {command}: it was not killed");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_device_that_was_being_made_or_removed_leaves_no_server_that_has_the_disk() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("truncate --size 20M disk.img; losetup --find --show disk.img > loop");
+    let table = "--table \"0 40000 linear $(cat loop) 0\"";
+    let cases =
+        [("create", "/^rename"), ("create", "mknodat"), ("create", "/^symlink"), ("remove", "/^unlink")];
+    for (act, call) in cases {
+        if act == "create" {
+            mapper.script("dmsetup ls > devices");
+            kill_at(&mapper, call, &format!("dmsetup create $N-a {table}"));
+        } else {
+            mapper.script(&format!("dmsetup create $N-a {table}"));
+            kill_at(&mapper, call, "dmsetup remove $N-a");
+        }
+        let out = mapper.script(&format!(
+            "
+if dmsetup info $N-a > info 2> /dev/null; then test -b /dev/mapper/$N-a; dmsetup remove $N-a; fi
+dmsetup create $N-b {table}
+ls /dev/mapper | grep $N | sed s/$N//
+dmsetup remove $N-b
+ls /dev/disk/by-id 2> /dev/null | grep $N || true"
+        ));
+        assert_eq!(out, "-b\n", "{act} {call}: {}", mapper.log());
+        assert_eq!(servers(&mapper).len(), 0, "{act} {call}: {}", mapper.log());
+    }
+    mapper.script("losetup --detach $(cat loop)");
+}
+
+#[test]
+fn a_device_that_was_getting_another_name_has_one() {
+    let Some(mapper) = Mapper::new() else { return };
+    for call in ["/^rename", "mknodat", "/^symlink", "/^unlink"] {
+        mapper.script("dmsetup create $N-old --table '0 8 zero'");
+        kill_at(&mapper, call, "dmsetup rename $N-old $N-new");
+        let out = mapper.script(
+            "
+name=$(dmsetup ls | cut --fields 1 | grep $N)
+ls /dev/mapper | grep $N | grep --invert-match --line-regexp $name || true
+ls /dev/disk/by-id | grep $N | grep --invert-match --line-regexp dm-name-$name || true
+test $(blockdev --getsz /dev/mapper/$name) = 8
+dmsetup remove $name",
+        );
+        assert_eq!(out, "", "{call}: {}", mapper.log());
+    }
+}
+
+#[test]
+fn a_loop_device_whose_table_was_given_up_goes_when_it_is_unmounted() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+truncate --size 20M disk.img
+losetup --find --show disk.img > loop
+dmsetup create $N-a --table \"0 40000 linear $(cat loop) 0\"
+mkfs.ext4 -q /dev/mapper/$N-a
+mkdir mounted; mount /dev/mapper/$N-a mounted
+stat --dereference --format %Lr /dev/mapper/$N-a > number",
+    );
+    let back_end = mapper.back_end().expect("a back end");
+    servers(&mapper).into_iter().chain([back_end]).for_each(kill);
+    mapper.script(
+        "
+test \"$(dmsetup ls)\" = 'No devices found'
+bound=/sys/block/loop$(cat number)/loop
+test -e $bound
+umount mounted
+tries=50; while test -e $bound; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+losetup --detach $(cat loop)",
+    );
+}
