@@ -207,7 +207,7 @@ pub trait Node: Send + Sync {
     /// Keeps its names for a server that comes after this one, before it shows them.
     ///
     /// # Errors
-    /// The system's.
+    /// `ENOSPC` and others of writing them.
     fn remember(&self, _names: Names<'_>) -> Result<()> {
         Ok(())
     }

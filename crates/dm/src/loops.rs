@@ -124,7 +124,7 @@ enum Binding {
     Other,
 }
 
-/// What becomes of a device that is to be unbound while others have it open.
+/// The fate of a device that is to be unbound while others have it open.
 #[derive(Clone, Copy)]
 enum WhileOpen {
     StaysBound,
@@ -240,8 +240,8 @@ impl LoopNode {
     }
 
     /// Unbinds the device. While others have it open it stays bound: for good, or until they close
-    /// it. Another program's file stays bound: that program took the device's number when the device
-    /// was free for a moment.
+    /// it. Another program's file stays bound: that program took the device's number when the
+    /// device was free for a moment.
     fn unbind(&self, while_open: WhileOpen) -> io::Result<()> {
         let until = Instant::now() + LOOKING;
         loop {
@@ -437,7 +437,7 @@ impl Drop for LoopNode {
         // A server that was killed has left its mount.
         self.clear();
         let _ = fs::remove_file(self.folder.join(NAMES));
-        // What servers of tables have beside the file goes with it, unless one is still there.
+        // Files that tables' servers have beside it go too, unless a server still shows the table.
         let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir_all(&self.folder));
     }
 }

@@ -110,9 +110,6 @@ impl Child {
     }
 
     /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it has.
-    ///
-    /// # Errors
-    /// What it says of its flush; its silence.
     pub(super) fn end_left(file: &Path) -> Result<()> {
         let line = Line::new(Socket::from(OwnedFd::from(Self::reach(file)?)));
         let failed = left_server(file);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   owner   locked by the server that serves the file; holds the number of its turn, 8 bytes
-//!   alive   locked, shared, by each server that serves the file, has given it away or is about to take it
+//!   alive   locked, shared, by each server that serves the file, has given it or is to take it
 //! ```
 //!
 //! A server that gives its mount to another one unlocks `owner` and says its turn. The other one
@@ -31,10 +31,10 @@ pub(super) struct Owner {
     owns: bool,
 }
 
-/// What came of asking for the file.
+/// The answer to a server that asks for the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It is this server's.
+    /// The file is this server's.
     Own,
     /// Another server has it for now, and may let go of it.
     Held,

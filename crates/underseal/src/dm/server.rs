@@ -68,7 +68,7 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// What follows an order.
+/// The server's state after an order.
 enum Next {
     Order,
     End,

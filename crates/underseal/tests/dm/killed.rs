@@ -27,7 +27,7 @@ fn servers(mapper: &Mapper) -> Vec<Pid> {
         let is_ours = is_server && fs::read_link(process.join("fd/2")).is_ok_and(|to| to == log);
         let stat = fs::read_to_string(process.join("stat")).ok()?;
         let began: u64 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?.parse().ok()?;
-        is_ours.then(|| (began, pid))
+        is_ours.then_some((began, pid))
     });
     let mut pids: Vec<_> = pids.collect();
     pids.sort_unstable();
