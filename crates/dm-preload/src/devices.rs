@@ -10,7 +10,8 @@ use crate::real;
 const DEVICES: &CStr = c"/proc/devices";
 /// The name that libdevmapper looks for.
 const NAME: &[u8] = b" device-mapper\n";
-/// Numbers that drivers without one of their own get from above down: the first that is free stands for device mapper's.
+/// Numbers that drivers without one of their own get from above down: the first that is free stands
+/// for device mapper's.
 const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
 
 /// The line before those of block devices.
@@ -54,7 +55,8 @@ fn with_mapper() -> *mut FILE {
     };
     let (before, after) = text.split_at(at + BLOCK.len());
     let Some(number) = free_number(after) else { return std::ptr::null_mut() };
-    // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the descriptor.
+    // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the
+    // descriptor.
     unsafe {
         let fd = libc::memfd_create(c"devices".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -230,8 +232,8 @@ fn read(path: &CStr, to: &mut [u8]) -> usize {
     }
 }
 
-/// Reads a link. That of /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's, and in `dm-MINOR` here: libraries
-/// know one of device mapper's by that.
+/// Reads a link. That of /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's,
+/// and in `dm-MINOR` here: libraries know one of device mapper's by that.
 ///
 /// # Safety
 /// As for readlink(2).

@@ -1,4 +1,5 @@
-//! One ioctl: a request to the server, and its answer. The server's module `server` (crates/dm) says what they look like.
+//! One ioctl: a request to the server, and its answer. The server's module `server` (crates/dm)
+//! says what they look like.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -89,7 +90,8 @@ pub(crate) fn is_ours(fd: c_int, request: c_ulong) -> bool {
 /// Does an ioctl. Its argument is a buffer that begins with device mapper's structure.
 ///
 /// # Safety
-/// `argument` is what ioctl(2) wants of such a request: null, or a buffer that is as long as its structure says.
+/// `argument` is what ioctl(2) wants of such a request: null, or a buffer that is as long as its
+/// structure says.
 pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     let failed = |errno| {
         set_errno(errno);
@@ -203,7 +205,8 @@ fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_in
     head[4..].copy_from_slice(&len.to_ne_bytes());
     send(socket, &head)?;
     send(socket, buffer)?;
-    // Who waits for an event may be called away. All else is done before its caller goes on, who would do it again.
+    // Who waits for an event may be called away. All else is done before its caller goes on, who
+    // would do it again.
     receive(socket, &mut head, request & 0xff == DEV_WAIT)?;
     let [a, b, c, d, e, f, g, h] = head;
     let (errno, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
@@ -297,7 +300,8 @@ fn address() -> Option<libc::sockaddr_un> {
     // SAFETY: zeros are an address of no family.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // SAFETY: both are strings that end; nobody changes the environment meanwhile, as for any program that reads it.
+    // SAFETY: both are strings that end; nobody changes the environment meanwhile, as for any
+    // program that reads it.
     let path = unsafe {
         let given = secure_getenv(VARIABLE.as_ptr());
         if given.is_null() || *given == 0 { SOCKET } else { CStr::from_ptr(given) }

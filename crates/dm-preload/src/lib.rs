@@ -1,4 +1,5 @@
-//! The library that programs are started with (`LD_PRELOAD`), so that device mapper's ioctls reach underseal.
+//! The library that programs are started with (`LD_PRELOAD`), so that device mapper's ioctls reach
+//! underseal.
 //!
 //! ```text
 //!   open("/dev/mapper/control")  ->  a socket of the server's: the descriptor that the program gets
@@ -12,11 +13,12 @@
 //!   all else                     ->  the C library                                            real.rs
 //! ```
 //!
-//! Nothing is kept between two calls: what makes a descriptor one of these is who is at its other end, so duplicates, forks and closes
-//! need no care. Nothing here allocates, takes a lock or panics: these calls come from signal handlers and between fork and exec, too.
+//! Nothing is kept between two calls: what makes a descriptor one of these is who is at its other
+//! end, so duplicates, forks and closes need no care. Nothing here allocates, takes a lock or
+//! panics: these calls come from signal handlers and between fork and exec, too.
 //!
-//! The functions of C that take a variable number of arguments are defined with all that they can have: on Linux's x86-64 and aarch64
-//! integers are passed in the same registers either way.
+//! The functions of C that take a variable number of arguments are defined with all that they can
+//! have: on Linux's x86-64 and aarch64 integers are passed in the same registers either way.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("variadic arguments are known to be passed like others on Linux's x86-64 and aarch64 only");
@@ -32,7 +34,8 @@ use libc::{DIR, FILE, dev_t, mode_t, size_t, ssize_t};
 
 /// The node that programs open.
 const CONTROL: &CStr = c"/dev/mapper/control";
-/// The number of the control node, a character device (include/linux/miscdevice.h, `MAPPER_CTRL_MINOR`).
+/// The number of the control node, a character device (include/linux/miscdevice.h,
+/// `MAPPER_CTRL_MINOR`).
 const CONTROL_NUMBER: (u32, u32) = (10, 236);
 
 /// Whether a path is the node's.
@@ -44,8 +47,8 @@ unsafe fn is_control(path: *const c_char) -> bool {
     !path.is_null() && unsafe { CStr::from_ptr(path) } == CONTROL
 }
 
-/// Defines functions of C that open a path, each by its name: `dir` for those that take a folder's descriptor first, `mode` for those
-/// that take the mode of a new file last.
+/// Defines functions of C that open a path, each by its name: `dir` for those that take a folder's
+/// descriptor first, `mode` for those that take the mode of a new file last.
 macro_rules! open_functions {
     ($(fn $name:ident $([$before:ident: $first:ty])? (path, flags $(, $mode:ident: $last:ty)?);)*) => {$(
         /// Opens a path: a socket of the server's in place of the node.
@@ -60,7 +63,8 @@ macro_rules! open_functions {
             $(, $mode: $last)?
         ) -> c_int {
             type Real = unsafe extern "C" fn($($first,)? *const c_char, c_int $(, $last)?) -> c_int;
-            // SAFETY: the caller promises what the function of this name wants, and that function has this type.
+            // SAFETY: the caller promises what the function of this name wants, and that function
+            // has this type.
             unsafe {
                 if is_control(path) {
                     return forward::open(flags);
@@ -179,7 +183,8 @@ pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) ->
     unsafe { devices::mknod(path, mode, dev) }
 }
 
-/// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device mapper's.
+/// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device
+/// mapper's.
 ///
 /// # Safety
 /// As for readlink(2).
@@ -189,7 +194,8 @@ pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: siz
     unsafe { devices::readlink(path, to, len) }
 }
 
-/// Reads a link, as [`readlink`]: what the C library's headers make of it where they know the buffer's size.
+/// Reads a link, as [`readlink`]: what the C library's headers make of it where they know the
+/// buffer's size.
 ///
 /// # Safety
 /// As for readlink(2). `room` is the buffer's size.
@@ -214,7 +220,8 @@ macro_rules! stat_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, of: *mut $of) -> c_int {
             type Real = unsafe extern "C" fn(*const c_char, *mut $of) -> c_int;
-            // SAFETY: the caller promises what the function of this name wants, and that function has this type.
+            // SAFETY: the caller promises what the function of this name wants, and that function
+            // has this type.
             unsafe {
                 let Some(real) = real::function::<Real>(real::name(concat!(stringify!($name), "\0"))) else {
                     return real::missing();

@@ -247,7 +247,8 @@ impl Device {
         let live = self.state().live.clone();
         if let Some(live) = &live {
             if self.state().suspended {
-                // What waits in the kernel is written, or fails where the key is wiped, before the device goes.
+                // What waits in the kernel is written, or fails where the key is wiped, before the
+                // device goes.
                 live.served.release();
             }
             self.node.sync();

@@ -86,10 +86,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// Takes a caller's buffer, and puts the version that is answered into it. The caller has as much room as its `data_size` says.
+    /// Takes a caller's buffer, and puts the version that is answered into it. The caller has as
+    /// much room as its `data_size` says.
     ///
     /// # Errors
-    /// `EINVAL` for a buffer that is shorter than the structure or than it says, and for another interface version.
+    /// `EINVAL` for a buffer that is shorter than the structure or than it says, and for another
+    /// interface version.
     pub fn parse(mut buffer: Key) -> Result<Self> {
         if buffer.len() < LEAST {
             return Err(Error::new(Errno::INVAL, "the buffer is shorter than the structure"));

@@ -90,8 +90,8 @@ pub trait Served: Send + Sync {
     /// The system's.
     fn show(&self, file: &Path) -> Result<()>;
 
-    /// Ends what is in flight, takes no more requests, flushes, and gives the file away. What is not taken by another table is
-    /// [kept](Served::keep).
+    /// Ends what is in flight, takes no more requests, flushes, and gives the file away. What is
+    /// not taken by another table is [kept](Served::keep).
     ///
     /// # Errors
     /// `EIO` when the flush fails: the table goes on.
@@ -201,8 +201,8 @@ pub trait Node: Send + Sync {
     /// `EBUSY` while others have it open.
     fn detach(&self) -> Result<()>;
 
-    /// How many have it open, as far as this process sees. Those that serve tables do not count; `is_below`: tables lie on it, whose
-    /// claim is not another's.
+    /// How many have it open, as far as this process sees. Those that serve tables do not count;
+    /// `is_below`: tables lie on it, whose claim is not another's.
     fn opens(&self, is_below: bool) -> u32;
 
     /// Writes what the kernel keeps of it down to the file.
@@ -211,7 +211,7 @@ pub trait Node: Send + Sync {
     /// Keeps its names for a server that comes after this one, before it shows them.
     ///
     /// # Errors
-    /// The system's.
+    /// `ENOSPC` and others of writing them.
     fn remember(&self, _names: Names<'_>) -> Result<()> {
         Ok(())
     }

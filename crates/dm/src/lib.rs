@@ -16,7 +16,8 @@
 //!                   holders: which lie on which
 //! ```
 //!
-//! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of drivers/md/dm-ioctl.c, Linux 6.12.
+//! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of
+//! drivers/md/dm-ioctl.c, Linux 6.12.
 
 mod device;
 mod error;

@@ -151,7 +151,7 @@ enum Binding {
     Other,
 }
 
-/// What becomes of a device that is to be unbound while others have it open.
+/// The fate of a device that is to be unbound while others have it open.
 #[derive(Clone, Copy)]
 enum WhileOpen {
     StaysBound,
@@ -269,8 +269,8 @@ impl LoopNode {
     }
 
     /// Unbinds the device. While others have it open it stays bound: for good, or until they close
-    /// it. Another program's file stays bound: that program took the device's number when the device
-    /// was free for a moment.
+    /// it. Another program's file stays bound: that program took the device's number when the
+    /// device was free for a moment.
     fn unbind(&self, while_open: WhileOpen) -> io::Result<()> {
         let until = Instant::now() + LOOKING;
         loop {
@@ -432,7 +432,7 @@ impl Node for LoopNode {
         // A server that was killed has left its mount.
         self.clear();
         let _ = fs::remove_file(self.folder.join(NAMES));
-        // What servers of tables have beside the file goes with it, unless one is still there.
+        // Files of a table's server lie beside it, and go too, unless a server is still there.
         let _ = fs::remove_file(self.file()).and_then(|()| fs::remove_dir_all(&self.folder));
         self.free.given_back(self.number);
     }

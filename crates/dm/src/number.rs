@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A block device's number, as device mapper's structures have it: the low 8 bits of the minor number, 12 bits of the major number from
-/// bit 8 on, the rest of the minor number from bit 20 on (`huge_encode_dev`, include/linux/kdev_t.h).
+/// A block device's number, as device mapper's structures have it: the low 8 bits of the minor
+/// number, 12 bits of the major number from bit 8 on, the rest of the minor number from bit 20 on
+/// (`huge_encode_dev`, include/linux/kdev_t.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceNumber {
     /// The driver's number.
@@ -19,7 +20,8 @@ impl DeviceNumber {
         Self { major, minor }
     }
 
-    /// Decodes a number from the kernel's encoding. Bits beyond those of a 32-bit device number are ignored, as in the kernel.
+    /// Decodes a number from the kernel's encoding. Bits beyond those of a 32-bit device number are
+    /// ignored, as in the kernel.
     pub const fn decode(bits: u64) -> Self {
         let [a, b, c, d, ..] = bits.to_le_bytes();
         let low = u32::from_le_bytes([a, b, c, d]);

@@ -1,7 +1,7 @@
 //! The processes that have a block device open.
 //!
-//! The kernel counts openers, and tells nobody. An exclusive open says whether somebody has claimed the device (a file system, swap,
-//! another device); /proc says which programs have it open.
+//! The kernel counts openers, and tells nobody. An exclusive open says whether somebody has claimed
+//! the device (a file system, swap, another device); /proc says which programs have it open.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +43,8 @@ impl Family {
     }
 }
 
-/// How many have a device open, at least. `node` leads to it. `is_below`: the family itself has claimed it.
+/// How many have a device open, at least. `node` leads to it. `is_below`: the family itself has
+/// claimed it.
 pub(crate) fn opens(number: DeviceNumber, node: &Path, family: &Family, is_below: bool) -> u32 {
     let programs = programs(number, family);
     if programs > 0 || is_below { programs } else { is_claimed(node).into() }
@@ -56,14 +57,16 @@ fn is_claimed(node: &Path) -> bool {
     opened.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// The open files of all programs on a device. One that cannot be looked at (another user's, for who is not root) is not counted.
+/// The open files of all programs on a device. One that cannot be looked at (another user's, for
+/// who is not root) is not counted.
 fn programs(number: DeviceNumber, family: &Family) -> u32 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let files = pids.filter(|pid| !family.has(*pid)).map(|pid| {
         let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
         let is_on = |path: &Path| {
-            // Only nodes are looked at: a file of a suspended device would keep who looks at it waiting.
+            // Only nodes are looked at: a file of a suspended device would keep who looks at it
+            // waiting.
             let link = fs::read_link(path).ok().filter(|link| link.starts_with("/dev"));
             let of = link.and_then(|_| fs::metadata(path).ok());
             of.is_some_and(|of| {

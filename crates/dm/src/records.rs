@@ -6,7 +6,8 @@
 //!   a version  next u32, 3 x u32, name
 //! ```
 //!
-//! `next` counts bytes from the record that has it, but in answers about tables from the first one (include/uapi/linux/dm-ioctl.h).
+//! `next` counts bytes from the record that has it, but in answers about tables from the first one
+//! (include/uapi/linux/dm-ioctl.h).
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
@@ -72,7 +73,8 @@ pub(crate) fn secret(bytes: &[u8]) -> Result<Key> {
 /// The lines that a load brings.
 ///
 /// # Errors
-/// `EINVAL`, in the kernel's words, for none, for records that leave the buffer and for text that has no end.
+/// `EINVAL`, in the kernel's words, for none, for records that leave the buffer and for text that
+/// has no end.
 pub fn lines(data: &[u8], count: u32) -> Result<Vec<Line>> {
     let bad = |why: &str| Error::new(Errno::INVAL, why);
     if count == 0 {

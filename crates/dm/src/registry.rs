@@ -62,7 +62,8 @@ impl Registry {
     pub(crate) fn find(&self, called: Called<'_>) -> Result<Entry> {
         let all = self.lock();
         let found = match called {
-            // libdevmapper asks with the major number that it takes for device mapper's, whatever the devices' own is.
+            // libdevmapper asks with the major number that it takes for device mapper's, whatever
+            // the devices' own is.
             Called { name: "", uuid: "", dev: Some(dev) } => {
                 all.values().find(|entry| entry.device.number().minor == dev.minor)
             }
@@ -82,7 +83,8 @@ impl Registry {
         self.lock().get(&number).cloned()
     }
 
-    /// Gives a device another name or, where it has none yet, a UUID. The device as it was called before.
+    /// Gives a device another name or, where it has none yet, a UUID. The device as it was called
+    /// before.
     pub(crate) fn rename(&self, called: Called<'_>, new: &str, is_uuid: bool) -> Result<(Entry, Entry)> {
         let old = self.find(called)?;
         let mut all = self.lock();
@@ -148,7 +150,8 @@ fn is_free(all: &BTreeMap<DeviceNumber, Entry>, name: &str, uuid: &str) -> Resul
 /// Refuses what cannot be a device's name.
 ///
 /// # Errors
-/// `EINVAL`, as in the kernel, for one with a slash, for `.`, `..` and `control`, for none and for one that is too long.
+/// `EINVAL`, as in the kernel, for one with a slash, for `.`, `..` and `control`, for none and for
+/// one that is too long.
 pub fn check_name(name: &str) -> Result<()> {
     if name.contains('/') {
         return Err(Error::new(Errno::INVAL, "device name cannot contain '/'"));

@@ -1,5 +1,5 @@
-//! A machine without a machine: tables that serve nothing and nodes that are none, for tests and fuzzing. Both tell what was done with
-//! them, in order.
+//! A machine without a machine: tables that serve nothing and nodes that are none, for tests and
+//! fuzzing. Both tell what was done with them, in order.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -20,7 +20,8 @@ const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
 #[repr(C, align(8))]
 struct Control([u8; ROOM]);
 
-/// Reads what this process's user has sent with its rights, and fails with `EPERM` for bytes of others.
+/// Reads what this process's user has sent with its rights, and fails with `EPERM` for bytes of
+/// others.
 pub(crate) struct RequestReader<'s>(&'s UnixStream);
 
 impl<'s> RequestReader<'s> {
@@ -74,7 +75,8 @@ fn has_capability(pid: libc::pid_t) -> io::Result<bool> {
     Ok(effective.is_some_and(|set| set >> SYS_ADMIN & 1 == 1))
 }
 
-/// Receives bytes of one sender, and who that is. The kernel keeps bytes of different senders apart.
+/// Receives bytes of one sender, and who that is. The kernel keeps bytes of different senders
+/// apart.
 fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<libc::ucred>)> {
     let mut bytes = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut control = Control([0; ROOM]);

@@ -8,10 +8,10 @@
 //! Two requests are no ioctls: a key that a caller has added to its keyring is kept, and a key that
 //! the next ioctl names comes before that ioctl (`keys.rs`).
 //!
-//! A connection carries any number of requests, one after the other. Each has a thread: commands may wait for a disk, and `DEV_WAIT`
-//! for an event. Root and the server's own user are let in, by the kernel's word, and each request
-//! has to be theirs, since other processes inherit connections (`sender.rs`). A connection that
-//! lives on in other programs carries no requests after [`STAY`].
+//! A connection carries any number of requests, one after the other. Each has a thread: commands
+//! may wait for a disk, and `DEV_WAIT` for an event. Root and the server's own user are let in, by
+//! the kernel's word, and each request has to be theirs, since other processes inherit connections
+//! (`sender.rs`). A connection that lives on in other programs carries no requests after [`STAY`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

@@ -16,14 +16,14 @@ pub struct LeftNode {
     found: Found,
 }
 
-/// What was found of a device.
+/// The state in which a device was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// All of it.
+    /// The device has a live table.
     Whole,
-    /// It was being made or taken away.
+    /// The device was being made or taken away.
     Part,
-    /// Its number is another program's by now.
+    /// The device's number is another program's by now.
     Foreign,
 }
 

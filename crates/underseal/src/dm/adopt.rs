@@ -39,7 +39,8 @@ impl Adoption {
     pub(super) fn begin(&self, left: Vec<LeftNode>) {
         for left in left {
             if let Some(busy) = self.settle(left) {
-                log::warn!("{}: its table's server does not answer, and is waited for", busy.name());
+                let name = busy.name();
+                log::warn!("{name}: its table's server does not answer, and is waited for");
                 self.wait_for(busy);
             }
         }
@@ -91,26 +92,24 @@ impl Adoption {
         }
     }
 
-    /// Has the server end of a device that was not yet there, or not any more: nobody has it open.
+    /// Has the server end of a device that was not yet there, or not any more: no program has it open.
     fn end(left: LeftNode) -> Option<LeftNode> {
-        let place = left.file();
+        let file = left.file();
+        let place = file.display();
         if let Err(e) = left.detach() {
-            log::error!("{}: a device that has no name, or no table, is left as it is: {e}", place.display());
+            log::error!("{place}: a device without a name, or a table, is left as it is: {e}");
             left.leave();
             return None;
         }
-        if owner::lives(&place) == Some(true) {
-            if let Err(e) = Child::end_left(&place) {
-                log::debug!("{}: {e}", place.display());
+        if owner::lives(&file) == Some(true) {
+            if let Err(e) = Child::end_left(&file) {
+                log::debug!("{place}: {e}");
             }
-            // It lets go of its devices as it ends.
-            if owner::lives(&place) == Some(true) {
+            // A server that has ended has let go of its devices.
+            if owner::lives(&file) == Some(true) {
                 return Some(left);
             }
-            log::info!(
-                "{}: the server of a device that was being made or removed has ended",
-                place.display()
-            );
+            log::info!("{place}: the server of a device that was being made or removed has ended");
         }
         left.discard();
         None

@@ -39,7 +39,8 @@ pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("control")
 }
 
-/// A connection to the back end of this folder, which is started where none runs. As long as one is open the back end stays.
+/// A connection to the back end of this folder, which is started where none runs. As long as one is
+/// open the back end stays.
 ///
 /// # Errors
 /// `Failed` when it cannot be started.

@@ -55,7 +55,8 @@ impl Child {
         if let Ok(log) = File::options().append(true).open(log) {
             command.stderr(log);
         }
-        // Who ends all processes at a shutdown leaves those alone whose name begins so (systemd's ROOT_STORAGE_DAEMONS).
+        // At a shutdown systemd leaves those processes alone whose name begins so (its
+        // ROOT_STORAGE_DAEMONS).
         command
             .arg0("@underseal")
             .args(["dm", "table-server"])
@@ -109,10 +110,8 @@ impl Child {
         }
     }
 
-    /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it has.
-    ///
-    /// # Errors
-    /// What it says of its flush; its silence.
+    /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it
+    /// has.
     pub(super) fn end_left(file: &Path) -> Result<()> {
         let line = Line::new(Socket::from(OwnedFd::from(Self::reach(file)?)));
         let failed = left_server(file);
@@ -235,7 +234,8 @@ impl Child {
 }
 
 impl Drop for Child {
-    /// One that was asked to end does so; one that was not shows nothing yet, and ends when its line does.
+    /// A server that was asked to end does so; another one shows nothing yet, and ends when its line
+    /// does.
     fn drop(&mut self) {
         self.wait();
     }

@@ -1,4 +1,5 @@
-//! Lower devices: claimed once, for all tables that lie on them, as the kernel claims them for device mapper.
+//! Lower devices: claimed once, for all tables that lie on them, as the kernel claims them for
+//! device mapper.
 //!
 //! The file of a loop device is locked as well, as `underseal open` and QEMU lock an image: a claim
 //! of the loop device alone leaves the file open to other programs.
@@ -29,7 +30,8 @@ struct Known {
 
 /// A device that others are kept from claiming, for as long as this is there.
 pub(super) struct Claim {
-    /// Opened exclusively; a table server gets a duplicate, so that the claim lasts while one of them is there.
+    /// Opened exclusively; a table server gets a duplicate, so that the claim lasts while one of
+    /// them is there.
     pub(super) file: File,
     read_only: bool,
     lock: Option<Arc<File>>,
@@ -57,7 +59,8 @@ impl Lowers {
             }
             return Ok(claim);
         }
-        // To write, where that can be: a later table may want to, and a second claim would be refused.
+        // To write, where that can be: a later table may want to, and a second claim would be
+        // refused.
         let writes = open(number, false).map(|file| (file, false));
         let opened = match writes {
             Err(e) if read_only && e.errno() != Errno::BUSY => open(number, true).map(|file| (file, true)),

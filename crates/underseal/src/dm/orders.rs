@@ -6,7 +6,8 @@ use underseal_export::fuse::MountPlace;
 /// A request. Each has one answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Open a table: its text follows, and its devices are the descriptors, in the order of these names.
+    /// Open a table: its text follows, and its devices are the descriptors, in the order of these
+    /// names.
     Open {
         /// As the table names them.
         devices: Vec<String>,
@@ -22,7 +23,7 @@ pub(super) enum Order {
     Keep,
     /// End, since another has the file.
     Leave,
-    /// Go on with the file of another table, given in this turn: the descriptor.
+    /// Continue with the file of another table, given in this turn: the descriptor.
     Take { place: MountPlace, turn: u64 },
     /// End what is in flight, flush, take no more.
     Suspend,
@@ -30,7 +31,7 @@ pub(super) enum Order {
     Resume { anyway: bool },
     /// Forget the key. What to remember from then on follows.
     WipeKey,
-    /// Take this key: so many bytes of what follows. The rest is what to remember from then on.
+    /// Take this key: the first `word` bytes of what follows. The rest is what to remember from then on.
     SetKey { word: usize },
     /// Say what the lines' states are.
     Status,

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   owner   locked by the server that serves the file; holds the number of its turn, 8 bytes
-//!   alive   locked, shared, by each server that serves the file, has given it away or is about to take it
+//!   alive   locked, shared, by each server that serves the file, has given it or is to take it
 //! ```
 //!
 //! A server that gives its mount to another one unlocks `owner` and says its turn. The other one
-//! locks it in that turn before it opens or writes anything, and raises the turn before it takes the
-//! first request. The first one serves again once it has the lock in its own turn, which it raises
-//! too; after a later turn it ends. So no two servers have the file at once, however slow one of
-//! them is, and a server that dies has neither lock any more.
+//! locks it in that turn before it opens or writes anything, and raises the turn before it takes
+//! the first request. The first one serves again once it has the lock in its own turn, which it
+//! raises too; after a later turn it ends. So no two servers have the file at once, however slow
+//! one of them is, and a server that dies has neither lock any more.
 
 use std::fs::File;
 use std::io;
@@ -31,10 +31,10 @@ pub(super) struct Owner {
     owns: bool,
 }
 
-/// What came of asking for the file.
+/// The answer to a server that asks for the file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Claim {
-    /// It is this server's.
+pub(super) enum Ownership {
+    /// The file is this server's.
     Own,
     /// Another server has it for now, and may let go of it.
     Held,
@@ -48,7 +48,7 @@ impl Owner {
         let mut this = Self::join(file, 0)?;
         this.owner.write_all_at(&0_u64.to_ne_bytes(), 0)?;
         match this.claim()? {
-            Claim::Own => Ok(this),
+            Ownership::Own => Ok(this),
             _ => Err(Errno::BUSY.into()),
         }
     }
@@ -77,9 +77,9 @@ impl Owner {
     }
 
     /// Asks for the file.
-    pub(super) fn claim(&mut self) -> io::Result<Claim> {
+    pub(super) fn claim(&mut self) -> io::Result<Ownership> {
         if self.owns {
-            return Ok(Claim::Own);
+            return Ok(Ownership::Own);
         }
         let locked = retry_on_intr(|| flock(&self.owner, FlockOperation::NonBlockingLockExclusive));
         let locked = match locked {
@@ -95,9 +95,9 @@ impl Owner {
         read?;
         self.owns = locked && !is_over;
         Ok(match (is_over, locked) {
-            (true, _) => Claim::Over,
-            (false, true) => Claim::Own,
-            (false, false) => Claim::Held,
+            (true, _) => Ownership::Over,
+            (false, true) => Ownership::Own,
+            (false, false) => Ownership::Held,
         })
     }
 
@@ -141,25 +141,25 @@ mod tests {
         assert_eq!(lives(&file), None);
         let mut old = Owner::first(&file).unwrap();
         let mut late = Owner::join(&file, old.turn()).unwrap();
-        assert_eq!(late.claim().unwrap(), Claim::Held);
+        assert_eq!(late.claim().unwrap(), Ownership::Held);
         old.give().unwrap();
-        assert_eq!(old.claim().unwrap(), Claim::Own);
+        assert_eq!(old.claim().unwrap(), Ownership::Own);
         old.settle().unwrap();
         old.give().unwrap();
-        assert_eq!(late.claim().unwrap(), Claim::Over, "it was given in an earlier turn");
+        assert_eq!(late.claim().unwrap(), Ownership::Over, "it was given in an earlier turn");
         let mut new = Owner::join(&file, old.turn()).unwrap();
-        assert_eq!(new.claim().unwrap(), Claim::Own);
-        assert_eq!(old.claim().unwrap(), Claim::Held);
+        assert_eq!(new.claim().unwrap(), Ownership::Own);
+        assert_eq!(old.claim().unwrap(), Ownership::Held);
         drop(new);
-        assert_eq!(old.claim().unwrap(), Claim::Own, "the other one died before it took a request");
+        assert_eq!(old.claim().unwrap(), Ownership::Own, "the other one died before it took a request");
         old.settle().unwrap();
         old.give().unwrap();
         let mut new = Owner::join(&file, old.turn()).unwrap();
-        assert_eq!(new.claim().unwrap(), Claim::Own);
+        assert_eq!(new.claim().unwrap(), Ownership::Own);
         new.settle().unwrap();
-        assert_eq!(old.claim().unwrap(), Claim::Over);
+        assert_eq!(old.claim().unwrap(), Ownership::Over);
         drop(new);
-        assert_eq!(old.claim().unwrap(), Claim::Over, "the other one had requests");
+        assert_eq!(old.claim().unwrap(), Ownership::Over, "the other one had requests");
         drop(late);
         assert_eq!(lives(&file), Some(true));
         drop(old);

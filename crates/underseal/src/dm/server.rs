@@ -28,7 +28,7 @@ use underseal_volume::Keyless;
 use underseal_volume::table::TableKey;
 
 use super::orders::{Answer, Order};
-use super::owner::{Claim, Owner};
+use super::owner::{Owner, Ownership};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use opened::Opened;
@@ -68,14 +68,14 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// What follows an order.
+/// The server's state after an order.
 enum Next {
     Order,
     End,
 }
 
-/// Writing out what others have in memory must not wait for this process's own pages, nor this process for memory that only it could
-/// free.
+/// Writing out what others have in memory must not wait for this process's own pages, nor this
+/// process for memory that only it could free.
 pub(super) fn stay_in_memory() {
     let locked = mlockall(MlockAllFlags::CURRENT)
         .and_then(|()| mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT));
@@ -233,7 +233,7 @@ impl Server {
     /// Goes on with another's mount, unless the other one has gone on with it itself.
     fn take(&mut self, place: MountPlace, turn: u64, fds: Vec<OwnedFd>) -> Obeyed<()> {
         let mut owner = Owner::join(&place.path, turn).map_err(not_owned)?;
-        if owner.claim().map_err(not_owned)? != Claim::Own {
+        if owner.claim().map_err(not_owned)? != Ownership::Own {
             return Err((Errno::BUSY, "the live table's server has gone on with the file".into()));
         }
         let taken = self.rest_over(place, fds).and_then(|shown| match owner.settle() {
@@ -338,20 +338,21 @@ impl Server {
         }
         loop {
             match owner.claim().map_err(not_owned)? {
-                Claim::Own => return owner.settle().map_err(not_owned),
-                Claim::Over => {
+                Ownership::Own => return owner.settle().map_err(not_owned),
+                Ownership::Over => {
                     log::info!("another server has the table");
                     std::process::exit(0);
                 }
-                Claim::Held if until.is_some_and(|until| Instant::now() > until) => {
+                Ownership::Held if until.is_some_and(|until| Instant::now() > until) => {
                     return Err((Errno::BUSY, "another server has not let go of the file".into()));
                 }
-                Claim::Held => thread::sleep(LOOK_FOR_OWNER),
+                Ownership::Held => thread::sleep(LOOK_FOR_OWNER),
             }
         }
     }
 
-    /// The requests that the kernel handed out are answered, the others stay with it, and all writes are on disk.
+    /// The requests that the kernel handed out are answered, the others stay with it, and all
+    /// writes are on disk.
     fn suspend(&mut self) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
         if mapping.is_stopped() {
@@ -466,7 +467,8 @@ impl Shown {
     }
 }
 
-/// The kernel keeps the block device's pages; it is not to keep the file's as well, which would be another table's one day.
+/// The kernel keeps the block device's pages; it is not to keep the file's as well, which would be
+/// another table's one day.
 fn config() -> FuseConfig {
     // Another table's server takes the mount over, which the kernel cannot do through io_uring.
     FuseConfig { cache: false, io_uring: false, ..FuseConfig::default() }

@@ -64,7 +64,8 @@ python3 -c 'import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_EXCL)' $low",
 #[test]
 fn a_table_takes_the_place_of_another_between_two_requests() {
     let Some(mapper) = Mapper::new() else { return };
-    // Writes go on while the device moves from one half of the disk to the other: each block is in the half that was live.
+    // Writes continue while the device moves from one half of the disk to the other: each block is in
+    // the half that was live.
     let out = mapper.script(
         "
 truncate --size 16M low.img

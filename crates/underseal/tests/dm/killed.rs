@@ -27,7 +27,7 @@ fn servers(mapper: &Mapper) -> Vec<Pid> {
         let is_ours = is_server && fs::read_link(process.join("fd/2")).is_ok_and(|to| to == log);
         let stat = fs::read_to_string(process.join("stat")).ok()?;
         let began: u64 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?.parse().ok()?;
-        is_ours.then(|| (began, pid))
+        is_ours.then_some((began, pid))
     });
     let mut pids: Vec<_> = pids.collect();
     pids.sort_unstable();
@@ -172,7 +172,7 @@ fn kill_at(mapper: &Mapper, call: &str, command: &str) {
     let back_end = mapper.back_end().expect("a back end");
     let _killed = Disturbed::new(back_end, call, "signal=KILL:when=1", true);
     mapper.script(&format!("fails {command} 2> /dev/null"));
-    // Its callers see its end a moment before its socket is gone.
+    // Callers see the back end's end a moment before its socket is gone.
     let until = Instant::now() + Duration::from_secs(10);
     while mapper.back_end() == Some(back_end) {
         assert!(Instant::now() < until, "{call}: {command}: it was not killed");

@@ -59,7 +59,8 @@ impl Mapper {
         command
     }
 
-    /// Runs a script of the shell's, whose `$N` is the prefix of names and whose folder is the test's.
+    /// Runs a script of the shell's, whose `$N` is the prefix of names and whose folder is the
+    /// test's.
     #[track_caller]
     pub(crate) fn script(&self, script: &str) -> String {
         self.succeeded(script, &self.try_script(script))

@@ -1,4 +1,5 @@
-//! dm-integrity's layout: made on a device that is new, as the kernel does when a table is loaded; its state.
+//! dm-integrity's layout: made on a device that is new, as the kernel does when a table is loaded;
+//! its state.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,8 @@ use underseal_volume::table::IntegrityLine;
 use crate::error::{Error, Result};
 use crate::integrity::line_options;
 
-/// Makes a superblock and an empty journal where the superblock's place is all zeros. What else is there is left to who opens it.
+/// Makes a superblock and an empty journal where the superblock's place is all zeros. What else is
+/// there is left to who opens it.
 pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&File>) -> Result<()> {
     let disks = Disks { data, meta: meta.map(|meta| meta as &dyn Disk) };
     let (mut options, _) = line_options(line)?;

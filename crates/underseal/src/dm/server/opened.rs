@@ -25,7 +25,8 @@ const PAGE: u32 = 4096;
 /// A table and its devices.
 pub(super) struct Opened {
     table: Table,
-    /// Devices by the names that the table has for them. The descriptors are those of the back end's claims.
+    /// Devices by the names that the table has for them. The descriptors are those of the back
+    /// end's claims.
     devices: Vec<(String, File)>,
     read_only: bool,
     active: Option<Running>,
@@ -124,7 +125,8 @@ impl Opened {
         of.map_or_else(|| name.into(), |of| DeviceNumber::of_node(of.rdev()).to_string())
     }
 
-    /// A device through an open file of its own, beside the claim: write-back errors are told of once for each.
+    /// A device through an open file of its own, beside the claim: the kernel reports write-back
+    /// errors once for each.
     ///
     /// As in the kernel, whose device mapper has no page cache below it, a write that fails on the
     /// device fails there and then. Layers write parts of sectors, so theirs go through the cache.
