@@ -53,7 +53,8 @@ impl Disturbed {
 
 impl Drop for Disturbed {
     fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        // At SIGTERM strace waits for processes that it traces, and may do so for ever.
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
