@@ -228,9 +228,12 @@ fn theirs_that_is_killed_is_recovered_and_finished_here() {
         child.wait().unwrap();
         let key = disk.unlock(PASSPHRASE.as_bytes()).unwrap();
         if disk.read().unwrap().reencryption().unwrap().is_some() {
-            disk.go_on(&key, 0).unwrap();
+            // The step that was cut may be the last one.
+            let outcome = disk.go_on(&key, 0).unwrap();
             holds(&disk, "recovered");
-            disk.go_on(&key, u64::MAX).unwrap();
+            if outcome != Outcome::Finished {
+                disk.go_on(&key, u64::MAX).unwrap();
+            }
         }
         holds(&disk, "finished");
     }
