@@ -39,9 +39,15 @@ pid() {
     "$OURS" status "$name" --json | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'
 }
 
-# upgrade: another process takes it over, and is $server then.
+# upgrade: another process takes it over, and is $server then. An emulated machine may be late, and then the old server goes on.
 upgrade() {
-    "$OURS" upgrade "$name" -vv 2>> "$name.err" || { cat "$name.err"; return 1; }
+    for attempt in 1 2 3; do
+        if "$OURS" upgrade "$name" -vv 2> "$name.upgrade"; then break; fi
+        cat "$name.upgrade"
+        if [ $attempt = 3 ] || ! grep -q "off in time" "$name.upgrade"; then return 1; fi
+        [ "$(pid)" = $server ]
+    done
+    cat "$name.upgrade" >> "$name.err"
     now=$(pid)
     [ "$now" != $server ]
     server=$now
