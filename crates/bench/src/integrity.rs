@@ -1,5 +1,5 @@
-//! What authentication costs those who use a volume: volumes with tags beside the same one without,
-//! through NBD and FUSE, interleaved.
+//! The cost of authentication: volumes with tags beside the same one without, through NBD and FUSE,
+//! interleaved.
 //!
 //! ```text
 //!   integrity()   every load x every volume, in turn, so many rounds

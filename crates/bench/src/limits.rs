@@ -1,4 +1,4 @@
-//! What the processor could do at most: AES rounds on nothing but registers, and memory that is
+//! The upper limits of the processor: AES rounds on nothing but registers, and memory that is
 //! only touched.
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! What the measured servers have in common: images that lie in memory, and processes that end with
-//! the measurement.
+//! The common ground of the measured servers: images that lie in memory, and processes that end
+//! with the measurement.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! What reencrypting a closed volume takes beside cryptsetup, interleaved, and beside its bytes
-//! being read and written once.
+//! The time to reencrypt a closed volume, beside cryptsetup, interleaved, and beside the time to
+//! read and write its bytes once.
 
 use std::fmt;
 use std::fs::File;

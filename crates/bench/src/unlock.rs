@@ -1,5 +1,5 @@
-//! What an unlock takes beside cryptsetup's of the same keyslot, interleaved; and how soon answers
-//! come that need no key.
+//! The time of an unlock beside cryptsetup's of the same keyslot, interleaved; and of answers that
+//! need no key.
 //!
 //! ```text
 //!   unlock()     every number of lanes: ours, theirs, in turn, so many rounds: time and peak memory of the whole program

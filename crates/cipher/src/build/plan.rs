@@ -1,4 +1,4 @@
-//! Which mode and cipher a specification means: what the kernel's crypto API would find by its
+//! The mode and cipher that a specification means: those that the kernel's crypto API finds by its
 //! name.
 
 use super::authenticated::AuthenticatedMode;

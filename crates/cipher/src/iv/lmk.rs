@@ -120,8 +120,8 @@ fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
     }
 }
 
-/// What overlaps hashing and the cipher of a request, and its first sector's key, where the request
-/// is worth it.
+/// The means to overlap the hashing and the cipher of a request, and its first sector's key; none
+/// where the request is not worth it.
 fn overlap<'a, const W: usize>(
     modes: &RotatingModes<'a, W>,
     bytes: usize,

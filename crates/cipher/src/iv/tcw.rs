@@ -4,8 +4,8 @@
 //! ^ le64(S) repeated. Whitening: the 16 bytes ^ (le64(S) twice); each 32-bit word through CRC-32
 //! (init 0, no final xor); w0 ^= w3, w1 ^= w2; these 8 bytes are added over the whole ciphertext.
 //!
-//! Such a CRC of a sum is the sum of the CRCs. So those of the key's words are made once, and a
-//! sector's number adds the same CRC of its two halves' sum to both words.
+//! A CRC without initial value of a sum is the sum of the CRCs. So the CRCs of the key's words are
+//! made once, and a sector's number adds the CRC of its two halves' sum to both words.
 
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;

@@ -1,4 +1,4 @@
-//! One block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy Bridge, Bulldozer
+//! Vector code with one block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy Bridge, Bulldozer
 //! and later).
 //!
 //! # Safety argument
@@ -114,7 +114,7 @@ impl Vector for Blocks1 {
         let mut k = 1;
         while k < IN_FLIGHT {
             let (left, right) = (_mm_cvtsi64_si128(k as i64), _mm_cvtsi64_si128(64 - k as i64));
-            // What leaves each half, in the other half: low is carried into high, and high comes
+            // The bits that leave each half go to the other half: low is carried into high, and high comes
             // back as h*1.
             let over = _mm_srl_epi64(halves, right);
             // x^7 + x^2 + x remain.

@@ -155,8 +155,8 @@ unsafe fn sectors<V: WordVector, const APPLY: bool>(places: &[*mut u8; MOST], by
     black_box(&mut words);
 }
 
-/// One round of A as it is defined, which undoes it: d_i += d_(i-2) ^ (d_(i-5) <<< 9, 0, 13, 0).
-/// The last five words stay in registers, for the next waits for them.
+/// Decrypts one round of the diffuser A, as it is defined: d_i += d_(i-2) ^ (d_(i-5) <<< 9, 0, 13,
+/// 0). The last five words stay in registers, for the next waits for them.
 ///
 /// # Safety
 /// The processor has the features of `V`; there are `n` words, a power of two from 16.

@@ -146,7 +146,7 @@ impl Vector for Blocks1 {
         let mut t = [self; IN_FLIGHT];
         let mut k = 1;
         while k < IN_FLIGHT {
-            // What leaves each half, in the other half: low is carried into high, and high comes
+            // The bits that leave each half go to the other half: low is carried into high, and high comes
             // back as h*1.
             let over = halves.shifted(k as i64 - 64);
             // x^7 + x^2 + x remain.
