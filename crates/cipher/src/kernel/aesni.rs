@@ -1,5 +1,5 @@
-//! Vector code with one block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy Bridge, Bulldozer
-//! and later).
+//! Vector code with one block a register: AES-NI, PCLMULQDQ and AVX's three-operand forms (Sandy
+//! Bridge, Bulldozer and later).
 //!
 //! # Safety argument
 //! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
@@ -114,8 +114,8 @@ impl Vector for Blocks1 {
         let mut k = 1;
         while k < IN_FLIGHT {
             let (left, right) = (_mm_cvtsi64_si128(k as i64), _mm_cvtsi64_si128(64 - k as i64));
-            // The bits that leave each half go to the other half: low is carried into high, and high comes
-            // back as h*1.
+            // The bits that leave each half go to the other half: low is carried into high, and
+            // high comes back as h*1.
             let over = _mm_srl_epi64(halves, right);
             // x^7 + x^2 + x remain.
             let folded = _mm_clmulepi64_si128::<0x00>(over, _mm_set1_epi64x(0x86));

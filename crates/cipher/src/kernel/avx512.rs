@@ -101,8 +101,8 @@ impl Vector for Blocks4 {
         let mut k = 0;
         while k < IN_FLIGHT {
             let left = _mm512_add_epi64(lane, _mm512_set1_epi64(4 * k as i64));
-            // The bits that leave each half go to the other half: low is carried into high, and high comes
-            // back as h*1. By 64, for x^0, the shift gives zero.
+            // The bits that leave each half go to the other half: low is carried into high, and
+            // high comes back as h*1. By 64, for x^0, the shift gives zero.
             let over = _mm512_srlv_epi64(halves, _mm512_sub_epi64(_mm512_set1_epi64(64), left));
             t[k] = Self(_mm512_xor_si512(_mm512_sllv_epi64(self.0, left), over));
             k += 1;

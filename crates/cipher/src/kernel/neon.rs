@@ -146,8 +146,8 @@ impl Vector for Blocks1 {
         let mut t = [self; IN_FLIGHT];
         let mut k = 1;
         while k < IN_FLIGHT {
-            // The bits that leave each half go to the other half: low is carried into high, and high comes
-            // back as h*1.
+            // The bits that leave each half go to the other half: low is carried into high, and
+            // high comes back as h*1.
             let over = halves.shifted(k as i64 - 64);
             // x^7 + x^2 + x remain.
             t[k] = self.shifted(k as i64).xor3(over, product(over.low(), 0x86));

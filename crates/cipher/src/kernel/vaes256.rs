@@ -97,8 +97,8 @@ impl Vector for Blocks2 {
         let mut k = 0;
         while k < IN_FLIGHT {
             let left = _mm256_add_epi64(_mm256_set1_epi64x(2 * k as i64), _mm256_setr_epi64x(0, 0, 1, 1));
-            // The bits that leave each half go to the other half: low is carried into high, and high comes
-            // back as h*1. By 64, for x^0, the shift gives zero.
+            // The bits that leave each half go to the other half: low is carried into high, and
+            // high comes back as h*1. By 64, for x^0, the shift gives zero.
             let over = _mm256_srlv_epi64(halves, _mm256_sub_epi64(_mm256_set1_epi64x(64), left));
             // x^7 + x^2 + x remain.
             let folded = _mm256_clmulepi64_epi128::<0x00>(over, _mm256_set1_epi64x(0x86));
