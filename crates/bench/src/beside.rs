@@ -1,5 +1,5 @@
-//! Ours beside the others: a row for each server under each workload, for programs (serde) and for
-//! people.
+//! Underseal compared with other servers: a row for each server under each workload, for programs
+//! (serde) and for users.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 use crate::Range;
 use crate::fio::{FioResult, medians};
 
-/// One server under one workload, over all rounds.
+/// A server under a workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServerRow {
-    /// Which requests.
+    /// The requests.
     pub workload: String,
-    /// Whose server.
+    /// The server's name.
     pub server: &'static str,
     /// Medians over the rounds.
     pub median: FioResult,
-    /// Our requests a second over this server's, round by round.
+    /// The quotient of our requests a second and this server's, round by round.
     pub ours_over_this: Range,
-    /// What we mean to reach.
+    /// The project's goal.
     pub goal: Option<f64>,
-    /// Every round as it was.
+    /// The results of every round.
     pub rounds: Vec<FioResult>,
 }
 
-/// Rows of what was seen by workload and server. The first server is ours.
+/// Rows of the results by workload and server. The first server is underseal.
 pub(crate) fn rows(
     workloads: &[String],
     servers: &[&'static str],

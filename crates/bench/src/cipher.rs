@@ -16,10 +16,10 @@ use crate::report::{CipherRow, Report, Scaling};
 
 /// The largest request.
 const LARGEST: usize = 64 << 20;
-/// From this size on a request leaves the caches, and memory is the limit.
+/// The size from which a request exceeds the caches, so that memory is the limit.
 const OUT_OF_CACHE: usize = 32 << 20;
 
-/// A shape of work.
+/// A kind of requests.
 #[derive(Clone, Copy)]
 struct Group {
     spec: &'static str,
@@ -33,7 +33,7 @@ struct Group {
 /// build, and their limits. The observer gets the rows.
 ///
 /// # Errors
-/// As [`build_with`].
+/// The kinds of [`build_with`].
 pub fn cipher(effort: Effort, observer: &mut impl Observer) -> Result<()> {
     let mut report = Report { machine: Machine::this()?, rows: Vec::new(), scaling: Vec::new() };
     let mut memory = vec![0x5au8; LARGEST + 8192];
@@ -93,15 +93,15 @@ fn groups() -> Vec<Group> {
     groups
 }
 
-/// Modes to which a sector is one block, with their key sizes.
+/// Modes that process a sector as one block, with their key sizes.
 const WIDE: [(&str, &[usize]); 3] = [
     ("xchacha12,aes-adiantum-plain64", &[256]),
     ("xchacha20,aes-adiantum-plain64", &[256]),
     ("aes-hctr2-plain64", &[256, 192, 128]),
 ];
 
-/// Other block ciphers, and the bits of a key: what our kernels for them, or their libraries, reach
-/// across sectors.
+/// Other block ciphers, and the bits of a key: the rates of underseal's vector code for them, or of
+/// their libraries, across sectors.
 const BLOCKS: [(&str, usize); 7] = [
     ("serpent-xts-plain64", 256),
     ("twofish-xts-plain64", 256),
@@ -112,8 +112,7 @@ const BLOCKS: [(&str, usize); 7] = [
     ("kuznyechik-xts-plain64", 256),
 ];
 
-/// IV generators that hash or encrypt, below what they are held against; with the sectors that they
-/// take.
+/// IV generators that hash or encrypt, each below its reference; with the generator's sector sizes.
 const IVS: [(&str, &[u32]); 6] = [
     ("aes-cbc-plain64", &[512, 4096]),
     ("aes-cbc-tcw", &[512]),
@@ -126,7 +125,7 @@ const IVS: [(&str, &[u32]); 6] = [
 fn key(group: Group) -> Result<Key> {
     let one = group.aes_bits / 8;
     let bytes = match group.spec {
-        // Each sector's, and a seed.
+        // A key for each sector number, and a seed.
         "aes:64-cbc-lmk" => one * 65,
         "aes:64-cbc-plain64" => one * 64,
         // An IV's seed, and whitening.
@@ -157,7 +156,7 @@ fn ours(group: Group, cpu: Option<CpuPath>) -> Result<Arc<dyn SectorCipher>> {
 fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<CipherRow>> {
     let rounds = group.aes_bits / 32 + 6;
     let (bytes, encrypt, sector) = (group.request, group.encrypt, group.sector as usize);
-    // Subject by name, and the limit that it is held against.
+    // The subjects' names, and the limits for comparison.
     let mut names: Vec<(String, &'static str)> = Vec::new();
     let mut subjects: Vec<Subject<'_>> = Vec::new();
     let memory = (bytes >= OUT_OF_CACHE).then_some("read-xor-write");
@@ -191,7 +190,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     let key = key(group)?;
     let mut parts = group.spec.split('-');
     let (cipher, chain, iv) = (parts.next(), parts.next(), parts.next().unwrap_or(""));
-    // In CBC the peers make ESSIV's IVs, and no others.
+    // In CBC the peers make ESSIV's IVs only.
     let chain = chain.filter(|&chain| chain != "cbc" || iv.starts_with("essiv")).unwrap_or("");
     let cipher = cipher.unwrap_or("");
     for mut peer in all(PeerTask { cipher, chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
@@ -228,7 +227,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     Ok(rows.collect())
 }
 
-/// The limit of a register width, by name.
+/// Returns the name of a register width's limit.
 fn limit(width: &str) -> &'static str {
     match width {
         "zmm" => "aes rounds zmm",
@@ -238,7 +237,7 @@ fn limit(width: &str) -> &'static str {
     }
 }
 
-/// The chosen kernel on one thread and on two, each with its own buffer.
+/// Measures the chosen kernel on one thread and on two, each with its own buffer.
 fn two_threads(request: usize, effort: Effort) -> Result<Scaling> {
     let group = Group { spec: "aes-xts-plain64", aes_bits: 256, encrypt: true, sector: 4096, request };
     let cipher = ours(group, None)?;
@@ -251,7 +250,7 @@ fn two_threads(request: usize, effort: Effort) -> Result<Scaling> {
     Ok(Scaling { request, one, two, factor: two.gb_per_s / one.gb_per_s })
 }
 
-/// What `threads` threads reach together, in GB/s.
+/// The throughput of `threads` threads together, in GB/s.
 fn together(threads: usize, cipher: &Arc<dyn SectorCipher>, request: usize, effort: Effort) -> f64 {
     let barrier = Barrier::new(threads);
     let work = || {

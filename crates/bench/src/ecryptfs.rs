@@ -1,8 +1,8 @@
-//! eCryptfs: what its parts cost.
+//! eCryptfs: the cost of its parts.
 //!
 //! ```text
-//!   crypto    the extents of a request in one call, beside the same extents one by one, as the kernel takes them
-//!   mounted   a mount beside gocryptfs and the same mount without a cipher (bare); what is done to them: work
+//!   crypto    the extents of a request in one call, beside one by one, as Linux takes them
+//!   mounted   a mount beside gocryptfs and a mount without a cipher (bare); its phases: work
 //! ```
 
 mod bare;
@@ -22,16 +22,16 @@ pub use bare::serve_bare_mount;
 pub use crypto::CryptoRow;
 pub use mounted::{MountBenchOptions, MountReport, ecryptfs_mount};
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct EcryptfsReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Crypto alone: one thread, memory in cache.
+    /// The crypto alone: one thread, memory in cache.
     pub crypto: Vec<CryptoRow>,
 }
 
-/// Measures eCryptfs's crypto alone, and tells the observer.
+/// Measures eCryptfs's crypto alone, and reports to the observer.
 ///
 /// # Errors
 /// When a cipher cannot be keyed.

@@ -1,4 +1,4 @@
-//! fio, the client of most measurements: what it is run with, and what it tells.
+//! fio, the client of most measurements: its arguments, and its report.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::nbd::NbdError as BenchError;
 use crate::range::Range;
 
-/// What the client saw of one server in one round, and what it cost the server.
+/// The result that the client measured of one server in one round, and the server's cost.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct FioResult {
     /// Requests a second.
@@ -26,7 +26,7 @@ pub struct FioResult {
     pub server_cpu_us: f64,
 }
 
-/// Runs it over something of that name, and gives its report.
+/// Runs fio over the subject of that name, and returns its report.
 pub(crate) fn report(fio: &mut Command, over: &str) -> Result<Value, BenchError> {
     let output = fio
         .args(["--name=bench", "--thread", "--output-format=json", "--randrepeat=0"])
@@ -41,7 +41,7 @@ pub(crate) fn report(fio: &mut Command, over: &str) -> Result<Value, BenchError>
     })
 }
 
-/// What a report says of its one group of jobs.
+/// The figures in a report's one group of jobs.
 pub(crate) fn seen(report: &Value, cpu: Duration, over: &str) -> Result<FioResult, BenchError> {
     told(report, cpu).ok_or_else(|| BenchError::new(format!("fio's report over {over} cannot be read")))
 }
@@ -70,7 +70,7 @@ fn number(value: &Value, key: &str) -> f64 {
     value.get(key).and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-/// Of each figure by itself.
+/// Returns the median of each figure.
 pub(crate) fn medians(rounds: &[FioResult]) -> FioResult {
     let median = |of: fn(&FioResult) -> f64| Range::of(rounds.iter().map(of)).median;
     FioResult {
@@ -83,7 +83,7 @@ pub(crate) fn medians(rounds: &[FioResult]) -> FioResult {
     }
 }
 
-/// A request's size as names of workloads have it: `4k`, `1M`.
+/// Returns a request's size in the form of workload names: `4k`, `1M`.
 pub(crate) fn block(kib: u32) -> String {
     if kib >= 1024 { format!("{}M", kib / 1024) } else { format!("{kib}k") }
 }

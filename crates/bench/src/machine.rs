@@ -1,26 +1,26 @@
-//! Where it was measured: figures mean nothing without it.
+//! The machine of a measurement, without which figures have no meaning.
 
 use serde::{Deserialize, Serialize};
 use underseal_cipher::CpuPath;
 
-/// The processor and what it runs.
+/// The processor and the vector code that it supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's own name.
+    /// The processor's name.
     pub cpu: String,
-    /// Processors that the program may use.
+    /// The number of processors that the program may use.
     pub processors: usize,
-    /// Our kernels that it can run, the slowest first.
+    /// Our kernels that the processor supports, the slowest first.
     pub kernels: Vec<String>,
-    /// The kernel in use when none is asked for.
+    /// The kernel in use by default.
     pub chosen: String,
 }
 
 impl Machine {
-    /// This machine.
+    /// Returns this machine.
     ///
     /// # Errors
-    /// When `UNDERSEAL_CPU` asks for a kernel that is not there.
+    /// When `UNDERSEAL_CPU` names a kernel that is not available.
     pub fn this() -> underseal_cipher::Result<Self> {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

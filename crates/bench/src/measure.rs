@@ -1,13 +1,13 @@
 //! Interleaved medians: every subject is timed once in each round, so that a noisy neighbour or a
-//! changing clock meets all of them alike, and what is compared is ratios. Time is the thread's
-//! own: what others take of the processor does not count.
+//! changing clock affects all subjects alike, and ratios are compared. The clock is the thread's
+//! processor time, which excludes time that other processes take.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Throughputs of one subject over all rounds.
+/// The throughput of a subject over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ThroughputSample {
     /// The median, in GB/s (10^9 bytes a second).
@@ -16,28 +16,28 @@ pub struct ThroughputSample {
     pub spread: f64,
 }
 
-/// How long to measure.
+/// The effort of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// How often each subject is timed.
+    /// The number of timings of each subject.
     pub rounds: usize,
-    /// How long each time, at least.
+    /// The minimum time of a timing.
     pub slice: Duration,
 }
 
 impl Effort {
     /// A few seconds for a table: for a first look.
     pub const QUICK: Self = Self { rounds: 7, slice: Duration::from_millis(2) };
-    /// For figures that are written down.
+    /// For figures to keep.
     pub const FULL: Self = Self { rounds: 31, slice: Duration::from_millis(4) };
 }
 
 /// Works on the buffer.
 pub type TimedCall<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
 
-/// What is timed: one call handles so many bytes.
+/// A timed subject: one call handles `bytes` bytes.
 pub struct Subject<'a> {
-    /// The bytes that one call handles.
+    /// The number of bytes of a call.
     pub bytes: usize,
     /// The call.
     pub call: TimedCall<'a>,
@@ -52,7 +52,8 @@ pub(crate) fn interleaved(
     rates(effort, subjects, buffer).into_iter().map(sample).collect()
 }
 
-/// Times the subjects in turn over one buffer: the throughput of each in every round, in GB/s.
+/// Times the subjects in turn over one buffer. Returns the throughput of each in every round, in
+/// GB/s.
 pub fn rates(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) -> Vec<Vec<f64>> {
     let mut rates = vec![Vec::with_capacity(effort.rounds); subjects.len()];
     for _ in 0..effort.rounds {
@@ -64,9 +65,9 @@ pub fn rates(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) ->
     rates
 }
 
-/// Bytes a nanosecond over one slice of time.
+/// Returns the number of bytes a nanosecond over one slice of time.
 pub(crate) fn rate(slice: Duration, subject: &mut Subject<'_>, buffer: &mut [u8]) -> f64 {
-    // Looking at the clock costs as much as a sector.
+    // Reading the clock costs as much as a sector.
     let batch = (1 << 18) / subject.bytes + 1;
     let mut bytes = 0;
     let start = thread_time();
@@ -82,7 +83,7 @@ pub(crate) fn rate(slice: Duration, subject: &mut Subject<'_>, buffer: &mut [u8]
     }
 }
 
-/// Time that this thread has run.
+/// Returns the running time of this thread.
 fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! The reader of a measurement that is still running.
+//! The observer of a running measurement.
 
 use std::fmt::Display;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 /// Follows a measurement, and can end it early.
 pub trait Observer {
-    /// Hears what is being done.
+    /// Receives a progress message.
     fn progress(&mut self, text: &str);
 
-    /// Gets the report each time that rows are finished, the last time with all of them. A report's
-    /// text begins with the text of the report before it.
+    /// Receives the report after each row, the last time with all rows. A report's text begins with
+    /// the text of the previous report.
     fn rows(&mut self, so_far: &(impl Serialize + Display));
 
-    /// Whether the measurement ends with the rows that it has.
+    /// Returns true when the measurement should end with its present rows.
     fn is_stopped(&self) -> bool;
 }

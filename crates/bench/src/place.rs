@@ -1,5 +1,5 @@
-//! The common ground of the measured servers: images that lie in memory, and processes that end
-//! with the measurement.
+//! The shared parts of measured servers: images in memory, and processes that end with the
+//! measurement.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::nbd::{NbdError as BenchError, missing, process_time, run};
 
-/// How often qemu-img may fail.
+/// The number of attempts with qemu-img.
 const TRIES: u32 = 20;
 
-/// Where images lie, and the passphrase to all of them, which is gone when this is dropped.
+/// The place of images, and the passphrase of all of them, removed on drop.
 pub(crate) struct BenchFolder {
     underseal: PathBuf,
     directory: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct BenchFolder {
 }
 
 impl BenchFolder {
-    /// Images of `size` bytes in `directory`, and the command that serves ours.
+    /// Returns a folder for images of `size` bytes in `directory`, and the command of our server.
     pub(crate) fn new(underseal: &Path, directory: &Path, size: u64) -> Result<Self, BenchError> {
         let place = Self {
             underseal: underseal.into(),
@@ -60,14 +60,14 @@ impl BenchFolder {
         command
     }
 
-    /// The command that opens an image of ours.
+    /// Returns the command that opens an image of ours.
     pub(crate) fn open(&self, image: &Path) -> Command {
         let mut open = self.underseal();
         open.arg("open").arg(image).arg("--passphrase-file").arg(&self.passphrase);
         open
     }
 
-    /// The command that opens an image without a cipher.
+    /// Returns the command that opens an image without a cipher.
     pub(crate) fn open_null(&self, image: &Path) -> Command {
         let mut open = self.open(image);
         open.args([
@@ -82,15 +82,15 @@ impl BenchFolder {
         open
     }
 
-    /// A LUKS2 image of ours.
+    /// Makes a LUKS2 image of ours.
     pub(crate) fn luks2(&self, stem: &str, sector: &str) -> Result<PathBuf, BenchError> {
         self.luks2_with(stem, sector, &[])
     }
 
-    /// The same with more options for how it is made.
+    /// Makes the same with more options.
     pub(crate) fn luks2_with(&self, stem: &str, sector: &str, how: &[&str]) -> Result<PathBuf, BenchError> {
         let image = self.path(&format!("{stem}.img"));
-        // The header comes on top of the volume, and what integrity keeps beside it.
+        // The header comes on top of the volume, and so do the integrity layer's tags and journal.
         let beside = if how.is_empty() { 0 } else { self.size / 32 };
         let size = self.size + beside + (16 << 20);
         let mut format = self.underseal();
@@ -101,7 +101,7 @@ impl BenchFolder {
         Ok(image)
     }
 
-    /// An image without a header.
+    /// Makes an image without a header.
     pub(crate) fn image(&self, name: &str) -> Result<PathBuf, BenchError> {
         let image = self.path(name);
         let made = File::create(&image).and_then(|file| file.set_len(self.size));
@@ -109,7 +109,7 @@ impl BenchFolder {
         Ok(image)
     }
 
-    /// A LUKS1 image of qemu's with aes-xts-plain64 and a 512-bit key.
+    /// Makes a LUKS1 image of qemu's with aes-xts-plain64 and a 512-bit key.
     pub(crate) fn luks1(&self, stem: &str) -> Result<PathBuf, BenchError> {
         let image = self.path(&format!("{stem}-luks1.img"));
         let mut create = Command::new("qemu-img");
@@ -118,13 +118,13 @@ impl BenchFolder {
             .arg(self.secret())
             .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
         create.arg(&image).arg(self.size.to_string());
-        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock
-        // shows.
+        // qemu-img 7.2 fails at random when a key derivation takes less time than the clock's
+        // resolution.
         (0..TRIES).find_map(|_| run(&mut create).ok()).map_or_else(|| run(&mut create), Ok)?;
         Ok(image)
     }
 
-    /// The passphrase for qemu's programs.
+    /// Returns the passphrase for qemu's programs.
     pub(crate) fn secret(&self) -> String {
         format!("secret,id=key,file={}", self.passphrase.display())
     }
@@ -136,7 +136,7 @@ impl Drop for BenchFolder {
     }
 }
 
-/// The program that calls this, for the servers without a cipher that it plays.
+/// Returns the calling program, which also serves as the server without a cipher.
 pub(crate) fn this_program() -> Result<Command, BenchError> {
     let path = std::env::current_exe();
     Ok(Command::new(path.map_err(|e| BenchError::because("this program's own file is not to be found", e))?))
@@ -152,12 +152,12 @@ pub(crate) struct SocketServer {
     pub(crate) socket: PathBuf,
     process: Child,
     files: Vec<PathBuf>,
-    /// The server that its volume lies on.
+    /// The server of its volume's data.
     below: Option<Box<SocketServer>>,
 }
 
 impl SocketServer {
-    /// Starts it and waits until it can be connected to.
+    /// Starts the server and waits until it accepts connections.
     pub(crate) fn start(
         name: &'static str,
         command: &mut Command,
@@ -181,13 +181,13 @@ impl SocketServer {
         Ok(server)
     }
 
-    /// Keeps the server that its volume lies on.
+    /// Keeps the server of its volume's data.
     pub(crate) fn over(mut self, below: Self) -> Self {
         self.below = Some(Box::new(below));
         self
     }
 
-    /// The processor time that it has used.
+    /// Returns the processor time of the server.
     pub(crate) fn cpu_time(&self) -> Result<Duration, BenchError> {
         process_time(self.name, self.process.id())
     }

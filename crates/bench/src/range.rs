@@ -1,11 +1,11 @@
-//! What several rounds came to.
+//! The median, least and most of several rounds.
 
 use serde::{Deserialize, Serialize};
 
 /// The median of the rounds, and the least and the most of them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Range {
-    /// The middle one; of an even count the mean of the two in the middle.
+    /// The middle value; for an even count the mean of the two middle values.
     pub median: f64,
     /// The smallest.
     pub least: f64,
@@ -14,7 +14,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Of any number of values; not a number without any.
+    /// Returns the range of any number of values; NaN without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -27,12 +27,12 @@ impl Range {
         Self { median, least, most }
     }
 
-    /// The quotients of rounds that were measured together, one by one.
+    /// Returns the range of the quotients of simultaneous rounds.
     pub fn of_ratios(over: &[f64], under: &[f64]) -> Self {
         Self::of(over.iter().zip(under).map(|(a, b)| a / b))
     }
 
-    /// All three times `factor`.
+    /// Multiplies all three values by `factor`.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self { median: self.median * factor, least: self.least * factor, most: self.most * factor }

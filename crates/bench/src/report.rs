@@ -1,4 +1,4 @@
-//! Rows, for programs (serde) and for people (`Display`).
+//! Rows, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Machine, ThroughputSample};
 
-/// One subject over one shape of work.
+/// A subject over a shape of work.
 #[derive(Debug, Clone, Serialize)]
 pub struct CipherRow {
     /// The cipher: `aes-xts-plain64`.
@@ -15,43 +15,43 @@ pub struct CipherRow {
     pub aes_bits: usize,
     /// `encrypt` or `decrypt`.
     pub direction: &'static str,
-    /// The sector's bytes.
+    /// The size of the sector in bytes.
     pub sector: usize,
-    /// The request's bytes.
+    /// The size of the request in bytes.
     pub request: usize,
-    /// Whose code: `underseal avx512`, a library with its version, or a limit.
+    /// The code: `underseal avx512`, a library with its version, or a limit.
     pub subject: String,
-    /// It is the path that this mode runs on in this direction.
+    /// Whether this mode uses the path in this direction.
     pub in_use: bool,
     /// The throughput.
     pub sample: ThroughputSample,
     /// Nanoseconds for one request.
     pub ns: f64,
-    /// What it is compared with: `aes rounds zmm` or `read-xor-write`.
+    /// The limit of comparison: `aes rounds zmm` or `read-xor-write`.
     pub limit: &'static str,
-    /// Its part of that limit, measured in the same rounds.
+    /// The subject's part of that limit, measured in the same rounds.
     pub percent_of_limit: f64,
-    /// The chosen kernel's throughput over this one's.
+    /// The chosen path's throughput divided by this subject's.
     pub ours_over_this: f64,
 }
 
-/// Two threads beside one.
+/// Two threads compared with one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scaling {
-    /// Bytes of each thread's buffer.
+    /// The size of each thread's buffer in bytes.
     pub request: usize,
-    /// One thread alone.
+    /// A single thread's throughput.
     pub one: ThroughputSample,
-    /// Two threads together.
+    /// The throughput of two threads together.
     pub two: ThroughputSample,
-    /// Their quotient.
+    /// The quotient of two threads and one.
     pub factor: f64,
 }
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     /// Groups of subjects, each group with its limits.
     pub rows: Vec<CipherRow>,

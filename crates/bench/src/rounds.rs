@@ -1,5 +1,5 @@
-//! Every server under every workload, in turn, so many rounds: a noisy neighbour meets all of them
-//! alike.
+//! Every server under every workload, in turn, for several rounds, so that a noisy neighbour
+//! affects all servers alike.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use serde::Serialize;
 use crate::nbd::NbdError as BenchError;
 use crate::observer::Observer;
 
-/// Which program is set beside its peers, under what, and for how long.
+/// The program that is compared with its peers, the workloads, and their duration.
 #[derive(Debug, Clone)]
 pub struct InterleavedRounds {
-    /// The command that serves our volumes.
+    /// The command of our server.
     pub underseal: PathBuf,
-    /// How often every server, mount or disk meets every workload.
+    /// The number of rounds of every server, mount or disk with every workload.
     pub rounds: usize,
-    /// How long each time.
+    /// The time of each run.
     pub runtime: Duration,
     /// Only the workloads whose name contains this.
     pub only: Option<String>,
 }
 
 impl InterleavedRounds {
-    /// Whether a workload is among those that were asked for.
+    /// Whether a workload is one of the requested ones.
     pub(crate) fn want(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// The workloads that were asked for. Fails when no workload has such a name.
+    /// The requested workloads. Returns an error when no workload contains the requested name.
     pub(crate) fn wanted<W: BenchWorkload>(
         &self,
         all: impl IntoIterator<Item = W>,
@@ -42,23 +42,22 @@ impl InterleavedRounds {
     }
 }
 
-/// A kind of requests, which every server gets.
+/// A kind of requests for every server.
 pub(crate) trait BenchWorkload {
-    /// As rows have it: `4k randread depth 32`.
+    /// Returns the name in rows: `4k randread depth 32`.
     fn name(&self) -> String;
 
-    /// Whether it works on what the workload before it left in the same round.
+    /// Whether the workload uses the files that the previous workload left in the same round.
     fn follows(&self) -> bool {
         false
     }
 }
 
-/// Measures workload after workload. `report` makes a report of what was seen of the finished
-/// workloads: by workload, by server, round by round; the observer gets it each time that one is
-/// finished.
+/// Measures workload after workload. `report` makes a report of the results of the finished
+/// workloads: by workload, by server, round by round; the observer gets it after each finished
+/// workload.
 ///
-/// # Errors
-/// The first that `run` ends with, unless the observer has ended the measurement.
+/// Returns the first error of `run`, unless the observer has ended the measurement.
 pub(crate) fn interleaved<W: BenchWorkload, S, T, R: Serialize + Display>(
     rounds: usize,
     workloads: &[W],
@@ -77,7 +76,8 @@ pub(crate) fn interleaved<W: BenchWorkload, S, T, R: Serialize + Display>(
             for (workload, seen) in group.iter().zip(&mut seen[first..]) {
                 observer.progress(&format!("{}: round {} of {rounds}", workload.name(), round + 1));
                 for i in 0..servers.len() {
-                    // Each round begins with another server: none always follows the same one.
+                    // Each round begins with another server, so that no server always follows the
+                    // same server.
                     let turn = (i + round) % servers.len();
                     let result = run(&servers[turn], workload);
                     // The signal that ends this program usually ends the clients and servers too.
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// The runs in order, with what the reader saw.
+    /// The runs in order, and the reports that the reader received.
     fn measured(last: usize, fails: Option<&str>) -> (Vec<String>, Reader, Result<(), BenchError>) {
         let mut reader = Reader { heard: Vec::new(), reports: Vec::new(), last };
         let mut runs = Vec::new();

@@ -23,7 +23,7 @@ fn xts(name: &str, cpu: CpuPath) -> Arc<dyn SectorCipher> {
     build_with(&options).unwrap()
 }
 
-/// Gigabytes a second, the best of many short rounds: encrypting, decrypting.
+/// Gigabytes a second, the best of many short rounds: encryption, decryption.
 fn speed(cipher: &dyn SectorCipher) -> [f64; 2] {
     let mut data = vec![7; REQUEST];
     [true, false].map(|encrypt| {

@@ -1,17 +1,17 @@
-//! Authenticated modes: sectors that cannot be changed unnoticed.
+//! Authenticated modes, which detect changed sectors.
 //!
 //! ```text
 //!   sealed     requests: IVs made or stored, tuples laid out, runs of sectors to the mode
 //!     |
 //!     +-- aes_gcm   AES-GCM on the vector kernels
 //!     +-- each      a sector a call: gcm over any cipher, chacha, aws_lc; and their nonces
-//!     +-- ccm       CBC-MAC of many sectors side by side; gcm and ccm have one counter mode (counter)
+//!     +-- ccm       CBC-MAC of many sectors side by side; ccm and gcm share counter mode (counter)
 //!     +-- aegis     AEGIS-128: many sectors, one in each lane
 //!     +-- authenc   a chain mode, then a MAC over its ciphertext
-//!   stored     sectors that are not authenticated, of which something is kept beside all the same
+//!   stored     sectors without authentication, with stored IVs or empty tuples
 //! ```
 //!
-//! Authenticated with each sector: le64(cc - IV offset) || IV, in which cc counts 512 bytes
+//! The authenticated bytes of each sector are le64(cc - IV offset) || IV, where cc counts 512 bytes
 //! whatever the sector's size.
 
 mod aegis;
@@ -46,18 +46,18 @@ use zeroize::Zeroize;
 use crate::sector::Run;
 use crate::{BadSector, SectorSize};
 
-/// Sectors that a mode is given at most.
+/// The most sectors in one call of a mode.
 pub(crate) const MANY: usize = 32;
 
 /// An authenticated mode with its keys; IVs are `W` bytes.
 ///
 /// Sectors have one size and are as many as there are IVs: at least one, at most [`MANY`]. The run
-/// numbers them as they are authenticated. The IVs are the mode's to spoil.
+/// numbers them as they are authenticated. The mode may overwrite the IVs.
 pub(crate) trait Aead<const W: usize>: Send + Sync {
     /// Encrypts sectors and writes their tags.
     fn seal(&self, run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>);
 
-    /// Checks sectors against their tags and decrypts them. Of those that fail nothing stays
+    /// Checks sectors against their tags and decrypts them. A sector that fails does not stay
     /// decrypted.
     fn open(
         &self,
@@ -84,13 +84,14 @@ impl<'a> Tags<'a> {
         &self.tuples[nth * self.tuple..][..self.tag]
     }
 
-    /// Whether the sector's tag is the start of `sum`; takes the same time whatever they hold.
+    /// True when the sector's tag is the start of `sum`; the time does not depend on their
+    /// contents.
     fn agrees(self, nth: usize, sum: &[u8]) -> bool {
         self.get(nth).ct_eq(&sum[..self.tag]).into()
     }
 }
 
-/// As [`Tags`], to be written.
+/// [`Tags`] for writing.
 pub(crate) struct TagsMut<'a> {
     tuples: &'a mut [u8],
     tuple: usize,
@@ -111,17 +112,17 @@ impl TagsMut<'_> {
     }
 }
 
-/// The longest that is authenticated with a sector: its number and the widest IV.
+/// The most authenticated bytes of a sector: its number and the widest IV.
 pub(crate) const MOST_ASSOCIATED: usize = 8 + 32;
 
-/// What is authenticated with a sector.
+/// The authenticated bytes of a sector.
 #[derive(Clone, Copy)]
 pub(crate) struct Associated([u8; MOST_ASSOCIATED]);
 
 impl Associated {
     pub(crate) const EMPTY: Self = Self([0; MOST_ASSOCIATED]);
 
-    /// Of the run's sector `nth`.
+    /// The authenticated bytes of the run's sector `nth`.
     #[inline]
     fn of<const W: usize>(run: Run, nth: usize, iv: &[u8; W]) -> Self {
         let mut bytes = [0; MOST_ASSOCIATED];
@@ -130,7 +131,7 @@ impl Associated {
         Self(bytes)
     }
 
-    /// A salt of at most 16 bytes and a sector's number.
+    /// The authenticated bytes of a salt of at most 16 bytes and a sector's number.
     pub(crate) fn salted(salt: &[u8], number: u64) -> Self {
         let mut bytes = [0; MOST_ASSOCIATED];
         bytes[..salt.len()].copy_from_slice(salt);
@@ -145,7 +146,7 @@ impl Associated {
         all
     }
 
-    /// Its first `len` bytes; behind them it is zero.
+    /// The first `len` bytes; the bytes behind them are zero.
     pub(crate) fn first(&self, len: usize) -> &[u8] {
         &self.0[..len]
     }
@@ -162,8 +163,8 @@ fn sectors<'i, 'o>(data: InOutBuf<'i, 'o, u8>, count: usize) -> impl Iterator<It
     })
 }
 
-/// Of modes that decrypt before they know: wipes the sectors whose tags are not the starts of their
-/// sums, and names the first.
+/// Wipes the sectors whose tags are not the starts of their sums, and names the first. For modes
+/// that decrypt before the check.
 fn wipe_wrong(out: &mut [u8], tags: Tags<'_>, sums: &[[u8; 16]]) -> Result<(), BadSector> {
     let (bytes, mut opened) = (out.len() / sums.len(), Ok(()));
     for (nth, (sector, sum)) in out.chunks_exact_mut(bytes).zip(sums).enumerate() {
@@ -175,10 +176,8 @@ fn wipe_wrong(out: &mut [u8], tags: Tags<'_>, sums: &[[u8; 16]]) -> Result<(), B
     opened
 }
 
-/// How many sectors a request is, by its bytes and those of its tuples.
-///
-/// # Errors
-/// Where it is no whole number of them, or the tuples are not as many.
+/// The number of sectors of a request, by its bytes and those of its tuples. Refuses a length that
+/// is no whole number of sectors, or another number of tuples.
 fn count(size: SectorSize, tuple: usize, data: usize, tuples: usize) -> Result<usize, BadSector> {
     let count = data / size.bytes();
     let fits = data.is_multiple_of(size.bytes()) && count.checked_mul(tuple) == Some(tuples);

@@ -7,12 +7,12 @@ use cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use crate::kernel::{self, AesKey, Cast6Key, SerpentKey, Sliced, TwofishKey};
 use crate::{Error, ErrorKind, Locked, Result};
 
-/// A keyed cipher of `B`-byte blocks that takes many blocks a call, each on its own.
+/// A keyed cipher of `B`-byte blocks, which encrypts many independent blocks in a call.
 pub(crate) trait BlockCipher<const B: usize>: Send + Sync {
     /// Encrypts each block.
     fn encrypt(&self, blocks: &mut [[u8; B]]);
 
-    /// Encrypts each block, and leaves the stack to the caller to wipe.
+    /// Encrypts each block; the caller wipes the stack.
     fn encrypt_untidied(&self, blocks: &mut [[u8; B]]) {
         self.encrypt(blocks);
     }
@@ -92,7 +92,7 @@ impl<C: kernel::SlicedCipher> BlockCipher<16> for Sliced<C> {
     }
 }
 
-/// A cipher whose kernel takes large groups of blocks only, and a library for what is left.
+/// A cipher whose kernel takes large groups of blocks only, with a library for the rest.
 pub(crate) struct WideFirst<C: kernel::SlicedCipher> {
     pub(crate) wide: Sliced<C>,
     pub(crate) narrow: AnyCipher<16>,
@@ -117,9 +117,8 @@ struct Library<C>(Locked<C>);
 
 /// Keys a cipher of a library.
 ///
-/// # Errors
-/// `KeySize` when the key does not fit; `Memory` when its round keys cannot be placed on locked
-/// pages.
+/// Returns `KeySize` when the key does not fit; `Memory` when its round keys cannot be placed on
+/// locked pages.
 pub(crate) fn library<C, const B: usize>(key: &[u8]) -> Result<AnyCipher<B>>
 where
     C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
@@ -148,7 +147,7 @@ where
 /// The data as blocks.
 ///
 /// # Panics
-/// When it is not a whole number of blocks.
+/// When the data is not a whole number of blocks.
 pub(crate) fn blocks<'i, 'o, const B: usize>(data: InOutBuf<'i, 'o, u8>) -> InOutBuf<'i, 'o, [u8; B]> {
     assert!(data.len().is_multiple_of(B), "{} bytes are no blocks of {B}", data.len());
     let count = data.len() / B;

@@ -1,9 +1,9 @@
-//! From a specification and a key to a working cipher: the one list of what this crate can do.
+//! Builds a working cipher from a specification and a key: the list of all ciphers of this crate.
 //!
 //! ```text
 //!   CipherSpec --plan--> Plan: which mode, which cipher      "Error allocating crypto tfm"
 //!        key   --split-> a key for each cipher, the rest     "Error decoding and setting key"
-//!        IV    --ivs---> IV generator or treatment           "Invalid IV mode", "Error creating IV"
+//!        IV    --ivs---> IV generator, treatment            "Invalid IV mode", "Error creating IV"
 //!                  assemble -> Arc<dyn SectorCipher>
 //! ```
 //! Errors begin with the kernel's words for the same table and add the reason, which it swallows.
@@ -33,12 +33,12 @@ use crate::{
     SectorCipher, SectorSize,
 };
 
-/// dm-crypt's limit for what a table line asks for beside a sector.
+/// dm-crypt's limit for the tuple bytes in a table line.
 const MOST_BESIDE: usize = 480;
-/// The most that devices have beside a sector.
+/// The most tuple bytes of a device.
 const MOST_TUPLE: usize = 4096;
 
-/// What a cipher is made from.
+/// The inputs of a cipher.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildOptions<'a> {
     /// Cipher, chain mode and IV generator.
@@ -47,12 +47,11 @@ pub struct BuildOptions<'a> {
     pub key: &'a Key,
     /// The size of the sectors.
     pub sector_size: SectorSize,
-    /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own
-    /// size.
+    /// dm-crypt's `iv_large_sectors`: IVs count sectors of the sector size instead of 512 bytes.
     pub iv_large_sectors: bool,
-    /// What is kept beside each sector; nothing, for most ciphers.
+    /// The tuple of each sector; `None` for most ciphers.
     pub integrity: Option<Integrity>,
-    /// The code to run; the processor's best, or what `UNDERSEAL_CPU` says, when none is named.
+    /// The CPU path; `None`: the processor's best, or that of `UNDERSEAL_CPU`.
     pub cpu: Option<CpuPath>,
 }
 
@@ -86,7 +85,7 @@ pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
     let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
     let keys = SplitKey::split(options.spec, &plan, options.integrity, options.key.as_bytes())?;
     let built = assemble_all(options, &plan, &keys, path);
-    // Libraries expand keys on the stack and move them to where they stay.
+    // Libraries expand keys on the stack before they move them to their memory.
     wipe_stack::<{ 64 << 10 }>();
     let cipher = built?;
     Ok(match options.integrity {
@@ -95,7 +94,7 @@ pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
     })
 }
 
-/// Checks what is to be kept beside sectors against the mode.
+/// Checks the tuple's options against the mode.
 fn goes_with(options: &BuildOptions<'_>, plan: &ModePlan) -> Result<()> {
     let spec = options.spec;
     let refused = |kernel: &str, why: String| Err(refuse(ErrorKind::Unsupported, kernel, spec, why));
@@ -146,7 +145,7 @@ pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
     Ok(ModePlan::new(spec)?.key_sizes())
 }
 
-/// What the specification keeps beside each sector, at its best.
+/// The specification's tag and stored IV, at their full lengths.
 ///
 /// # Errors
 /// `Unsupported` for a cipher that is not in this build.
@@ -160,7 +159,7 @@ pub fn authentication(spec: &CipherSpec) -> Result<Authentication> {
     Ok(Authentication { tag, stored_iv, mac_key })
 }
 
-/// What is weak about a key, in words for a warning.
+/// The weakness of a key, in words for a warning.
 pub fn weak_key(spec: &CipherSpec, key: &Key) -> Option<&'static str> {
     let (first, second) = key.as_bytes().split_at(key.len() / 2);
     (spec.chain() == "xts" && spec.key_count() == 1 && first == second)

@@ -1,9 +1,9 @@
 //! A chain of ciphers over the same sectors: VeraCrypt's cascades, which dm-crypt makes of devices
 //! upon devices.
 //!
-//! C = E_n(.. E_2(E_1(P))), each cipher with keys and tweaks of its own for the same sector number.
-//! A request goes through the chain in pieces that stay in the nearest cache: the first cipher
-//! moves a piece to where it is wanted, the others work in place.
+//! C = E_n(.. E_2(E_1(P))), where each cipher has separate keys and tweaks for the same sector
+//! number. A request goes through the chain in pieces that stay in the nearest cache: the first
+//! cipher writes a piece to its destination, the others work in place.
 
 use std::sync::Arc;
 

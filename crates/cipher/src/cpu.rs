@@ -1,4 +1,4 @@
-//! Which code the processor runs: chosen at start, or forced for tests and comparisons.
+//! The CPU path: chosen at start, or forced for tests and comparisons.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A way to run ciphers on this processor, named after what it does for AES. All give the same
-/// bytes.
+/// A set of instructions for ciphers, named by its AES instructions. All paths give the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuPath {
     /// Code for any processor: that of libraries (RustCrypto's `aes` has its own choice of
@@ -19,8 +18,7 @@ pub enum CpuPath {
     Vaes256,
     /// VAES on 512-bit registers: four blocks.
     Avx512,
-    /// The AES and PMULL instructions of aarch64: one block an instruction; NEON for what is no
-    /// AES.
+    /// The AES and PMULL instructions of aarch64: one block an instruction; NEON for other ciphers.
     Neon,
 }
 
@@ -42,7 +40,7 @@ impl CpuPath {
         }
     }
 
-    /// Whether this processor can run it.
+    /// True when this processor can run the path.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
@@ -72,18 +70,18 @@ impl CpuPath {
         {
             match self {
                 Self::Portable => true,
-                // Here "aes" stands for PMULL too.
+                // "aes" includes PMULL here.
                 Self::Neon => is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("aes"),
                 Self::AesNi | Self::Vaes256 | Self::Avx512 => false,
             }
         }
     }
 
-    /// The path in use: what `UNDERSEAL_CPU` says, else the fastest that the processor has. Read
-    /// once.
+    /// The path in use: that of `UNDERSEAL_CPU`, else the fastest of the processor. The variable is
+    /// read once.
     ///
     /// # Errors
-    /// `Unsupported` when `UNDERSEAL_CPU` names no path or one that this processor cannot run.
+    /// `Unsupported` when `UNDERSEAL_CPU` names no path, or one that this processor cannot run.
     pub fn chosen() -> Result<Self> {
         static CHOSEN: OnceLock<std::result::Result<CpuPath, String>> = OnceLock::new();
         let choose = || match std::env::var_os(Self::VARIABLE) {
@@ -93,7 +91,7 @@ impl CpuPath {
         CHOSEN.get_or_init(choose).clone().map_err(|why| Error::new(ErrorKind::Unsupported, why))
     }
 
-    /// Whether `UNDERSEAL_CPU` names the path: then all runs on that one.
+    /// True when `UNDERSEAL_CPU` names a path: then all ciphers run on that one.
     pub(crate) fn is_forced() -> bool {
         static FORCED: OnceLock<bool> = OnceLock::new();
         *FORCED.get_or_init(|| std::env::var_os(Self::VARIABLE).is_some())

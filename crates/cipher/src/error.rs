@@ -1,18 +1,18 @@
-//! The crate's one error: a stable kind, the thing it happened to, and its cause.
+//! The crate's error: a stable kind, the cipher that failed, and the cause.
 
-/// What went wrong, for a program to match on.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The text is no cipher specification.
     BadSpec,
-    /// The specification is well formed, but this build has no such cipher, mode or IV generator.
+    /// The specification is well formed, but this build lacks the cipher, mode or IV generator.
     Unsupported,
     /// The key's length does not fit the cipher.
     KeySize,
-    /// The sector size is not one the cipher or format takes.
+    /// The cipher or format does not support the sector size.
     SectorSize,
-    /// Memory for a key could not be had.
+    /// The system has no memory for a key.
     Memory,
 }
 

@@ -1,25 +1,25 @@
-//! What is kept beside each sector: dm-crypt's `integrity:BYTES:KIND`.
+//! The tuple of each sector: dm-crypt's `integrity:BYTES:KIND`.
 //!
 //! ```text
 //!   tuple of a sector = [tag][stored IV][zeros]
-//!                        <---- bytes ---->       <= tuple, the place that the device below has
+//!                        <---- bytes ---->       <= tuple, the room on the lower device
 //! ```
 
-/// What is kept beside each sector.
+/// The tuple of each sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Integrity {
     /// Bytes that the cipher uses: its tag, then the IV if that is random.
     pub bytes: usize,
-    /// Bytes that the device below has for each sector, at least `bytes`; the cipher writes zeros
-    /// to what it does not use.
+    /// Bytes of the lower device for each sector, at least `bytes`; the cipher writes zeros to the
+    /// unused ones.
     pub tuple: usize,
-    /// Whether there is a tag.
+    /// Whether the tuple has a tag.
     pub kind: IntegrityKind,
-    /// dm-crypt's `integrity_key_size`: bytes at the key's end that are the MAC's; its digest's
-    /// size when none is given.
+    /// dm-crypt's `integrity_key_size`: the bytes of the MAC's key at the key's end; `None`: the
+    /// size of its digest.
     pub key_size: Option<usize>,
-    /// The mapping's IV offset. Sector numbers have it in them; those that are authenticated are
-    /// without it.
+    /// The mapping's IV offset. Sector numbers for IVs include it; authenticated sector numbers do
+    /// not.
     pub iv_offset: u64,
 }
 
@@ -32,14 +32,14 @@ pub enum IntegrityKind {
     None,
 }
 
-/// What an authenticated cipher needs beside the sectors, for whoever makes a new volume.
+/// The tuple that an authenticated cipher needs, for formatting a new volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Authentication {
-    /// Bytes of its whole tag, 0 if it has none.
+    /// Bytes of the whole tag; 0 without one.
     pub tag: usize,
-    /// Bytes of the IV that is stored, 0 if it is derived.
+    /// Bytes of the stored IV; 0 if the IV is derived.
     pub stored_iv: usize,
-    /// Bytes of key that the MAC takes behind those of [`key_sizes`](crate::key_sizes), 0 if it has
-    /// no key of its own.
+    /// Bytes of the MAC's key, behind those of [`key_sizes`](crate::key_sizes); 0 without a
+    /// separate key.
     pub mac_key: usize,
 }

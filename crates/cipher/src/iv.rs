@@ -1,14 +1,14 @@
 //! IV generators: one file each, its formula in its documentation.
 //!
 //! ```text
-//!   IvGenerator   plain plain64 plain64be null benbi eboiv encrypted(essiv)     the IV is made of S
-//!                 extents                                                      eCryptfs's, of the extent's number
-//!   Treatment     lmk tcw elephant                                              the data is looked at or changed
+//!   IvGenerator   plain plain64 plain64be null benbi eboiv encrypted(essiv)     IVs from S
+//!                 extents                                                      from extents
+//!   Treatment     lmk tcw elephant                                             change the data
 //! ```
 //!
-//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it: cc itself, or
-//! with `iv_large_sectors` cc >> log2(sector size / 512) ([`Run::number`]). All little-endian
-//! values are zero-padded.
+//! In the formulas cc is dm-crypt's sector number, and S the number that a generator uses: cc
+//! itself, or with `iv_large_sectors` cc >> log2(sector size / 512) ([`Run::number`]). All
+//! little-endian values are zero-padded.
 
 mod benbi;
 mod eboiv;
@@ -39,7 +39,7 @@ use cipher::inout::InOutBuf;
 use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 
-/// Makes IVs of `W` bytes, those of a run of sectors in one call.
+/// Makes IVs of `W` bytes, all those of a run of sectors in one call.
 pub(crate) trait IvGenerator<const W: usize>: Send + Sync {
     /// Overwrites `ivs` with the IVs of the run's first `ivs.len()` sectors.
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]);
@@ -51,16 +51,16 @@ impl<const W: usize> IvGenerator<W> for Box<dyn IvGenerator<W>> {
     }
 }
 
-/// An IV generator of dm-crypt that does more than make IVs: it does a mode's work around the mode.
+/// An IV generator of dm-crypt that also changes the data: it runs the mode.
 ///
-/// `ivs` is room for an IV for each sector of `data`, and says how many there are.
+/// `ivs` has room for an IV for each sector of `data`, and their number is the number of sectors.
 pub(crate) trait Treatment<const W: usize>: Send + Sync {
     fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>);
 
     fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, data: InOutBuf<'_, '_, u8>);
 
-    /// Encrypts as much of a request, from its first sector on, as is faster together than in runs,
-    /// and gives the rest back.
+    /// Encrypts the beginning of a request, as far as that is faster together than in runs, and
+    /// returns the rest.
     fn encrypt_together<'i, 'o>(
         &self,
         _modes: &RotatingModes<'_, W>,
@@ -69,7 +69,7 @@ pub(crate) trait Treatment<const W: usize>: Send + Sync {
         data
     }
 
-    /// The same of decryption.
+    /// Decrypts the beginning of a request, as [`encrypt_together`](Self::encrypt_together).
     fn decrypt_together<'i, 'o>(
         &self,
         _modes: &RotatingModes<'_, W>,

@@ -3,33 +3,33 @@
 //! ```text
 //!   mode/xts, mode/cbc                IVs for up to 32 sectors, then one call down
 //!        |
-//!   AesKey                            round keys on locked pages + the function table of one CPU path
+//!   AesKey                            round keys on locked pages + the functions of one CPU path
 //!        |
 //!        +-- xts, cbc, ecb            the algorithms, written once over `Vector`
-//!        +-- beside               CBC of a batch while MD5 hashes another
-//!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, and what makes each sound
-//!        +-- neon                 the same of aarch64: 1 block wide
+//!        +-- beside                   CBC of a batch while MD5 hashes another
+//!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, with safety arguments
+//!        +-- neon                     vectors of aarch64: 1 block wide
 //!        +-- schedule                 FIPS-197 key expansion, in place
 //!
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
-//!   Hctr2Key                          HCTR2: the hash of what was encrypted beside what is
+//!   Hctr2Key                          HCTR2: hashing and encryption interleaved
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
 //!   SerpentKey                        Serpent, bit-sliced: a block in each lane of words
-//!   TwofishKey                        Twofish by permutes of registers, 32 or 64 blocks; over tables of the key elsewhere
+//!   TwofishKey                        Twofish by permutes of 32 or 64 blocks, else over tables
 //!   ChaChaLanes                       ChaCha: a block in each lane of words
 //!   NhLanes                           NH, Adiantum's hash: multiplications of words side by side
 //!   Md5Lanes                          MD5 of many sectors, for LMK: a sector in each lane of words
 //!   DiffuserLanes                     Elephant's diffusers: a sector in each lane of words
 //!   Whiten                            eight bytes added over a whole sector
-//!   Sliced<C>                         Camellia, ARIA and SM4 on the AES instructions: a byte of many blocks in each register
+//!   Sliced<C>                         Camellia, ARIA, SM4 on AES instructions: registers of bytes
 //!   Cast6Key                          CAST-256 over its tables, several blocks abreast
 //!   sha256_chain                      SHA-256 in a chain, for BitLocker
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
-//! A library that is given one sector at a time pays the latency of its tweak and the filling and
-//! draining of the pipeline for each; here the tweaks of 32 sectors are encrypted together and
-//! sectors follow each other without a bubble.
+//! A library call for one sector pays for the latency of the tweak, and for filling and draining
+//! the pipeline; these kernels encrypt the tweaks of 32 sectors together, and sectors follow each
+//! other without a bubble.
 
 mod aegis;
 mod aegis_key;
@@ -91,14 +91,15 @@ pub(crate) use sliced::{Aria, Camellia, Kuznyechik, Sliced, SlicedCipher, Sm4};
 pub(crate) use twofish::TwofishKey;
 pub(crate) use whiten::Whiten;
 
-/// Which way.
+/// The direction of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CryptDirection {
     Encrypt,
     Decrypt,
 }
 
-/// Sectors whose CBC chains a kernel advances side by side: one in each lane of the widest vectors.
+/// Sectors whose CBC chains a kernel advances side by side: one sector in each lane of the widest
+/// vectors.
 const LANES: usize = 32;
 
 /// Vectors in flight: the latency of an AES round times its throughput. Sixteen were slower.
@@ -107,9 +108,9 @@ const IN_FLIGHT: usize = 8;
 /// Sectors of AEGIS-128, one by one.
 pub(crate) struct AegisRun<'a> {
     pub(crate) ivs: &'a [[u8; 16]],
-    /// 24 bytes that are authenticated with each, and zeros.
+    /// The 24 authenticated bytes of each sector, and zeros.
     pub(crate) heads: &'a [[u8; 32]],
-    /// Whole tags, to be written.
+    /// The whole tags to be written.
     pub(crate) sums: &'a mut [[u8; 16]],
 }
 
@@ -121,12 +122,12 @@ pub(crate) const AEGIS_CONSTANTS: [[u8; 16]; 2] = [
 
 /// Sectors of AES-GCM, one by one.
 pub(crate) struct GcmRun<'a> {
-    /// Nonce and be32(1) of each; spoilt.
+    /// Nonce and be32(1) of each sector; overwritten.
     pub(crate) firsts: &'a mut [[u8; 16]],
-    /// What is authenticated with each, and zeros.
+    /// The authenticated bytes of each sector, and zeros.
     pub(crate) heads: &'a [[u8; 32]],
-    /// Bytes of each head.
+    /// The length of a head.
     pub(crate) head: usize,
-    /// Whole tags, to be written.
+    /// The whole tags to be written.
     pub(crate) sums: &'a mut [[u8; 16]],
 }

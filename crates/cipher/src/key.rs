@@ -23,7 +23,7 @@ impl Key {
     /// A key of `len` zero bytes, to be filled through [`Key::as_mut_bytes`].
     ///
     /// # Errors
-    /// `KeySize` above [`Key::MAX`], `Memory` when no page could be had.
+    /// `KeySize` above [`Key::MAX`], `Memory` when the system has no page.
     pub fn zeroed(len: usize) -> Result<Self> {
         if len > Self::MAX {
             let context = format!("a key of {len} bytes is longer than {}", Self::MAX);
@@ -42,12 +42,12 @@ impl Key {
         Ok(key)
     }
 
-    /// The bytes.
+    /// The key's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// The bytes, to fill.
+    /// The key's bytes, for writing.
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
@@ -57,12 +57,12 @@ impl Key {
         self.len
     }
 
-    /// True for the key of no bytes, which `cipher_null` takes.
+    /// True for a key without bytes, for `cipher_null`.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Shortens the key, wiping what falls off.
+    /// Shortens the key, and wipes the bytes behind.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len {
             self.bytes[len..].zeroize();

@@ -10,17 +10,16 @@
 //!   dyn SectorCipher                      one call = one request
 //!        |
 //!        +-- mode/    xts, cbc, ..        chains blocks inside each sector, many sectors at a time
-//!        +-- aead/    gcm, authenc, ..    the same with a tag for each sector, and IVs that are stored
+//!        +-- aead/    gcm, authenc, ..    modes with a tag for each sector, and stored IVs
 //!        +-- mac/     hmac, cmac          MACs of many sectors at a time
 //!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
 //!        +-- kernel/  aes, serpent, ..    vector code, on the path that `cpu` picked
-//!        +-- build/   camellia, ..        names and what they mean; block ciphers, from libraries
-//!        +-- chain    several ciphers one after the other over each sector: VeraCrypt's cascades
+//!        +-- build/   camellia, ..        names of ciphers and modes; block ciphers from libraries
+//!        +-- chain    several ciphers in turn over each sector: VeraCrypt's cascades
 //! ```
 //!
-//! What is kept beside sectors (tags, random IVs) travels with the data through
-//! [`SectorCipher::seal`] and [`SectorCipher::open`]; where it lies on a device is not this crate's
-//! affair.
+//! The tuples of sectors (tags, random IVs) travel with the data through [`SectorCipher::seal`] and
+//! [`SectorCipher::open`]; their place on a device does not concern this crate.
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset
 //! added.

@@ -1,11 +1,11 @@
-//! Memory for secrets: locked, left out of core dumps, wiped when given back.
+//! Memory for secrets: locked, left out of core dumps, wiped when it is released.
 //!
 //! ```text
 //!   Locked<T>, Key
 //!        |
-//!   Memory    small: a slot of a chunk that many share    large: pages of its own
+//!   LockedMemory   small: a slot of a shared chunk       large: separate pages
 //!        |           pool.rs
-//!   Pages     mapped, locked, kept out of dumps           pages.rs
+//!   LockedPages   mapped, locked, kept out of dumps      pages.rs
 //! ```
 
 mod pages;
@@ -24,7 +24,7 @@ use pages::LockedPages;
 pub(crate) struct LockedMemory {
     at: NonNull<u8>,
     len: usize,
-    /// What it is given back to.
+    /// The origin of the memory, which gets it back.
     home: MemoryOrigin,
 }
 
@@ -39,10 +39,8 @@ unsafe impl Send for LockedMemory {}
 unsafe impl Sync for LockedMemory {}
 
 impl LockedMemory {
-    /// At least `len` bytes, aligned to the power of two that they fill, or to a page.
-    ///
-    /// # Errors
-    /// `Memory` when no pages could be mapped.
+    /// Returns at least `len` bytes, aligned to the power of two that they fill, or to a page.
+    /// Returns `Memory` when no pages could be mapped.
     pub(crate) fn new(len: usize) -> Result<Self> {
         if let Some((at, len)) = pool::take(len)? {
             return Ok(Self { at, len, home: MemoryOrigin::Pool });
@@ -56,7 +54,7 @@ impl Deref for LockedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: readable for `len` bytes, initialised to zeros, and ours alone for as long as
+        // SAFETY: readable for `len` bytes, initialised to zeros, and not shared for as long as
         // `self` lives.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
@@ -73,7 +71,7 @@ impl Drop for LockedMemory {
     fn drop(&mut self) {
         self.zeroize();
         if let MemoryOrigin::Pool = self.home {
-            // SAFETY: it was taken with this length, is zero again, and nobody refers to it any
+            // SAFETY: the slot was taken with this length, is zero again, and has no references any
             // longer.
             unsafe { pool::give_back(self.at, self.len) };
         }
@@ -82,13 +80,13 @@ impl Drop for LockedMemory {
 
 /// A value that lives in locked memory and is overwritten with zeros after it is dropped.
 pub struct Locked<T> {
-    // `memory` holds an initialised `T` at its start.
+    // Invariant: `memory` holds an initialised `T` at its start.
     memory: LockedMemory,
     owns: std::marker::PhantomData<T>,
 }
 
 impl<T> Locked<T> {
-    /// Moves `value` into locked memory. It passes over the stack on its way: wipe large secrets
+    /// Moves `value` into locked memory. The move passes through the stack: wipe large secrets
     /// there.
     ///
     /// # Errors
@@ -121,7 +119,7 @@ impl<T> DerefMut for Locked<T> {
 
 impl<T> Drop for Locked<T> {
     fn drop(&mut self) {
-        // SAFETY: initialised in `new`, dropped once here; the memory is wiped and given back after
+        // SAFETY: initialised in `new`, dropped once here; the memory is wiped and released after
         // it.
         unsafe { self.memory.at.cast::<T>().drop_in_place() };
     }
@@ -135,10 +133,10 @@ impl<T> fmt::Debug for Locked<T> {
 
 /// Keeps the process's memory out of core dumps and away from other processes of the same user.
 ///
-/// Call it first thing in `main`, before any secret is read.
+/// Call this first in `main`, before any secret is read.
 ///
 /// # Errors
-/// The system's. What could be done is done.
+/// The system's; the other measures are in force nevertheless.
 pub fn protect_process() -> std::io::Result<()> {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -146,10 +144,11 @@ pub fn protect_process() -> std::io::Result<()> {
     Ok(hidden.and(no_core)?)
 }
 
-/// What is called, once in the process's life, when memory for secrets cannot be locked. The first
-/// to be named stays.
+/// Sets the callback for memory that cannot be locked, which is called once in the process's life.
+/// Later calls have no effect.
 ///
-/// Secrets go on in memory that may reach swap: a volume that cannot be opened protects nobody.
+/// Secrets then stay in memory that may reach swap: a volume that cannot be opened would protect
+/// nothing.
 pub fn when_not_locked(tell: fn(&std::io::Error)) {
     pages::when_not_locked(tell);
 }

@@ -49,16 +49,16 @@ pub(crate) const GROUP: usize = 64;
 
 /// A chain mode with its keys; IVs are `W` bytes.
 pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
-    /// Encrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the
-    /// mode's to spoil.
+    /// Encrypts sectors of one size, as many as IVs and at least one. The mode may overwrite the
+    /// IVs.
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
-    /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the
-    /// mode's to spoil.
+    /// Decrypts sectors of one size, as many as IVs and at least one. The mode may overwrite the
+    /// IVs.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
-    /// As [`encrypt`](ChainCipher::encrypt), out of memory that another process may change
-    /// meanwhile: each byte is read once.
+    /// As [`encrypt`](ChainCipher::encrypt), from memory that another process may change meanwhile:
+    /// each byte is read once.
     ///
     /// # Panics
     /// When source and data are not as long as each other.
@@ -68,7 +68,7 @@ pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
     }
 
     /// As [`decrypt`](ChainCipher::decrypt), into memory that another process may read and change
-    /// meanwhile. What is in `data` afterwards is unspecified.
+    /// meanwhile. The contents of `data` are unspecified afterwards.
     ///
     /// # Panics
     /// When data and destination are not as long as each other.
@@ -87,7 +87,7 @@ pub(crate) trait ChainCipher<const W: usize>: Send + Sync {
         None
     }
 
-    /// The key of AES-CBC on the vector kernels, where the mode is that.
+    /// The key of a mode that is AES-CBC on the vector kernels.
     fn aes_cbc(&self) -> Option<&AesKey> {
         None
     }

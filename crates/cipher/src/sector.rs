@@ -1,4 +1,4 @@
-//! What a caller holds: a cipher over whole requests of sectors.
+//! The interface of a cipher: whole requests of sectors.
 
 use cipher::inout::InOutBuf;
 
@@ -11,7 +11,7 @@ pub struct SectorSize(u32);
 impl SectorSize {
     /// The traditional sector, and the unit in which sector numbers are counted.
     pub const S512: Self = Self(512);
-    /// One page: the best choice for new volumes, and the largest that LUKS takes.
+    /// The size of a page: the best choice for new volumes, and the largest one of LUKS.
     pub const S4096: Self = Self(4096);
 
     /// Checks a sector size in bytes.
@@ -64,8 +64,8 @@ impl Run {
         self.place(nth) >> self.shift
     }
 
-    /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64, where they are that:
-    /// not where sector numbers wrap below a shift.
+    /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64; `None` where sector
+    /// numbers wrap below a shift.
     pub(crate) fn progression(self, count: usize) -> Option<(u64, u32)> {
         if self.shift == 0 {
             return Some((self.first, self.units.trailing_zeros()));
@@ -85,15 +85,14 @@ impl Run {
 /// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included,
 /// arithmetic modulo 2^64. The data is a run of consecutive sectors.
 ///
-/// Authenticated modes keep a tag for each sector, [`SectorCipher::tag_size`] bytes that lie
-/// elsewhere on the device. They travel beside the data, all tags of a run in one slice, through
-/// [`SectorCipher::seal`] and [`SectorCipher::open`], which may fail; for every other mode those
-/// are `encrypt` and `decrypt`. A layer above has a place for tags, or refuses ciphers whose tag
-/// size is not 0.
+/// Authenticated modes have a tag for each sector, [`SectorCipher::tag_size`] bytes that lie
+/// elsewhere on the device. Tags travel beside the data, all tags of a run in one slice, through
+/// [`SectorCipher::seal`] and [`SectorCipher::open`], which may fail; for other modes these are
+/// `encrypt` and `decrypt`. A layer above stores tags, or refuses ciphers whose tag size is not 0.
 ///
 /// # Panics
-/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors, or where tags are
-/// needed: the layer above has checked it.
+/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors, and for ciphers
+/// with tags: the layer above has checked both.
 pub trait SectorCipher: Send + Sync {
     /// The size of one sector.
     fn sector_size(&self) -> SectorSize;
@@ -104,25 +103,24 @@ pub trait SectorCipher: Send + Sync {
     /// Decrypts a run of sectors, in place or from one buffer to another.
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>);
 
-    /// True when ciphertext equals plaintext, so zeros below read as zeros above.
+    /// True when ciphertext equals plaintext, so zeros on the lower device read as zeros.
     fn is_null(&self) -> bool {
         false
     }
 
     /// True when 16 bytes of a sector that begin at a multiple of 16 are decrypted from the same 16
-    /// bytes of ciphertext and nothing else: a sector of which a part is older than the rest reads
-    /// as that. In other modes it reads as noise.
+    /// bytes of ciphertext alone: a sector with an older part then reads as old and new bytes. In
+    /// other modes it reads as noise.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// The CPU paths that sectors are encrypted and decrypted on, where they are chosen by mode and
-    /// direction.
+    /// The CPU paths for encryption and decryption, where mode and direction choose them.
     fn cpu_paths(&self) -> Option<[CpuPath; 2]> {
         None
     }
 
-    /// Bytes of tag beside each sector: 0 where the mode authenticates nothing.
+    /// Bytes of the tag of each sector: 0 without authentication.
     fn tag_size(&self) -> usize {
         0
     }
@@ -131,7 +129,7 @@ pub trait SectorCipher: Send + Sync {
     ///
     /// # Errors
     /// The first sector that cannot be sealed; also where the data is no whole number of sectors,
-    /// or `tags` has not [`SectorCipher::tag_size`] bytes for each.
+    /// or `tags` does not have [`SectorCipher::tag_size`] bytes for each.
     fn seal(
         &self,
         first: u64,
@@ -143,8 +141,8 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Checks a run of sectors against their tags and decrypts them. Of a sector that fails nothing
-    /// is decrypted; when one fails, the others may be as they were, or decrypted, or wiped.
+    /// Checks a run of sectors against their tags and decrypts them. A sector that fails is not
+    /// decrypted; the others may then be unchanged, decrypted, or wiped.
     ///
     /// # Errors
     /// The first sector that fails its check; also as [`SectorCipher::seal`].
@@ -159,15 +157,15 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Encrypts a run of sectors out of memory that another process may change meanwhile, and
-    /// writes their tags. Each byte is read once. Unless the mode can do better, the sectors are
-    /// copied, and encrypted where they are still in the cache.
+    /// Encrypts a run of sectors from memory that another process may change meanwhile, and writes
+    /// their tags. Each byte is read once. By default the sectors are copied, and encrypted while
+    /// they are in the cache.
     ///
     /// # Errors
     /// As [`SectorCipher::seal`].
     ///
     /// # Panics
-    /// When source and data are not as long as each other.
+    /// When source and data differ in length.
     fn seal_from(
         &self,
         first: u64,
@@ -189,14 +187,14 @@ pub trait SectorCipher: Send + Sync {
     }
 
     /// Checks a run of sectors against their tags and decrypts them into memory that another
-    /// process may read and change meanwhile. What is in `data` afterwards is unspecified. Of a
-    /// sector that fails its check nothing reaches the other process.
+    /// process may read and change meanwhile. The contents of `data` are unspecified afterwards. No
+    /// byte of a sector that fails its check reaches the other process.
     ///
     /// # Errors
     /// As [`SectorCipher::open`].
     ///
     /// # Panics
-    /// When data and destination are not as long as each other.
+    /// When data and destination differ in length.
     fn open_to(
         &self,
         first: u64,
@@ -218,11 +216,11 @@ pub trait SectorCipher: Send + Sync {
     }
 }
 
-/// Pieces of a run that is copied before it is encrypted, or afterwards: the ranges of their bytes
-/// and of their tags.
+/// Pieces of a run that is copied before its encryption, or after its decryption: the ranges of
+/// their bytes and of their tags.
 #[derive(Clone, Copy)]
 struct SharedPieces {
-    /// Bytes of a piece, which is whole sectors.
+    /// Bytes of a piece, which has whole sectors.
     most: usize,
     sector: usize,
     tag: usize,
@@ -235,8 +233,8 @@ impl SharedPieces {
     /// cache.
     const MOST: usize = 128 << 10;
 
-    /// The pieces of `len` bytes, which have `tags` bytes of tags, `tag` for each sector. Bytes
-    /// that are no whole sectors are refused, and another number of tags.
+    /// The pieces of `len` bytes, with `tags` bytes of tags, `tag` for each sector. Refuses bytes
+    /// that are no whole sectors, and another number of tags.
     fn new(size: SectorSize, len: usize, tags: usize, tag: usize) -> std::result::Result<Self, BadSector> {
         let sector = size.bytes();
         let count = len / sector;
@@ -246,7 +244,7 @@ impl SharedPieces {
         Ok(Self { most: Self::MOST, sector, tag, at: 0, len })
     }
 
-    /// The sector of the run that the piece `nth` calls `bad`.
+    /// The sector of the run that is `bad` in the piece `nth`.
     fn bad(&self, nth: usize, bad: BadSector) -> BadSector {
         BadSector(nth * (self.most / self.sector) + bad.0)
     }
@@ -263,14 +261,14 @@ impl Iterator for SharedPieces {
     }
 }
 
-/// A sector that a cipher refuses: its position in the run.
+/// A sector that a cipher refuses, by its position in the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadSector(pub usize);
 
-/// What a mode without tags asks for.
+/// Checks the shapes for a mode without tags.
 #[inline]
 pub(crate) fn whole(size: SectorSize, len: usize, tags: &[u8]) -> std::result::Result<(), BadSector> {
-    // A power of two.
+    // The sector size is a power of two.
     let rest = len & (size.bytes() - 1);
     if rest == 0 && tags.is_empty() { Ok(()) } else { Err(BadSector(len / size.bytes())) }
 }

@@ -1,30 +1,29 @@
 //! Memory that another process reads and writes meanwhile: a virtual machine's.
 //!
-//! No reference points to it, since Rust takes what a reference points to for unchanged. Two types
-//! stand for it, and have no more than what a cipher needs: bytes are copied once, or a kernel
-//! reads or writes each block with one instruction. What the other process changes meanwhile
-//! changes bytes of its own: of each byte one value is read, and it is that value that is
-//! encrypted.
+//! No reference points to this memory, since Rust assumes that referenced bytes do not change. Two
+//! types represent it, with the few operations that a cipher needs: bytes are copied once, or
+//! vector code reads or writes each block with one instruction. Changes by the other process affect
+//! its own data only: one value of each byte is read, and that value is encrypted.
 //!
 //! ```text
-//!   seal_from  SharedSource --> data        plaintext is read where it lies, ciphertext is ours
-//!   open_to    data --> SharedDestination   ciphertext is ours, plaintext goes where it is wanted
+//!   seal_from  SharedSource --> data        plaintext is read in place, ciphertext is private
+//!   open_to    data --> SharedDestination   ciphertext is private, plaintext goes to its place
 //! ```
 //!
-//! The other side is a `&mut [u8]`, which no shared memory overlaps by the contract of
+//! `data` is a `&mut [u8]`, which no shared memory overlaps by the contract of
 //! [`SharedSource::new`].
 //!
-//! - XTS of AES on vector code: each block goes from where it lies to where it goes. A block is
-//!   read once, and nothing is read back. CBC of AES decrypts likewise; encrypting it copies
-//!   first, since lanes without a sector read the last one again.
+//! - XTS of AES on vector code: each block goes from its place to its destination. A block is read
+//!   once, and nothing is read back. CBC of AES decrypts likewise; its encryption copies first,
+//!   since lanes without a sector read the last one again.
 //! - `cipher_null`: one copy.
-//! - Adiantum, HCTR2: a copy. A sector is read twice, and a hash of other bytes than those that
-//!   are encrypted would give away their difference.
-//! - Ciphertext stealing, LMK, TCW, Elephant, cascades: a copy. Later steps read what earlier ones
-//!   wrote.
+//! - Adiantum, HCTR2: a copy. A sector is read twice, and if the hash and the cipher read different
+//!   bytes, the ciphertext would reveal the difference.
+//! - Ciphertext stealing, LMK, TCW, Elephant, cascades: a copy. Later steps read the output of
+//!   earlier ones.
 //! - Modes with tags: a copy. The tag must be of the bytes that are written, and a sector that
 //!   fails its check must not be seen.
-//! - Block ciphers of libraries, and other vector code: a copy. They take references.
+//! - Block ciphers of libraries, and other vector code: a copy. Their interface takes references.
 
 use std::marker::PhantomData;
 
@@ -44,7 +43,7 @@ pub struct SharedDestination<'m> {
     memory: PhantomData<&'m ()>,
 }
 
-// SAFETY: a place in memory that is anyway shared; each access stands for itself.
+// SAFETY: the memory is shared in any case; each access is independent.
 unsafe impl Send for SharedSource<'_> {}
 // SAFETY: as above.
 unsafe impl Send for SharedDestination<'_> {}
@@ -59,20 +58,20 @@ impl<'m> SharedSource<'m> {
         Self { at, len, memory: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// True without bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `mid` bytes, and the others.
+    /// Splits the bytes behind the first `mid`.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When there are fewer than `mid` bytes.
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         assert!(mid <= self.len, "{mid} bytes of {}", self.len);
         // SAFETY: `mid` is within the bytes, or their end.
@@ -83,15 +82,15 @@ impl<'m> SharedSource<'m> {
     /// Copies the bytes, once.
     ///
     /// # Panics
-    /// When `bytes` are not as many.
+    /// When `bytes` has another length.
     pub fn copy_to(self, bytes: &mut [u8]) {
         assert_eq!(self.len, bytes.len(), "a copy of another length");
-        // SAFETY: as many bytes are readable there, and no reference points to them, so that these
-        // are others.
+        // SAFETY: as many bytes are readable there, and no reference points to them, so `bytes`
+        // does not overlap them.
         unsafe { self.at.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Where the bytes are.
+    /// The address of the bytes.
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.at
     }
@@ -106,20 +105,20 @@ impl<'m> SharedDestination<'m> {
         Self { at, len, memory: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// True without bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `mid` bytes, and the others.
+    /// Splits the bytes behind the first `mid`.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When there are fewer than `mid` bytes.
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         assert!(mid <= self.len, "{mid} bytes of {}", self.len);
         // SAFETY: `mid` is within the bytes, or their end.
@@ -130,15 +129,15 @@ impl<'m> SharedDestination<'m> {
     /// Overwrites the bytes.
     ///
     /// # Panics
-    /// When `bytes` are not as many.
+    /// When `bytes` has another length.
     pub fn copy_from(self, bytes: &[u8]) {
         assert_eq!(self.len, bytes.len(), "a copy of another length");
-        // SAFETY: as many bytes are writable there, and no reference points to them, so that these
-        // are others.
+        // SAFETY: as many bytes are writable there, and no reference points to them, so `bytes`
+        // does not overlap them.
         unsafe { self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Where the bytes are.
+    /// The address of the bytes.
     pub(crate) fn as_mut_ptr(self) -> *mut u8 {
         self.at
     }
@@ -152,7 +151,7 @@ mod tests {
     fn bytes_are_copied_from_where_they_are_split() {
         let mut memory = *b"0123456789";
         let at = memory.as_mut_ptr();
-        // SAFETY: the array stays, and is not used meanwhile.
+        // SAFETY: the array outlives the values, and is not used meanwhile.
         let (from, to) = unsafe { (SharedSource::new(at, 10), SharedDestination::new(at, 10)) };
         let mut bytes = [0; 4];
         from.split_at(3).1.split_at(4).0.copy_to(&mut bytes);
@@ -166,7 +165,7 @@ mod tests {
     #[should_panic(expected = "11 bytes of 10")]
     fn a_split_beyond_the_end_panics() {
         let memory = [0; 10];
-        // SAFETY: the array stays, and is not used meanwhile.
+        // SAFETY: the array outlives the value, and is not used meanwhile.
         let _ = unsafe { SharedSource::new(memory.as_ptr(), 10) }.split_at(11);
     }
 }

@@ -1,4 +1,4 @@
-//! Cipher specifications in dm-crypt's words: `aes-xts-plain64`, `aes:64-cbc-lmk`,
+//! Cipher specifications in dm-crypt's syntax: `aes-xts-plain64`, `aes:64-cbc-lmk`,
 //! `capi:xts(aes)-plain64`.
 
 mod algorithm;
@@ -24,7 +24,7 @@ pub struct CipherSpec {
     iv_option: Option<String>,
 }
 
-/// Keys that one specification may ask for at most.
+/// The most keys of a specification.
 const MAX_KEYS: u32 = 1 << 10;
 
 impl CipherSpec {
@@ -78,7 +78,7 @@ impl CipherSpec {
         if iv.is_empty() { self.chain().into() } else { format!("{}-{iv}", self.chain()) }
     }
 
-    /// What is known to be weak about it, in words for a warning; empty for a sound choice.
+    /// The known weaknesses of the specification, in words for a warning; empty for a sound choice.
     pub fn weaknesses(&self) -> Vec<&'static str> {
         let mut weak = Vec::new();
         let mut add = |is: bool, why| {
@@ -114,7 +114,7 @@ impl CipherSpec {
         weak
     }
 
-    /// Whether it was written in the `capi:` form.
+    /// True for a text in the `capi:` form.
     pub(crate) fn is_api_name(&self) -> bool {
         self.capi
     }

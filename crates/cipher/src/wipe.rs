@@ -11,12 +11,12 @@ pub(crate) fn wipe_stack<const N: usize>() {
     black_box(&mut zeros);
 }
 
-/// Wipes what finished calls of this crate may have left of a key in this thread: the `N` bytes of
-/// stack below the caller's frame, and the vector registers. Vector code keeps round keys there,
-/// and spills them to the stack.
+/// Wipes remainders of keys that finished calls of this crate may have left in this thread: the `N`
+/// bytes of stack below the caller's frame, and the vector registers. Vector code keeps round keys
+/// there, and spills them to the stack.
 ///
-/// Not for each call of a cipher, but once for each request of a program whose memory may be
-/// dumped: it costs some hundred nanoseconds.
+/// Programs whose memory may be dumped call this once for each request, not for each call of a
+/// cipher: it costs some hundred nanoseconds.
 pub fn wipe_traces<const N: usize>() {
     wipe_stack::<N>();
     wipe_registers();
@@ -52,7 +52,7 @@ fn wipe_registers() {
         }
     }
     if is_x86_feature_detected!("avx") {
-        // All of the first 16 registers, also what AVX-512 adds to them.
+        // The instruction zeros the first 16 registers whole, including AVX-512's extensions.
         // SAFETY: as above.
         unsafe { asm!("vzeroall", clobber_abi("sysv64"), options(nomem, nostack, preserves_flags)) };
         return;
@@ -107,7 +107,7 @@ fn wipe_registers() {
 #[cfg(test)]
 pub(crate) const DEEP: usize = 128 << 10;
 
-/// What calls have left behind on the stack, without adding to it: the kernel copies it.
+/// The contents of the stack after finished calls, without adding to it: the kernel copies it.
 #[cfg(test)]
 #[inline(never)]
 pub(crate) fn left_on_the_stack() -> Vec<u8> {

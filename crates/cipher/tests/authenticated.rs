@@ -1,5 +1,5 @@
-//! Authenticated tables that a real kernel wrote, on every CPU path; and what holds for every
-//! authenticated cipher.
+//! Authenticated tables from a real kernel, on every CPU path; and laws for every authenticated
+//! cipher.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn paths() -> impl Iterator<Item = CpuPath> {
     CpuPath::ALL.into_iter().filter(|path| path.is_available())
 }
 
-/// A table of the manifest, or one of our own.
+/// A table of the manifest, or of this test.
 #[derive(Clone, Copy)]
 struct Table<'a> {
     cipher: &'a str,
@@ -123,7 +123,7 @@ fn every_path_reads_and_writes_the_kernels_authenticated_tables() {
             _ => missing += 1,
         }
     }
-    // Of the last ones the manifest has digests of random bytes only.
+    // For the last ones the manifest has digests of random bytes only.
     assert_eq!((derived, stored, missing), (29, 11, 7));
 }
 
@@ -133,7 +133,7 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
     let refused: Vec<_> = rows.iter().filter(|row| row["roundtrip"] != true).collect();
     assert_eq!(refused.len(), 5);
     for row in refused {
-        // Tables of `ccm` load, and then each of their requests fails.
+        // Tables of `ccm` load, but each of their requests fails.
         let words = row["error"][0].as_str().unwrap_or("crypt: Error allocating crypto tfm");
         let words = words.trim_start_matches("crypt: ").split([' ', '.']).collect::<Vec<_>>();
         let words = words.iter().take_while(|word| !word.starts_with('(')).copied().collect::<Vec<_>>();
@@ -213,7 +213,7 @@ fn what_does_not_fit_together_is_refused_with_the_reason() {
             assert!(error.to_string().starts_with(&format!("{words}: ")), "{}: {error}", table.cipher);
         }
     }
-    // Without a place beside the sectors.
+    // Ciphers with tags or stored IVs, built without room for tuples.
     for (spec, bytes, words) in
         [("capi:gcm(aes)-random", 32, api), ("aes-xts-random", 64, "Error creating IV")]
     {
@@ -223,7 +223,7 @@ fn what_does_not_fit_together_is_refused_with_the_reason() {
     }
 }
 
-/// Specifications with the key's length and what is kept beside: all of the mode's tag.
+/// Specifications with the key's length and the length of the tuple, with the whole tag.
 const SPECS: [(&str, usize, usize, IntegrityKind); 31] = [
     ("capi:gcm(aes)-random", 32, 28, AEAD),
     ("capi:gcm(aes)-plain64", 16, 16, AEAD),
@@ -265,7 +265,7 @@ fn law(nth: usize, sector_size: u32, large: bool, spare: usize, iv_offset: u64) 
     Table { cipher, key_bytes, sector_size, large, integrity }
 }
 
-/// Bytes that nobody would guess, the same in every run.
+/// Pseudorandom bytes, the same in every run.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     stream(&format!("noise {seed}"), bytes)
 }
@@ -273,8 +273,8 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// What one path seals another opens, in pieces or whole, in place or not; spare bytes are
-    /// zero.
+    /// Sectors that one path seals open on another, in pieces or whole, in place or not; spare
+    /// bytes are zero.
     #[test]
     fn paths_and_pieces_agree(
         nth in 0..SPECS.len(), log in 9u32..=16, large: bool, spare in 0usize..9, first in 0u64..1 << 40,
@@ -333,8 +333,8 @@ proptest! {
         }
     }
 
-    /// A bit that is turned in data, tag or stored IV, another sector's number, another mapping's
-    /// IV offset: named, and nothing of that sector comes out.
+    /// A flipped bit in data, tag or stored IV, another sector's number, another mapping's IV
+    /// offset: the error names the sector, and its plaintext stays hidden.
     #[test]
     fn what_was_changed_does_not_open(
         nth in 0..SPECS.len(), log in 9u32..=13, first in 0u64..1 << 40, count in 1usize..40, seed: u64,

@@ -15,10 +15,10 @@ const KEY: [u8; 64] = {
     key
 };
 
-/// What runs this program where the kernel itself does not, with its arguments: an emulator.
+/// The program, with arguments, that runs this test on another processor: an emulator.
 const RUNNER: &str = "UNDERSEAL_TEST_RUNNER";
 
-/// Runs one test of this file in a process of its own, with the variable set.
+/// Runs a test of this file in a separate process, with the variable set.
 fn run(test: &str, path: &str) -> (bool, String) {
     let this = std::env::current_exe().unwrap();
     let runner = std::env::var(RUNNER).unwrap_or_default();

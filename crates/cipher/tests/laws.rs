@@ -1,4 +1,4 @@
-//! What holds for every cipher, on every CPU path, over sector sizes that no kernel has either.
+//! Laws for every cipher, on every CPU path, also over sector sizes that no kernel has.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use underseal_cipher::{
     SharedSource, build_with,
 };
 
-/// Specifications with the key's length; the last field says that only 512-byte sectors go.
+/// Specifications with the key's length; the last field is true for 512-byte sectors only.
 const SPECS: [(&str, usize, bool); 53] = [
     ("aes-xts-plain64", 64, false),
     ("aes-xts-plain", 32, false),
@@ -168,8 +168,8 @@ proptest! {
     }
 }
 
-/// Requests whose sectors are hashed while others are encrypted or decrypted: batches, and what is
-/// left over of them.
+/// Requests whose sectors are hashed while others are encrypted or decrypted: batches, and
+/// remainders.
 #[test]
 fn lmk_of_many_sectors_is_that_of_each() {
     const COUNTS: [usize; 9] = [63, 64, 65, 95, 96, 97, 128, 133, 160];

@@ -1,5 +1,5 @@
-//! Tables that a real kernel wrote: the same bytes in both directions, on every CPU path; and
-//! tables that it refused: the same words.
+//! Tables from a real kernel: the same bytes in both directions, on every CPU path; and tables that
+//! it refused, with the same words.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use underseal_cipher::{
     BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, Result, SectorCipher, SectorSize, build_with,
 };
 
-/// Ciphers that no kept library has: their tables are counted, by name.
+/// Ciphers that no maintained library has: their tables are counted, by name.
 const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
 
-/// Options that say how a table is served and not what is on disk.
+/// Options that affect how a table is served and not the bytes on disk.
 const OTHER_OPTIONS: [&str; 8] = [
     "allow_discards",
     "same_cpu_crypt",
@@ -37,7 +37,7 @@ fn stream(label: &str, bytes: usize) -> Vec<u8> {
     stream
 }
 
-/// One row of the manifest.
+/// A row of the manifest.
 struct Table<'a>(&'a Value);
 
 impl Table<'_> {
@@ -57,7 +57,7 @@ impl Table<'_> {
         let (mut sector_size, mut iv_large_sectors) = (SectorSize::S512, false);
         for option in self.options() {
             match option.split_once(':') {
-                // The kernel keeps 16 bits of it and goes on with 512.
+                // The kernel keeps 16 bits of it, and uses 512.
                 Some(("sector_size", "66048")) => {}
                 Some(("sector_size", size)) => sector_size = SectorSize::new(size.parse().unwrap())?,
                 _ if option == "iv_large_sectors" => iv_large_sectors = true,
@@ -149,7 +149,7 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
             let text = e.as_str().unwrap();
             text.trim_start_matches("crypt: ").split(" (-").next().unwrap()
         });
-        // The kernel has no words for this one.
+        // The kernel has no words for this error.
         let words = if words == "Unknown error" { "Error decoding and setting key" } else { words };
         for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
             match table.build(path) {
@@ -165,8 +165,7 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
     assert_eq!(checked, 65);
 }
 
-/// The null cipher in chain modes: what kernel 6.1 wrote for bytes that count, with these IV
-/// offsets.
+/// The null cipher in chain modes: kernel 6.1's output for counting bytes, with these IV offsets.
 #[test]
 fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
     let plain: Vec<u8> = (0..=u8::MAX).cycle().take(8192).collect();
@@ -223,8 +222,8 @@ fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
     }
 }
 
-/// With sectors of 512 bytes IVs count the same either way, so `iv_large_sectors` changes nothing:
-/// so it is for every cipher that a kernel was asked for.
+/// With sectors of 512 bytes IVs count the same either way, so `iv_large_sectors` changes nothing,
+/// for every cipher of the kernels' tables.
 #[test]
 fn large_sectors_of_512_bytes_are_sectors_of_512_bytes() {
     let plain = stream("r3-golden-plain", 8192);

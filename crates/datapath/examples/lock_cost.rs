@@ -1,4 +1,4 @@
-//! What the sectors' lock costs: processor time a request with it and without it, in turns.
+//! Measures the cost of the range lock: processor time a request with and without it, in turns.
 //!
 //! `cargo run --release -p underseal-datapath --example lock_cost -- [THREADS [SECONDS]]`
 
@@ -17,7 +17,7 @@ use underseal_volume::{Segment, Volume};
 
 const SIZE: u64 = 64 << 20;
 
-/// A cipher that says what it is told to of itself.
+/// A cipher that claims to be local or not, as the measurement needs.
 struct Says {
     inner: Arc<dyn SectorCipher>,
     local: bool,
@@ -41,7 +41,7 @@ impl SectorCipher for Says {
     }
 }
 
-/// Nanoseconds of the calling thread: others on the machine do not count.
+/// The calling thread's processor time in nanoseconds: other programs do not count.
 fn spent() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
@@ -125,7 +125,7 @@ fn main() {
             let rounds = (seconds * 1000 / 40).max(3);
             let mut costs = [Vec::new(), Vec::new()];
             for round in 0..rounds {
-                // Neither always comes first.
+                // The order of the two volumes alternates.
                 for n in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                     costs[n].push(cost(&mappings[n], threads, len, writes, time));
                 }

@@ -1,5 +1,5 @@
-//! What a request costs in this crate: processor time of 4 KiB requests to memory, one at a time
-//! and many at once.
+//! Measures the cost of a request in this crate: processor time of 4 KiB requests to memory, one at
+//! a time and many at once.
 //!
 //! `cargo run --release -p underseal-datapath --example request_cost -- [SECONDS]`
 
@@ -24,13 +24,13 @@ enum What {
     InPlace,
 }
 
-/// Nanoseconds of the calling thread: others on the machine do not count.
+/// The calling thread's processor time in nanoseconds: other programs do not count.
 fn spent() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
 }
 
-/// Nanoseconds a request, `depth` of them at a time.
+/// Nanoseconds a request, with `depth` requests in flight.
 fn cost(queue: &mut Queue, what: What, depth: u64, time: Duration) -> f64 {
     let (mut dice, mut done, mut data) = (1u64, 0u64, vec![0; LEN]);
     let (begun, end) = (spent(), Instant::now() + time);

@@ -1,11 +1,11 @@
-//! Ranges that one queue's writes claim, first come, first served: few enough to be looked through.
+//! Ranges of one queue's writes, first come, first served: few enough for a linear search.
 //!
 //! [`crate::intervals`] does the same for any number of ranges, shared or not; it allocates, which
 //! no request may.
 
 use std::ops::Range;
 
-/// Claims in the order they came. One holds its range as soon as no earlier one overlaps it.
+/// Ranges in order of arrival. A range holds as soon as no earlier one overlaps it.
 pub(crate) struct WriteOrdering<T> {
     all: Vec<Claim<T>>,
 }
@@ -21,21 +21,21 @@ impl<T: PartialEq + Clone> WriteOrdering<T> {
         Self { all: Vec::with_capacity(room) }
     }
 
-    /// Claims a range. False: an earlier claim overlaps it; [`WriteOrdering::leave`] will name it
-    /// when its turn has come.
+    /// Adds a range. False: an earlier range overlaps it; [`WriteOrdering::leave`] names it when
+    /// its turn comes.
     pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
         let holds = self.is_free(&range);
         self.all.push(Claim { range, of, holds });
         holds
     }
 
-    /// True when no claim overlaps a range.
+    /// True when no entry overlaps a range.
     pub(crate) fn is_free(&self, range: &Range<u64>) -> bool {
         !self.all.iter().any(|other| overlap(&other.range, range))
     }
 
-    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range
-    /// now.
+    /// Removes a range, whether it holds or waits, and calls `turn` for the ranges that hold from
+    /// now on.
     pub(crate) fn leave(&mut self, of: &T, mut turn: impl FnMut(&T)) {
         let Some(at) = self.all.iter().position(|claim| claim.of == *of) else { return };
         let freed = self.all.remove(at).range;

@@ -1,4 +1,4 @@
-//! The crate's one error: what a request failed of.
+//! The crate's error type: why a request failed.
 
 use rustix::io::Errno;
 use underseal_device as device;
@@ -23,17 +23,17 @@ pub enum ErrorKind {
     Lower,
     /// The volume does not fit on the lower device.
     Layout,
-    /// There is no such policy, or the volume cannot have it.
+    /// No policy has this name, or the volume cannot have the policy.
     Policy,
     /// The volume's key is wiped.
     NoKey,
-    /// It is only possible while the volume is suspended.
+    /// The volume must be suspended for this call.
     NotSuspended,
     /// Requests in flight did not end in time.
     Busy,
-    /// A sector is not as it was written, by the tag beside it.
+    /// A sector does not match its tag.
     Integrity,
-    /// A thread that had the request failed.
+    /// A thread that worked on the request failed.
     Worker,
     /// The memory that a client shares is gone.
     Memory,
@@ -48,7 +48,7 @@ impl Error {
     pub(crate) fn lower(name: &str, source: device::Error) -> Self {
         let full =
             [Errno::NOSPC, Errno::DQUOT].map(|errno| Some(errno.raw_os_error())).contains(&source.errno());
-        // A layer below compares tags of its own.
+        // A layer below compares its tags too.
         let mismatch = source.errno() == Some(Errno::ILSEQ.raw_os_error());
         let kind = match () {
             () if full => ErrorKind::NoSpace,

@@ -1,5 +1,5 @@
-//! Where queues leave work for workers, which sleep here. `tests/injector.rs` tries every
-//! interleaving.
+//! The queue of crypto work from which workers take, and in which they sleep. `tests/injector.rs`
+//! tries every interleaving.
 //!
 //! ```text
 //!   a queue's thread --push--> Injector --pop--> a worker
@@ -15,9 +15,9 @@ use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 pub(crate) struct Injector<T> {
     state: Mutex<State<T>>,
     work: Condvar,
-    /// Work that nobody has taken: lets threads look without the lock.
+    /// Work that no thread has taken yet: lets threads look without the mutex.
     waiting: AtomicUsize,
-    /// Threads that have nothing to do.
+    /// Threads without work.
     idle: AtomicUsize,
 }
 
@@ -37,15 +37,12 @@ impl<T> Injector<T> {
         }
     }
 
-    /// Makes room for so many more.
+    /// Reserves room for `more` items.
     pub(crate) fn reserve(&self, more: usize) {
         lock(&self.state).items.reserve(more);
     }
 
-    /// Puts work in, and wakes a thread for it.
-    ///
-    /// # Errors
-    /// Gives it back when the injector is closed.
+    /// Adds an item and wakes a thread for it. Returns the item when the injector is closed.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -61,8 +58,8 @@ impl<T> Injector<T> {
         Ok(())
     }
 
-    /// The next piece of work, as soon as there is one; none when the injector is closed and empty.
-    /// `patience` is how often to look before sleeping.
+    /// Waits for the next item; returns `None` when the injector is closed and empty. `patience`
+    /// bounds the number of looks before the thread sleeps.
     pub(crate) fn pop(&self, patience: impl Iterator) -> Option<T> {
         self.idle.fetch_add(1, Ordering::Relaxed);
         for _ in patience {
@@ -87,7 +84,7 @@ impl<T> Injector<T> {
         item
     }
 
-    /// Takes back the newest work of the caller's that nobody has taken.
+    /// Takes back the newest of the caller's items that no thread has taken.
     pub(crate) fn take_back(&self, is_mine: impl Fn(&T) -> bool) -> Option<T> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -99,24 +96,24 @@ impl<T> Injector<T> {
         item
     }
 
-    /// Threads that have nothing to do and for which no work waits.
+    /// The number of idle threads for which no work waits.
     pub(crate) fn idle(&self) -> usize {
         self.idle.load(Ordering::Relaxed).saturating_sub(self.waiting.load(Ordering::Relaxed))
     }
 
-    /// Work that nobody has taken.
+    /// The number of items that no thread has taken.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Lets the threads end when the work is done; no more is taken.
+    /// Lets the threads end after the remaining work; new items are refused.
     pub(crate) fn close(&self) {
         lock(&self.state).closed = true;
         self.work.notify_all();
     }
 }
 
-/// A thread that panicked did so outside of the lock's few lines.
+/// Poisoning is ignored: no thread panics within the few lines that hold the mutex.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

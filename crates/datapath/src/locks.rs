@@ -1,65 +1,66 @@
-//! A lock over ranges of a volume, for all its queues: writes of a sector follow each other, and
-//! none is read while it is written.
+//! The range lock of a volume, shared by all its queues: writes of a sector follow each other, and
+//! no sector is read while it is written.
 //!
 //! ```text
-//!   take ---> words   one for a grain that is in hand: taken and given back by one atomic operation each
+//!   take ---> words   one for each lock stripe in use: one atomic operation locks, one unlocks
 //!     |
-//!     +-----> map     in the order they came: claims that met another one, and long ranges
-//!                     whoever waits is told when its turn has come
+//!     +-----> map     in order of arrival: ranges that met a held stripe, and long ranges;
+//!                     `Claimant::granted` tells a waiter of its turn
 //! ```
 //!
-//! A grain is a sector, or a page where sectors are smaller. The word for it is free, or is held by
-//! one claim alone or by several that share it, or refers to the map. Whoever finds its word held
-//! puts what is in it into the map, and itself behind that: so nothing is overtaken, and nobody
-//! waits for a grain that is not its own.
+//! A lock stripe is a sector, or a page where sectors are smaller. Its word is free, or held by one
+//! range alone, or by several that share it, or refers to the map. A thread that finds the word
+//! held moves the word's holders to the map and adds its range behind them: so no range is
+//! overtaken, and no range waits for a stripe outside of it.
 //!
-//! A range of many grains has no words: it raises the number of its areas first and looks at all
-//! words then, while whoever takes words looks at the area's number afterwards. One of the two sees
-//! the other. So a claim may hold a large part of the volume for long, and costs nothing elsewhere.
+//! A range of many stripes has no words: its thread first raises the numbers of the range's areas
+//! and then looks at all words, while a thread that takes words looks at its area's number
+//! afterwards. One of the two sees the other. So a range may hold a large part of the volume for
+//! long, at no cost elsewhere.
 
 use std::ops::Range;
 
 use crate::intervals::Intervals;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// The smallest grain, in bytes.
+/// The smallest lock stripe, in bytes.
 const PAGE: u32 = 4096;
-/// Words, as a power of two: many more than there are grains in hand, so that two seldom have the
-/// same.
+/// The number of words, as a power of two: far more than stripes in use, so that two stripes seldom
+/// share a word.
 const WORDS: u32 = 12;
-/// Longer ranges, in grains, have no words.
+/// The longest range, in stripes, that has words.
 const FEW: u64 = 256;
-/// Areas of the volume that know of long ranges in them, as a power of two of bytes, and how many
-/// numbers there are.
+/// Areas count the long ranges in them. Their size is a power of two of bytes; areas share
+/// [`AREAS`] numbers.
 const AREA: u32 = 26;
 const AREAS: usize = 64;
 
-/// A word that refers to the map. Others hold what is in the upper bits of the grain's number, and
-/// who holds it.
+/// A word that refers to the map. Any other word has the upper bits of the stripe's number, and the
+/// number of its holders.
 const LISTED: u64 = 1 << 63;
 const HOLDERS: u32 = 20;
-/// In the place of how many share it.
+/// The number of holders of an exclusive word.
 const ALONE: u64 = (1 << HOLDERS) - 1;
 
-/// Somebody who may have to wait.
+/// A thread that may have to wait for its range.
 pub(crate) trait Claimant: Clone + PartialEq {
-    /// Its turn has come.
+    /// The range is held now.
     fn granted(&self);
 }
 
-/// What became of a claim.
+/// The result of a call for a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockOutcome {
-    /// It is held.
+    /// The range is held.
     Taken,
-    /// It is held, and is in the map.
+    /// The range is held, and is in the map.
     Listed,
-    /// It is in the map; [`Claimant::granted`] is called when it is held.
+    /// The range is in the map; [`Claimant::granted`] is called when it is held.
     Waits,
 }
 
 pub(crate) struct RangeLock<C> {
-    /// A grain's bytes, as a power of two.
+    /// A stripe's bytes, as a power of two.
     grain: u32,
     words: Box<[AtomicU64]>,
     /// How many long ranges lie in the areas of each number.
@@ -69,14 +70,14 @@ pub(crate) struct RangeLock<C> {
 
 struct Map<C> {
     claims: Intervals<Holder<C>>,
-    /// By word, how many claims it stands for.
+    /// How many ranges of the map each word stands for.
     listed: Box<[u32]>,
 }
 
 #[derive(Clone, PartialEq)]
 enum Holder<C> {
     Known(C),
-    /// One of those that took this grain by its word: which one makes no difference.
+    /// A holder that took this stripe by its word: the map need not know which one.
     Taker(u64),
 }
 
@@ -85,7 +86,7 @@ impl<C: Claimant> RangeLock<C> {
         Self::with_words(sector.max(PAGE).ilog2(), WORDS)
     }
 
-    /// As many words as the power of two says.
+    /// A lock with 2^`words` words and stripes of 2^`grain` bytes.
     pub(crate) fn with_words(grain: u32, words: u32) -> Self {
         let count = 1 << words;
         Self {
@@ -96,7 +97,7 @@ impl<C: Claimant> RangeLock<C> {
         }
     }
 
-    /// Claims a range of bytes, with others or alone.
+    /// Locks a range of bytes, shared or exclusively.
     pub(crate) fn claim(&self, range: Range<u64>, shared: bool, claimant: impl FnOnce() -> C) -> LockOutcome {
         let grains = self.grains(range);
         if self.take_all(&grains, shared) {
@@ -125,17 +126,17 @@ impl<C: Claimant> RangeLock<C> {
         if holds { LockOutcome::Listed } else { LockOutcome::Waits }
     }
 
-    /// Claims a range if that needs nobody's turn.
+    /// Locks a range if it needs no turn.
     pub(crate) fn take(&self, range: Range<u64>, shared: bool) -> bool {
         self.take_all(&self.grains(range), shared)
     }
 
-    /// Gives a range back that was [taken](LockOutcome::Taken).
+    /// Releases a range that was [taken](LockOutcome::Taken).
     pub(crate) fn give_back(&self, range: Range<u64>, shared: bool) {
         self.give_all_back(self.grains(range), shared);
     }
 
-    /// Gives a range back that is in the map, or the place in the line for it.
+    /// Releases a range that is in the map, whether it holds or waits.
     pub(crate) fn leave(&self, range: Range<u64>, claimant: C) {
         let grains = self.grains(range);
         let mut map = self.map();
@@ -155,7 +156,7 @@ impl<C: Claimant> RangeLock<C> {
         }
         let taken = grains.clone().take_while(|grain| self.take_one(*grain, shared)).count() as u64;
         let all = taken == grains.end - grains.start;
-        // After the words: a long range is in the number by now, or finds them.
+        // This follows the words: a long range has raised the number by now, or finds the words.
         if all && self.areas_of(grains).all(|area| area.load(Ordering::SeqCst) == 0) {
             return true;
         }
@@ -199,7 +200,7 @@ impl<C: Claimant> RangeLock<C> {
         self.unlist(&mut map, place, 1);
     }
 
-    /// Puts into the map what a word holds, and makes it refer there.
+    /// Moves the holders of a word to the map, and makes the word refer there.
     fn list(&self, map: &mut Map<C>, place: usize) {
         let seen = self.words[place].swap(LISTED, Ordering::SeqCst);
         let Some(grain) = self.holds(place, seen) else { return };
@@ -211,7 +212,7 @@ impl<C: Claimant> RangeLock<C> {
         }
     }
 
-    /// So many claims fewer are in the map for a word: after the last one it is free.
+    /// Subtracts `gone` ranges of the map from a word: after the last one the word is free.
     fn unlist(&self, map: &mut Map<C>, place: usize, gone: u32) {
         map.listed[place] -= gone;
         if map.listed[place] == 0 {
@@ -232,19 +233,19 @@ impl<C: Claimant> RangeLock<C> {
         if range.is_empty() { 0..0 } else { range.start >> self.grain..(last >> self.grain) + 1 }
     }
 
-    /// The word for a grain. Neighbours have neighbouring words; the rest scatters what lies far
-    /// apart.
+    /// The word of a stripe. Neighbours have neighbouring words; scattering separates distant
+    /// stripes.
     fn place(&self, grain: u64) -> usize {
         let upper = grain >> self.bits();
         to_usize(grain.wrapping_add(self.scatter(upper)) & self.mask())
     }
 
-    /// What a word says beside its place to name a grain.
+    /// The bits of a word that name a stripe, together with the word's place.
     fn tag(&self, grain: u64) -> u64 {
         (grain >> self.bits()) << HOLDERS
     }
 
-    /// The grain that is held by what was seen in a word.
+    /// The stripe that a word's value names.
     fn holds(&self, place: usize, seen: u64) -> Option<u64> {
         let upper = seen >> HOLDERS;
         let lower = (place as u64).wrapping_sub(self.scatter(upper)) & self.mask();
@@ -264,7 +265,7 @@ impl<C: Claimant> RangeLock<C> {
         self.words.len() as u64 - 1
     }
 
-    /// A thread that panicked did so outside of the lock's few lines.
+    /// Poisoning is ignored: no thread panics within the few lines that hold the mutex.
     fn map(&self) -> MutexGuard<'_, Map<C>> {
         self.map.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -273,7 +274,7 @@ impl<C: Claimant> RangeLock<C> {
 impl<C: Claimant> Map<C> {
     fn leave(&mut self, grains: Range<u64>, holder: &Holder<C>) {
         self.claims.leave(grains, holder, |next| {
-            // The others hold what they have already.
+            // Holders from words have their stripe already.
             if let Holder::Known(claimant) = next {
                 claimant.granted();
             }

@@ -1,9 +1,10 @@
-//! How fast a volume is rewritten while it is used, and whether that goes on: what its operator
-//! says, and what its users leave.
+//! The speed of an online reencryption, by the operator's rate and by the clients' load; pause and
+//! stop.
 //!
 //! ```text
-//!   Pace      shared by who rewrites, step after step, and who controls that: go on, pause, stop; the rate; how far it is
-//!     rests   how long to rest after a step, so that the volume's users hardly notice
+//!   Pace      shared by the reencryption, between its steps, and by its control:
+//!             pause, resume, stop; rate; progress
+//!     rests   how long to rest after a step, so that clients hardly notice
 //! ```
 
 mod rests;
@@ -16,31 +17,30 @@ use std::time::{Duration, Instant};
 use self::rests::{Rests, Window};
 use crate::Histogram;
 
-/// A step is no longer than this while the volume has users: one that wants to go where it is waits
-/// for it.
+/// The longest step while clients are active: a request for the step's range waits for the step.
 const MOST_BESIDE_USERS: u64 = 4 << 20;
-/// And it is shorter where it takes longer than this.
+/// The longest duration of a step; longer ones are made smaller.
 const LONG: Duration = Duration::from_millis(20);
-/// It is not longer than this while there are none: the first one who comes may want to go there.
+/// The longest step without clients: the next client may want the step's range.
 const STEP_ALONE: u64 = 16 << 20;
-/// Nor shorter than this by any rate: each costs writes of the header, and their syncs.
+/// The shortest step at any rate: each step costs writes of the header, and syncs.
 const LEAST_STEP: u64 = 1 << 20;
-/// How fast it goes is looked at over so many seconds.
+/// The speed is measured over this many seconds.
 const LOOK_BACK: usize = 10;
 
-/// How fast it may go.
+/// The speed limit of a reencryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rate {
-    /// As fast as the volume's users hardly notice; without any, as fast as it can.
+    /// As fast as clients hardly notice; without clients, as fast as possible.
     #[default]
     GiveWay,
-    /// As fast as it can.
+    /// As fast as possible.
     Full,
-    /// At most so many bytes a second.
+    /// At most this many bytes a second.
     Limit(NonZeroU64),
 }
 
-/// What whoever rewrites a volume is told between two steps, and tells.
+/// The pacing of a reencryption: its thread asks between two steps, and reports progress.
 #[derive(Debug, Default)]
 pub struct Pace {
     state: Mutex<State>,
@@ -54,52 +54,52 @@ struct State {
     stopped: bool,
     done: u64,
     left: u64,
-    /// How far it was, a second apart.
+    /// The progress of the last seconds, a second apart.
     past: VecDeque<(Instant, u64)>,
     last: Option<Step>,
     rests: Rests,
     beside: StepTimes,
 }
 
-/// How long a step is beside users.
+/// The length of a step while clients are active, in bytes.
 #[derive(Debug)]
 struct StepTimes(u64);
 
-/// The step that was begun last.
+/// The step that began last.
 #[derive(Debug)]
 struct Step {
     begun: Instant,
     done: u64,
-    /// What the volume's users had done by then.
+    /// The clients' latencies until then.
     users: Histogram,
     rest: Window,
 }
 
-/// How far it is.
+/// The progress of a reencryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Advance {
-    /// Bytes that are rewritten.
+    /// Bytes done.
     pub done: u64,
-    /// Bytes that there are.
+    /// Total bytes to reencrypt.
     pub total: u64,
-    /// Bytes a second, lately.
+    /// Recent speed, in bytes a second.
     pub rate: u64,
-    /// How long the rest takes at that rate; none while nothing moves.
+    /// The estimated remaining time; none while the speed is zero.
     pub left: Option<Duration>,
 }
 
 impl Pace {
-    /// A pace at some rate; it goes on from the first.
+    /// A running pace with a rate.
     pub fn new(rate: Rate) -> Self {
         Self { state: Mutex::new(State { rate, ..State::default() }), changed: Condvar::new() }
     }
 
-    /// Rests after the step that is under way, until it [goes on](Self::go_on).
+    /// Pauses after the current step, until [`go_on`](Self::go_on).
     pub fn pause(&self) {
         self.change(|state| state.paused = true);
     }
 
-    /// Ends a pause.
+    /// Resumes after a pause.
     pub fn go_on(&self) {
         self.change(|state| {
             state.paused = false;
@@ -107,12 +107,12 @@ impl Pace {
         });
     }
 
-    /// Ends after the step that is under way.
+    /// Stops after the current step.
     pub fn stop(&self) {
         self.change(|state| state.stopped = true);
     }
 
-    /// Another rate from now on.
+    /// Changes the rate.
     pub fn set_rate(&self, rate: Rate) {
         self.change(|state| {
             state.rate = rate;
@@ -120,27 +120,27 @@ impl Pace {
         });
     }
 
-    /// The rate that was set.
+    /// The rate of the last [`Pace::set_rate`].
     pub fn rate(&self) -> Rate {
         self.state().rate
     }
 
-    /// Whether it rests.
+    /// True while paused.
     pub fn is_paused(&self) -> bool {
         self.state().paused
     }
 
-    /// Whether it is to end.
+    /// True after [`stop`](Self::stop).
     pub fn is_stopped(&self) -> bool {
         self.state().stopped
     }
 
-    /// So far it is, before the first step or after the last.
+    /// Sets the progress, before the first step or after the last.
     pub fn set_position(&self, done: u64, left: u64) {
         self.change(|state| (state.done, state.left) = (done, left));
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub fn advance(&self) -> Advance {
         let state = self.state();
         let State { done, left, .. } = *state;
@@ -152,9 +152,9 @@ impl Pace {
         Advance { done, total: done.saturating_add(left), rate, left: left_for }
     }
 
-    /// Between two steps: `done` bytes are rewritten by now, `left` are not. Waits until the next
-    /// step may begin, and says how many bytes it may have; none when there is to be none. `users`
-    /// tells what the requests of the volume's users took until now.
+    /// Called between two steps, with the bytes done and left. Waits until the next step may begin,
+    /// and returns the step's length; none when the reencryption is to stop. `users` returns the
+    /// latencies of all client requests so far.
     pub fn next(&self, done: u64, left: u64, users: impl Fn() -> Histogram) -> Option<u64> {
         let ended = Instant::now();
         let mut state = self.state();
@@ -191,7 +191,7 @@ impl Pace {
                 state.last = Some(Step { begun: now, done, users, rest });
                 return Some(most);
             }
-            // Whoever pauses says when it goes on.
+            // A pause has no end before `go_on`.
             let wait = if state.paused { Duration::MAX } else { wait };
             state = match wait {
                 Duration::MAX => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -229,7 +229,7 @@ impl Default for StepTimes {
 }
 
 impl StepTimes {
-    /// A step beside users took so long.
+    /// Adapts the length to the duration of a step beside clients.
     fn after(&mut self, took: Duration) {
         self.0 = match took {
             took if took > LONG => self.0 / 2,
@@ -251,7 +251,7 @@ fn per_second(bytes: u64, took: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
 }
 
-/// How long so many bytes take at a rate.
+/// The duration of `bytes` at a rate.
 fn time_of(bytes: u64, rate: NonZeroU64) -> Duration {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -275,7 +275,7 @@ mod tests {
         for step in 0..100 {
             assert_eq!(pace.next(step << 24, (100 - step) << 24, nobody), Some(STEP_ALONE));
         }
-        // A hundred rests of the shortest kind would be longer than that on any machine.
+        // A hundred of the shortest rests would be longer than that on any machine.
         assert!(begun.elapsed() < Duration::from_secs(60));
         let advance = pace.advance();
         assert_eq!((advance.done, advance.total), (99 << 24, 100 << 24));

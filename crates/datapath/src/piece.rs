@@ -1,4 +1,4 @@
-//! The piece of a request that is under way: found once, when it begins.
+//! The piece of a request that is in progress: found once, when it begins.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind};
 /// Encrypted zeros are made and written in pieces of this many bytes.
 pub(crate) const ZEROS: u64 = 1 << 20;
 
-/// What is at a piece's place.
+/// The content of a segment at a piece's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     Stored,
@@ -21,39 +21,38 @@ pub(crate) enum PieceKind {
     Error,
 }
 
-/// Bytes of a piece while the lower device takes and gives them at once: they are in the
-/// second-level cache when they are encrypted or decrypted. Where the client's are elsewhere, all
-/// pieces go through the same memory.
+/// The longest piece while the lower device answers at once: it stays in the second-level cache
+/// between I/O and cipher. Where the client's bytes are elsewhere, all pieces use the same memory.
 pub(crate) const CACHED: u64 = 128 << 10;
 
 /// A run of bytes in one segment, under the volume that its request has pinned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) place: PieceKind,
-    /// Its number: a reference to its cipher would be counted on a cache line that all queues
-    /// share.
+    /// The segment's number: a reference to its cipher would be counted on a cache line that all
+    /// queues share.
     pub(crate) segment: usize,
-    /// The lower device, where it is stored.
+    /// The number of the lower device, for a stored piece.
     pub(crate) device: usize,
-    /// Where it begins there.
+    /// The piece's first byte on the lower device.
     pub(crate) lower: u64,
-    /// Its first sector, as the cipher counts.
+    /// The first sector's number, for the cipher.
     sector: u64,
-    /// Where it begins in the volume.
+    /// The first byte in the volume.
     pub(crate) at: u64,
     pub(crate) len: u64,
-    /// Where it begins in the request's memory.
+    /// The first byte in the request's memory.
     from: usize,
-    /// How many bytes of tuples its sectors have beside them; 0: none.
+    /// Bytes of the tuples of the piece's sectors; 0 without tuples.
     pub(crate) tags: usize,
 }
 
 /// Why a piece was not encrypted or decrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CryptoFailure {
-    /// The cipher refuses the sector that begins at this byte of the volume.
+    /// The cipher refuses the sector at this byte of the volume.
     Refused(u64),
-    /// Shared bytes were gone before they were encrypted.
+    /// Shared memory was gone before its bytes were encrypted.
     Lost,
 }
 
@@ -69,7 +68,7 @@ impl From<CryptoFailure> for Error {
 }
 
 impl Piece {
-    /// Before the first one.
+    /// The value before the first piece.
     pub(crate) const NONE: Self = Self {
         place: PieceKind::Zero,
         segment: 0,
@@ -82,10 +81,11 @@ impl Piece {
         tags: 0,
     };
 
-    /// The next piece of a request. None: the volume ends before it.
+    /// Finds the next piece of a request. `None`: the volume ends before it.
     pub(crate) fn next_of(slot: &Slot, volume: &Volume) -> Option<Self> {
         let piece = match slot.op {
-            // The memory holds one piece at a time; there was less of it when others had the rest.
+            // The memory holds one piece at a time; it can be smaller than [`ZEROS`] when memory
+            // was short.
             SlotOperation::WriteZeros => {
                 let most = match &slot.stage {
                     SlotStage::Ready(Some(memory)) => memory.len() as u64,
@@ -102,14 +102,14 @@ impl Piece {
         piece.map(|piece| if slot.tags.is_some() { piece.with_tags(volume) } else { piece })
     }
 
-    /// The rest of a request in cached pieces, all of it that lies in the segment: the lower device
-    /// does not take this one at once.
+    /// Extends a piece of a request with cached pieces to the rest of the segment, after the lower
+    /// device did not take the piece at once.
     pub(crate) fn with_rest(self, slot: &Slot, volume: &Volume) -> Self {
         let end = slot.end.min(slot.at.saturating_add(slot.most));
         Self::find(volume, self.at, end, self.at - self.from as u64).unwrap_or(self)
     }
 
-    /// The same of a volume that may keep tuples there.
+    /// Sets the piece's tuple bytes, for a volume that may have tuples.
     pub(crate) fn with_tags(self, volume: &Volume) -> Self {
         let tags = |stored: &Stored| {
             self.range().len() / stored.cipher.sector_size().bytes() * stored.cipher.tag_size()
@@ -117,8 +117,8 @@ impl Piece {
         Self { tags: volume.segments()[self.segment].as_stored().map_or(0, tags), ..self }
     }
 
-    /// The piece from `at` to `end` or the segment's end; the memory's first byte is the volume's
-    /// byte `base`.
+    /// Finds the piece from `at` to `end` or the segment's end; the memory's first byte is the
+    /// volume's byte `base`.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "ranges with memory are shorter than the address space"
@@ -154,23 +154,23 @@ impl Piece {
         }
     }
 
-    /// Where it ends in the volume.
+    /// The end in the volume.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.len
     }
 
-    /// Where its bytes are in the request's memory.
+    /// The piece's range in the request's memory.
     #[expect(clippy::cast_possible_truncation, reason = "as in `find`")]
     pub(crate) fn range(&self) -> Range<usize> {
         self.from..self.from + self.len as usize
     }
 
-    /// The sector that begins at `place` in the request's memory, as the cipher counts.
+    /// The number of the sector at `place` in the request's memory, for the cipher.
     pub(crate) fn sector(&self, place: usize) -> u64 {
         self.sector.wrapping_add((place - self.from) as u64 >> 9)
     }
 
-    /// Reads it, with its tuples if it has some, as far as that goes at once.
+    /// Reads the piece, and its tuples if it has them, as far as possible without blocking.
     pub(crate) fn read_now(
         &self,
         channel: &mut dyn Channel,
@@ -184,7 +184,7 @@ impl Piece {
         }
     }
 
-    /// Writes it, as [`read_now`](Self::read_now).
+    /// Writes the piece, as [`read_now`](Self::read_now).
     pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Immediate {
         let bytes = &memory[self.range()];
         match self.tags {
@@ -193,7 +193,8 @@ impl Piece {
         }
     }
 
-    /// Encrypts it in the request's memory, or from shared bytes to there, and makes its tuples.
+    /// Encrypts the piece in the request's memory, or from shared bytes to there, and makes its
+    /// tuples.
     pub(crate) fn encrypt(
         &self,
         volume: &Volume,
@@ -208,7 +209,8 @@ impl Piece {
         }
     }
 
-    /// Decrypts it in the request's memory, or from there to shared bytes, if its tuples fit.
+    /// Decrypts the piece in the request's memory, or from there to shared bytes, if its tuples
+    /// match.
     pub(crate) fn decrypt(
         &self,
         volume: &Volume,
@@ -223,7 +225,8 @@ impl Piece {
         }
     }
 
-    /// Encrypts it from shared bytes. A sector that lies in two places of them is copied.
+    /// Encrypts the piece from shared bytes. A sector that spans two runs of shared bytes is
+    /// copied.
     fn seal_from(
         &self,
         volume: &Volume,
@@ -256,7 +259,7 @@ impl Piece {
         if shared.bytes.is_lost() { Err(CryptoFailure::Lost) } else { Ok(()) }
     }
 
-    /// Decrypts it to shared bytes, as [`seal_from`](Self::seal_from).
+    /// Decrypts the piece to shared bytes, as [`seal_from`](Self::seal_from).
     fn open_to(
         &self,
         volume: &Volume,
@@ -290,7 +293,7 @@ impl Piece {
         Ok(())
     }
 
-    /// Encrypts a part of a piece without tuples, or with those of that part.
+    /// Encrypts a part of the piece, with the tuples of that part.
     pub(crate) fn seal(
         &self,
         volume: &Volume,
@@ -303,7 +306,7 @@ impl Piece {
         cipher.seal(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
 
-    /// Decrypts one, as [`seal`](Self::seal).
+    /// Decrypts a part of the piece, as [`seal`](Self::seal).
     pub(crate) fn open(
         &self,
         volume: &Volume,
@@ -316,23 +319,24 @@ impl Piece {
         cipher.open(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
     }
 
-    /// Only what is stored has one, and nothing else is encrypted.
+    /// The piece's cipher. Only stored pieces have one, and only these are encrypted.
     fn cipher<'v>(&self, volume: &'v Volume) -> Option<&'v dyn SectorCipher> {
         volume.segments()[self.segment].as_stored().map(|stored| &*stored.cipher)
     }
 
-    /// The cipher refuses a sector of those from `place` in the request's memory on.
+    /// The failure of a sector that the cipher refuses, counted from `place` in the request's
+    /// memory.
     fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> CryptoFailure {
         let size = volume.segments()[self.segment].sector_size().bytes();
         CryptoFailure::Refused(self.at + (place - self.from + bad.0 * size) as u64)
     }
 
-    /// Whether its bytes are stored as they are.
+    /// True when the piece's bytes are stored unencrypted.
     pub(crate) fn is_null(&self, volume: &Volume) -> bool {
         volume.segments()[self.segment].as_stored().is_none_or(|stored| stored.cipher.is_null())
     }
 
-    /// It lies where nothing can be.
+    /// The error of a piece in an error segment.
     pub(crate) fn error(&self) -> Error {
         let context = format!("bytes {} + {}: an error segment, as its table says", self.at, self.len);
         Error::new(ErrorKind::Lower, context)

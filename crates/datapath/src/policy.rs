@@ -1,4 +1,4 @@
-//! Who runs the crypto, and in which order writes go down.
+//! The dispatch of requests: which thread runs the crypto, and in which order writes are submitted.
 
 mod text;
 
@@ -6,71 +6,70 @@ use underseal_volume::DispatchFlags;
 
 use crate::{Error, ErrorKind, Result};
 
-/// How a volume's requests are dispatched. A value: it can be read and changed while the volume is
-/// busy, and each request goes the way that was set when it came.
+/// The dispatch of a volume's requests. The policy can be read and changed at any time; each
+/// request keeps the policy under which it arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Who decrypts.
+    /// The threads that decrypt.
     pub read: Dispatch,
-    /// Who encrypts.
+    /// The threads that encrypt.
     pub write: Dispatch,
-    /// In which order writes that others encrypted go to the lower device.
+    /// The order in which writes that workers encrypted go to the lower device.
     pub write_order: WriteOrder,
     /// Workers run at the highest priority that the process may give them.
     pub high_priority: bool,
-    /// Longer reads are split, in bytes; none: they stay whole. At least a sector is moved at a
-    /// time.
+    /// Longer reads are split, in bytes; none: reads stay whole. A part has at least one sector.
     pub max_read_size: Option<u32>,
-    /// Longer writes are split, in bytes; none: they stay whole.
+    /// Longer writes are split, in bytes; none: writes stay whole.
     pub max_write_size: Option<u32>,
 }
 
-/// Who runs the crypto of a request.
+/// The threads that run the crypto of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dispatch {
-    /// The thread that brought it.
+    /// The thread that received the request.
     Inline,
-    /// A pool of threads.
+    /// A pool of workers.
     Workers {
-        /// Which of them.
+        /// The choice of the worker.
         affinity: Affinity,
     },
-    /// The thread that brought it, as long as it keeps up; what is more goes to idle workers.
+    /// The receiving thread while it keeps up; idle workers take the surplus.
     Adaptive,
 }
 
-/// Which worker a request goes to.
+/// The worker that a request goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Affinity {
-    /// The first that is free, on any processor: the kernel's unbound queue.
+    /// The first free worker, on any processor: the kernel's unbound queue.
     Any,
-    /// The one that is bound to the processor the request came on: dm-crypt's `same_cpu_crypt`.
+    /// The worker that is bound to the receiving thread's processor: dm-crypt's `same_cpu_crypt`.
     SameCpu,
 }
 
-/// In which order encrypted writes go to the lower device.
+/// The order in which encrypted writes go to the lower device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteOrder {
-    /// Whoever has encrypted one submits it: dm-crypt's `submit_from_crypt_cpus`.
+    /// The thread that encrypted a write submits it: dm-crypt's `submit_from_crypt_cpus`.
     AsReady,
-    /// All that are ready, by sector, through one submitter: dm-crypt's writer thread.
+    /// All ready writes by sector, through one submitter: dm-crypt's writer thread.
     Sorted,
-    /// As they came, never reordered.
+    /// In order of arrival, never reordered.
     Arrival,
 }
 
-/// Where dm-crypt splits requests.
+/// The length at which dm-crypt splits requests.
 const KERNEL_SPLIT: u32 = 128 << 10;
 
 impl Policy {
-    /// Every request on the thread that brought it.
+    /// Every request on the thread that received it.
     pub const INLINE: Self = Self::both(Dispatch::Inline, WriteOrder::AsReady);
     /// Inline while the queue keeps up, shared with idle workers when it does not.
     pub const ADAPTIVE: Self = Self::both(Dispatch::Adaptive, WriteOrder::AsReady);
-    /// Workers on any processor, writes as they are ready.
+    /// Workers on any processor; writes go as they are ready.
     pub const WORKERS: Self =
         Self::both(Dispatch::Workers { affinity: Affinity::Any }, WriteOrder::AsReady).split();
-    /// Workers on the processor that a request came on, writes as they are ready.
+    /// Workers on the receiving thread's processor; writes go as they are ready.
     pub const SAME_CPU: Self =
         Self::both(Dispatch::Workers { affinity: Affinity::SameCpu }, WriteOrder::AsReady).split();
 
@@ -90,7 +89,7 @@ impl Policy {
         self
     }
 
-    /// What the kernel does under these flags: without any, workers on any processor and one
+    /// The kernel's dispatch under these flags: without flags, workers on any processor and one
     /// submitter that sorts.
     pub fn from_flags(flags: DispatchFlags) -> Self {
         let affinity = if flags.same_cpu_crypt { Affinity::SameCpu } else { Affinity::Any };
@@ -104,11 +103,8 @@ impl Policy {
         }
     }
 
-    /// Refuses what reorders the writes of a zone.
-    ///
-    /// # Errors
-    /// `Policy` when writes that several threads encrypt would go down in another order than they
-    /// came.
+    /// Refuses, with `Policy`, a policy that reorders writes in a zone: one under which several
+    /// threads encrypt and writes are not submitted in order of arrival.
     pub(crate) fn fits_zones(&self) -> Result<()> {
         if self.write == Dispatch::Inline || self.write_order == WriteOrder::Arrival {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where others reach a queue: what they send it, and what wakes its thread.
+//! A queue's inbox: messages from other threads, and the wakeup of the queue's thread.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,37 +11,37 @@ use underseal_device::{Mailbox, Wakeup};
 use crate::stats::QueueStats;
 use crate::workers::Task;
 
-/// What comes to a queue from other threads.
+/// A message from another thread to a queue.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of that variant, and lie in slots made before")]
 pub(crate) enum QueueMessage {
-    /// A worker is done with a piece.
+    /// A worker has finished a piece.
     Task(Task),
-    /// The slot's write may touch its sectors now.
+    /// The slot has its range lock now.
     Granted(u32),
-    /// Somebody wants to know what the queue waits for.
+    /// Another thread asks for the queue's oldest lower request.
     Look,
 }
 
-/// One queue's address. Everything that is shared between its thread and others.
+/// The state that a queue's thread shares with other threads.
 pub(crate) struct QueueInbox {
     mailbox: Mailbox<QueueMessage>,
-    /// Rings in the queue's io_uring.
+    /// The wakeup that the queue's io_uring watches.
     bell: Wakeup,
-    /// The last version of the settings under which the queue was seen with nothing in flight.
+    /// The last settings version under which the queue had settled.
     quiet_at: AtomicU32,
     looks: Mutex<WaitSnapshot>,
     pub(crate) stats: QueueStats,
 }
 
-/// What the queue saw when it was last asked what it waits for.
+/// The queue's answer to the last question for its oldest lower request.
 #[derive(Default)]
 struct WaitSnapshot {
-    /// It was asked, and has not looked yet.
+    /// The queue was asked and has not answered yet.
     asked: bool,
     oldest: Option<LowerRequest>,
 }
 
-/// A request that a lower device has.
+/// A request in a lower device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LowerRequest {
     pub(crate) since: Instant,
@@ -59,26 +59,26 @@ impl QueueInbox {
         })
     }
 
-    /// Sends from any thread.
+    /// Sends a message, from any thread.
     pub(crate) fn send(&self, letter: QueueMessage) {
         if self.mailbox.send(letter) {
             self.bell.ring();
         }
     }
 
-    /// Makes the queue look at the settings.
+    /// Makes the queue check the settings.
     pub(crate) fn rouse(&self) {
         if self.mailbox.rouse() {
             self.bell.ring();
         }
     }
 
-    /// What the queue's ring watches.
+    /// The descriptor that the queue's ring watches.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// The bell was heard.
+    /// Resets the wakeup.
     pub(crate) fn heard(&self) {
         self.bell.heard();
     }
@@ -99,20 +99,20 @@ impl QueueInbox {
         self.mailbox.awake();
     }
 
-    /// Asks the queue what it waits for. One letter is enough for all who ask before it comes to
-    /// it.
+    /// Asks the queue for its oldest lower request. Askers share one message until the queue
+    /// answers.
     pub(crate) fn ask(&self) {
         if !std::mem::replace(&mut self.looks().asked, true) {
             self.send(QueueMessage::Look);
         }
     }
 
-    /// The queue has looked: its request that a lower device has had longest.
+    /// Stores the queue's answer.
     pub(crate) fn has_looked(&self, oldest: Option<LowerRequest>) {
         *self.looks() = WaitSnapshot { asked: false, oldest };
     }
 
-    /// What it saw. None: it was asked, and has not looked yet.
+    /// The queue's answer. `None`: it was asked and has not answered yet.
     pub(crate) fn oldest(&self) -> Option<Option<LowerRequest>> {
         let looks = self.looks();
         (!looks.asked).then_some(looks.oldest)

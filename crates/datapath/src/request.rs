@@ -1,4 +1,4 @@
-//! What goes into a queue, and what comes out.
+//! Requests to a queue, and their completions.
 
 use underseal_device::Buffer;
 
@@ -9,31 +9,31 @@ use crate::{Result, SharedBytes};
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields are explained beside each request")]
 pub enum Request {
-    /// Read `len` bytes; the completion brings them.
+    /// Read `len` bytes; the completion has them.
     Read { offset: u64, len: usize },
-    /// Fill the buffer, which the completion brings back, with [whole
-    /// sectors](crate::Mapping::sector).
+    /// Fill the buffer, which the completion returns, with [whole sectors](crate::Mapping::sector).
     ReadInto { offset: u64, data: Buffer },
-    /// Write the buffer, which is encrypted in place; `durable`: it is on stable storage when it
-    /// completes.
+    /// Write the buffer, which is encrypted in place; `durable`: the data is on stable storage at
+    /// the completion.
     Write { offset: u64, data: Buffer, durable: bool },
-    /// Read as many bytes as `into` has, to there.
+    /// Read into the shared bytes, as many as they are.
     ReadShared { offset: u64, into: SharedBytes },
-    /// Write the bytes of `from`; `data` is memory for what they are encrypted to, as long.
+    /// Write shared bytes; `data` is memory of the same length for their ciphertext.
     WriteShared { offset: u64, from: SharedBytes, data: Buffer, durable: bool },
-    /// Everything acknowledged before is on stable storage when this completes.
+    /// All writes acknowledged before are on stable storage at the completion.
     Flush,
-    /// The bytes need not be kept. Does nothing where the volume does not allow discards.
+    /// The bytes need not be kept. Without effect where the volume does not allow discards.
     Discard { offset: u64, len: u64, durable: bool },
-    /// The bytes read as zeros afterwards; `punch`: their space may be freed where zeros below are
-    /// zeros above; `fast`: fail with `Unsupported` unless it costs less than writing.
+    /// The bytes read as zeros afterwards; `punch`: their space may be freed where zeros in the
+    /// lower device read as zeros; `fast`: fails with `Unsupported` unless this is cheaper than
+    /// writing.
     WriteZeroes { offset: u64, len: u64, durable: bool, punch: bool, fast: bool },
     /// The bytes will be read soon.
     Prefetch { offset: u64, len: u64 },
 }
 
 impl Request {
-    /// The range it touches: offset and length.
+    /// The request's offset and length.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         match self {
             Self::Read { offset, len } => Some((*offset, *len as u64)),
@@ -62,7 +62,7 @@ impl Request {
         }
     }
 
-    /// It moves bytes of the client's.
+    /// True when the request moves bytes of the client.
     pub(crate) fn moves(&self) -> bool {
         match self {
             Self::Read { .. }
@@ -74,7 +74,7 @@ impl Request {
         }
     }
 
-    /// The memory that it came with.
+    /// Returns the request's memory.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::ReadInto { data, .. } | Self::Write { data, .. } | Self::WriteShared { data, .. } => {
@@ -85,15 +85,15 @@ impl Request {
     }
 }
 
-/// A request that is over.
+/// A completed request.
 #[derive(Debug)]
 pub struct Completion {
-    /// The number that the export gave it.
+    /// The number that the export gave the request.
     pub tag: u64,
-    /// How it ended.
+    /// The request's result.
     pub result: Result<()>,
-    /// A read's plaintext, unless that went to shared bytes, or a write's memory (scrambled by
-    /// now). It goes back through [`Queue::free`](crate::Queue::free). After a failed read its
-    /// contents are not the volume's.
+    /// A read's plaintext, unless that went to shared bytes, or a write's memory (encrypted by
+    /// now). The export returns it with [`Queue::free`](crate::Queue::free). After a failed read
+    /// its contents are not the volume's.
     pub buffer: Option<Buffer>,
 }

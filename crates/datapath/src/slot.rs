@@ -10,80 +10,80 @@ use crate::post::LowerRequest;
 use crate::shared::SharedView;
 use crate::{Dispatch, Error, WriteOrder};
 
-/// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one
+/// A request in flight, or a part of one. It moves forward piece by piece: a piece lies in one
 /// segment and is one lower request.
 pub(crate) struct Slot {
     pub(crate) tag: u64,
     pub(crate) op: SlotOperation,
-    /// Where it begins in the volume.
+    /// The first byte in the volume.
     pub(crate) start: u64,
-    /// Everything before this is done.
+    /// All bytes before this one are done.
     pub(crate) at: u64,
-    /// Where it ends.
+    /// The end in the volume.
     pub(crate) end: u64,
     /// The longest piece.
     pub(crate) most: u64,
     /// A flush follows the last piece.
     pub(crate) then_flush: bool,
-    /// Which of the queue's epochs it has pinned when it began: its volume, to its end.
+    /// The epoch that the request pinned when it began: its volume, to its end.
     pub(crate) epoch: u32,
     pub(crate) stage: SlotStage,
-    /// The piece that is under way.
+    /// The piece in progress.
     pub(crate) piece: Piece,
-    /// The lower device that has it, or had it last.
+    /// The lower device that has the piece, or had one last.
     pub(crate) device: usize,
-    /// Memory for the sectors that it covers in part: the first and the last. In a part: the
-    /// caller's bytes.
+    /// Memory for the sectors that the request covers in part: the first and the last. In a part:
+    /// the caller's bytes.
     pub(crate) spare: [Option<Buffer>; 2],
-    /// Memory for tuples, where the volume keeps some: those of its piece are at the front. Whoever
-    /// has the piece has it.
+    /// Memory for tuples, in a volume with tuples: those of the piece are at the front. It moves
+    /// together with the piece's memory.
     pub(crate) tags: Option<Buffer>,
-    /// Where its plaintext comes from or goes to, if not its memory.
+    /// The source or destination of the plaintext, if not the slot's memory.
     pub(crate) shared: Option<SharedView>,
-    /// Who does its crypto.
+    /// The threads for the crypto.
     pub(crate) dispatch: Dispatch,
     pub(crate) order: WriteOrder,
-    /// What it has of the lock on its sectors, which other queues may use too.
+    /// The state of the slot's range lock.
     pub(crate) lock: LockState,
-    /// What it is a part of.
+    /// The parent, for a part.
     pub(crate) part_of: Option<SlotPart>,
     pub(crate) class: RequestClass,
-    /// When it came.
+    /// The time of arrival.
     pub(crate) arrived: Instant,
-    /// When its present stage began.
+    /// The beginning of the present stage.
     pub(crate) since: Instant,
 }
 
-/// How far a slot is with its piece, and so where its memory is.
+/// The stage of a slot's piece, which tells where its memory is.
 pub(crate) enum SlotStage {
-    /// It has not begun: it is held back while the volume is suspended, or waits for others in its
-    /// sectors.
+    /// The request has not begun: it is held while the volume is suspended, or waits for others in
+    /// its sectors.
     Held(Option<Buffer>),
-    /// This thread is at its next piece, or comes to it. Discards and flushes have no memory.
+    /// This thread works on the next piece, or will. Discards and flushes have no memory.
     Ready(Option<Buffer>),
-    /// The lower device has it.
+    /// The lower device has the piece.
     Below,
     /// The lower device flushes.
     Flushes(Option<Buffer>),
-    /// Ciphertext has come, and waits in the backlog.
+    /// The ciphertext was read, and waits in the backlog.
     Came(Buffer),
-    /// A worker has it.
+    /// A worker has the piece.
     Worker,
-    /// Ciphertext waits for its turn to go down.
+    /// The ciphertext waits for its turn to be written.
     Encrypted(Buffer),
-    /// Zeros wait for their turn to be made and go down.
+    /// The zeros wait for their turn to be made and written.
     Turn(Option<Buffer>),
-    /// Its parts have it.
+    /// The parts have the memory.
     Parts(RequestParts),
 }
 
 impl SlotStage {
-    /// A lower device has it.
+    /// True while a lower device has the request.
     fn is_below(&self) -> bool {
         matches!(self, Self::Below | Self::Flushes(_))
     }
 
-    /// The memory, unless somebody else has it; the next piece is ready to begin.
+    /// Takes the memory, unless a worker, device or part has it, and sets the stage to ready.
     pub(crate) fn take(&mut self) -> Option<Buffer> {
         match std::mem::replace(self, Self::Ready(None)) {
             Self::Held(buffer) | Self::Ready(buffer) | Self::Turn(buffer) | Self::Flushes(buffer) => buffer,
@@ -93,36 +93,36 @@ impl SlotStage {
     }
 }
 
-/// A request's parts while they are under way.
+/// The parts of a request in flight.
 pub(crate) struct RequestParts {
     pub(crate) first: u32,
     pub(crate) left: u32,
     pub(crate) count: u32,
-    /// They are among the slots that all long requests share.
+    /// The parts use slots that all long requests share.
     pub(crate) is_shared: bool,
     pub(crate) failed: Option<Error>,
 }
 
-/// A slot that is a part.
+/// A slot's place among the parts of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotPart {
     pub(crate) parent: u32,
-    /// The one that follows in the volume.
+    /// The part that follows in the volume.
     pub(crate) next: Option<u32>,
 }
 
-/// A slot's part in the lock that all queues share.
+/// The state of a slot's range lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockState {
     None,
-    /// It holds its sectors.
+    /// The slot holds its sectors.
     Taken,
-    /// It holds them, or has its place in the line for them.
+    /// The slot holds its sectors, or waits for them, in the map.
     Listed,
 }
 
 impl Slot {
-    /// A request or a part of one that has not begun.
+    /// A slot of a request or part that has not begun.
     pub(crate) fn new(
         op: SlotOperation,
         range: Range<u64>,
@@ -157,7 +157,7 @@ impl Slot {
 }
 
 impl Slot {
-    /// Copies a piece that was read, and decrypted elsewhere, to its shared bytes, if it has some.
+    /// Copies a decrypted piece of a read to its shared bytes, if the request has some.
     pub(crate) fn bring(&self, piece: &Piece) {
         if let (true, Some(shared), SlotStage::Ready(Some(buffer))) =
             (self.op.reads(), self.direct(), &self.stage)
@@ -166,8 +166,8 @@ impl Slot {
         }
     }
 
-    /// True if its pieces are short, so that they stay in the cache, as far as the lower device
-    /// does them at once.
+    /// True when the pieces are short, so that they stay in the cache, as long as the lower device
+    /// does not block.
     pub(crate) fn is_cached(&self) -> bool {
         let moves = matches!(self.op, SlotOperation::Read { .. } | SlotOperation::Write { durable: false });
         let in_turn = matches!(self.dispatch, Dispatch::Inline | Dispatch::Adaptive)
@@ -175,14 +175,14 @@ impl Slot {
         moves && in_turn && self.tags.is_none()
     }
 
-    /// Its shared bytes, if its crypto goes there or comes from there: not where a read brings more
-    /// than was asked for.
+    /// The shared bytes, if the crypto reads or writes them directly: not where a read fetches more
+    /// bytes than the request wants.
     pub(crate) fn direct(&self) -> Option<&SharedView> {
         self.shared.as_ref().filter(|_| !matches!(self.op, SlotOperation::Read { view: Some(_) }))
     }
 }
 
-/// What a request counts as.
+/// The class under which a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestClass {
     Read,
@@ -191,17 +191,17 @@ pub(crate) enum RequestClass {
     Other,
 }
 
-/// What is to be done with each piece.
+/// The operation on each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotOperation {
-    /// `view`: the bytes of it that were asked for, from where and how many.
+    /// `view`: the offset and number of the requested bytes among those read.
     Read {
         view: Option<(usize, usize)>,
     },
     Write {
         durable: bool,
     },
-    /// A sector that is written in part: read first, then changed from its byte `from` on for `len`
+    /// A sector that is written in part: read first, then changed from byte `from` on for `len`
     /// bytes, and written.
     Modify {
         reads: bool,
@@ -211,32 +211,32 @@ pub(crate) enum SlotOperation {
     },
     /// Encrypted zeros, made and written in pieces.
     WriteZeros,
-    /// Zeros below are zeros above: the device zeroes. `fast`: do not write instead where it
-    /// cannot.
+    /// Zeroing by the device, where its zeros read as zeros. `fast`: fails instead of writing
+    /// zeros.
     ZeroBelow {
         punch: bool,
         fast: bool,
     },
     Discard,
     Prefetch,
-    /// One device after the other; this is the next.
+    /// Flushes of one device after the other; this is the next.
     Flush {
         device: usize,
     },
 }
 
 impl SlotOperation {
-    /// Its bytes come from the device and are decrypted.
+    /// True when bytes are read from the device and decrypted.
     pub(crate) fn reads(self) -> bool {
         matches!(self, Self::Read { .. } | Self::Modify { reads: true, .. })
     }
 
-    /// It makes zeros of what is stored.
+    /// True when stored bytes become zeros.
     pub(crate) fn zeroes(self) -> bool {
         matches!(self, Self::WriteZeros | Self::ZeroBelow { .. })
     }
 
-    /// It changes what is stored.
+    /// True when stored bytes change.
     pub(crate) fn changes(self) -> bool {
         !matches!(self, Self::Read { .. } | Self::Prefetch | Self::Flush { .. })
     }
@@ -258,7 +258,7 @@ impl Slots {
     }
 
     /// # Panics
-    /// When full.
+    /// When the table is full.
     pub(crate) fn put(&mut self, slot: Slot) -> u32 {
         let index = self.free.pop().expect("every request has room for its parts");
         self.slots[index as usize] = Some(slot);
@@ -273,7 +273,7 @@ impl Slots {
         slot
     }
 
-    /// Those that have, or wait for, their sectors.
+    /// The slots that hold or wait for their sectors.
     pub(crate) fn locked(&self) -> Vec<u32> {
         let slots = (0..).zip(&self.slots);
         let locked =
@@ -281,7 +281,7 @@ impl Slots {
         slots.filter_map(locked).collect()
     }
 
-    /// The request that a lower device has had longest.
+    /// The request that has been in a lower device for the longest time.
     pub(crate) fn oldest_below(&self) -> Option<LowerRequest> {
         let below = self.slots.iter().flatten().filter(|slot| slot.stage.is_below());
         below.map(|slot| LowerRequest { since: slot.since, device: slot.device }).min()

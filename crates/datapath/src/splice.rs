@@ -1,15 +1,13 @@
-//! A volume of which a run is another one's.
+//! A volume with a run of another volume in it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_volume::{Result, Segment, SegmentKind, Stored, Volume};
 
-/// What `base` is, but within `range`, where it is what `other` is there. Neighbours that go on in
-/// the same way are one segment.
-///
-/// # Errors
-/// `BadLayout` when the range cuts sectors, or is not in both.
+/// Returns `base` with the segments of `other` within `range`. Adjacent segments with the same
+/// cipher and contiguous data become one. Returns `BadLayout` when the range cuts sectors, or is
+/// not in both.
 pub(crate) fn splice(base: &Volume, other: &Volume, range: Range<u64>) -> Result<Volume> {
     let pieces =
         cut(base, 0..range.start).chain(cut(other, range.clone())).chain(cut(base, range.end..base.size()));
@@ -38,7 +36,7 @@ fn cut(volume: &Volume, range: Range<u64>) -> impl Iterator<Item = Segment> {
     })
 }
 
-/// Whether one segment could be made of two.
+/// True when two segments can be one.
 fn goes_on(first: &Segment, then: &Segment) -> bool {
     match (&first.kind, &then.kind) {
         (SegmentKind::Stored(a), SegmentKind::Stored(b)) => {
@@ -67,7 +65,7 @@ mod tests {
         Volume::new(vec![Segment::stored(0, 1 << 20, lower, 0, cipher.clone())]).unwrap().with_discards(true)
     }
 
-    /// Start, length, place, IV of each.
+    /// Start, length, lower offset and IV offset of each segment.
     fn shape(volume: &Volume) -> Vec<(u64, u64, u64, u64)> {
         let of = |segment: &Segment| {
             let (lower, iv) = segment.as_stored().map_or((0, 0), |s| (s.lower, s.iv_offset));

@@ -1,6 +1,6 @@
-//! What a volume has done, and how long each stage of a request took.
+//! Statistics of a volume: counters, and the latency of each stage of requests.
 //!
-//! Each queue counts for itself, without a lock; whoever asks adds them up.
+//! Each queue counts for itself, without a mutex; a reader adds the queues' counters up.
 
 mod histogram;
 
@@ -15,53 +15,53 @@ use std::time::Duration;
 
 use histogram::add;
 
-/// Everything since the volume was opened, over all its queues.
+/// Statistics since the volume was opened, over all its queues.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// Queues that are open now.
+    /// Open queues.
     pub queues: u64,
-    /// Reads that are over.
+    /// Completed reads.
     pub reads: RequestCount,
-    /// Writes that are over.
+    /// Completed writes.
     pub writes: RequestCount,
-    /// Flushes that are over.
+    /// Completed flushes.
     pub flushes: RequestCount,
-    /// Discards, zeroing and prefetching that are over.
+    /// Completed discards, zeroings and prefetches.
     pub others: RequestCount,
-    /// Requests that are neither completed nor failed yet.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// What waits for the cipher now.
+    /// The work that waits for the cipher now.
     pub backlog: BacklogStats,
     /// Latency by stage.
     pub stages: Stages,
-    /// Where the crypto was done, in requests or pieces of them.
+    /// The threads that did the crypto, in requests or pieces.
     pub dispatched: DispatchStats,
-    /// Reads, or pieces of them, that found a sector not as it was written.
+    /// Reads, or pieces of them, with a sector that does not match its tag.
     pub mismatches: u64,
-    /// Where the first of those sectors begin, in bytes of the volume: up to [`MISMATCHES`].
+    /// The first bytes of the first such sectors, in bytes of the volume: up to [`MISMATCHES`].
     pub mismatched: Vec<u64>,
 }
 
-/// So many sectors that were not as they were written are kept in mind.
+/// The number of mismatching sectors whose offsets are kept.
 pub const MISMATCHES: usize = 16;
 
-/// Requests have been with a lower device for long.
+/// A long wait of requests for a lower device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LowerWait {
-    /// That device's name.
+    /// The device's name.
     pub on: String,
-    /// How long it has had the oldest of them.
+    /// How long the device has had its oldest request.
     pub lasts: Duration,
 }
 
-/// Requests of one kind.
+/// Counters of one kind of request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestCount {
-    /// How many ended, well or not.
+    /// Ended requests, well or not.
     pub requests: u64,
-    /// Bytes of those that ended well.
+    /// Bytes of successful requests.
     pub bytes: u64,
-    /// How many failed.
+    /// Failed requests.
     pub errors: u64,
 }
 
@@ -70,43 +70,43 @@ pub struct RequestCount {
 pub struct BacklogStats {
     /// Requests.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
-    /// What the cipher will take for them, as measured lately.
+    /// The estimated time of their crypto, by recent measurements.
     pub cost: Duration,
-    /// Above this cost the adaptive policy hands work to idle workers.
+    /// The cost above which the adaptive policy hands work to idle workers.
     pub watermark: Duration,
 }
 
 /// Latency by stage. A request that was split counts once for each part in `crypto` and `lower`.
 #[derive(Debug, Clone, Default)]
 pub struct Stages {
-    /// From the arrival until a thread took it up: waiting for its turn, an earlier write, or a
-    /// suspended volume.
+    /// From the arrival until a thread begins the request: waiting for its turn, an earlier write,
+    /// or a suspended volume.
     pub queued: Histogram,
-    /// From the moment that the crypto was due until it was done, including the hand-over to
-    /// others.
+    /// From the moment that the crypto is due until it is done, including the time for a worker to
+    /// begin.
     pub crypto: Histogram,
-    /// In the lower device.
+    /// Time in the lower device.
     pub lower: Histogram,
-    /// From the completion until the export had sent it.
+    /// From the completion until the export has sent the reply.
     pub reply: Histogram,
     /// From the arrival to the completion.
     pub total: Histogram,
 }
 
-/// Who did the crypto.
+/// The threads that did the crypto.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DispatchStats {
-    /// The thread that brought the request.
+    /// The thread that received the request.
     pub inline: u64,
     /// A worker.
     pub workers: u64,
-    /// Given to a worker and taken back before one came to it.
+    /// Given to a worker and taken back before a worker began it.
     pub taken_back: u64,
 }
 
-/// One queue's counters. Its thread alone writes.
+/// Counters of a queue. Only its thread writes them.
 pub(crate) struct QueueStats {
     pub(crate) reads: ClassCounters,
     pub(crate) writes: ClassCounters,
@@ -128,7 +128,7 @@ pub(crate) struct QueueStats {
     taken_back: AtomicU64,
 }
 
-/// Where a piece's crypto was done.
+/// The thread that did a piece's crypto.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CryptoSite {
     Inline,
@@ -143,7 +143,7 @@ pub(crate) struct ClassCounters {
     errors: AtomicU64,
 }
 
-/// Sectors that were not as they were written.
+/// Sectors that do not match their tags.
 #[derive(Default)]
 pub(crate) struct TagMismatches {
     count: AtomicU64,
@@ -151,7 +151,7 @@ pub(crate) struct TagMismatches {
 }
 
 impl TagMismatches {
-    /// One more, which begins there.
+    /// Counts a sector, and keeps its offset while there is room.
     pub(crate) fn add(&self, at: u64) {
         add(&self.count, 1);
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl TagMismatches {
 }
 
 impl ClassCounters {
-    /// Counts a request of so many bytes that ended.
+    /// Counts an ended request.
     pub(crate) fn ended(&self, bytes: u64, well: bool) {
         add(&self.requests, 1);
         if well {
@@ -211,7 +211,7 @@ impl QueueStats {
         }
     }
 
-    /// Requests are neither completed nor failed yet.
+    /// True while requests are in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight.load(Relaxed) > 0
     }
@@ -225,7 +225,7 @@ impl QueueStats {
         add(counter, 1);
     }
 
-    /// Adds what lasts: counts and histograms.
+    /// Adds counters and histograms, which outlive the queue.
     pub(crate) fn add_to(&self, sum: &mut Stats) {
         self.reads.add_to(&mut sum.reads);
         self.writes.add_to(&mut sum.writes);
@@ -244,7 +244,7 @@ impl QueueStats {
         to.taken_back += self.taken_back.load(Relaxed);
     }
 
-    /// Adds what is so now.
+    /// Adds the queue's present load.
     pub(crate) fn add_present(&self, sum: &mut Stats) {
         sum.queues += 1;
         sum.in_flight += self.in_flight.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Who would notice that a sector is not as it was written.
+//! Whether a changed sector of a volume would be noticed.
 
 use underseal_cipher::IntegrityKind;
 use underseal_volume::{Segment, Stored};
@@ -6,12 +6,12 @@ use underseal_volume::{Segment, Stored};
 use crate::Mapping;
 
 impl Mapping {
-    /// True when somebody would for each sector that is stored: its cipher, or the device that it
-    /// lies on. No volume without a key is.
+    /// True when the cipher or the lower device of each stored sector authenticates it. False for a
+    /// volume without a key.
     pub fn is_authenticated(&self) -> bool {
         let by_whom = |stored: &Stored| {
             let integrity = stored.recipe.as_ref().and_then(|recipe| recipe.integrity);
-            // Stored IVs alone tell nothing.
+            // Stored IVs alone do not authenticate.
             integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead)
                 || self.devices().get(stored.device).is_some_and(|device| device.verifies())
         };
@@ -19,20 +19,19 @@ impl Mapping {
             .is_some_and(|volume| volume.segments().iter().filter_map(Segment::as_stored).all(by_whom))
     }
 
-    /// True when such sectors may be found: [`Mapping::has_tags`], or a device below has tags of
-    /// its own.
+    /// True when reads may find mismatching sectors: [`Mapping::has_tags`], or a lower device with
+    /// tags.
     pub fn may_mismatch(&self) -> bool {
         self.has_tags() || self.devices().iter().any(|device| device.verifies())
     }
 
-    /// How many bytes nobody compares at the moment, though somebody
-    /// [will](Mapping::is_authenticated): their tags are still to be made.
+    /// The number of bytes without tags at the moment, in a volume that [will
+    /// be](Mapping::is_authenticated) authenticated: their tags are still to be made.
     pub fn unverified(&self) -> u64 {
         self.devices().iter().fold(0, |sum: u64, device| sum.saturating_add(device.unverified()))
     }
 
-    /// Before a look for damage: what the devices keep in memory of what they have read is read
-    /// again.
+    /// Makes the devices read again instead of using sectors in memory, before a check for damage.
     pub fn forget(&self) {
         self.devices().iter().for_each(|device| device.forget());
     }

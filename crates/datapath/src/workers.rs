@@ -1,12 +1,12 @@
-//! Threads that do the crypto of others.
+//! Workers: threads that do crypto for queues.
 //!
 //! ```text
-//!   queue --Task--> any: one Injector, every thread takes from it     (kernel: the unbound work queue)
+//!   queue --Task--> any: one Injector for all threads                (kernel: unbound work queue)
 //!               \-> bound[cpu]: an Injector and a thread a processor  (kernel: same_cpu_crypt)
 //! ```
 //!
-//! They are started when the first task comes. Each has channels of its own, so that it can also
-//! move the bytes it crypts.
+//! Workers are started for the first task. Each has channels, so that it can also read and write
+//! the bytes that it decrypts or encrypts.
 
 mod task;
 
@@ -24,10 +24,10 @@ use underseal_device::{Channel, Device};
 use crate::Affinity;
 use crate::injector::Injector;
 
-/// More threads than this are of no use to one volume.
+/// The largest number of workers of a volume.
 const MOST: usize = 64;
 
-/// A worker without work looks for so long before it sleeps: waking it costs as much.
+/// The time for which a worker looks for work before it sleeps: a wakeup costs as much.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 /// A volume's workers.
@@ -49,15 +49,13 @@ impl Workers {
         Self { devices, any: OnceLock::new(), bound: OnceLock::new(), high_priority: Arc::default() }
     }
 
-    /// Whether they run before others from now on.
+    /// Sets whether workers run before other threads.
     pub(crate) fn set_high_priority(&self, high: bool) {
         self.high_priority.store(high, Ordering::Relaxed);
     }
 
-    /// Hands a task over.
-    ///
-    /// # Errors
-    /// Gives it back when there are no workers: the system has no threads left.
+    /// Hands a task over. Returns the task when there are no workers, since the system has no
+    /// threads left.
     #[expect(clippy::result_large_err, reason = "a box would be an allocation a request")]
     pub(crate) fn give(&self, task: Task, affinity: Affinity) -> Result<(), Task> {
         let group = match affinity {
@@ -75,8 +73,8 @@ impl Workers {
         group.injector.push(task)
     }
 
-    /// Whether a worker can take one more of a queue's tasks, of which `away` are with workers: one
-    /// is idle, or is at work and will come to it next. One processor is left to the caller.
+    /// True when a worker can take one more of a queue's tasks, of which `away` are with workers: a
+    /// worker is idle, or will come to the task next. One processor is left to the caller.
     pub(crate) fn has_room(&self, away: usize) -> bool {
         let any = self.any();
         let others = any.threads.len().saturating_sub(1);
@@ -84,7 +82,7 @@ impl Workers {
         others > 0 && nobody_waits && (any.injector.idle() > 1 || (away > 0 && away < 2 * others))
     }
 
-    /// Takes back a task of a queue's that no worker has come to.
+    /// Takes back a queue's task that no worker has begun.
     pub(crate) fn take_back(&self, mine: impl Fn(&Task) -> bool) -> Option<Task> {
         self.any.get()?.injector.take_back(mine)
     }
@@ -110,7 +108,7 @@ impl Workers {
                 }
                 work(&injector, &devices, &high_priority);
             });
-            // With fewer threads, or none, the queues' own threads do the work.
+            // With fewer threads, or without any, the queues' threads do the work.
             thread.inspect_err(|e| log::error!("cannot start a worker: {e}")).ok()
         });
         let threads = threads.collect();
@@ -129,9 +127,9 @@ impl Drop for Workers {
     }
 }
 
-/// One worker's life.
+/// A worker's loop.
 fn work(injector: &Injector<Task>, devices: &[Arc<dyn Device>], high_priority: &AtomicBool) {
-    // Without them it does the crypto only.
+    // Without channels a worker only does crypto.
     let mut channels: Vec<Box<dyn Channel>> = devices.iter().filter_map(|d| d.channel(1).ok()).collect();
     if channels.len() != devices.len() {
         channels.clear();
@@ -143,7 +141,7 @@ fn work(injector: &Injector<Task>, devices: &[Arc<dyn Device>], high_priority: &
             is_high = high;
             prioritise(high);
         }
-        // A cipher or device that panics fails one request, and costs no thread.
+        // A cipher or device that panics fails one request, and ends no thread.
         let died = catch_unwind(AssertUnwindSafe(|| task.run(&mut channels))).is_err();
         if died {
             log::error!("a worker's task panicked; its request fails");
@@ -175,11 +173,11 @@ fn bind(cpu: usize) {
     }
 }
 
-/// Whether threads of this process can run before others, as the policy `high-priority` wants its
-/// workers to. The calling thread finds out for all of them.
+/// Tries whether threads of this process may run before others, as the policy `high-priority`
+/// demands of workers. The calling thread tries for all of them.
 ///
 /// # Errors
-/// Why not: a user without that right, or a server that has given it up.
+/// The kernel's: the user lacks that right, or the server has dropped it.
 pub fn may_run_first() -> std::io::Result<()> {
     let own = rustix::process::getpriority_process(None)?;
     rustix::process::setpriority_process(None, HIGHEST)?;
@@ -189,10 +187,10 @@ pub fn may_run_first() -> std::io::Result<()> {
 /// The nice value of the kernel's high-priority work queues.
 const HIGHEST: i32 = -20;
 
-/// As the kernel runs its high-priority work queues.
+/// Sets the calling thread's priority, as the kernel does for high-priority work queues.
 fn prioritise(high: bool) {
     let nice = if high { HIGHEST } else { 0 };
-    // On Linux a thread is a process to this call.
+    // On Linux this call treats a thread as a process.
     if let Err(e) = rustix::process::setpriority_process(None, nice) {
         log::warn!("cannot run a worker at nice {nice}: {e}");
     }

@@ -1,6 +1,6 @@
-//! Every interleaving of who gives work and who does it, by the model checker loom.
+//! Every interleaving of threads that give and take work, by the model checker loom.
 
-// Its names in the crate are used by both.
+// The crate and `injector.rs` both use these names.
 #[path = "../src/injector.rs"]
 #[expect(dead_code, reason = "the crate uses more of it")]
 mod injector;
@@ -16,8 +16,8 @@ use injector::Injector;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Tries the interleavings in which no more than three threads are stopped amid their work: all of
-/// them take minutes, and found nothing more.
+/// Tries the interleavings with at most three preemptions: all interleavings take minutes, and
+/// found nothing more.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

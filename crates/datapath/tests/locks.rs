@@ -1,7 +1,6 @@
-//! The lock that queues share, by the model checker loom: every interleaving of few threads over
-//! few words.
+//! The range lock, by the model checker loom: every interleaving of few threads over few words.
 
-// Their names in the crate are used by both.
+// The crate and both files use these names.
 #[path = "../src/intervals.rs"]
 mod intervals;
 #[path = "../src/locks.rs"]
@@ -14,7 +13,7 @@ mod sync {
 
     use loom::sync::atomic::fence;
 
-    /// loom takes sequentially consistent operations for weaker ones, unless there are fences.
+    /// loom weakens sequentially consistent operations, unless there are fences.
     macro_rules! fenced {
         ($name:ident, $inner:ident, $value:ty) => {
             pub(crate) struct $name($inner);
@@ -79,7 +78,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Bytes of a grain, as a power of two.
+/// Bytes of a lock stripe, as a power of two.
 const GRAIN: u32 = 12;
 
 /// A thread that waits for its turn.
@@ -99,8 +98,8 @@ impl Claimant for Waiter {
     }
 }
 
-/// What the lock keeps apart: loom finds whoever reads or writes a cell beside another who writes
-/// it.
+/// Cells that the lock separates: loom reports a read or write of a cell beside another thread's
+/// write.
 struct Volume {
     lock: RangeLock<Waiter>,
     grains: Vec<UnsafeCell<()>>,
@@ -112,14 +111,14 @@ impl Volume {
         Arc::new(Self { lock: RangeLock::with_words(GRAIN, words), grains })
     }
 
-    /// Claims grains, reads or writes those that there are, and gives them back.
+    /// Locks stripes, reads or writes their cells, and releases them.
     fn use_it(&self, thread: usize, grains: Range<u64>, shared: bool) {
         let range = grains.start << GRAIN..grains.end << GRAIN;
         let waiter = Waiter(thread, Arc::new((Mutex::new(false), Condvar::new())));
         let claimed = self.lock.claim(range.clone(), shared, || waiter.clone());
         if claimed == LockOutcome::Waits {
             let mut granted = waiter.1.0.lock().unwrap();
-            // Without a turn that it can count on, loom finds a deadlock here.
+            // If the turn never came, loom would find a deadlock here.
             while !*granted {
                 granted = waiter.1.1.wait(granted).unwrap();
             }
@@ -153,7 +152,7 @@ fn explore(uses: &'static [(Range<u64>, bool)], grains: u64, words: u32) {
             .collect();
         volume.use_it(0, uses[0].0.clone(), uses[0].1);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // All is as it was: whatever is claimed now is had by its word.
+        // The lock is idle again: every stripe is taken by its word.
         for grain in 0..grains {
             let range = grain << GRAIN..(grain + 1) << GRAIN;
             assert!(volume.lock.take(range.clone(), false), "{grain}");

@@ -1,5 +1,5 @@
-//! LUKS2 volumes with integrity that cryptsetup made and a kernel wrote, some of them stopped with
-//! a full journal: through the data path, as they are served.
+//! LUKS2 volumes with integrity from cryptsetup and a kernel, some of them stopped with a full
+//! journal, read through the data path as a server does.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ fn every_authenticated_volume_reads_back_exactly_and_takes_writes() {
             let plain = read(&mut queue, 0, len).unwrap_or_else(|e| panic!("{id}: {text}: {e:?}"));
             assert_eq!(sha256(&plain), about["plain_sha256"].as_str().unwrap(), "{id}: {text}");
         }
-        // What lies behind was never written.
+        // The sectors behind were never written.
         let beyond = read(&mut queue, mapping.size() - 65536, 65536).map(drop);
         let is_checked = !id.contains("none");
         assert_eq!(beyond, if is_checked { Err(ErrorKind::Integrity) } else { Ok(()) }, "{id}");

@@ -96,14 +96,14 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(seed | 1) >> 3).to_le_bytes()[0]).collect()
 }
 
-/// Requests for one device, some of which wait a moment.
+/// A device that delays some requests.
 fn delay(device: Arc<dyn Device>) -> Arc<dyn Device> {
     let after = |us| Delayed { device: device.clone(), delay: Duration::from_micros(us) };
     let reads = if device.geometry().memory_alignment > 1 { 0 } else { 20 };
     Arc::new(DelayDevice::new(after(reads), after(50), after(10)).unwrap())
 }
 
-/// Every device a queue must work over the same way.
+/// The devices over which a queue must work in the same way.
 fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     let file = |name: &str, direct| -> Arc<dyn Device> {
         let folder = folder.join(name);
@@ -111,7 +111,7 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
         Arc::new(FileDevice::open(&image(&folder), OpenOptions { direct, ..Default::default() }).unwrap())
     };
     let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(LOWER + SIZE)) };
-    // A thousandth of the time: the order of things is the same.
+    // A thousandth of the time: the order of events is the same.
     let model = |inner, profile: Profile| Arc::new(ModelDevice::new(inner, &profile.scaled(0.001)));
     let zones = Zones { size: LOWER, conventional: 1 << 10 };
     #[expect(clippy::cast_possible_truncation, reason = "a small volume")]
@@ -145,7 +145,7 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     ]
 }
 
-/// An export, and its server for as long as it is used.
+/// An NBD device, with its server.
 struct Remote(NbdDevice, #[expect(dead_code, reason = "held")] Server);
 
 impl Device for Remote {
@@ -168,7 +168,7 @@ fn remote(behaviour: Behaviour) -> Arc<dyn Device> {
     Arc::new(Remote(device, server))
 }
 
-/// Transfers that are cut short, delays, and a cache; in the end every request succeeds.
+/// Short transfers, delays, and a cache; every request succeeds in the end.
 fn faulty(inner: Arc<dyn Device>) -> Arc<dyn Device> {
     let device = FaultDevice::with_volatile_cache(inner, 1, 4096);
     device.control().add(Rule::new(Fault::Delay(Duration::from_micros(50))).chance(0.1));
@@ -184,7 +184,7 @@ enum Step {
     Flush,
 }
 
-/// Requests are multiples of `unit`, in bytes.
+/// Steps whose requests are multiples of `unit`, in bytes.
 fn step(unit: usize) -> impl Strategy<Value = Step> {
     let all = (1 << 20) / unit;
     let range = move || {
@@ -200,7 +200,8 @@ fn step(unit: usize) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Plays the steps on the volume's first [`SIZE`] bytes and on a copy in memory; the bytes of `zeros` do not change.
+/// Plays the steps on the volume's first [`SIZE`] bytes and on a copy in memory; the bytes of
+/// `zeros` do not change.
 fn behaves_as_a_disk(mut queue: Queue, zeros: std::ops::Range<usize>, steps: &[Step], name: &str) {
     let mut model = read(&mut queue, 0, 1 << 20);
     for step in steps {
@@ -235,7 +236,8 @@ fn behaves_as_a_disk(mut queue: Queue, zeros: std::ops::Range<usize>, steps: &[S
 
 const QUARTER: u64 = SIZE / 4;
 
-/// Encrypted, zeros, as it is, encrypted otherwise; behind [`SIZE`], where every request fails. Over two devices.
+/// Encrypted, zero, unencrypted and differently encrypted segments over two devices; behind
+/// [`SIZE`] every request fails.
 fn mixed() -> Volume {
     let without = |start, len, kind| Segment { start, len, kind };
     Volume::new(vec![
@@ -328,7 +330,8 @@ fn ciphertext_lies_where_the_segments_say_under_their_iv_offsets() {
     let mut queue = queue(two_segments(), Arc::new(FileDevice::open(&path, OpenOptions::default()).unwrap()));
     let half = usize::try_from(SIZE / 2).unwrap();
     let plain = bytes(16384, 99);
-    // Across the border: the last two sectors of the first segment, the first of the second.
+    // A write across the border: the last two sectors of the first segment, the first of the
+    // second.
     write(&mut queue, SIZE / 2 - 8192, &plain, true).result.unwrap();
     drop(queue);
     let disk = std::fs::read(&path).unwrap();
@@ -404,7 +407,7 @@ fn a_read_fills_memory_of_the_exports_own_and_gives_it_back() {
     for (name, device) in devices(folder.path()) {
         let mut queue = queue(two_segments(), device);
         let data = bytes(32 << 10, 77);
-        // Across both segments, and so in two pieces.
+        // A write across both segments, and so in two pieces.
         let at = SIZE / 2 - (16 << 10);
         write(&mut queue, at, &data, false).result.unwrap();
         let mut own = arena.alloc(64 << 10).unwrap();
@@ -416,7 +419,7 @@ fn a_read_fills_memory_of_the_exports_own_and_gives_it_back() {
         assert!(own[..] == data[..], "{name}");
         own.join(rest);
         assert!(own.len() == 64 << 10 && own[32 << 10..].iter().all(|b| *b == 9), "{name}");
-        // A request that is refused brings its memory back, too.
+        // A refused request returns its memory, too.
         let rest = own.split_off(512);
         let refused = run(&mut queue, Request::ReadInto { offset: 0, data: own });
         assert_eq!(refused.result.unwrap_err().kind(), ErrorKind::Misaligned, "{name}");
@@ -451,7 +454,7 @@ fn a_volume_that_does_not_fit_its_device_is_refused() {
     assert_eq!(error(LOWER, LOWER + SIZE - 1), Some(ErrorKind::Layout));
 }
 
-/// Memory in a device's own words.
+/// Memory with requirements on alignment.
 struct Particular(RamDevice);
 
 impl Device for Particular {

@@ -1,4 +1,4 @@
-//! A short run of `examples/soak`: its seed is printed, and plays the same again.
+//! A short run of `examples/soak`: it prints its seed, with which it can be repeated.
 
 mod play;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use play::dice::{Dice, seed};
 use play::round::Setup;
 
-/// Rounds one after the other, of those that are wanted.
+/// Plays rounds of the wanted kind, one after the other.
 fn play(seconds: u64, is_wanted: impl Fn(&Setup) -> bool) {
     let seed = seed();
     eprintln!("--seed {seed}");

@@ -1,17 +1,18 @@
-//! A device that fails as it is told to.
+//! A device that fails by rules.
 //!
 //! ```text
-//!   FaultControl (any thread)                       a request:  delay --> save --> transfer --> over
-//!     rules, dice with a seed    --- decide --->                 timer    what it     whole, in two,
-//!     power_cut, power_on                                                 overwrites  or torn: a prefix, then EIO
-//!                                                                           |
-//!     power_cut puts back what was saved  <--- volatile cache <-------------+   a flush empties it
+//!   FaultControl (any thread)                  a request:  delay --> save --> transfer --> over
+//!     rules, dice with a seed    --- decide --->            timer    bytes    whole, in two,
+//!     power_cut, power_on                                            to be    or torn: a prefix,
+//!                                                                    lost     then EIO
+//!                                                                       |
+//!     power_cut restores saved bytes   <--- volatile cache <------------+   a flush empties it
 //! ```
 //!
 //! The volatile cache of a drive is modelled backwards: the device below gets every write at once,
-//! and what it held before is kept until a flush has made the write durable. A power cut puts some
-//! of it back, block by block. What a write overwrites is read first, so this device is for tests
-//! and experiments on correctness, not on speed.
+//! and the overwritten bytes are kept until a flush has made the write durable. A power cut
+//! restores some of them, block by block. The bytes that a write overwrites are read first, so this
+//! device is for tests and experiments on correctness, not on speed.
 
 mod cache;
 mod channel;
@@ -30,7 +31,7 @@ pub struct FaultDevice {
     control: Arc<FaultControl>,
 }
 
-/// Says which faults there are, from any thread, while the device is in use.
+/// Controls the faults, from any thread, while the device is in use.
 pub struct FaultControl {
     inner: Arc<dyn Device>,
     seed: u64,
@@ -40,24 +41,24 @@ pub struct FaultControl {
 struct State {
     rules: Vec<Rule>,
     dice: Dice,
-    /// Counts how often the power came and went: odd when it is off.
+    /// The number of power changes: odd when the power is off.
     power: u64,
     cache: Option<Cache>,
     injected: u64,
 }
 
 impl FaultDevice {
-    /// A device that is `inner` until rules are added. The seed decides everything that chance
-    /// decides: print it.
+    /// Returns a device that behaves like `inner` until rules are added. The seed decides every
+    /// random choice: print it.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
         Self::build(inner, seed, None)
     }
 
-    /// The same with a volatile write cache: what was not flushed may be lost when the power is
-    /// cut, each block of `block` bytes (the device's own at least, 512 to 4096) by itself.
+    /// The same with a volatile write cache: unflushed writes may be lost when the power is cut,
+    /// each block of `block` bytes (the device's own at least, 512 to 4096) independently.
     ///
-    /// What is lost is a whole block as it was before the oldest write that was not flushed: where
-    /// writes are smaller than a block, a neighbour that was flushed meanwhile goes with it.
+    /// A lost block returns to its content before the oldest unflushed write: where writes are
+    /// smaller than a block, a neighbouring write that was flushed meanwhile is lost with it.
     pub fn with_volatile_cache(inner: Arc<dyn Device>, seed: u64, block: u32) -> Self {
         let geometry = inner.geometry();
         let block = block.clamp(512, 4096).next_power_of_two().max(geometry.block);
@@ -70,7 +71,7 @@ impl FaultDevice {
         Self { control: Arc::new(FaultControl { inner, seed, state: Mutex::new(state) }) }
     }
 
-    /// What it is controlled with.
+    /// The control of the device.
     pub fn control(&self) -> Arc<FaultControl> {
         self.control.clone()
     }
@@ -81,7 +82,7 @@ impl Device for FaultDevice {
         self.control.inner.geometry()
     }
 
-    /// The cache ends where the device ended when it was made.
+    /// The cache ends at the device's end at its creation.
     fn refresh(&self) -> Result<u64> {
         let has_cache = self.control.state().cache.is_some();
         if has_cache { Ok(self.geometry().size) } else { self.control.inner.refresh() }
@@ -102,41 +103,41 @@ impl Device for FaultDevice {
 }
 
 impl FaultControl {
-    /// The seed that it was made with.
+    /// Returns the seed of the device.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Adds a rule. The first that applies to a request decides; delays are added to what another
-    /// decides.
+    /// Adds a rule. The first rule that applies to a request decides; delays are added to the
+    /// decision of another rule.
     pub fn add(&self, rule: Rule) {
         self.state().rules.push(rule);
     }
 
-    /// Takes all rules away.
+    /// Removes all rules.
     pub fn clear(&self) {
         self.state().rules.clear();
     }
 
-    /// How many faults there were, delays included, power cuts not.
+    /// Returns the number of faults, including delays, without power cuts.
     pub fn injected(&self) -> u64 {
         self.state().injected
     }
 
-    /// How many blocks would be in danger if the power were cut now.
+    /// Returns the number of blocks that a power cut now could affect.
     pub fn unflushed(&self) -> usize {
         self.state().cache.as_ref().map_or(0, Cache::len)
     }
 
-    /// Cuts the power: what is in flight fails, each block that was written since the last flush is
-    /// what it was or what it became, and all requests fail until
+    /// Cuts the power: requests in flight fail, each block that was written since the last flush
+    /// has one of its contents since then, and all requests fail until
     /// [`power_on`](FaultControl::power_on).
     ///
-    /// Requests that the device below had in flight may still change it until they have come back:
-    /// let the queues drain before the power comes back.
+    /// Requests that the device below had in flight may still change it until they complete: let
+    /// the queues drain before the power comes back.
     ///
     /// # Errors
-    /// The device's below, when old blocks cannot be put back.
+    /// Errors of the device below, when old blocks cannot be restored.
     pub fn power_cut(&self) -> Result<()> {
         let lost = {
             let State { dice, power, cache, .. } = &mut *self.state();
@@ -153,7 +154,7 @@ impl FaultControl {
         device.flush()
     }
 
-    /// Lets requests through again.
+    /// Accepts requests again.
     pub fn power_on(&self) {
         let mut state = self.state();
         state.power += state.power & 1;

@@ -1,10 +1,10 @@
-//! Devices for tests and experiments. Nothing that a volume is served with is here.
+//! Devices for tests and experiments. No volume is served from these devices.
 //!
 //! ```text
 //!   devices on other devices, whose channels they hold:
 //!     model/     takes the time of a rotating disk, an SSD, NVMe: timeouts in the ring
-//!     zoned      fails what is not written in sequence
-//!     fault/     fails as rules say; forgets what was not flushed when its power is cut
+//!     zoned      fails writes out of sequence
+//!     fault/     fails by rules; forgets unflushed writes when its power is cut
 //!     recorder   writes down requests and their order
 //!     tagged     keeps a tuple beside each block
 //! ```

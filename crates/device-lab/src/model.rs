@@ -1,17 +1,16 @@
-//! A device that takes as long as a disk would.
+//! A device with the timing of a disk.
 //!
 //! ```text
-//!   channel of queue 0 ---+                      +-- flash      commands side by side, one interface
+//!   channel of queue 0 ---+                      +-- flash      parallel commands, one interface
 //!   channel of queue 1 ---+--> Disk (one, locked)+
 //!   channel of queue 2 ---+    a timeline        +-- rotating   scheduler, head, platter
 //!
-//!   start: the disk gets the request, the ring a timeout       the timeout: due? then the device below does it,
-//!                                                              else another timeout
+//!   start: the disk gets the request, the ring a timeout
+//!   the timeout: due? then the device below does the request, else another timeout
 //! ```
 //!
 //! Only time is modelled: the data moves to and from the device below when a request's time has
-//! come. Time runs in the timeline, which is worked off as far as the clock has come whenever
-//! somebody asks; no thread is needed for it.
+//! come. The timeline advances to the clock's time with each call, so that no thread is needed.
 
 mod channel;
 mod disk;
@@ -32,25 +31,25 @@ use underseal_device::{Channel, Device, Extent, Geometry, Result, monotonic};
 /// A device with the latency and bandwidth of another kind of device.
 pub struct ModelDevice {
     inner: Arc<dyn Device>,
-    /// Nothing for memory, which takes no time.
+    /// `None` for memory, which takes no time.
     shared: Option<Arc<Shared>>,
 }
 
-/// What a modelled disk has done. Times are the model's, before [`Profile::time_scale`].
+/// Counters of a modelled disk. Times are the model's, before [`Profile::time_scale`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Requests taken in.
+    /// The number of accepted requests.
     pub requests: u64,
-    /// Requests that the scheduler appended to another.
+    /// The number of requests that the scheduler appended to another request.
     pub merges: u64,
-    /// How often a rotating disk's head was moved, or had to wait for the platter.
+    /// The number of seeks, and of waits for the platter, of a rotating disk.
     pub seeks: u64,
-    /// How long a rotating disk worked, or the interface of flash was in use.
+    /// The working time of a rotating disk, or of the flash interface.
     pub busy: Duration,
 }
 
 impl ModelDevice {
-    /// A device that keeps its data on `inner` and takes its time from `profile`.
+    /// Returns a device that keeps its data on `inner` and takes its timing from `profile`.
     pub fn new(inner: Arc<dyn Device>, profile: &Profile) -> Self {
         let shared = DiskModel::new(profile, inner.geometry().size).map(|disk| {
             let scale =
@@ -60,7 +59,7 @@ impl ModelDevice {
         Self { inner, shared }
     }
 
-    /// What the disk has done so far.
+    /// The disk's counters.
     pub fn counters(&self) -> DiskCounters {
         self.shared.as_ref().map_or_else(DiskCounters::default, |shared| shared.disk().counters)
     }
@@ -92,7 +91,7 @@ impl Device for ModelDevice {
     }
 }
 
-/// The one disk of all channels, and its clock.
+/// The common disk of all channels, and its clock.
 struct Shared {
     disk: Mutex<DiskModel>,
     opened: Duration,
@@ -104,12 +103,12 @@ impl Shared {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model's time now, in nanoseconds.
+    /// Returns the model's present time, in nanoseconds.
     fn now(&self) -> u64 {
         nanos((monotonic().saturating_sub(self.opened)).div_f64(self.scale))
     }
 
-    /// When the clock will have come to a time of the model's.
+    /// Returns the clock's time for a time of the model.
     fn deadline(&self, at: u64) -> Duration {
         // A little later, so that rounding never makes it early.
         self.opened + Duration::from_nanos(at).mul_f64(self.scale) + Duration::from_nanos(100)
@@ -120,7 +119,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long `bytes` take at `rate` bytes a second, in nanoseconds.
+/// Returns the time for `bytes` at `rate` bytes a second, in nanoseconds.
 fn transfer(bytes: u64, rate: u64) -> u64 {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     u64::try_from(nanos).unwrap_or(u64::MAX)

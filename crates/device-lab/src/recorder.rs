@@ -1,4 +1,4 @@
-//! Writes down what a device is asked for, and in which order it begins and ends.
+//! Records a device's requests, and the order in which they begin and end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,32 +8,32 @@ use underseal_device::{
     Channel, Device, Extent, Finished, Geometry, Immediate, Io, IoKind, Result, Ring, RingToken, Started,
 };
 
-/// A device whose requests are written down.
+/// A device that records its requests.
 pub struct RecorderDevice {
     inner: Arc<dyn Device>,
     shared: Arc<Shared>,
     channels: AtomicU32,
 }
 
-/// A request that was recorded.
+/// A recorded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When it began, since the device was made.
+    /// The time of its beginning, since the creation of the device.
     pub time: Duration,
-    /// What it does.
+    /// The request's kind.
     pub kind: IoKind,
-    /// Where; 0 for a flush.
+    /// The offset; 0 for a flush.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
-    /// It must be on stable storage when it ends.
+    /// Whether the request must be on stable storage when it ends.
     pub durable: bool,
-    /// The number of its channel, in the order in which they were opened.
+    /// The number of its channel, in the order of opening.
     pub channel: u32,
-    /// Its place in the order of all beginnings and ends.
+    /// The request's place in the order of all beginnings and ends.
     pub started: u64,
-    /// The place of its end in the same order, and whether it succeeded; none when it had not
-    /// ended.
+    /// The place of the request's end in the same order, and whether it succeeded; `None` when it
+    /// had not ended.
     pub finished: Option<(u64, bool)>,
 }
 
@@ -47,22 +47,22 @@ struct Log {
     limit: usize,
     dropped: u64,
     sequence: u64,
-    /// How often the log was taken: a request that ends later is in no log any more.
+    /// How often the log was taken: a request that ends later is missing in every log.
     taken: u64,
 }
 
-/// Where a request's record is: in which log, at which index.
+/// The place of a request's record: the log's number and the index.
 type Place = Option<(u64, usize)>;
 
 impl RecorderDevice {
-    /// Records the first `limit` requests to `inner`; memory for them is reserved now.
+    /// Records the first `limit` requests to `inner`. Memory for them is reserved now.
     pub fn new(inner: Arc<dyn Device>, limit: usize) -> Self {
         let log = Log { records: Vec::with_capacity(limit), limit, dropped: 0, sequence: 0, taken: 0 };
         let shared = Arc::new(Shared { opened: Instant::now(), log: Mutex::new(log) });
         Self { inner, shared, channels: AtomicU32::new(0) }
     }
 
-    /// Takes what was recorded, in the order of beginning, and begins anew.
+    /// Takes the records, in the order of beginning, and starts a new list.
     pub fn take(&self) -> Vec<Record> {
         let mut log = self.shared.log();
         let limit = log.limit;
@@ -71,7 +71,7 @@ impl RecorderDevice {
         std::mem::replace(&mut log.records, Vec::with_capacity(limit))
     }
 
-    /// Requests that found the log full since it was last taken.
+    /// Returns the number of requests that found the log full since it was last taken.
     pub fn dropped(&self) -> u64 {
         self.shared.log().dropped
     }
@@ -142,7 +142,7 @@ struct RecorderChannel {
 }
 
 impl RecorderChannel {
-    /// Records what was done at once; what was not comes again as a request.
+    /// Records bytes that were done at once; the rest comes again as a request.
     fn now(&self, kind: IoKind, offset: u64, len: usize, answer: Immediate) -> Immediate {
         let done = match answer {
             Immediate::Blocked(n) => n,
@@ -184,7 +184,7 @@ impl Channel for RecorderChannel {
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         let durable = io.is_durable();
         self.places[slot as usize] = self.shared.begin(self.number, io.kind(), io.extent(), durable);
-        // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
+        // This channel adds no requests to those of the channel below, so tokens pass unchanged.
         let started = self.inner.start(ring, slot, io);
         if let Started::Finished(done) = &started {
             self.over(done);

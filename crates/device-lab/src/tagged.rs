@@ -1,8 +1,9 @@
-//! A disk that was formatted with metadata: beside each block of another device it keeps a tuple,
-//! in memory.
+//! A disk that was formatted with metadata: it keeps a tuple, in memory, beside each block of
+//! another device.
 //!
-//! A write's tuples are stored when its bytes are. One that fails amid them leaves old tuples
-//! beside new bytes, as such disks do not, and disks that are modelled by two regions do.
+//! A write's tuples are stored when its bytes are. A write that fails in between leaves old tuples
+//! beside new bytes, unlike real disks of this kind, and like disks that are modelled by two
+//! regions.
 
 use std::sync::Arc;
 
@@ -27,13 +28,12 @@ impl TaggedDevice {
         Self { inner, tuples, block, tag_size }
     }
 
-    /// In memory.
+    /// Returns such a device in memory.
     pub fn in_memory(size: u64, block: u32, tag_size: u32) -> Self {
         Self::new(Arc::new(RamDevice::new(size)), block, tag_size)
     }
 
-    /// The tuples, one after the other: for those who want to see them, or to change what they
-    /// should not.
+    /// The tuples, one after the other, for tests that read or corrupt them.
     pub fn tuples(&self) -> Arc<RamDevice> {
         self.tuples.clone()
     }
@@ -44,7 +44,7 @@ impl Device for TaggedDevice {
         let inner = self.inner.geometry();
         let size = inner.size / u64::from(self.block) * u64::from(self.block);
         let (block, preferred_block) = (inner.block.max(self.block), inner.preferred_block.max(self.block));
-        // What is discarded has tuples still.
+        // Discarded blocks still have tuples.
         Geometry { size, block, preferred_block, discard: false, tag_size: self.tag_size, ..inner }
     }
 
@@ -75,7 +75,7 @@ struct TaggedChannel {
     flights: Vec<Option<Flight>>,
 }
 
-/// What a request with tuples has here while the bytes are with the device below.
+/// The state of a request with tuples while the bytes are with the device below.
 struct Flight {
     tags: Buffer,
     offset: u64,
@@ -84,13 +84,13 @@ struct Flight {
 }
 
 impl TaggedChannel {
-    /// Where the tuples of some bytes lie, and how many bytes they are.
+    /// Returns the place and the length of the tuples of some bytes.
     fn place(&self, offset: u64, len: u64) -> (u64, usize) {
         let bytes = len / self.block * self.tag_size;
         (offset / self.block * self.tag_size, usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// A request's bytes are through: now its tuples.
+    /// Transfers a request's tuples after its bytes.
     fn over(&mut self, mut done: Finished) -> Finished {
         let Some(flight) = self.flights[done.slot as usize].take() else { return done };
         let (at, len) = self.place(flight.offset, flight.len);
@@ -144,7 +144,7 @@ impl Channel for TaggedChannel {
             }
             io => io,
         };
-        // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
+        // This channel adds no requests to those of the channel below, so tokens pass unchanged.
         match self.inner.start(ring, slot, io) {
             Started::Finished(done) => Started::Finished(self.over(done)),
             Started::Pending => Started::Pending,

@@ -1,4 +1,4 @@
-//! A device whose zones must be written in sequence, as a host-managed SMR disk's.
+//! A device whose zones must be written in sequence, like a host-managed SMR disk's.
 //!
 //! ```text
 //!   | conventional | conventional | sequential ######--------- | sequential ---------------- |
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A write to a sequential zone that does not begin at its write pointer, or leaves the zone, fails
-//! with EIO and is counted. Discarding or zeroing whole zones puts their write pointers back to the
+//! with EIO and is counted. Discarding or zeroing whole zones resets their write pointers to the
 //! start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,17 +29,17 @@ pub struct ZonedDevice {
 struct State {
     zones: Zones,
     size: u64,
-    /// By zone: the byte that is written next. Not used for conventional zones.
+    /// The next byte to write, by zone. Unused for conventional zones.
     pointers: Mutex<Vec<u64>>,
     violations: AtomicU64,
 }
 
 impl ZonedDevice {
-    /// Zones on `inner`, all empty: it should read as zeros. `declared`: its geometry tells of
-    /// them; else only failing writes do.
+    /// Zones on `inner`, all empty: it should read as zeros. `declared`: its geometry reports the
+    /// zones; otherwise only failing writes reveal them.
     ///
     /// # Errors
-    /// `Alignment` when a zone is not made of whole blocks.
+    /// `Alignment` when a zone does not consist of whole blocks.
     pub fn new(inner: Arc<dyn Device>, zones: Zones, declared: bool) -> Result<Self> {
         let geometry = inner.geometry();
         if zones.size == 0 || !zones.size.is_multiple_of(u64::from(geometry.block)) {
@@ -58,12 +58,13 @@ impl ZonedDevice {
         Ok(Self { inner, geometry, state: Arc::new(state) })
     }
 
-    /// How many writes did not begin at a write pointer.
+    /// Returns the number of writes that did not begin at a write pointer.
     pub fn violations(&self) -> u64 {
         self.state.violations.load(Ordering::Relaxed)
     }
 
-    /// Where a zone is written next; `None` for a conventional zone and beyond the last.
+    /// Returns the next byte to write in a zone, or `None` for a conventional zone and beyond the
+    /// last.
     pub fn write_pointer(&self, zone: usize) -> Option<u64> {
         let pointer = self.state.pointers().get(zone).copied()?;
         (zone >= self.state.zones.conventional as usize).then_some(pointer)
@@ -89,13 +90,13 @@ impl Device for ZonedDevice {
     }
 }
 
-/// Where a range that is written lies.
+/// The place of a written range.
 enum Place {
-    /// Where anything goes.
+    /// In conventional zones, which accept all writes.
     Conventional,
     /// In one sequential zone, at its write pointer.
     InSequence { zone: usize },
-    /// Where it may not be written.
+    /// At a place where writes are refused.
     Violation,
 }
 
@@ -125,7 +126,8 @@ impl State {
         offset + len <= u64::from(self.zones.conventional).saturating_mul(self.zones.size)
     }
 
-    /// The sequential zones that a range is made of, when it is made of such.
+    /// The first and last sequential zone of a range, if the range consists of whole sequential
+    /// zones.
     fn whole(&self, offset: u64, len: u64) -> Option<(usize, usize)> {
         let (first, end) = (self.zone(offset), offset + len);
         let whole = offset.is_multiple_of(self.zones.size)
@@ -136,16 +138,16 @@ impl State {
     }
 }
 
-/// What a request in flight does to the write pointers.
+/// The effect of a request in flight on the write pointers.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     None,
-    /// The pointer was moved already; should the write fail, it is back at `offset`.
+    /// The pointer was moved already. After a failed write it returns to `offset`.
     Write {
         zone: usize,
         offset: u64,
     },
-    /// These zones, from first to last, are empty when it has succeeded.
+    /// The zones, from first to last, are empty after the request's success.
     Reset {
         first: usize,
         last: usize,
@@ -155,13 +157,13 @@ enum Change {
 struct ZonedChannel {
     inner: Box<dyn Channel>,
     state: Arc<State>,
-    /// By slot.
+    /// The changes, by slot.
     changes: Vec<Change>,
 }
 
 impl ZonedChannel {
-    /// Says what a request does to the write pointers, and what the device below is to do; `Err`
-    /// when it may not.
+    /// Determines a request's effect on the write pointers, and the device's operation; `Err` for a
+    /// forbidden request.
     fn admit(&self, io: &mut Io) -> std::result::Result<Change, ()> {
         let (offset, len) = io.extent();
         let whole = self.state.whole(offset, len).map(|(first, last)| Change::Reset { first, last });
@@ -188,7 +190,7 @@ impl ZonedChannel {
     fn over(&mut self, done: &Finished) {
         let change = std::mem::replace(&mut self.changes[done.slot as usize], Change::None);
         match (change, done.result.is_ok()) {
-            // What was written behind it is lost as well.
+            // Later writes to the zone are lost as well.
             (Change::Write { zone, offset }, false) => {
                 let pointer = &mut self.state.pointers()[zone];
                 *pointer = offset.min(*pointer);
@@ -214,7 +216,7 @@ impl Channel for ZonedChannel {
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
-        // Held until it is known how much was written; nobody waits long for what is done at once.
+        // The lock is held until the number of written bytes is known; immediate writes are short.
         let mut pointers = self.state.pointers();
         match self.state.place(&pointers, offset, data.len() as u64) {
             Place::Conventional => self.inner.write_now(offset, data),
@@ -245,7 +247,7 @@ impl Channel for ZonedChannel {
             return Started::Finished(Finished::of(slot, io, result));
         };
         self.changes[slot as usize] = change;
-        // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
+        // This channel adds no requests to those of the channel below, so tokens pass unchanged.
         let started = self.inner.start(ring, slot, io);
         if let Started::Finished(done) = &started {
             self.over(done);

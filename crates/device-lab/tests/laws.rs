@@ -1,4 +1,4 @@
-//! Many requests in flight on stacks of devices, against a plain copy in memory.
+//! Many simultaneous requests on stacks of devices, compared with a plain copy in memory.
 
 #[path = "../../device/tests/queue/mod.rs"]
 mod queue;
@@ -54,7 +54,7 @@ fn stripe(members: Vec<Arc<dyn Device>>, chunk: u64) -> Arc<dyn Device> {
     Arc::new(StripeDevice::new(members, chunk).unwrap())
 }
 
-/// Servers outlive the devices that lie on them.
+/// Servers outlive the devices on top of them.
 struct Remote {
     device: NbdDevice,
     _server: Server,
@@ -80,7 +80,7 @@ fn remote(behaviour: Behaviour) -> Arc<dyn Device> {
     Arc::new(Remote { device, _server: server })
 }
 
-/// Servers of all kinds that a client must get along with.
+/// Returns servers of all kinds that a client must support.
 fn remotes() -> Vec<(&'static str, Arc<dyn Device>)> {
     let plain = || Behaviour::plain(SIZE);
     let single = || plain().without(Flags::CAN_MULTI_CONN);
@@ -148,7 +148,7 @@ fn what() -> impl Strategy<Value = What> {
     ]
 }
 
-/// Requests that are in flight together; each has a part of the device for itself.
+/// Returns simultaneous requests; each has its own part of the device.
 fn batch() -> impl Strategy<Value = Vec<(What, usize, usize)>> {
     prop::collection::vec((what(), 0usize..15, 1usize..16), DEPTH as usize).prop_map(|requests| {
         let part = SIZE / BLOCK / DEPTH as usize;
@@ -163,7 +163,7 @@ fn play(device: &dyn Device, batches: &[Vec<(What, usize, usize)>], name: &str) 
     let mut queue = Queue::new(device, DEPTH);
     let mut model = vec![0u8; SIZE];
     for (number, batch) in (1u8..).zip(batches) {
-        // What is in the buffer before and behind the range stays.
+        // The buffer's bytes before and behind the range must stay.
         let around = BLOCK;
         for (slot, &(what, at, len)) in (0u32..).zip(batch) {
             let offset = at as u64;
@@ -255,7 +255,7 @@ fn share(device: &dyn Device, name: &str) {
     });
 }
 
-/// An image on the cluster that is given, which goes at the end.
+/// An image on the given cluster, removed at the end.
 struct Clustered {
     device: Option<RbdDevice>,
     conf: String,
@@ -308,7 +308,7 @@ fn an_image_on_a_cluster_keeps_the_same_laws() {
     assert_eq!(image.open().err().map(|e| e.kind()), Some(ErrorKind::Locked));
 }
 
-/// A queue that goes with requests in flight leaves them their memory.
+/// A queue that is dropped with requests in progress leaves them their memory.
 #[test]
 fn requests_on_a_cluster_outlive_their_queue() {
     let Some(image) = Clustered::new("queues") else { return };
@@ -360,7 +360,7 @@ fn a_stripes_request_fails_with_its_first_error_and_gives_its_memory_back() {
 
 #[test]
 fn what_is_in_flight_when_the_power_is_cut_fails() {
-    // Longer than a busy machine keeps this thread from going on.
+    // Longer than a busy machine delays this thread.
     let mut profile = Profile::nvme();
     if let Medium::Flash(flash) = &mut profile.medium {
         flash.read_latency = Duration::from_secs(2);
@@ -394,7 +394,7 @@ fn writes_that_are_waited_for_together_are_all_there_and_a_failure_is_told() {
     let control = faults.control();
     let mut io = Blocking::deep(&faults, DEPTH).unwrap();
     let bytes: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
-    // The last first; one is longer than a request, and they are more than go at a time.
+    // The last first; one is longer than a request, and their number exceeds the queue's depth.
     let big = SIZE - (300 << 10);
     let small = bytes[..big].chunks(BLOCK).enumerate().map(|(n, part)| ((n * BLOCK) as u64, part));
     let parts: Vec<_> = small.rev().chain([(big as u64, &bytes[big..])]).collect();

@@ -1,29 +1,29 @@
-//! Wakes a thread that waits in its ring for what another thread sees end.
+//! Wakes a thread that waits in its ring, from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor that a ring watches, and that any thread makes readable.
+/// An eventfd that a ring watches, and that any thread makes readable.
 pub struct Wakeup(OwnedFd);
 
 impl Wakeup {
-    /// One that does not ring.
+    /// Makes a wakeup that is not readable.
     ///
     /// # Errors
-    /// When the system has no descriptor for it.
+    /// The system's, when it has no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Rings until it is heard.
+    /// Makes the descriptor readable, until [`heard`](Self::heard).
     pub fn ring(&self) {
-        // It fails only when 2^64 - 2 rings were not heard, so it is ringing.
+        // The write fails only after 2^64 - 2 unheard ones, and the descriptor is readable then.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Its owner has woken up.
+    /// Makes the descriptor unreadable again, on the thread that woke.
     pub fn heard(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

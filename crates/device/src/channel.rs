@@ -1,94 +1,93 @@
-//! The two traits of a lower device, and the words they speak in.
+//! The two traits of a lower device, and their types.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, Zone, ZoneAction, ZoneLimits};
 
-/// A lower device: opened once, gives every queue a channel of its own.
+/// A lower device: opened once, with a channel for each queue.
 pub trait Device: Send + Sync {
-    /// Size and alignment. The size is that of opening time, or of the last
+    /// Size and alignment. The size is that of the opening, or of the last
     /// [`refresh`](Device::refresh).
     fn geometry(&self) -> Geometry;
 
-    /// Asks how large the device is now, and waits for the answer. From then on
-    /// [`geometry`](Device::geometry) tells that, and every channel reaches it, also those that are
-    /// open already. Nobody else is told.
+    /// Asks for the device's present size, and waits for the answer. From then on
+    /// [`geometry`](Device::geometry) returns that size, and every channel reaches it, also open
+    /// ones. No notification is sent.
     ///
-    /// A device whose size cannot change says what it always said.
+    /// A device whose size cannot change returns the same size always.
     ///
     /// # Errors
-    /// `Open` when it cannot be asked, or something else is there now; then nothing changes.
+    /// `Open` when the device cannot be asked, or is another one now; the size is unchanged then.
     fn refresh(&self) -> Result<u64> {
         Ok(self.geometry().size)
     }
 
-    /// A channel for the calling thread's queue, for up to `depth` requests at a time.
+    /// Opens a channel for the calling thread's queue, for up to `depth` requests at a time.
     ///
     /// # Errors
-    /// When the system has no descriptor or memory left.
+    /// `Open` or `Memory` when the system has no descriptor or memory left.
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>>;
 
-    /// What a failing request's log line calls the device.
+    /// The device's name in the log and in errors.
     fn name(&self) -> &str;
 
-    /// True when it compares what it reads with tags that it made of what was written, and fails
-    /// what differs ([`Error::mismatch_at`]).
+    /// True when the device compares the bytes that it reads with tags that it made when they were
+    /// written, and fails reads that do not match ([`Error::mismatch_at`]).
     fn verifies(&self) -> bool {
         false
     }
 
-    /// Forgets what it has read and keeps in memory: who looks for damage wants what is on the
-    /// disk.
+    /// Drops read bytes from memory, so that a check for damage reads the disk.
     fn forget(&self) {}
 
-    /// Has something done, once, when it has learnt that nothing can be read or written any more
-    /// until it is opened again. It must not wait. Most devices never know.
+    /// Sets a callback for the device's loss: called once, when nothing can be read or written any
+    /// more until the device is opened again. The callback must not wait. Most devices never know
+    /// of their loss.
     fn when_lost(&self, act: LossHandler) {
         let _ = act;
     }
 
-    /// Has requests paused while a snapshot is made of what lies below. Most devices never hear of
-    /// one.
+    /// Sets the pause of requests while a snapshot of a lower image is made. Most devices never
+    /// know of snapshots.
     fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         let _ = pause;
     }
 
-    /// Lets go of what others wait for, before the last who has it does: no request is in flight,
-    /// and none that comes now succeeds. Most devices have nothing that others wait for as long as
-    /// that.
+    /// Releases resources that other processes wait for, before the last reference is dropped: no
+    /// request is in flight, and no later one succeeds. Most devices have no resources of this
+    /// kind.
     fn let_go(&self) {}
 
-    /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without
-    /// comparing them, since their tags are still to be made.
+    /// The number of bytes that are read at the moment without a comparison, since their tags are
+    /// still to be made, in a device that [verifies](Device::verifies).
     fn unverified(&self) -> u64 {
         0
     }
 
-    /// Where data is allocated at and after `offset`, as one extent that ends at or before
-    /// `offset + len`.
+    /// Returns the extent at `offset`, allocated or a hole, which ends at or before `offset + len`.
     ///
-    /// A device that cannot tell says that all is data.
+    /// A device that cannot tell returns data.
     fn extent(&self, offset: u64, len: u64) -> Extent {
         let _ = offset;
         Extent { len, hole: false }
     }
 
-    /// Up to `most` zones from `offset` on, as they are now; there may be more.
+    /// Returns the present state of up to `most` zones from `offset` on.
     ///
     /// # Errors
-    /// The system's; `ENOTTY` for a device without zones that it could tell of.
+    /// The system's; `ENOTTY` for a device that reports no zones.
     fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
         let _ = (offset, most);
         Err(rustix::io::Errno::NOTTY.into())
     }
 
-    /// How many zones may be in use at a time.
+    /// The limits on zones in use at a time.
     fn zone_limits(&self) -> ZoneLimits {
         ZoneLimits::default()
     }
 
-    /// Does something to the zones of a range, and waits for it.
+    /// Applies an action to the zones of a range, and waits for it.
     ///
     /// # Errors
     /// As [`report_zones`](Device::report_zones).
@@ -98,36 +97,35 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// What is done when a device is lost.
+/// A callback for the loss of a device.
 pub type LossHandler = Arc<dyn Fn() + Send + Sync>;
 
-/// Who lets requests wait for the moment of a snapshot.
+/// Pauses requests while a snapshot is made.
 pub trait SnapshotPause: Send + Sync {
-    /// Nothing is written from now on, and all that was is stored. False: that is not so, and
-    /// everything goes on.
+    /// Stops writing and stores all written data. False: that failed, and requests continue.
     fn begin(&self) -> bool;
 
-    /// The moment is over.
+    /// Resumes requests after the snapshot.
     fn end(&self);
 }
 
 /// A run of the device that is allocated, or is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length in bytes, at least 1.
+    /// The extent's length in bytes, at least 1.
     pub len: u64,
     /// True when nothing is stored there.
     pub hole: bool,
 }
 
-/// How a request was answered that may not wait.
+/// The result of a call that does not wait.
 #[derive(Debug)]
 pub enum Immediate {
-    /// All of it is done.
+    /// The request is done.
     Done,
-    /// So many bytes are done; the rest would block.
+    /// This many bytes are done; the rest would block.
     Blocked(usize),
-    /// It failed.
+    /// The request failed.
     Failed(Error),
 }
 
@@ -136,17 +134,16 @@ pub enum Immediate {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields are explained beside each request")]
 pub enum Io {
-    /// Fill `range` of the buffer from `offset`.
+    /// Read from `offset` into `range` of the buffer.
     Read { offset: u64, buffer: Buffer, range: Range<usize> },
-    /// Write `range` of the buffer to `offset`; `durable`: it is on stable storage when it
-    /// finishes.
+    /// Write `range` of the buffer to `offset`; `durable`: the data is on stable storage at the
+    /// end.
     Write { offset: u64, buffer: Buffer, range: Range<usize>, durable: bool },
-    /// As `Read`, and fill the front of `tags` with the tuples of these blocks, one after the
-    /// other.
+    /// As `Read`, with the tuples of the blocks, one after the other, into the front of `tags`.
     ReadTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer },
-    /// As `Write`, with the tuples of these blocks at the front of `tags`.
+    /// As `Write`, with the tuples of the blocks at the front of `tags`.
     WriteTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer, durable: bool },
-    /// Everything written before is on stable storage when this finishes.
+    /// All earlier writes are on stable storage at the end.
     Flush,
     /// The bytes need not be kept.
     Discard { offset: u64, len: u64 },
@@ -156,60 +153,60 @@ pub enum Io {
     Prefetch { offset: u64, len: u64 },
 }
 
-/// A request that is over, with its memory.
+/// A finished request, with its memory.
 #[derive(Debug)]
 pub struct Finished {
-    /// The token that it was started with.
+    /// The slot that the request was started with.
     pub slot: u32,
-    /// Its memory, when it had any.
+    /// The request's memory, if it had any.
     pub buffer: Option<Buffer>,
-    /// Its memory for tuples, when it had any.
+    /// The request's memory for tuples, if it had any.
     pub tags: Option<Buffer>,
-    /// How it ended.
+    /// The request's result.
     pub result: Result<()>,
 }
 
 impl Finished {
-    /// A request without memory.
+    /// Returns a finished request without memory.
     pub fn bare(slot: u32, result: Result<()>) -> Self {
         Self { slot, buffer: None, tags: None, result }
     }
 
-    /// A request that is over as it was given, with what it has.
+    /// Returns a finished request with the memory of `io`.
     pub fn of(slot: u32, io: Io, result: Result<()>) -> Self {
         let (buffer, tags) = io.into_memory();
         Self { slot, buffer, tags, result }
     }
 }
 
-/// What became of a request that was started.
+/// The result of starting a request.
 #[derive(Debug)]
 pub enum Started {
-    /// It is over already.
+    /// The request is over already.
     Finished(Finished),
-    /// It will come from `finish` or `woken`, after a completion out of the ring.
+    /// `finish` or `woken` returns the request after a completion of the ring.
     Pending,
 }
 
-/// One queue's way to a device. It is used by one thread.
+/// A queue's connection to a device, used by one thread.
 ///
 /// # Contract
 /// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is
-/// below the channel's depth and no other request in flight has it. Completions that the ring gives
-/// for [`RingToken::lower`] go to `finish`, those for [`RingToken::channel`] to `woken`.
+/// below the channel's depth, and no other request in flight has it. Completions of the ring for
+/// [`RingToken::lower`] go to `finish`, those for [`RingToken::channel`] to `woken`.
 ///
-/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a
-/// whole: what could not be moved at once ([`Immediate::Blocked`], of no bytes) is started anew. No
-/// two of them are under way for one block if one of them writes: whoever asks sees to that.
+/// Requests with tuples go to devices with tags ([`Geometry::tag_size`]). They move as a whole:
+/// after [`Immediate::Blocked`], of no bytes, the whole request is started. The caller never has
+/// two of them in flight for one block if one of them writes.
 pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate;
 
-    /// Writes without waiting. Memory need not be aligned. What is done is not yet durable.
+    /// Writes without waiting. Memory need not be aligned. The data is not durable yet.
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate;
 
-    /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has as many
-    /// bytes as they have.
+    /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has the length
+    /// of their tuples.
     fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let _ = (data, tags);
         Immediate::Failed(IoKind::Read.untagged(offset))
@@ -225,12 +222,11 @@ pub trait Channel: Send {
     /// Starts a request that may wait.
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started;
 
-    /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was
+    /// Takes a completion from the ring; `None` when the request is not over (the rest of it was
     /// started again).
     fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished>;
 
-    /// Something has come that the channel waits for by itself, whichever requests are in flight: a
-    /// socket, a time, the bell that a library's thread rings. Requests that are over with it are
-    /// put into `over`.
+    /// Handles an event that the channel waits for independently of its requests: a socket, a
+    /// timeout, a wakeup by a library's thread. Adds requests that are over to `over`.
     fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>);
 }

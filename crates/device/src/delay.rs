@@ -1,4 +1,4 @@
-//! A device that answers late: what dm-delay does, for tests of those that wait.
+//! A device with delays, like dm-delay, for tests of programs that wait.
 //!
 //! ```text
 //!   read   -> (its delay) -> members[0]        two of the three may have the same member
@@ -16,24 +16,24 @@ use crate::{
     RingToken, Started, monotonic,
 };
 
-/// Where a kind of requests goes, and how late.
+/// The device of one kind of requests, and its delay.
 #[derive(Clone)]
 pub struct Delayed {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// How long each request waits before it reaches the device.
+    /// The time that a request waits before it reaches the device.
     pub delay: Duration,
 }
 
 /// Devices behind a delay for reads, one for writes and one for flushes.
 pub struct DelayDevice {
-    /// For reads, writes and flushes.
+    /// The devices of reads, writes and flushes.
     members: [Delayed; 3],
     geometry: Geometry,
 }
 
 impl DelayDevice {
-    /// Reads, writes (discards too) and flushes, each of a device of its own or of the same.
+    /// Makes a device from those of reads, of writes (and discards) and of flushes.
     ///
     /// # Errors
     /// `Alignment` when a device has zones or tuples.
@@ -83,7 +83,7 @@ enum Waiting {
     Free,
     /// The request waits for its time.
     Time(Io),
-    /// The member of this number has the request.
+    /// The member with this number has the request.
     Member(usize),
 }
 
@@ -93,7 +93,7 @@ struct DelayChannel {
     waiting: Vec<Waiting>,
 }
 
-/// The member that does such requests.
+/// The number of the member for a kind of requests.
 fn member_of(kind: IoKind) -> usize {
     match kind {
         IoKind::Read | IoKind::Prefetch => 0,
@@ -103,7 +103,7 @@ fn member_of(kind: IoKind) -> usize {
 }
 
 impl DelayChannel {
-    /// Gives a request to its member.
+    /// Starts a request on its member.
     fn pass_on(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Option<Finished> {
         let number = member_of(io.kind());
         let member = &mut self.members[number];
@@ -147,7 +147,7 @@ impl Channel for DelayChannel {
 
     fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let Some(below) = token.below(0) else {
-            // The time has come.
+            // The delay of a request is over.
             let slot = token.as_lower()?;
             let waiting = self.waiting.get_mut(slot as usize)?;
             return match std::mem::replace(waiting, Waiting::Free) {

@@ -1,21 +1,21 @@
-//! The crate's one error: a stable kind, what was done where, and its cause.
+//! The crate's error: a stable kind, the operation with its place, and the cause.
 
 use std::fmt;
 use std::io;
 
-/// What went wrong, for a program to match on.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The device could not be opened.
     Open,
-    /// Somebody else uses the device in a way that excludes this one.
+    /// Another program uses the device in an incompatible way.
     Locked,
-    /// Whether somebody else uses the device cannot be known: its file system has no locks.
+    /// The filesystem has no locks, so other users of the device cannot be detected.
     NoLock,
-    /// The device's alignment does not suit what lies on it.
+    /// The device's alignment does not fit the data on it.
     Alignment,
-    /// A read failed or came back short.
+    /// A read failed or was short.
     Read,
     /// A write failed.
     Write,
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Other,
     /// The kernel refuses an io_uring to this process.
     Ring,
-    /// Memory could not be had.
+    /// The system has no memory.
     Memory,
 }
 
@@ -35,19 +35,19 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// A read at byte `offset` that found a block which is not as it was written, by its tag; `at`
-    /// is where that begins.
+    /// The error of a read at byte `offset` that found a block whose tag does not match; the block
+    /// begins at `at`.
     pub fn mismatch(offset: u64, at: u64) -> Self {
         Self::new(ErrorKind::Read, format!("read at byte {offset}"))
             .with_source(io::Error::other(Mismatch(at)))
     }
 
-    /// Where the first block begins that is not as it was written, where the device tells that.
+    /// The first byte of the first block whose tag does not match, where the device reports it.
     pub fn mismatch_at(&self) -> Option<u64> {
         Some(self.system()?.get_ref()?.downcast_ref::<Mismatch>()?.0)
     }
 
-    /// The system's error number, where the system gave one or has one for it.
+    /// The system's error number, if there is one for this error.
     pub fn errno(&self) -> Option<i32> {
         let mismatch = || self.mismatch_at().map(|_| rustix::io::Errno::ILSEQ.raw_os_error());
         self.system()?.raw_os_error().or_else(mismatch)
@@ -58,7 +58,7 @@ impl Error {
     }
 }
 
-/// A block whose tag is another: where it begins on the device.
+/// The first byte of a block whose tag does not match.
 #[derive(Debug)]
 struct Mismatch(u64);
 

@@ -1,50 +1,48 @@
-//! What a device wants of those who use it.
+//! The size and alignment rules of a lower device.
 
-/// A device's size and its alignment rules. All but the size is of opening time and does not change
-/// while the device is open.
+/// A device's size and its alignment rules. All values except the size are from the opening, and do
+/// not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Size in bytes, when it was last asked for: on opening, and by
+    /// Size in bytes, from the opening or from the last
     /// [`Device::refresh`](crate::Device::refresh).
     pub size: u64,
-    /// Offsets and lengths must be a multiple of this many bytes; 1 when anything goes.
+    /// Offsets and lengths must be a multiple of this many bytes; 1: any are allowed.
     pub block: u32,
-    /// Offsets and lengths that cost the device no read-modify-write, in bytes.
+    /// The unit of offsets and lengths that need no read-modify-write in the device, in bytes.
     pub preferred_block: u32,
-    /// Memory must begin at a multiple of this many bytes. At most a page: every
-    /// [`Buffer`](crate::Buffer) fits as a whole. Whoever gives parts of one sees to it that they
-    /// begin at such a multiple.
+    /// Memory must begin at a multiple of this many bytes, at most a page: every
+    /// [`Buffer`](crate::Buffer) fits as a whole. A part of a buffer must begin at a multiple.
     pub memory_alignment: u32,
-    /// Nothing may be written.
+    /// The device takes no writes.
     pub read_only: bool,
-    /// Discards free space below.
+    /// Discards free space in the device.
     pub discard: bool,
-    /// Zones that must be written in sequence, if it has them and tells.
+    /// The zones of a device with zones that must be written in sequence.
     pub zones: Option<Zones>,
-    /// It keeps so many bytes beside each block, which come and go with it: its tuple. 0: it keeps
-    /// none.
+    /// The bytes of the tuple that is read and written with each block. 0: blocks have no tuples.
     pub tag_size: u32,
 }
 
 impl Geometry {
-    /// How many bytes of tuples belong to so many bytes, whole blocks.
+    /// The number of tuple bytes for `len` bytes of whole blocks.
     pub fn tags_of(&self, len: usize) -> usize {
         (len / (self.block as usize).max(1)).saturating_mul(self.tag_size as usize)
     }
 }
 
-/// The zones of a device that does not allow writing everywhere (host-managed SMR, ZNS).
+/// The zones of a device that cannot be written at any place (host-managed SMR, ZNS).
 ///
 /// A sequential zone is written at its write pointer only, and discarded as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Zones {
     /// A zone's length in bytes; the last may be shorter.
     pub size: u64,
-    /// So many zones at the front may be written anywhere.
+    /// The number of zones at the front that can be written at any place.
     pub conventional: u32,
 }
 
-/// How many zones may be in use at a time; 0: no limit.
+/// The limits on zones in use at a time; 0: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZoneLimits {
     /// Open for writing.
@@ -53,16 +51,16 @@ pub struct ZoneLimits {
     pub active: u32,
 }
 
-/// One zone as it is now, in bytes.
+/// The present state of a zone, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Zone {
-    /// Where it begins.
+    /// The zone's first byte.
     pub start: u64,
-    /// Its length: where the next one begins.
+    /// The length: the next zone begins behind it.
     pub len: u64,
-    /// How much of it can be written.
+    /// The writable length.
     pub capacity: u64,
-    /// Where it is written next.
+    /// The place of the next write.
     pub pointer: u64,
     /// `BLK_ZONE_TYPE_`: 1 conventional, 2 to be written in sequence.
     pub kind: u8,
@@ -70,15 +68,15 @@ pub struct Zone {
     pub condition: u8,
 }
 
-/// What can be done to zones.
+/// An action on zones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZoneAction {
-    /// Holds the resources for writing.
+    /// Reserves the resources for writing.
     Open,
-    /// Gives them back.
+    /// Releases these resources.
     Close,
-    /// Makes it full.
+    /// Makes the zone full.
     Finish,
-    /// Makes it empty: what is in it is lost.
+    /// Makes the zone empty; its data is lost.
     Reset,
 }

@@ -1,38 +1,36 @@
-//! Writes that were acknowledged and may be lost: the one place for every device that can lose
-//! them.
+//! Acknowledged writes that may be lost, for every device that can lose them.
 //!
 //! ```text
-//!   queue -- Sticky -- the device's channel      says when a flush fails (`fail`), or a server goes away (`note`)
-//!               \           /
-//!                 Losses                         one a device
+//!   queue -- Sticky -- the device's channel   reports a failed flush (`fail`), or the loss of a
+//!               \           /                 server (`note`)
+//!              FlushLosses                    one for each device
 //! ```
 //!
-//! Devices on other devices hold channels that are [`Sticky`] already, and pass on what those say.
+//! Devices on other devices hold channels that are [`Sticky`] already, and pass their errors on.
 //! Memory loses nothing.
 //!
-//! # A flush that failed
-//! Linux tells of bytes that it could not write back once on each open file, and takes them for
-//! written from then on: they are read from its memory as if all were well, and the next flush
-//! succeeds without them. So each channel of a file has an open file of its own, else the first to
-//! flush would be told and no other. But a client that tries the same flush again (QEMU does, when
-//! it goes on after an error) would still be told that all is there. So once a flush has failed,
-//! **every** flush fails, on every channel, until the device is opened again: then its users begin
-//! anew, and look. QEMU keeps it so for its own files. A durable write still speaks for itself
-//! only.
+//! # A failed flush
+//! Linux reports bytes that it could not write back once on each open file, and treats them as
+//! written from then on: reads return them from memory, and the next flush succeeds without them.
+//! So each channel of a file has a separate open file: with a shared one, only the first flush
+//! would report the error. But a client that repeats the flush (QEMU does, when it resumes after an
+//! error) would still get a success. So once a flush has failed, **every** flush fails, on every
+//! channel, until the device is opened again: then clients start anew, and check. QEMU does the
+//! same for its files. A durable write reports its own error only.
 //!
-//! An open file that is younger than the error is not told of it when another one was:
-//! `cryptsetup config` on a served image, or any fsync of it, would hide the loss from a client
-//! that connects afterwards. So each flush of a file asks the file that was opened first, too
-//! (`file/write_back.rs`), and the syncs of headers and reencryptions on it come here
+//! An open file that is younger than the error does not get it after another one did: `cryptsetup
+//! config` on a served image, or any fsync of it, would hide the loss from a client that connects
+//! afterwards. So each flush of a file also asks the file that was opened first
+//! (`file/write_back.rs`), and syncs of headers and reencryptions on it report here
 //! (`FileDevice::sync`).
 //!
-//! # A server that went away
-//! The loss of writes that it had acknowledged and not flushed fails the next flush of each channel
-//! once: the head of [`nbd`](crate::nbd) says why. A channel that is made later is told, too, until
-//! a channel that was told has flushed again: that client has heard of the loss and goes on. A
-//! channel that flushes once and is gone (`suspend`, a hand-over, a snapshot) takes nothing from
-//! later ones. With several clients, one that connects again only after another has gone on is not
-//! told.
+//! # A lost server
+//! The loss of acknowledged, unflushed writes with a server fails the next flush of each channel
+//! once, for the reasons at the head of [`nbd`](crate::nbd). A later channel's flush fails too,
+//! until a channel whose flush failed has flushed again: that client knows of the loss and
+//! continues. A channel that flushes once and is closed (`suspend`, a handover, a snapshot) hides
+//! no error from later ones. With several clients, a client that reconnects only after another one
+//! has continued gets no error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
@@ -41,20 +39,20 @@ use rustix::io::Errno;
 
 use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, Result, Ring, RingToken, Started};
 
-/// What a device knows of acknowledged writes, over all its channels.
+/// The state of a device's acknowledged writes, over all its channels.
 #[derive(Debug, Default)]
 pub(crate) struct FlushLosses {
-    /// The device's.
+    /// The device's name.
     name: String,
     /// The error number of the first flush that failed; 0 before.
     failed: AtomicI32,
     /// Changes that were acknowledged without being durable.
     acknowledged: AtomicU64,
-    /// Of those, how many a flush has covered, or a loss.
+    /// How many of the acknowledged changes a flush or a loss has covered.
     settled: AtomicU64,
     /// How often acknowledged changes may have been lost.
     count: AtomicU64,
-    /// Of those, how many a channel was told of that has flushed again since.
+    /// How many of these losses a channel has reported that has flushed again since.
     told: AtomicU64,
 }
 
@@ -63,7 +61,7 @@ impl FlushLosses {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// A flush has failed: one that was asked for, or that of a durable write.
+    /// Notes a failed flush: a requested one, or that of a durable write.
     pub(crate) fn fail(&self, errno: Errno) {
         if self.failed.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst).is_ok() {
             log::error!(
@@ -73,7 +71,7 @@ impl FlushLosses {
         }
     }
 
-    /// An error, when no flush can succeed any more.
+    /// Fails when no flush can succeed any more.
     pub(crate) fn check(&self) -> Result<()> {
         match self.failed.load(SeqCst) {
             0 => Ok(()),
@@ -81,22 +79,22 @@ impl FlushLosses {
         }
     }
 
-    /// A change was acknowledged.
+    /// Counts an acknowledged change.
     pub(crate) fn acknowledge(&self) {
         self.acknowledged.fetch_add(1, SeqCst);
     }
 
-    /// What a flush that is asked for now covers.
+    /// The changes that a flush covers if it begins now.
     pub(crate) fn mark(&self) -> u64 {
         self.acknowledged.load(SeqCst)
     }
 
-    /// A flush that covers `mark` changes has succeeded.
+    /// Notes a successful flush, which covers `mark` changes.
     pub(crate) fn flushed(&self, mark: u64) {
         self.settled.fetch_max(mark, SeqCst);
     }
 
-    /// The server may have ended. True when it may have lost something.
+    /// Notes that the server may have ended. True when writes may be lost.
     pub(crate) fn note(&self) -> bool {
         let mark = self.mark();
         let lost = self.settled.fetch_max(mark, SeqCst) < mark;
@@ -106,12 +104,13 @@ impl FlushLosses {
         lost
     }
 
-    /// The losses that a new channel is not told of.
+    /// The losses that a new channel does not report.
     pub(crate) fn told(&self) -> u64 {
         self.told.load(SeqCst)
     }
 
-    /// Whether a channel that was told of `seen` losses must hear of another one; it has then.
+    /// True when a channel that has reported `seen` losses must report another one; `seen` is
+    /// updated.
     pub(crate) fn tell(&self, seen: &mut u64) -> bool {
         let count = self.count.load(SeqCst);
         let news = *seen < count;
@@ -124,12 +123,12 @@ impl FlushLosses {
     }
 }
 
-/// The error of a flush that failed, or that comes after one.
+/// The error of a failed flush, or of a later one.
 pub(crate) fn unflushed(errno: Errno) -> Error {
     Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(errno)
 }
 
-/// A channel on which every flush fails once one of its device has failed.
+/// A channel whose flushes fail after a failed flush of its device.
 pub(crate) struct Sticky<C> {
     inner: C,
     losses: Arc<FlushLosses>,
@@ -142,8 +141,8 @@ impl<C> Sticky<C> {
         Self { inner, losses, flushes: Vec::new() }
     }
 
-    /// A request is over. Where it is a flush that succeeded, another channel's may have failed
-    /// meanwhile, and taken the error.
+    /// Handles a finished request. After a successful flush, another channel's flush may have
+    /// failed meanwhile, and taken the error.
     fn over(&mut self, done: &mut Finished) {
         if let Some(at) = self.flushes.iter().position(|&slot| slot == done.slot) {
             self.flushes.swap_remove(at);
@@ -214,7 +213,7 @@ mod tests {
         assert_eq!(losses.check().unwrap_err().errno(), Some(Errno::IO.raw_os_error()), "the first one's");
     }
 
-    /// Answers a flush when it is woken, and other requests at once.
+    /// Completes a flush when it is woken, and other requests at once.
     struct Later(Box<dyn Channel>, Vec<u32>);
 
     impl Channel for Later {
@@ -258,7 +257,7 @@ mod tests {
         };
         assert!(matches!(a.start(&mut ring, 1, Io::Flush), Started::Pending));
         assert_eq!(wake(&mut a, &mut ring), [(1, true)]);
-        // Two are under way when a third one's fails.
+        // Two flushes are in flight when a third one fails.
         assert!(matches!(a.start(&mut ring, 2, Io::Flush), Started::Pending));
         assert!(matches!(b.start(&mut ring, 2, Io::Flush), Started::Pending));
         losses.fail(Errno::IO);

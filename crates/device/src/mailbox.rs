@@ -1,7 +1,7 @@
-//! Where threads leave what is for one that has other things to wait for. `tests/mailbox.rs` tries
-//! every interleaving.
+//! Messages for a thread that also waits for other events. `tests/mailbox.rs` tries every
+//! interleaving.
 //!
-//! Its owner never sleeps here but in its ring, and whoever sends wakes it, if it sleeps: with a
+//! The owner never sleeps here, only in its ring; a sender wakes it, if it sleeps, with a
 //! [`Wakeup`](crate::Wakeup) that the ring watches.
 
 use std::collections::VecDeque;
@@ -9,10 +9,10 @@ use std::mem;
 
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// What was sent to one thread that has other things to wait for.
+/// The messages to one thread, which also waits for other events.
 pub struct Mailbox<T> {
     inside: Mutex<MailboxState<T>>,
-    /// How many items there are: lets the owner look without the lock.
+    /// The number of items: lets the owner look without the mutex.
     count: AtomicUsize,
 }
 
@@ -23,13 +23,13 @@ struct MailboxState<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// With room for so many before it has to grow.
+    /// Makes a mailbox with room for `room` items before it grows.
     pub fn new(room: usize) -> Self {
         let inside = MailboxState { items: VecDeque::with_capacity(room), sleeping: false };
         Self { inside: Mutex::new(inside), count: AtomicUsize::new(0) }
     }
 
-    /// Puts something in. True: the owner sleeps and the caller has to wake it.
+    /// Adds an item. True: the owner sleeps and the caller has to wake it.
     #[must_use]
     pub fn send(&self, item: T) -> bool {
         let mut inside = lock(&self.inside);
@@ -38,13 +38,14 @@ impl<T> Mailbox<T> {
         mem::take(&mut inside.sleeping)
     }
 
-    /// Lets the owner look around. True: it sleeps and the caller has to wake it.
+    /// Lets the owner look around without an item. True: the owner sleeps and the caller has to
+    /// wake it.
     #[must_use]
     pub fn rouse(&self) -> bool {
         mem::take(&mut lock(&self.inside).sleeping)
     }
 
-    /// Takes everything out, in the order it came.
+    /// Takes all items, in order.
     pub fn take(&self, into: &mut VecDeque<T>) {
         if !self.has_items() {
             return;
@@ -54,13 +55,13 @@ impl<T> Mailbox<T> {
         self.count.store(0, Ordering::Release);
     }
 
-    /// True when something is there.
+    /// True when items are waiting.
     pub fn has_items(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Called by the owner before it sleeps. False: something is there, or `ready` says so; do not
-    /// sleep. What comes from now on wakes it.
+    /// Called by the owner before it sleeps. False: items are waiting, or `ready` is true, and the
+    /// owner must not sleep. After true, the next sender wakes the owner.
     pub fn may_sleep(&self, ready: impl FnOnce() -> bool) -> bool {
         let mut inside = lock(&self.inside);
         inside.sleeping = inside.items.is_empty() && !ready();
@@ -73,7 +74,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// A thread that panicked did so outside of the lock's few lines.
+/// Poisoning is ignored: no thread panics within the few lines that hold the mutex.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

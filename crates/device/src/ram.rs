@@ -1,4 +1,4 @@
-//! A device in memory, for measuring the path above it and for tests.
+//! A device in memory, for measurements of the layers above and for tests.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,7 +9,7 @@ const STRIPE: usize = 64 << 10;
 
 type Stripes = Vec<RwLock<Option<Box<[u8]>>>>;
 
-/// Memory that is allocated as it is written. Its contents are gone when it is dropped.
+/// Memory that is allocated when it is written. Its contents are lost when it is dropped.
 pub struct RamDevice {
     stripes: Arc<Stripes>,
     size: u64,
@@ -141,7 +141,7 @@ impl Channel for RamChannel {
         None
     }
 
-    /// It waits for nothing.
+    /// Has no events: the device waits for nothing.
     fn woken(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32, _over: &mut Vec<Finished>) {}
 }
 

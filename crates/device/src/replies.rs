@@ -1,4 +1,4 @@
-//! What other threads answer to a channel, whose own thread sleeps in its ring.
+//! Replies of other threads to a channel whose thread sleeps in its ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use crate::{Mailbox, POLLIN, Ring, RingToken, Wakeup, monotonic};
 
-/// What a channel is woken for: an answer is there, or it is time to try again to listen for one.
+/// Events of a channel: a reply has come, or it is time to listen again.
 const BELL: u8 = 0;
 const CLOCK: u8 = 1;
-/// How soon to try again, when the ring was full.
+/// The delay before the next try, when the ring was full.
 const SOON: Duration = Duration::from_millis(10);
 
-/// Where a channel's answers are sent, by any thread, also when the channel has gone.
+/// Sends a channel's replies, from any thread, also after the channel was closed.
 pub struct ReplySender<T> {
     mailbox: Mailbox<T>,
     bell: Wakeup,
 }
 
 impl<T> ReplySender<T> {
-    /// Sends an answer. It waits for nobody.
+    /// Sends a reply, without waiting.
     pub fn send(&self, reply: T) {
         if self.mailbox.send(reply) {
             self.bell.ring();
@@ -29,42 +29,42 @@ impl<T> ReplySender<T> {
     }
 }
 
-/// The channel's own side: the answers that it waits for. It takes the [tokens](RingToken::channel)
-/// 0 and 1.
+/// The channel's side: the replies that it waits for. It uses the [tokens](RingToken::channel) 0
+/// and 1.
 pub struct ReplyReceiver<T> {
     replies: Arc<ReplySender<T>>,
     come: VecDeque<T>,
     count: usize,
-    /// The next answer rings the bell, or one has.
+    /// The next reply triggers the wakeup, or one has.
     expects: bool,
-    /// The ring waits for the bell, or for a time to try that again.
+    /// The ring watches the wakeup, or waits for the next try to do so.
     listens: bool,
     ticks: bool,
 }
 
 impl<T> ReplyReceiver<T> {
-    /// For `depth` answers at a time.
+    /// Makes a receiver for `depth` replies at a time.
     ///
     /// # Errors
-    /// When the system has no descriptor for the bell.
+    /// The system's, when it has no descriptor for the wakeup.
     pub fn new(depth: u32) -> io::Result<Self> {
         let replies = Arc::new(ReplySender { mailbox: Mailbox::new(depth as usize), bell: Wakeup::new()? });
         let come = VecDeque::with_capacity(depth as usize);
         Ok(Self { replies, come, count: 0, expects: false, listens: false, ticks: false })
     }
 
-    /// Where they are sent.
+    /// The sender of the replies.
     pub fn replies(&self) -> Arc<ReplySender<T>> {
         self.replies.clone()
     }
 
-    /// One more is on its way.
+    /// Notes that another reply will come.
     pub fn expect(&mut self, ring: &mut Ring) {
         self.count += 1;
         self.listen(ring);
     }
 
-    /// What has come, when the ring has woken the channel.
+    /// The replies that have come, when the ring has woken the channel.
     pub fn woken(&mut self, ring: &mut Ring, token: RingToken) -> impl Iterator<Item = T> + use<'_, T> {
         match token.what() {
             BELL => {
@@ -82,8 +82,8 @@ impl<T> ReplyReceiver<T> {
         self.come.drain(..)
     }
 
-    /// Sees to it that the ring wakes the channel when something comes, or has come already. One
-    /// ring of the bell is enough for all that comes until then.
+    /// Makes the ring wake the channel for the next reply, or for those that have come already. One
+    /// wakeup serves all replies that come until then.
     fn listen(&mut self, ring: &mut Ring) {
         if !std::mem::replace(&mut self.expects, true) && !self.replies.mailbox.may_sleep(|| false) {
             self.replies.bell.ring();

@@ -1,10 +1,10 @@
-//! What a request is, for devices that stand on others and for messages.
+//! The kinds of requests, for devices on other devices and for messages.
 
 use rustix::io::Errno;
 
 use crate::{Buffer, Error, ErrorKind, Finished, Io};
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of `Io`, which explains them")]
 pub enum IoKind {
@@ -17,12 +17,12 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// True when it changes what is stored.
+    /// True when requests of this kind change stored bytes.
     pub fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Discard | Self::Zero)
     }
 
-    /// The error of such a request at byte `offset`, as the system would report it.
+    /// The error of a request at byte `offset`, as the system would report it.
     pub fn failed(self, offset: u64, why: &str, errno: Errno) -> Error {
         let (kind, what) = match self {
             Self::Read => (ErrorKind::Read, "read"),
@@ -35,14 +35,14 @@ impl IoKind {
         Error::new(kind, format!("{what} at byte {offset}: {why}")).with_source(errno)
     }
 
-    /// The error of one with tuples where none are kept.
+    /// The error of a request with tuples to a device without tags.
     pub(crate) fn untagged(self, offset: u64) -> Error {
         self.failed(offset, "the device keeps no tags beside its blocks", Errno::OPNOTSUPP)
     }
 }
 
 impl Io {
-    /// What it does.
+    /// The request's kind.
     pub fn kind(&self) -> IoKind {
         match self {
             Self::Read { .. } | Self::ReadTagged { .. } => IoKind::Read,
@@ -54,7 +54,7 @@ impl Io {
         }
     }
 
-    /// The offset and the length of what it does it to; nothing for a flush.
+    /// The request's offset and length; zeros for a flush.
     pub fn extent(&self) -> (u64, u64) {
         match self {
             Self::Read { offset, range, .. }
@@ -68,12 +68,12 @@ impl Io {
         }
     }
 
-    /// It has to be on stable storage when it is over.
+    /// True when the written data must be on stable storage at the end.
     pub fn is_durable(&self) -> bool {
         matches!(self, Self::Write { durable: true, .. } | Self::WriteTagged { durable: true, .. })
     }
 
-    /// How many bytes a read or write moves.
+    /// The number of bytes that a read or write moves.
     pub(crate) fn moves(&self) -> Option<usize> {
         match self {
             Self::Read { range, .. }
@@ -84,10 +84,10 @@ impl Io {
         }
     }
 
-    /// The request, for a device that keeps no tuples.
+    /// The request, for a device without tags.
     ///
     /// # Errors
-    /// One with tuples is over.
+    /// Returns a request with tuples as finished, with an error.
     #[expect(clippy::result_large_err, reason = "it has the request's memory, as what was asked for has")]
     pub fn without_tags(self, slot: u32) -> Result<Self, Finished> {
         match self {
@@ -99,12 +99,12 @@ impl Io {
         }
     }
 
-    /// Its memory, when it has any.
+    /// The request's memory, if it has any.
     pub fn into_buffer(self) -> Option<Buffer> {
         self.into_memory().0
     }
 
-    /// Its memory for bytes, and that for tuples.
+    /// The request's memory for bytes, and its memory for tuples.
     pub fn into_memory(self) -> (Option<Buffer>, Option<Buffer>) {
         match self {
             Self::Read { buffer, .. } | Self::Write { buffer, .. } => (Some(buffer), None),

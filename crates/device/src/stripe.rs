@@ -1,4 +1,4 @@
-//! RAID-0: one device out of several, a chunk on each in turn.
+//! RAID-0: a device made of several, with a chunk on each in turn.
 //!
 //! ```text
 //!   offset   0         chunk     2 chunk   3 chunk   ...
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A piece holds its part of the request's memory and a slot of its member's channel. A request is
-//! over when all its pieces are; the first error is its error.
+//! over when all its pieces are; its error is the first piece's.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::{
     Result, Ring, RingToken, Started,
 };
 
-/// Bits of a member's slot that number the pieces of one request, and how many may be in flight of
-/// one request.
+/// Bits of a member's slot that number the pieces of one request, and the largest number of pieces
+/// of a request in flight.
 const BITS: u32 = 4;
 const PARTS: usize = 1 << BITS;
 
@@ -30,11 +30,12 @@ pub struct StripeDevice {
 }
 
 impl StripeDevice {
-    /// A stripe over `members` in chunks of `chunk` bytes. As much of each is used as of the
-    /// smallest.
+    /// Makes a stripe over `members` in chunks of `chunk` bytes. All members are used up to the
+    /// smallest one's size.
     ///
-    /// # Errors `Alignment` when there is no member, a member has zones, or the chunk is not made
-    /// of the members' blocks.
+    /// # Errors
+    /// `Alignment` when there is no member, a member has zones, or the chunk is no multiple of the
+    /// members' blocks.
     pub fn new(members: Vec<Arc<dyn Device>>, chunk: u64) -> Result<Self> {
         let bad = |why: &str| {
             Err(Error::new(ErrorKind::Alignment, format!("a stripe in chunks of {chunk} bytes: {why}")))
@@ -46,7 +47,7 @@ impl StripeDevice {
         if geometries.iter().any(|g| g.zones.is_some()) {
             return bad("its devices may not be zoned");
         }
-        // A piece's memory begins where the piece before it ends.
+        // A piece's memory begins where the one before ends.
         let block = if memory_alignment > 1 { block.max(memory_alignment) } else { block };
         if chunk == 0 || !chunk.is_multiple_of(u64::from(block)) {
             return bad(&format!("it must be a multiple of {block} bytes"));
@@ -115,7 +116,7 @@ impl Device for StripeDevice {
     }
 }
 
-/// Which byte lies where.
+/// The positions of bytes on the members.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     chunk: u64,
@@ -145,8 +146,7 @@ impl Layout {
         })
     }
 
-    /// How many of the first `offset` bytes lie on a member: its own offset of what lies there
-    /// next.
+    /// How many of the first `offset` bytes lie on a member: the member's offset of its next byte.
     fn on(self, member: u64, offset: u64) -> u64 {
         let row = self.chunk * self.count;
         let within = (offset % row).saturating_sub(member * self.chunk).min(self.chunk);
@@ -162,17 +162,17 @@ struct StripeChannel {
     done: Vec<Finished>,
 }
 
-/// A request and its pieces. It is used again for the slot's next request.
+/// A request and its pieces. The slot's next request uses it again.
 #[derive(Default)]
 struct Flight {
-    /// The operation of each piece; nothing when the slot is free.
+    /// The operation of each piece; `None` when the slot is free.
     job: Option<Job>,
     pieces: Vec<Piece>,
     /// The first piece that was not started.
     next: usize,
     /// The pieces in flight, by their part of the slot.
     parts: [Option<usize>; PARTS],
-    /// The memory before the range; in the end, all of it.
+    /// The memory before the range; at the end, all of it.
     memory: Option<Buffer>,
     /// The memory behind the range.
     behind: Option<Buffer>,
@@ -237,7 +237,7 @@ impl Flight {
         };
         self.job = Some(job);
         let Some((mut buffer, range)) = memory else {
-            // The bytes of a member lie there in one run.
+            // The bytes of a member are contiguous on it.
             self.pieces.extend((0..layout.count).zip(0..).filter_map(|(number, member)| {
                 let (from, to) = (layout.on(number, offset), layout.on(number, offset + len));
                 let piece = Piece { member, offset: from, len: to - from, buffer: None };
@@ -256,7 +256,7 @@ impl Flight {
         }
     }
 
-    /// Puts the request's memory together again.
+    /// Joins the request's memory again.
     fn end(&mut self, slot: u32) -> Finished {
         self.job = None;
         let mut buffer = self.memory.take();
@@ -264,7 +264,7 @@ impl Flight {
         for part in parts {
             match (&mut buffer, part) {
                 (Some(buffer), Some(part)) => buffer.join(part),
-                // A member has kept a piece's memory: the rest cannot be given back either.
+                // A member has kept a piece's memory: the rest cannot be returned either.
                 _ => buffer = None,
             }
         }
@@ -280,13 +280,13 @@ impl Flight {
     }
 }
 
-/// The request and its part that a member's slot is.
+/// The request's slot and part from a member's slot.
 fn parts(below: u32) -> (u32, usize) {
     (below >> BITS, below as usize % PARTS)
 }
 
 impl StripeChannel {
-    /// A member has done its piece; gives the request when none is left.
+    /// Notes that a member has done its piece; returns the request after the last one.
     fn go_on(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
         let (slot, part) = parts(done.slot);
         let flight = self.flights.get_mut(slot as usize)?;
@@ -295,7 +295,7 @@ impl StripeChannel {
         self.advance(ring, slot)
     }
 
-    /// Starts as many pieces as may be in flight; gives the request when none is left.
+    /// Starts as many pieces as may be in flight; returns the request when all are done.
     fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let flight = &mut self.flights[slot as usize];
         let job = flight.job?;

@@ -1,5 +1,4 @@
-//! The primitives that threads meet through. `tests/mailbox.rs` puts a model checker's in their
-//! place.
+//! Synchronisation primitives. `tests/mailbox.rs` replaces them with those of a model checker.
 
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! A run of a device as a device of its own.
+//! A run of another device as a device.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::{
     Result, Ring, RingToken, SnapshotPause, Started,
 };
 
-/// A run of another device, of a length that does not change.
+/// A run of another device, with a fixed length.
 pub struct WindowDevice {
     inner: Arc<dyn Device>,
     start: u64,
@@ -15,10 +15,11 @@ pub struct WindowDevice {
 }
 
 impl WindowDevice {
-    /// The `len` bytes of `inner` from byte `start` on.
+    /// Makes a device of the `len` bytes of `inner` from byte `start` on.
     ///
-    /// # Errors `Alignment` for a run that leaves the device, that is not made of its blocks, and
-    /// for a device with zones.
+    /// # Errors
+    /// `Alignment` for a run beyond the device's end, or not of whole blocks, and for a device with
+    /// zones.
     pub fn new(inner: Arc<dyn Device>, start: u64, len: u64) -> Result<Self> {
         let of = inner.geometry();
         let fits = start.checked_add(len).is_some_and(|end| end <= of.size);

@@ -1,4 +1,4 @@
-//! A block device: loop devices, as root.
+//! A block device: loop devices, which need root.
 
 mod one;
 
@@ -13,14 +13,14 @@ use underseal_device::{Blocking, Device, ErrorKind, FileDevice, Io, OpenOptions}
 
 const SIZE: u64 = 16 << 20;
 
-/// A loop device over a file of a folder of its own.
+/// A loop device over a file in a temporary folder.
 struct Loop {
     folder: tempfile::TempDir,
     device: PathBuf,
 }
 
 impl Loop {
-    /// None, and a line that says so, where there can be none.
+    /// Returns `None`, and prints a line, where loop devices are not available.
     fn new(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
             let line = format!("{test}: skipped: loop devices need root and /dev/loop-control\n");
@@ -42,7 +42,7 @@ impl Loop {
         512 * fs::metadata(self.image()).unwrap().blocks()
     }
 
-    /// What the kernel counts: discards and flushes of the disk so far.
+    /// The kernel's counters of the disk: discards and flushes.
     fn counts(&self) -> (u64, u64) {
         let name = self.device.file_name().unwrap().to_str().unwrap();
         let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();

@@ -1,4 +1,4 @@
-//! A file through its channel, at once and through the ring, cached and direct.
+//! A file through its channel: at once and through the ring, cached and direct.
 
 mod one;
 
@@ -71,7 +71,7 @@ fn a_cached_page_is_read_at_once() {
     let device = f.open(OpenOptions::default());
     let mut channel = device.channel(1).unwrap();
     let mut data = vec![0; 10_000];
-    // Where memory is short the cache loses a page now and then.
+    // With little memory the cache loses a page now and then.
     let at_once = (0..100).any(|_| {
         std::fs::read(&f.path).unwrap();
         matches!(channel.read_now(777, &mut data), Immediate::Done)
@@ -142,8 +142,8 @@ fn discarded_and_zeroed_ranges_read_as_zeros() {
     assert!(bytes[..196_608].iter().all(|&b| b == 0));
     assert_eq!(bytes[196_608..], pattern(1 << 20)[196_608..]);
     assert_eq!(device.extent(0, 4096), Extent { len: 4096, hole: true });
-    // Not asked by extent: what is allocated and was never written is a hole to it, unless the
-    // cache has it.
+    // The extent does not show it: an allocated, unwritten range is a hole there, unless the cache
+    // has it.
     let allocated = 512 * std::fs::metadata(&f.path).unwrap().blocks();
     assert!(allocated >= (1 << 20) - 2 * 65536, "zeroed without a hole stays allocated: {allocated}");
 }
@@ -158,7 +158,7 @@ fn a_flush_that_failed_is_not_made_good_by_another() {
     }
     let error = f.one.run_with(channels[1].as_mut(), Io::Flush, &[ENOSPC]).result.unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::Flush, Some(ENOSPC)));
-    // The kernel says that all is well, to each of them.
+    // The kernel reports success to each of them.
     channels.push(device.channel(1).unwrap());
     for channel in &mut channels {
         let error = f.one.run(channel.as_mut(), Io::Flush).result.unwrap_err();
@@ -221,7 +221,7 @@ fn each_channel_has_an_open_file_of_its_own() {
         let device = f.open(options);
         let _channels: Vec<_> = (0..2).map(|_| device.channel(1).unwrap()).collect();
         assert_eq!(open_files(&path), 3);
-        // Positions belong to open files: were they copies of one, all would be there.
+        // Positions belong to open files: duplicates of one would share the position.
         std::io::Seek::seek(&mut device.file(), std::io::SeekFrom::Start(77)).unwrap();
         let there = (0..).take(256).filter(|fd| {
             let of = format!("/proc/self/fd/{fd}");
@@ -252,10 +252,10 @@ fn a_durable_write_that_could_not_be_flushed_counts_as_a_flush() {
     assert_eq!(write(&mut f, true, &[]), None);
     assert_eq!(write(&mut f, false, &[EIO]), Some(EIO));
     flush(&mut f).unwrap();
-    // It cannot be written at all: nothing was flushed, so nothing else is lost.
+    // The write fails both times: nothing was flushed, so no other data is lost.
     assert_eq!(write(&mut f, true, &[ENOSPC, ENOSPC]), Some(ENOSPC));
     flush(&mut f).unwrap();
-    // It can be written, but not durably.
+    // The write succeeds only without durability.
     assert_eq!(write(&mut f, true, &[ENOSPC]), Some(ENOSPC));
     assert_eq!(flush(&mut f).unwrap_err().errno(), Some(ENOSPC));
     assert_eq!(write(&mut f, true, &[]), None, "it speaks for itself");

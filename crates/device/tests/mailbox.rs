@@ -1,6 +1,6 @@
 //! Every interleaving of a mailbox's owner and its senders, by the model checker loom.
 
-// Its names in the crate are used by both.
+// The crate and `mailbox.rs` both use these names.
 #[path = "../src/mailbox.rs"]
 #[allow(unreachable_pub, reason = "a part of the crate's interface")]
 mod mailbox;
@@ -17,7 +17,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use mailbox::Mailbox;
 
-/// The descriptor that wakes a thread in its ring: rings until it is waited for.
+/// The wakeup of a thread: set until the thread waits for it.
 struct Bell(Mutex<bool>, Condvar);
 
 impl Bell {
@@ -39,22 +39,22 @@ impl Bell {
     }
 }
 
-/// Tries the interleavings in which no more than three threads are stopped amid their work: all of
-/// them take minutes, and found nothing more.
+/// Tries the interleavings with at most three preemptions: all interleavings take minutes, and
+/// found nothing more.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// The owner as a queue's thread is one: sleeps when it may, and is woken through a descriptor.
+/// The owner, as a queue's thread: sleeps when it may, and is woken through a descriptor.
 fn receive(mailbox: &Mailbox<u32>, bell: &Bell, count: usize) -> Vec<u32> {
     let (mut all, mut some) = (Vec::new(), VecDeque::new());
     while all.len() < count {
         mailbox.take(&mut some);
         all.extend(some.drain(..));
         if all.len() < count && mailbox.may_sleep(|| false) {
-            // Without a wake-up that it can count on, loom finds a deadlock here.
+            // If the wakeup never came, loom would find a deadlock here.
             bell.wait();
             mailbox.awake();
         }

@@ -1,4 +1,4 @@
-//! /proc and sysfs as a program with device mapper sees them.
+//! /proc and sysfs, changed to show device mapper.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -10,11 +10,11 @@ use crate::real;
 const DEVICES: &CStr = c"/proc/devices";
 /// The name that libdevmapper looks for.
 const NAME: &[u8] = b" device-mapper\n";
-/// Numbers that drivers without one of their own get from above down: the first that is free stands
-/// for device mapper's.
+/// Numbers that Linux gives from above down to drivers without a fixed number: the first free
+/// number represents device mapper.
 const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
 
-/// The line before those of block devices.
+/// The line before the list of block devices.
 const BLOCK: &[u8] = b"Block devices:\n";
 /// The folder of block devices by their numbers.
 const SYSFS: &[u8] = b"/sys/dev/block/";
@@ -27,7 +27,7 @@ type Readlink = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> ssiz
 /// Opens a stream.
 ///
 /// # Safety
-/// As for fopen(3), by whose name `name` the function is found.
+/// As for fopen(3), or fopen64(3) by `name`.
 pub(crate) unsafe fn fopen(name: &CStr, path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise; the function has this type.
     unsafe {
@@ -43,7 +43,8 @@ pub(crate) unsafe fn fopen(name: &CStr, path: *const c_char, mode: *const c_char
     }
 }
 
-/// A stream of /proc/devices with a line for device mapper; null where the kernel has one itself.
+/// Returns a stream of /proc/devices with a line for device mapper, or null if the kernel has one
+/// itself.
 fn with_mapper() -> *mut FILE {
     /// More than any kernel's list.
     const ROOM: usize = 16 << 10;
@@ -55,8 +56,8 @@ fn with_mapper() -> *mut FILE {
     };
     let (before, after) = text.split_at(at + BLOCK.len());
     let Some(number) = free_number(after) else { return std::ptr::null_mut() };
-    // SAFETY: it makes a descriptor; what is written is read during the calls; the stream takes the
-    // descriptor.
+    // SAFETY: memfd_create makes a descriptor; the written bytes are read during the calls; the
+    // stream takes the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"devices".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -75,8 +76,8 @@ fn with_mapper() -> *mut FILE {
     }
 }
 
-/// The number that stands for device mapper's, from the block devices' lines; none where the
-/// kernel has one itself.
+/// Returns the number that stands for device mapper's, from the block devices' lines, or `None` if
+/// the kernel has one itself.
 fn free_number(lines: &[u8]) -> Option<u8> {
     let is_used = |number: u8| {
         let digits = digits(number);
@@ -91,8 +92,8 @@ fn free_number(lines: &[u8]) -> Option<u8> {
     NUMBERS.rev().find(|number| !is_used(*number))
 }
 
-/// The major number that LVM is to see in answers, where that is another one than the nodes': it
-/// takes a device for its own only if its number is that of /proc/devices.
+/// Returns the major number in answers to LVM, if it differs from the nodes': LVM accepts a device
+/// as its own only under the number in /proc/devices.
 pub(crate) fn major_in_answers() -> Option<u8> {
     const LVM: &[u8] = b"/lvm";
     let mut path = [0_u8; 256];
@@ -105,15 +106,15 @@ pub(crate) fn major_in_answers() -> Option<u8> {
     if is_lvm { mapper_number() } else { None }
 }
 
-/// The same for the devices that a device lies on: libcryptsetup follows a volume that is
-/// reencrypted from one to the next by that.
+/// The same for the devices below a device: libcryptsetup uses it to follow a volume during its
+/// reencryption from one device to the next.
 pub(crate) fn major_in_deps() -> Option<u8> {
-    // SAFETY: the name ends; what is found is not called.
+    // SAFETY: the name ends with a zero; the function is not called.
     let is_cryptsetup = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"crypt_init".as_ptr()).is_null() };
     if is_cryptsetup { mapper_number() } else { None }
 }
 
-/// The number that /proc/devices has for device mapper here.
+/// Returns the number in /proc/devices for device mapper here.
 fn mapper_number() -> Option<u8> {
     const ROOM: usize = 16 << 10;
     let mut text = [0_u8; ROOM];
@@ -125,7 +126,8 @@ fn mapper_number() -> Option<u8> {
 
 type GetName = unsafe extern "C" fn(u32, u32, c_int, *mut c_char, size_t) -> c_int;
 
-/// libdevmapper's: the name of a device, which it takes from sysfs. 1, or 0 where that fails.
+/// Replaces libdevmapper's function: returns the name of a device, which libdevmapper reads from
+/// sysfs. The result is 1, or 0 after a failure.
 ///
 /// # Safety
 /// `to` has `len` bytes.
@@ -152,8 +154,8 @@ pub(crate) unsafe fn device_name(number: (u32, u32), kernels: c_int, to: *mut c_
 
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;
 
-/// Opens a folder: of a device's holders in sysfs the one that the server has, if devices of its
-/// lie on that device.
+/// Opens a folder: for a device's holders in sysfs, the server's folder, if the server has devices
+/// on that device.
 ///
 /// # Safety
 /// As for opendir(3).
@@ -181,8 +183,8 @@ pub(crate) unsafe fn opendir(path: *const c_char) -> *mut DIR {
 
 type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
 
-/// Makes a node: of a device that the program sees by another major number, that of the loop
-/// device.
+/// Creates a node. For a device that the program sees under another major number, the node gets the
+/// loop device's.
 ///
 /// # Safety
 /// As for mknod(2).
@@ -204,7 +206,7 @@ fn digits(number: u8) -> [u8; 3] {
     [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit)
 }
 
-/// Reads a file as far as there is room.
+/// Reads as much of a file as fits.
 fn read(path: &CStr, to: &mut [u8]) -> usize {
     // SAFETY: the path ends, and the kernel writes into the bytes during the calls.
     unsafe {
@@ -232,8 +234,8 @@ fn read(path: &CStr, to: &mut [u8]) -> usize {
     }
 }
 
-/// Reads a link. That of /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's,
-/// and in `dm-MINOR` here: libraries know one of device mapper's by that.
+/// Reads a link. The link /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's,
+/// and in `dm-MINOR` here: libraries recognize devices of device mapper by that.
 ///
 /// # Safety
 /// As for readlink(2).
@@ -272,7 +274,7 @@ pub(crate) unsafe fn readlink(path: *const c_char, to: *mut c_char, len: size_t)
     }
 }
 
-/// The number that a path in /sys/dev/block is of.
+/// Returns the number in a path of /sys/dev/block.
 fn number(path: &[u8]) -> Option<(u32, u32)> {
     let text = path.strip_prefix(SYSFS)?;
     let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;

@@ -1,5 +1,5 @@
-//! One ioctl: a request to the server, and its answer. The server's module `server` (crates/dm)
-//! says what they look like.
+//! An ioctl: a request to the server, and its answer. The server's module `server` (crates/dm)
+//! documents the format.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -12,28 +12,28 @@ use crate::devices;
 use crate::keys;
 use crate::real::{errno, set_errno};
 
-/// The type of device mapper's ioctls, and the bytes of the structure that each has.
+/// The type of device mapper's ioctls, and the size of their common structure.
 const DM_IOCTL: c_ulong = 0xfd;
-/// The number of the one that lists devices, and of the one that waits for an event.
+/// The numbers of the ioctl that lists devices, and of the ioctl that waits for an event.
 const LIST_DEVICES: u32 = 2;
 const DEV_WAIT: u32 = 8;
-/// The number of the one that says what a device lies on.
+/// The number of the ioctl that returns the devices below a device.
 const TABLE_DEPS: u32 = 11;
-/// Ioctls whose text may name keys of the keyring.
+/// The numbers of ioctls whose text may name keys of the keyring.
 const TABLE_LOAD: u32 = 9;
 const TARGET_MSG: u32 = 14;
-/// Requests that are no ioctls: a key that is added, and one that the next ioctl names.
+/// Requests that are no ioctls: adding a key, and granting a key to the next ioctl.
 const KEEP: u32 = 0x4b01;
 const GRANT: u32 = 0x4b02;
 const HEADER: usize = 312;
-/// The structure without its last bytes: the least that a caller may have.
+/// The structure without its last bytes: the smallest buffer of a caller.
 const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
 const DATA_START: usize = 16;
 const DEV: usize = 40;
 const NAME: usize = 48;
 const NAME_LEN: usize = 128;
-/// Longer buffers than the server takes.
+/// The limit of the server's buffers.
 const MOST: usize = 4 << 20;
 
 /// The request after which a connection carries no others (the server's `STAY`), and its length.
@@ -42,17 +42,17 @@ const STAY: [u8; 8] = {
     [a, b, c, d, 0, 0, 0, 0]
 };
 
-/// Where the server is, unless `UNDERSEAL_DM_SOCKET` says otherwise.
+/// The server's socket, unless `UNDERSEAL_DM_SOCKET` names another.
 const SOCKET: &CStr = c"/run/underseal/dm/control";
 const VARIABLE: &CStr = c"UNDERSEAL_DM_SOCKET";
 
 unsafe extern "C" {
-    /// As getenv(3), but for programs that run with more rights than their callers have.
+    /// Like getenv(3), but safe in programs with more rights than their callers.
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// Opens what stands for the node: a connection that carries no requests, as other programs may
-/// inherit it. errno is that of a kernel without device mapper where there is no server.
+/// Opens a connection in place of the node; it carries no requests, as other programs may inherit
+/// it. Without a server errno is that of a kernel without device mapper.
 pub(crate) fn open(flags: c_int) -> c_int {
     let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::SOCK_CLOEXEC } else { 0 };
     let opened = connect(close_on_exec).filter(|fd| {
@@ -65,13 +65,13 @@ pub(crate) fn open(flags: c_int) -> c_int {
     })
 }
 
-/// Whether there is a server.
+/// Returns true when a server is running.
 pub(crate) fn is_there() -> bool {
     let there = connect(libc::SOCK_CLOEXEC);
     there.inspect(|fd| close(*fd)).is_some()
 }
 
-/// Whether an ioctl is device mapper's, on a connection to the server.
+/// Returns true for an ioctl of device mapper on a connection to the server.
 pub(crate) fn is_ours(fd: c_int, request: c_ulong) -> bool {
     if (request >> 8) & 0xff != DM_IOCTL {
         return false;
@@ -87,11 +87,11 @@ pub(crate) fn is_ours(fd: c_int, request: c_ulong) -> bool {
     known == 0 && i32::from(peer.sun_family) == libc::AF_UNIX && peer.sun_path == server.sun_path
 }
 
-/// Does an ioctl. Its argument is a buffer that begins with device mapper's structure.
+/// Carries out an ioctl. Its argument is a buffer that begins with device mapper's structure.
 ///
 /// # Safety
-/// `argument` is what ioctl(2) wants of such a request: null, or a buffer that is as long as its
-/// structure says.
+/// `argument` is valid for ioctl(2) with this request: null, or a buffer of the length in its
+/// structure.
 pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     let failed = |errno| {
         set_errno(errno);
@@ -107,7 +107,7 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     if size > MOST {
         return failed(libc::ENOMEM);
     }
-    // SAFETY: so many bytes are there, as the caller says.
+    // SAFETY: the buffer has `size` bytes, by the caller's promise.
     let buffer = unsafe { std::slice::from_raw_parts_mut(argument.cast::<u8>(), size) };
     let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return failed(libc::ENODEV) };
     let seen = devices::major_in_answers();
@@ -131,8 +131,8 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     }
 }
 
-/// Gives the devices of an answer this major number: the one that the answer is about, and those of
-/// a list.
+/// Replaces the major number in the devices of an answer: the answer's own device, and those of a
+/// list.
 fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
     let change = |major| if major == devices::LOOP { seen } else { major };
     change_major(buffer, DEV, change);
@@ -154,7 +154,7 @@ fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
     }
 }
 
-/// Gives those devices that a device lies on, and that the server has, this major number.
+/// Replaces the major number of the server's devices among the devices below a device.
 fn show_deps(buffer: &mut [u8], seen: u32) {
     let word = |buffer: &[u8], at: usize| {
         let bytes = buffer.get(at..at.checked_add(4)?)?;
@@ -186,7 +186,7 @@ fn change_major(buffer: &mut [u8], at: usize, change: impl Fn(u32) -> u32) {
     bytes.copy_from_slice(&(dev & !0xf_ff00 | u64::from(major) << 8).to_ne_bytes());
 }
 
-/// Asks the server. The errno that it answers, or that of a connection that fails.
+/// Sends a request to the server. Returns the errno of the answer, or of a failed connection.
 fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_int> {
     if matches!(request as u32 & 0xff, TABLE_LOAD | TARGET_MSG) {
         let mut granted = Ok(());
@@ -205,8 +205,8 @@ fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_in
     head[4..].copy_from_slice(&len.to_ne_bytes());
     send(socket, &head)?;
     send(socket, buffer)?;
-    // Who waits for an event may be called away. All else is done before its caller goes on, who
-    // would do it again.
+    // A wait for an event may be interrupted by a signal. Other ioctls are completed before the
+    // caller continues, which would repeat them.
     receive(socket, &mut head, request & 0xff == DEV_WAIT)?;
     let [a, b, c, d, e, f, g, h] = head;
     let (errno, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
@@ -215,7 +215,7 @@ fn ask(socket: c_int, request: c_ulong, buffer: &mut [u8]) -> Result<c_int, c_in
     Ok(errno as c_int)
 }
 
-/// Tells the server of a key. What it says of the key is said again when a table is refused.
+/// Sends a key to the server. The server's verdict on the key is repeated when a table is refused.
 fn tell(socket: c_int, request: u32, parts: &[&[u8]]) -> Result<(), c_int> {
     let len = parts.iter().map(|part| part.len()).sum::<usize>();
     let mut head = [0; 8];
@@ -226,10 +226,10 @@ fn tell(socket: c_int, request: u32, parts: &[&[u8]]) -> Result<(), c_int> {
     receive(socket, &mut head, false)
 }
 
-/// Has the server keep a key, if there is a server.
+/// Makes the server keep a key, if a server is running.
 pub(crate) fn keep(serial: i32, payload: &[u8]) {
     let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return };
-    // Without it a table that names the key is refused.
+    // Without the key, a table that names it is refused.
     let _ = tell(socket, KEEP, &[&serial.to_ne_bytes(), payload]);
     close(socket);
 }
@@ -240,7 +240,7 @@ fn send(socket: c_int, mut bytes: &[u8]) -> Result<(), c_int> {
         let n = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
         match usize::try_from(n) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            // A request that is sent in part is never done.
+            // A partial request is never carried out.
             Err(_) if errno() == libc::EINTR => {}
             Err(_) => return Err(libc::ENODEV),
         }
@@ -248,7 +248,7 @@ fn send(socket: c_int, mut bytes: &[u8]) -> Result<(), c_int> {
     Ok(())
 }
 
-/// `may_stop`: a signal handler that does not restart calls ends it.
+/// With `may_stop`, a signal handler that does not restart calls ends it.
 fn receive(socket: c_int, mut bytes: &mut [u8], may_stop: bool) -> Result<(), c_int> {
     while !bytes.is_empty() {
         // SAFETY: the kernel writes into the bytes during the call.
@@ -265,7 +265,7 @@ fn receive(socket: c_int, mut bytes: &mut [u8], may_stop: bool) -> Result<(), c_
 }
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
-/// A connection to the server, if there is one that is root's or this user's.
+/// A connection to the server, if the server is root's or this user's.
 fn connect(flags: c_int) -> Option<c_int> {
     let address = address()?;
     // SAFETY: it makes a descriptor.
@@ -282,7 +282,8 @@ fn connect(flags: c_int) -> Option<c_int> {
     Some(socket)
 }
 
-/// Whether the server is root's or this user's own, by the kernel's word: it is given keys.
+/// Returns true when the server belongs to root or to this user, according to the kernel, since it
+/// receives keys.
 fn is_trusted(socket: c_int) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -295,12 +296,12 @@ fn is_trusted(socket: c_int) -> bool {
     known == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }
 
-/// Where the server is. None where its path is too long.
+/// Returns the server's address, or `None` if its path is too long.
 fn address() -> Option<libc::sockaddr_un> {
     // SAFETY: zeros are an address of no family.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // SAFETY: both are strings that end; nobody changes the environment meanwhile, as for any
+    // SAFETY: both are strings that end; no thread changes the environment meanwhile, as for any
     // program that reads it.
     let path = unsafe {
         let given = secure_getenv(VARIABLE.as_ptr());
@@ -316,7 +317,8 @@ fn address() -> Option<libc::sockaddr_un> {
     Some(address)
 }
 
-/// The folder of a device's holders, beside the server's socket. None where it has no room.
+/// Returns the folder of a device's holders, beside the server's socket, or `None` if it does not
+/// fit.
 pub(crate) fn holders<'r>(device: &[u8], room: &'r mut [u8]) -> Option<&'r CStr> {
     let socket = address()?.sun_path;
     let len = socket.iter().position(|byte| *byte == 0)?;
@@ -338,12 +340,12 @@ fn close(fd: c_int) {
     set_errno(before);
 }
 
-/// Whether the server has a device of this number.
+/// Returns true when the server has a device of this number.
 pub(crate) fn has_device(major: u32, minor: u32) -> bool {
     device_name(major, minor).is_some()
 }
 
-/// The name, and the zero that ends it, of the server's device of this number, if it has one.
+/// Returns the name of the server's device of this number, with its zero, if it has one.
 pub(crate) fn device_name(major: u32, minor: u32) -> Option<[u8; NAME_LEN]> {
     /// `DM_DEV_STATUS`.
     const STATUS: c_ulong = 0xc138_fd07;

@@ -1,5 +1,5 @@
-//! Keys of the keyring: those that programs add, and those that tables name. The server's module
-//! `keys` (crates/dm) has the messages.
+//! Keys of the keyring: keys that programs add, and keys that tables name. The server's module
+//! `keys` (crates/dm) documents the messages.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -21,13 +21,14 @@ const READ: c_long = 11;
 /// The longest name of a key, with its zero, and the longest payload that a table's key can have.
 const NAME: usize = 4096;
 const PAYLOAD: usize = 4096;
-/// Keys that one table or message names at most: what is beyond is not looked for.
+/// The most keys that one table or message names: further keys are ignored.
 const MOST: usize = 256;
 
 /// syscall(2) with all arguments that a call can have.
 type Syscall = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
-/// The C library's own. It is looked up once: some programs make all their calls through it.
+/// Returns the C library's own function. It is looked up once: some programs make all their calls
+/// through it.
 fn real_syscall() -> Option<Syscall> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let found = FOUND.load(Ordering::Relaxed);
@@ -42,7 +43,7 @@ fn real_syscall() -> Option<Syscall> {
     Some(real)
 }
 
-/// Makes a system call. The server gets each key that no program can read, as it is added.
+/// Makes a system call. The server gets each added key that programs cannot read.
 ///
 /// # Safety
 /// As for syscall(2).
@@ -71,7 +72,7 @@ pub(crate) unsafe fn syscall(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) ->
     result
 }
 
-/// Whether a key is one that no program can read.
+/// Whether a key is of the type `logon`, which no program can read.
 fn is_logon(serial: c_long) -> bool {
     let mut text = [0_u8; NAME];
     let room = text.len() as c_long;
@@ -86,8 +87,8 @@ fn keyctl([a, b, c, d]: [c_long; 4]) -> c_long {
     real_syscall().map_or(-1, |real| unsafe { real(libc::SYS_keyctl, a, b, c, d, 0, 0) })
 }
 
-/// Calls `each(serial number, TYPE:NAME, payload)` for each key that a table or a message names, as
-/// far as the caller's keyrings have it. Those that no program can read have no payload here.
+/// Calls `each(serial number, TYPE:NAME, payload)` for each key that a table or a message names, if
+/// the caller's keyrings have it. Keys that no program can read have no payload here.
 pub(crate) fn named_in(data: &[u8], mut each: impl FnMut(i32, &[u8], &[u8])) {
     let before = errno();
     let starts = data.windows(2).enumerate().filter(|(_, pair)| *pair == b" :").map(|(at, _)| at + 2);
@@ -99,8 +100,8 @@ pub(crate) fn named_in(data: &[u8], mut each: impl FnMut(i32, &[u8], &[u8])) {
     set_errno(before);
 }
 
-/// The name of a key, `TYPE:NAME`, from the rest of a word that begins with its size. None for
-/// another word.
+/// Returns the name of a key, `TYPE:NAME`, from the rest of a word that begins with its size, or
+/// `None` for another word.
 fn name_of(word: &[u8], name: &mut [u8; NAME]) -> Option<usize> {
     let colon = word.iter().position(|byte| *byte == b':')?;
     let (size, rest) = (&word[..colon], &word[colon + 1..]);
@@ -110,7 +111,7 @@ fn name_of(word: &[u8], name: &mut [u8; NAME]) -> Option<usize> {
     let mut len = 0;
     let mut bytes = rest.iter();
     while let Some(byte) = bytes.next().filter(|byte| !matches!(byte, 0 | b' ')) {
-        // A backslash takes the next character as it is.
+        // A backslash takes the next character literally.
         let byte = if *byte == b'\\' { bytes.next()? } else { byte };
         // The zero that ends the name stays.
         *name.get_mut(len).filter(|_| len + 1 < NAME)? = *byte;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-/// The function of this name that this library stands before; none where the C library has none.
+/// Returns the function of this name behind this library's, or `None` if the C library has none.
 ///
 /// # Safety
 /// `F` is a pointer to a function of that function's type.
@@ -17,7 +17,7 @@ pub(crate) unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
     Some(unsafe { std::mem::transmute_copy(&found) })
 }
 
-/// The function of this name in a library that is loaded for itself alone, as by dlopen(3).
+/// Returns the function of this name in a library that is loaded privately, as by dlopen(3).
 ///
 /// # Safety
 /// `F` is a pointer to a function of that function's type.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn function_of<F: Copy>(library: &CStr, name: &CStr) -> Option
     }
 }
 
-/// A name with its zero.
+/// Returns a name with its zero.
 pub(crate) const fn name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(name) => name,
@@ -43,7 +43,7 @@ pub(crate) const fn name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// Fails as the kernel does of a call that it does not know.
+/// Fails like the kernel after an unknown call.
 pub(crate) fn missing() -> c_int {
     set_errno(libc::ENOSYS);
     -1

@@ -1,27 +1,27 @@
-//! The structure that every ioctl of device mapper begins with.
+//! The structure at the beginning of every ioctl of device mapper.
 //!
 //! ```text
 //!   0    version   3 x u32          28   flags      u32        48   name   128 bytes
 //!   12   data_size  u32             32   event_nr   u32        176  uuid   129 bytes
 //!   16   data_start u32             36   padding    u32        305  data   7 bytes, or more
-//!   20   target_count u32           40   dev        u64        312  where the kernel puts what it answers
+//!   20   target_count u32           40   dev        u64        312  the kernel's answer
 //!   24   open_count i32
 //! ```
 //!
-//! Source: include/uapi/linux/dm-ioctl.h, version 4.47.0. Numbers are the machine's own.
+//! Source: include/uapi/linux/dm-ioctl.h, version 4.47.0. Numbers have the machine's byte order.
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
 use crate::{DeviceNumber, Error, Result};
 
-/// The interface's version that is answered.
+/// The interface's version in answers.
 pub const VERSION: [u32; 3] = [4, 47, 0];
-/// Bytes of the structure; what is answered begins behind it.
+/// The structure's size in bytes; the answer begins behind it.
 pub const HEADER: usize = 312;
-/// The least that a buffer has: all but the structure's last bytes.
+/// The smallest size of a buffer: all but the structure's last bytes.
 pub const LEAST: usize = 305;
-/// The longest buffer that is taken, in bytes. libdevmapper's first one has 16 KiB.
+/// The largest size of a buffer, in bytes. libdevmapper's first buffer has 16 KiB.
 pub const MOST: usize = 4 << 20;
 
 /// Bytes of a name with its zero.
@@ -41,29 +41,29 @@ const UUID: usize = 176;
 
 /// Flags of the structure, by their bits.
 pub mod flags {
-    /// Nothing may be written.
+    /// Writes are refused.
     pub const READ_ONLY: u32 = 1;
-    /// The device is suspended, or is to be.
+    /// The device is suspended, or the request suspends it.
     pub const SUSPEND: u32 = 1 << 1;
-    /// libdevmapper's own, which the kernel leaves as it comes.
+    /// libdevmapper's own flag, which the kernel leaves unchanged.
     pub const EXISTS: u32 = 1 << 2;
     /// `dev` is the number that a new device gets.
     pub const PERSISTENT_DEV: u32 = 1 << 3;
-    /// Tables are asked for, not states.
+    /// The request asks for tables, not states.
     pub const STATUS_TABLE: u32 = 1 << 4;
-    /// There is a live table.
+    /// The device has a live table.
     pub const ACTIVE_PRESENT: u32 = 1 << 5;
-    /// There is an inactive table.
+    /// The device has an inactive table.
     pub const INACTIVE_PRESENT: u32 = 1 << 6;
     /// The buffer has no room for the answer.
     pub const BUFFER_FULL: u32 = 1 << 8;
     /// File systems on the device are not frozen when it is suspended.
     pub const SKIP_LOCKFS: u32 = 1 << 10;
-    /// Suspending does not wait for what is in flight.
+    /// Suspending does not wait for requests in progress.
     pub const NO_FLUSH: u32 = 1 << 11;
-    /// The inactive table is asked for.
+    /// The request asks for the inactive table.
     pub const QUERY_INACTIVE: u32 = 1 << 12;
-    /// The kernel has told udev.
+    /// The kernel has notified udev.
     pub const UEVENT_GENERATED: u32 = 1 << 13;
     /// The new name is a UUID.
     pub const UUID: u32 = 1 << 14;
@@ -73,25 +73,25 @@ pub mod flags {
     pub const DATA_OUT: u32 = 1 << 16;
     /// The device is removed when its last user closes it.
     pub const DEFERRED_REMOVE: u32 = 1 << 17;
-    /// The kernel has suspended the device for itself.
+    /// The kernel has suspended the device for its own use.
     pub const INTERNAL_SUSPEND: u32 = 1 << 18;
 }
 
-/// One request and, once it is done, its answer: a buffer in locked memory, since tables hold keys.
+/// A request and, after the command, its answer: a buffer in locked memory, since tables hold keys.
 #[derive(Debug)]
 pub struct Message {
     buffer: Key,
-    /// Bytes that the caller has room for.
+    /// The size of the caller's buffer.
     room: usize,
 }
 
 impl Message {
-    /// Takes a caller's buffer, and puts the version that is answered into it. The caller has as
-    /// much room as its `data_size` says.
+    /// Parses a caller's buffer, and writes the answered version into it. The caller's room is its
+    /// `data_size`.
     ///
     /// # Errors
-    /// `EINVAL` for a buffer that is shorter than the structure or than it says, and for another
-    /// interface version.
+    /// `EINVAL` for a buffer that is shorter than the structure or than its own size, and for
+    /// another interface version.
     pub fn parse(mut buffer: Key) -> Result<Self> {
         if buffer.len() < LEAST {
             return Err(Error::new(Errno::INVAL, "the buffer is shorter than the structure"));
@@ -133,15 +133,15 @@ impl Message {
         }
     }
 
-    /// The bytes that go back to the caller.
+    /// Returns the bytes of the answer.
     pub fn answer(&self) -> &[u8] {
         &self.buffer.as_bytes()[..(self.u32(DATA_SIZE) as usize).clamp(HEADER, self.buffer.len())]
     }
 
-    /// The caller's data, which begin where the structure says.
+    /// Returns the caller's data, whose beginning is in the structure.
     ///
     /// # Errors
-    /// `EINVAL` where that is within the structure's fields or beyond the buffer.
+    /// `EINVAL` when the data begins within the structure's fields or beyond the buffer.
     pub fn data(&self) -> Result<&[u8]> {
         let start = self.u32(DATA_START) as usize;
         let within = (LEAST..=self.room).contains(&start);
@@ -149,7 +149,7 @@ impl Message {
         data.ok_or_else(|| Error::new(Errno::INVAL, "the data begin outside of the buffer"))
     }
 
-    /// Answers with these data, or that there is no room for them.
+    /// Answers with these data, or with the flag for missing room.
     pub fn put(&mut self, data: &[u8]) {
         self.set_u32(DATA_START, HEADER_U32);
         let end = HEADER + data.len();
@@ -160,13 +160,13 @@ impl Message {
         self.set_u32(DATA_SIZE, u32::try_from(end).unwrap_or(u32::MAX));
     }
 
-    /// Answers that there is no room for what would be answered.
+    /// Answers with the flag for missing room.
     pub fn put_full(&mut self) {
         self.set_flags(self.flags() | flags::BUFFER_FULL);
         self.put_nothing();
     }
 
-    /// Bytes that the caller has room for, with the structure's.
+    /// Returns the caller's room in bytes, including the structure.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -176,7 +176,7 @@ impl Message {
         self.set_u32(DATA_SIZE, HEADER_U32);
     }
 
-    /// The name; empty where the caller gave none.
+    /// Returns the name; empty if the caller gave none.
     ///
     /// # Errors
     /// `EINVAL` for bytes that are no text.
@@ -184,7 +184,7 @@ impl Message {
         self.string(NAME, NAME_LEN)
     }
 
-    /// The UUID; empty where the caller gave none.
+    /// Returns the UUID; empty if the caller gave none.
     ///
     /// # Errors
     /// `EINVAL` for bytes that are no text.
@@ -196,7 +196,7 @@ impl Message {
         text(&self.buffer.as_bytes()[at..at + len])
     }
 
-    /// Answers with these names. They are as short as [`check_name`](crate::check_name) demands.
+    /// Answers with these names, whose lengths were checked by [`check_name`](crate::check_name).
     pub fn set_names(&mut self, name: &str, uuid: &str) {
         for (at, len, text) in [(NAME, NAME_LEN, name), (UUID, UUID_LEN, uuid)] {
             let field = &mut self.buffer.as_mut_bytes()[at..at + len];
@@ -206,12 +206,12 @@ impl Message {
         }
     }
 
-    /// Flags, see [`flags`].
+    /// Returns the flags, see [`flags`].
     pub fn flags(&self) -> u32 {
         self.u32(FLAGS)
     }
 
-    /// Whether a flag is set.
+    /// Returns true when a flag is set.
     pub fn has(&self, flag: u32) -> bool {
         self.flags() & flag != 0
     }
@@ -221,7 +221,7 @@ impl Message {
         self.set_u32(FLAGS, flags);
     }
 
-    /// The device's number; none for 0.
+    /// Returns the device's number, or `None` for 0.
     pub fn dev(&self) -> Option<DeviceNumber> {
         let bytes = self.buffer.as_bytes()[DEV..DEV + 8].try_into().unwrap_or([0; 8]);
         Some(u64::from_ne_bytes(bytes)).filter(|bits| *bits != 0).map(DeviceNumber::decode)
@@ -232,7 +232,7 @@ impl Message {
         self.buffer.as_mut_bytes()[DEV..DEV + 8].copy_from_slice(&dev.encode().to_ne_bytes());
     }
 
-    /// How many targets a load has.
+    /// Returns the number of targets in a load.
     pub fn target_count(&self) -> u32 {
         self.u32(TARGET_COUNT)
     }
@@ -242,12 +242,12 @@ impl Message {
         self.set_u32(TARGET_COUNT, count);
     }
 
-    /// Answers with the number of those who have the device open.
+    /// Answers with the number of openers of the device.
     pub fn set_open_count(&mut self, count: u32) {
         self.set_u32(OPEN_COUNT, count);
     }
 
-    /// The event that a caller knows; of commands that make udev's events, udev's cookie.
+    /// Returns the event known to the caller; for commands with udev events, udev's cookie.
     pub fn event(&self) -> u32 {
         self.u32(EVENT)
     }
@@ -270,10 +270,10 @@ impl Message {
 const HEADER_U32: u32 = 312;
 const _: () = assert!(HEADER_U32 as usize == HEADER);
 
-/// The text before the first zero byte.
+/// Returns the text before the first zero byte.
 ///
 /// # Errors
-/// `EINVAL` where there is no zero byte, and for bytes that are no text.
+/// `EINVAL` without a zero byte, and for bytes that are no text.
 pub fn text(bytes: &[u8]) -> Result<&str> {
     let end = bytes.iter().position(|byte| *byte == 0);
     let end = end.ok_or_else(|| Error::new(Errno::INVAL, "a string has no end"))?;
@@ -284,7 +284,7 @@ pub fn text(bytes: &[u8]) -> Result<&str> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A caller's buffer of so many bytes.
+    /// Returns a caller's buffer of `size` bytes.
     pub(crate) fn buffer(size: usize) -> Key {
         let mut key = Key::zeroed(size).unwrap();
         let bytes = key.as_mut_bytes();

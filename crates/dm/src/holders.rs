@@ -1,13 +1,12 @@
-//! The devices that lie on others, in a folder that looks as sysfs does.
+//! The devices that lie on others, in a folder in the form of sysfs.
 //!
 //! ```text
 //!   holders/MAJOR:MINOR/dm-N/dm/name     device N lies on MAJOR:MINOR
 //!                              /uuid
 //! ```
 //!
-//! The kernel has these in /sys/dev/block/MAJOR:MINOR/holders, and knows nothing of a device of
-//! this server's there. cryptsetup looks there for the open volume of a device that it is to
-//! reencrypt.
+//! The kernel has these files in /sys/dev/block/MAJOR:MINOR/holders, but not for the devices of
+//! this server. cryptsetup looks there for the open volume on a device before its reencryption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,14 +20,14 @@ use crate::host::Names;
 /// The folder's name, in the server's folder.
 pub(crate) const FOLDER: &str = "holders";
 
-/// The folder, and what is in it.
+/// The folder and its contents.
 pub(crate) struct Holders {
     folder: PathBuf,
     shown: Mutex<BTreeMap<DeviceNumber, BTreeSet<DeviceNumber>>>,
 }
 
 impl Holders {
-    /// A folder with nothing in it: what is there is of a server that is gone.
+    /// Returns an empty folder. Old contents belong to an earlier server.
     pub(crate) fn new(folder: PathBuf) -> Self {
         match fs::remove_dir_all(&folder) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -39,12 +38,12 @@ impl Holders {
         Self { folder, shown: Mutex::default() }
     }
 
-    /// A device of these names lies on these others, and on no more.
+    /// Shows that a device of these names lies on these devices, and on no others.
     pub(crate) fn show(&self, device: DeviceNumber, names: Names<'_>, on: &BTreeSet<DeviceNumber>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for lower in shown.remove(&device).unwrap_or_default().difference(on) {
             let _ = fs::remove_dir_all(self.place(*lower, device));
-            // Where other devices lie on it, too, its folder stays.
+            // If other devices lie on it, too, its folder stays.
             let _ = fs::remove_dir(self.folder.join(lower.to_string()));
         }
         for lower in on {

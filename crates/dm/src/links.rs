@@ -1,6 +1,6 @@
-//! The links that udev makes to a device of device mapper's, by its name and its UUID.
+//! The links that udev makes to a device of device mapper, by its name and its UUID.
 //!
-//! libcryptsetup looks there for a volume that is open, of which it knows nothing but the UUID.
+//! libcryptsetup looks there for an open volume of which it knows only the UUID.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 /// Names that lead to a node, in one folder.
 pub(crate) struct Links<'l> {
     pub(crate) folder: &'l Path,
-    /// The node, as a link from that folder leads to it.
+    /// The node's path, as the target of a link in that folder.
     pub(crate) to: PathBuf,
 }
 
 impl Links<'_> {
-    /// Makes the links of a device. Without them it can be used all the same.
+    /// Creates the links of a device. The device can be used without them.
     pub(crate) fn make(&self, name: &str, uuid: &str) {
         for link in names(name, uuid) {
             let path = self.folder.join(link);
@@ -29,7 +29,7 @@ impl Links<'_> {
         }
     }
 
-    /// Removes those of the links of a device that lead to this node.
+    /// Removes a device's links, if they lead to this node.
     pub(crate) fn remove(&self, name: &str, uuid: &str) {
         for link in names(name, uuid) {
             let path = self.folder.join(link);
@@ -42,7 +42,7 @@ impl Links<'_> {
         }
     }
 
-    /// Removes links to this node that are none of this name and UUID.
+    /// Removes all other links to this node than those of this name and UUID.
     pub(crate) fn remove_others(&self, name: &str, uuid: &str) {
         let kept: Vec<_> = names(name, uuid).collect();
         let is_other = |link: &str| {
@@ -66,7 +66,7 @@ fn names(name: &str, uuid: &str) -> impl Iterator<Item = String> {
     [of("name", name), of("uuid", uuid)].into_iter().flatten()
 }
 
-/// The text as udev has it in names: what is not known to be harmless as `\xNN`.
+/// Encodes the text as udev does in names: other characters than the safe ones become `\xNN`.
 fn encoded(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
         match char::from(byte) {

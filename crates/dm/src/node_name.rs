@@ -12,7 +12,7 @@ use crate::{DeviceNumber, Error, Result};
 /// The major number of loop devices (`LOOP_MAJOR`).
 const LOOP_MAJOR: u32 = 7;
 
-/// Removes the node of a device that is gone, as a back end that was killed leaves it. Everything
+/// Removes the node of a device that no longer exists, as a killed back end leaves it. Everything
 /// else keeps its name.
 pub(crate) fn free_name(path: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::system(path.display(), &e);
@@ -56,7 +56,7 @@ mod tests {
                 made.unwrap();
                 free_name(&at("gone")).unwrap();
                 assert!(!at("gone").exists());
-                // A device that is there.
+                // An existing device.
                 let disks = fs::read_dir("/sys/dev/block").unwrap().flatten();
                 let numbers =
                     disks.filter_map(|disk| disk.file_name().to_str()?.parse::<DeviceNumber>().ok());

@@ -6,7 +6,7 @@
 //!   a version  next u32, 3 x u32, name
 //! ```
 //!
-//! `next` counts bytes from the record that has it, but in answers about tables from the first one
+//! `next` counts bytes from its own record, but in answers about tables from the first record
 //! (include/uapi/linux/dm-ioctl.h).
 
 use rustix::io::Errno;
@@ -15,20 +15,20 @@ use underseal_cipher::Key;
 use crate::header::text;
 use crate::{DeviceNumber, Error, Result};
 
-/// Bytes of a target's record before its parameters.
+/// The size of a target's record before its parameters.
 const SPEC: usize = 40;
-/// Bytes of a target's type with its zero.
+/// The size of a target's type with its zero.
 const TYPE_LEN: usize = 16;
-/// Where a device's name is in its record.
+/// The offset of a device's name in its record.
 const NAME_AT: usize = 12;
 /// The alignment of records in bytes.
 const ALIGN: usize = 8;
 
-/// One line of a table.
+/// A line of a table.
 pub struct Line {
-    /// Where it begins, in 512-byte sectors.
+    /// The beginning, in 512-byte sectors.
     pub start: u64,
-    /// How long it is, in 512-byte sectors.
+    /// The length, in 512-byte sectors.
     pub len: u64,
     /// The target's type.
     pub target: String,
@@ -37,23 +37,23 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line.
+    /// Returns a line.
     ///
     /// # Errors
-    /// `ENOMEM` when there is no memory for the parameters.
+    /// `ENOMEM` without memory for the parameters.
     pub fn new(start: u64, len: u64, target: &str, params: &str) -> Result<Self> {
         Ok(Self { start, len, target: target.into(), params: secret(params.as_bytes())? })
     }
 
-    /// A copy.
+    /// Returns a copy.
     ///
     /// # Errors
-    /// `ENOMEM` when there is no memory for the parameters.
+    /// `ENOMEM` without memory for the parameters.
     pub fn copy(&self) -> Result<Self> {
         Self::new(self.start, self.len, &self.target, self.params())
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn params(&self) -> &str {
         std::str::from_utf8(self.params.as_bytes()).unwrap_or_default()
     }
@@ -65,22 +65,22 @@ impl std::fmt::Debug for Line {
     }
 }
 
-/// A copy in locked memory.
+/// Returns a copy in locked memory.
 pub(crate) fn secret(bytes: &[u8]) -> Result<Key> {
     Key::new(bytes).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
 }
 
-/// The lines that a load brings.
+/// Returns the lines of a load.
 ///
 /// # Errors
-/// `EINVAL`, in the kernel's words, for none, for records that leave the buffer and for text that
-/// has no end.
+/// `EINVAL`, in the kernel's words, without lines, for records beyond the buffer and for text
+/// without an end.
 pub fn lines(data: &[u8], count: u32) -> Result<Vec<Line>> {
     let bad = |why: &str| Error::new(Errno::INVAL, why);
     if count == 0 {
         return Err(bad("populate_table: no targets specified"));
     }
-    // Each has a record: more than there is room for is not believed.
+    // Each line has a record, so a count beyond the room is refused.
     if count as usize > data.len() / SPEC {
         return Err(bad("unable to find target"));
     }
@@ -92,7 +92,7 @@ pub fn lines(data: &[u8], count: u32) -> Result<Vec<Line>> {
         let (start, len) = (u64_at(record, 0), u64_at(record, 8));
         let target = text(&record[24..24 + TYPE_LEN])?;
         let next = u32_at(record, 20) as usize;
-        // The last record's has no meaning.
+        // In the last record it has no meaning.
         let is_last = number + 1 == count;
         if !is_last && (next <= SPEC || !next.is_multiple_of(ALIGN)) {
             return Err(bad("unable to find target"));
@@ -105,7 +105,7 @@ pub fn lines(data: &[u8], count: u32) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One line of an answer about a table.
+/// A line of an answer about a table.
 pub struct Told<'l> {
     /// The line.
     pub line: &'l Line,
@@ -113,7 +113,8 @@ pub struct Told<'l> {
     pub text: &'l str,
 }
 
-/// The answer about a table, in locked memory; none where it needs more than so many bytes.
+/// Returns the answer about a table, in locked memory, or `None` when it needs more than `room`
+/// bytes.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -146,17 +147,17 @@ pub struct Listed<'d> {
     pub dev: DeviceNumber,
     /// The device's name.
     pub name: &'d str,
-    /// The device's UUID; empty where it has none.
+    /// The device's UUID; may be empty.
     pub uuid: &'d str,
     /// The number of the device's last event.
     pub event: u32,
 }
 
-/// The record has a UUID; it has none.
+/// The record has a UUID, or has none.
 const HAS_UUID: u32 = 1;
 const HAS_NO_UUID: u32 = 2;
 
-/// A list of devices.
+/// Returns a list of devices.
 pub fn device_list(devices: &[Listed<'_>]) -> Vec<u8> {
     let mut list = Vec::new();
     for (i, device) in devices.iter().enumerate() {
@@ -176,13 +177,13 @@ pub fn device_list(devices: &[Listed<'_>]) -> Vec<u8> {
         }
     }
     if list.is_empty() {
-        // A first device of number 0 says that there is none.
+        // A first device of number 0 stands for an empty list.
         list.extend([0; 8]);
     }
     list
 }
 
-/// A list of targets and their versions.
+/// Returns a list of targets and their versions.
 pub fn version_list(targets: &[(&str, [u32; 3])]) -> Vec<u8> {
     let mut list = Vec::new();
     for (i, (name, version)) in targets.iter().enumerate() {
@@ -198,7 +199,7 @@ pub fn version_list(targets: &[(&str, [u32; 3])]) -> Vec<u8> {
     list
 }
 
-/// The numbers of the devices that a table lies on.
+/// Returns the numbers of a table's lower devices.
 pub fn deps(devices: &[DeviceNumber]) -> Vec<u8> {
     let count = u32::try_from(devices.len()).unwrap_or(u32::MAX);
     let mut list = [count, 0].map(u32::to_ne_bytes).concat();
@@ -206,10 +207,10 @@ pub fn deps(devices: &[DeviceNumber]) -> Vec<u8> {
     list
 }
 
-/// The sector that a message is for, and its words.
+/// Returns the sector and the words of a message.
 ///
 /// # Errors
-/// `EINVAL` for data that hold no message.
+/// `EINVAL` for data without a message.
 pub fn message(data: &[u8]) -> Result<(u64, &str)> {
     if data.len() < 9 {
         return Err(Error::new(Errno::INVAL, "Invalid target message parameters."));
@@ -217,7 +218,7 @@ pub fn message(data: &[u8]) -> Result<(u64, &str)> {
     Ok((u64_at(data, 0), text(&data[8..])?))
 }
 
-/// Text with its zero, and more of them up to the next record.
+/// Adds text with its zero, and zeros up to the next record.
 fn zero_ended(list: &mut Vec<u8>, text: &str) {
     list.extend(text.as_bytes());
     list.push(0);
@@ -238,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A load's records, as libdevmapper writes them.
+    /// Returns a load's records, in the form of libdevmapper.
     fn load(lines: &[(u64, u64, &str, &str)]) -> Vec<u8> {
         let mut data = Vec::new();
         for (start, len, target, params) in lines {

@@ -1,7 +1,7 @@
-//! The targets that there are, and the versions that say what each can do.
+//! The available targets, and the versions that tell their features.
 
-/// Each target with the version of the kernel's that has the same features. libcryptsetup reads
-/// features out of these numbers: verity 1.2.0 is the last one before error correction.
+/// Each target with the kernel's version that has the same features. libcryptsetup derives features
+/// from these numbers: verity 1.2.0 is the last version before error correction.
 pub const TARGETS: [(&str, [u32; 3]); 8] = [
     ("zero", [1, 1, 0]),
     ("error", [1, 5, 0]),
@@ -13,7 +13,7 @@ pub const TARGETS: [(&str, [u32; 3]); 8] = [
     ("crypt", [1, 28, 0]),
 ];
 
-/// Whether a target's state is more than that it is there.
+/// Returns true when a target's state is more than its existence.
 pub(crate) fn has_state(target: &str) -> bool {
     !matches!(target, "zero" | "error" | "linear" | "crypt")
 }

@@ -1,4 +1,4 @@
-//! The commands, on a machine that is none: what is answered, and what is done in which order.
+//! The commands on a simulated machine: the answers, and the order of calls.
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
@@ -18,7 +18,7 @@ struct Ioctl {
     event: u32,
     count: u32,
     data: Vec<u8>,
-    /// Bytes besides the structure and the data.
+    /// The number of bytes besides the structure and the data.
     room: usize,
 }
 
@@ -56,7 +56,7 @@ impl Ioctl {
     }
 }
 
-/// A load of lines `(length, target, parameters)`.
+/// Returns a load of lines `(length, target, parameters)`.
 fn load(name: &'static str, lines: &[(u64, &str, &str)]) -> Ioctl {
     let mut data = Vec::new();
     let mut start = 0_u64;
@@ -299,7 +299,7 @@ fn a_deferred_removal_is_done_when_the_last_table_on_the_device_has_gone() {
         Ioctl::named(name).flags(flags::DEFERRED_REMOVE).ask(&mapper, Command::DevRemove).unwrap();
     }
     assert_eq!(mapper.count(), 3);
-    // Not a moment later: cryptsetup looks at once.
+    // Immediately: cryptsetup looks at once.
     Ioctl::named("above").ask(&mapper, Command::DevRemove).unwrap();
     assert_eq!(mapper.count(), 0);
 }

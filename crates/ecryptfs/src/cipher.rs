@@ -1,7 +1,7 @@
-//! The ciphers that the format has codes for, with the key sizes that files may have.
+//! The ciphers that the format has codes for, with the key sizes of files.
 //!
-//! A key is wrapped in whole blocks of its own cipher, so the kernel refuses sizes that are none
-//! (EINVAL); only AES-192 is padded, to 32 bytes.
+//! A key is wrapped in whole blocks of its own cipher, so the kernel refuses other sizes (EINVAL).
+//! Only AES-192 keys are padded, to 32 bytes.
 
 use std::fmt;
 
@@ -46,13 +46,13 @@ const AES_192: u8 = 8;
 const AES_256: u8 = 9;
 
 impl Cipher {
-    /// What the tools of eCryptfs take unless told otherwise: AES-128.
+    /// AES-128, the default of the tools of eCryptfs.
     pub const DEFAULT: Self = Self { row: &AES, key_bytes: 16 };
 
-    /// The cipher of this name in the kernel's words, with a key of so many bytes.
+    /// Returns the cipher of this name in the kernel's words, with a key of `key_bytes` bytes.
     ///
     /// # Errors
-    /// `BadOption` when there is none.
+    /// `BadOption` when it does not exist.
     pub fn new(name: &str, key_bytes: usize) -> Result<Self> {
         let row = CODES.iter().find(|(_, row)| row.name == name).map(|&(_, row)| row);
         let row = row.ok_or_else(|| {
@@ -63,16 +63,15 @@ impl Cipher {
         Self::of(row, key_bytes)
     }
 
-    /// The cipher of a code, with a wrapped key of so many bytes.
+    /// Returns the cipher of a code, with a wrapped key of `wrapped_bytes` bytes.
     ///
     /// # Errors
-    /// `BadHeader` when there is none.
+    /// `BadHeader` when it does not exist.
     pub fn from_code(code: u8, wrapped_bytes: usize) -> Result<Self> {
         let row = CODES.iter().find(|(of, _)| *of == code).map(|&(_, row)| row);
         let row =
             row.ok_or_else(|| Error::new(ErrorKind::BadHeader, format!("no cipher has the code {code}")))?;
-        // Not what the code says decides, but the wrapped key's length; save for AES-192, whose key
-        // is padded.
+        // The wrapped key's length decides, not the code; except for AES-192, whose key is padded.
         let key_bytes = if code == AES_192 { 24 } else { wrapped_bytes };
         let cipher = Self::of(row, key_bytes).ok().filter(|cipher| cipher.wrapped_bytes() == wrapped_bytes);
         cipher.ok_or_else(|| {
@@ -81,11 +80,11 @@ impl Cipher {
         })
     }
 
-    /// The cipher of this name with the key that it has where nobody says its size: AES-128 as the
-    /// tools would, and the longest of any other, as the kernel.
+    /// Returns the cipher of this name with its default key size: AES-128, as in the tools, and the
+    /// longest key of any other cipher, as in the kernel.
     ///
     /// # Errors
-    /// `BadOption` when there is none.
+    /// `BadOption` when it does not exist.
     pub fn named(name: &str) -> Result<Self> {
         let largest = Self::all().filter(|cipher| cipher.name() == name).last();
         match name {
@@ -103,8 +102,8 @@ impl Cipher {
         Err(Error::new(ErrorKind::BadOption, context))
     }
 
-    /// The ciphers that a name with this code may have, the likely one first: the code says the
-    /// size of AES keys, and no packet that of others.
+    /// Returns the possible ciphers of a name with this code, the likely cipher first. The code
+    /// decides the size of AES keys; for other ciphers no packet has the size.
     pub(crate) fn of_name(code: u8, likely: Self) -> Result<Vec<Self>> {
         let row = CODES.iter().find(|(of, _)| *of == code).map(|&(_, row)| row);
         let row =
@@ -115,18 +114,18 @@ impl Cipher {
         Ok(all)
     }
 
-    /// Every cipher.
+    /// Returns every cipher.
     pub fn all() -> impl Iterator<Item = Self> {
         let rows = CODES.iter().filter(|(code, _)| ![AES_192, AES_256].contains(code));
         rows.flat_map(|&(_, row)| row.keys.iter().map(move |&key_bytes| Self { row, key_bytes }))
     }
 
-    /// The names, each once.
+    /// Returns the names, without repetition.
     pub fn names() -> impl Iterator<Item = &'static str> {
         CODES.iter().filter(|(code, _)| ![AES_192, AES_256].contains(code)).map(|(_, row)| row.name)
     }
 
-    /// Its code in headers and names.
+    /// Returns the code in headers and names.
     pub fn code(self) -> u8 {
         match (self.row.name, self.key_bytes) {
             ("aes", 24) => AES_192,
@@ -135,22 +134,22 @@ impl Cipher {
         }
     }
 
-    /// Its name in the kernel's words.
+    /// Returns the name in the kernel's words.
     pub fn name(self) -> &'static str {
         self.row.name
     }
 
-    /// The key's size.
+    /// Returns the key's size.
     pub fn key_bytes(self) -> usize {
         self.key_bytes
     }
 
-    /// The block's size.
+    /// Returns the block's size.
     pub fn block_bytes(self) -> usize {
         self.row.block
     }
 
-    /// The wrapped key's size.
+    /// Returns the wrapped key's size.
     pub fn wrapped_bytes(self) -> usize {
         self.key_bytes.next_multiple_of(self.row.block)
     }

@@ -1,4 +1,4 @@
-//! What is in a file: extents of 4096 bytes.
+//! The contents of a file: extents of 4096 bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use underseal_cipher::{CpuPath, Key, SectorCipher, build_extents};
 
 use crate::{Cipher, Result};
 
-/// Bytes of an extent, the unit of encryption.
+/// The size of an extent, the unit of encryption.
 pub const EXTENT: usize = 4096;
 
 /// A file's cipher over its extents: a whole request in one call. Threads may share it.
@@ -38,7 +38,7 @@ impl Contents {
     }
 }
 
-/// Numbers go in 512-byte sectors below. No file has an extent that has none.
+/// The cipher counts in 512-byte sectors. No file has an extent without a sector number.
 fn sector(extent: u64) -> u64 {
     extent.wrapping_mul(8)
 }

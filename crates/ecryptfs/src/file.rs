@@ -1,20 +1,20 @@
-//! One lower file, read and written at positions.
+//! A lower file, read and written at positions.
 //!
 //! ```text
-//!   View        what a mount makes of lower files: names, keys, how new files are made
+//!   View        how a mount sees lower files: names, keys, how new files are made
 //!     |
-//!   OpenFile    one lower file, for all who have it open
+//!   OpenFile    one lower file, shared by all of its opens
 //!     |- create, open     the header, and whether it opens
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
-//!     |- extents, blank   what of a lower file is not there: for the tools, too
+//!     |- extents, blank   missing parts of a lower file: for the tools, too
 //!     |- resize           growing in encrypted zeros, shrinking, the size in the header
-//!     +- sync             what fsync makes durable; Opener: one of those who have it open
+//!     +- sync             the effect of fsync; Opener: one of the opens
 //! ```
 //!
-//! **Order.** Data comes first and the size after it, so a write that is cut off leaves a file as
-//! long as it was. A new file's header is written when the file is made; a lower file that has not
-//! even that (it is empty, or all zeros) is an empty file, which gets its header with its first
-//! byte. Extents are whole pages of the lower file: each is the old or the new one.
+//! **Order.** Data comes first and the size after it, so an interrupted write leaves the file's
+//! length unchanged. A new file's header is written when the file is created; a lower file without
+//! a header (it is empty, or all zeros) is an empty file, which gets its header with its first
+//! byte. Extents are whole pages of the lower file: each is the old or the new extent.
 
 pub(crate) mod blank;
 mod crypto;
@@ -36,15 +36,16 @@ pub use view::{MountKeys, Sealing};
 
 use crate::EXTENT;
 
-/// Whole extents that are encrypted and written together when a file grows in zeros.
+/// The number of bytes, in whole extents, encrypted and written together when a file grows in
+/// zeros.
 const RUN: usize = 1 << 20;
 
 const EXTENT_BYTES: u64 = EXTENT as u64;
 
-/// Whether whoever asked for something that takes long waits for it no more.
+/// Returns true when the caller of a long call no longer waits for it.
 pub(crate) type IsOver<'a> = &'a dyn Fn() -> bool;
 
-/// The extents that a range lies in: the first, and the one after the last.
+/// Returns the extents of a range: the first, and the number after the last.
 fn around(offset: u64, end: u64) -> (u64, u64) {
     (offset / EXTENT_BYTES, end.div_ceil(EXTENT_BYTES))
 }

@@ -1,4 +1,4 @@
-//! A file's own key (FEK): what its header wraps and its contents are encrypted with.
+//! A file's own key (FEK), wrapped in its header; it encrypts the file's contents.
 
 use underseal_cipher::{CpuPath, Key};
 
@@ -12,38 +12,38 @@ pub struct FileKey {
 }
 
 impl FileKey {
-    /// A new file's key.
+    /// Returns a new file's key.
     ///
     /// # Errors
-    /// `Memory`, and `Io` when the kernel has no random bytes.
+    /// `Memory`; `Io` when the kernel has no random bytes.
     pub fn random(cipher: Cipher) -> Result<Self> {
         let mut key = Key::zeroed(cipher.key_bytes())?;
         random::fill(key.as_mut_bytes())?;
         Ok(Self { cipher, key })
     }
 
-    /// Its cipher.
+    /// Returns the key's cipher.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// The cipher over the file's extents.
+    /// Returns the cipher over the file's extents.
     ///
     /// # Errors
-    /// `Memory`; `Unsupported` when `UNDERSEAL_CPU` names what this processor lacks.
+    /// `Memory`; `Unsupported` when `UNDERSEAL_CPU` names a feature that this processor lacks.
     pub fn contents(&self) -> Result<Contents> {
         Contents::new(self.cipher, &self.key, None)
     }
 
-    /// As [`FileKey::contents`], on a path of the processor that the caller picks.
+    /// Like [`FileKey::contents`], with the processor features that the caller chooses.
     ///
     /// # Errors
-    /// As there.
+    /// The kinds of [`FileKey::contents`].
     pub fn contents_on(&self, cpu: CpuPath) -> Result<Contents> {
         Contents::new(self.cipher, &self.key, Some(cpu))
     }
 
-    /// EFEK: the key, zero-padded to whole blocks, under the token's.
+    /// Returns the EFEK: the key, zero-padded to whole blocks, encrypted with the token's key.
     pub(crate) fn wrap(&self, token: &AuthToken) -> Result<Vec<u8>> {
         let mut padded = Key::zeroed(self.cipher.wrapped_bytes())?;
         padded.as_mut_bytes()[..self.key.len()].copy_from_slice(self.key.as_bytes());
@@ -51,7 +51,7 @@ impl FileKey {
         Ok(padded.as_bytes().to_vec())
     }
 
-    /// The key that a token wrapped.
+    /// Returns the key wrapped by a token.
     pub(crate) fn unwrap(wrapped: &[u8], cipher: Cipher, token: &AuthToken) -> Result<Self> {
         let mut key = Key::new(wrapped)?;
         token.blocks(cipher)?.decrypt(key.as_mut_bytes());

@@ -1,11 +1,11 @@
-//! A file's header: its size, and its key wrapped for everyone who may open it.
+//! A file's header: its size, and its key, wrapped for each key that may open the file.
 //!
 //! ```text
-//!   0  size   8  marker, marker ^ 0x3c81b7f5   16  version, flags   20  extent size   24  extents   26  packets ..  0
-//!                                                                   (not in version 0)
+//!   0  size   8  marker, marker ^ 0x3c81b7f5   16  version, flags   20  extent size
+//!   24  extents   26  packets ..  0               (extent size and extents: not in version 0)
 //! ```
-//! It fills the file's first 8192 bytes, or more where pages are larger, or lies in an xattr
-//! without its zeros. All integers are big-endian. Only the first 4096 bytes are ever looked at.
+//! It fills the file's first 8192 bytes, or more for larger pages, or is in an xattr without its
+//! zeros. All integers are big-endian. Only the first 4096 bytes are ever parsed.
 
 mod packet;
 
@@ -15,10 +15,10 @@ pub use packet::KeyPacket;
 
 use crate::{AuthToken, Error, ErrorKind, FileKey, Keyring, Result, random};
 
-/// Where a header lies when it is not in its file.
+/// The xattr of a header that is not in its file.
 pub const XATTR: &str = "user.ecryptfs";
 
-/// Where a header lies.
+/// The place of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderLocation {
     /// In front of the contents.
@@ -34,7 +34,7 @@ pub struct FileHeader {
     place: HeaderLocation,
     marker: u32,
     version: u8,
-    /// The low 24 bits.
+    /// The low 24 bits of the flags.
     flags: u32,
     extent_bytes: u32,
     extents: u16,
@@ -42,26 +42,26 @@ pub struct FileHeader {
 }
 
 const MARKER: u32 = 0x3c81_b7f5;
-/// The version that is written, and the last one that is known.
+/// The version of new headers, and the last known version.
 const VERSION: u8 = 3;
 const ENCRYPTED: u32 = 2;
 const IN_XATTR: u32 = 4;
 const ENCRYPTED_NAMES: u32 = 8;
 
-/// Bytes that are looked at: a page of most machines.
+/// The number of parsed bytes: a page of most machines.
 const PARSED: usize = 4096;
-/// Of those the kernel's parser wants some to spare.
+/// The largest written length; the kernel's parser needs some spare bytes.
 const WRITTEN: usize = 4000;
-/// The least that a header takes of its file.
+/// The smallest room of a header in its file.
 const IN_FILE: usize = 8192;
 
 impl FileHeader {
-    /// How much of a file to read: nothing behind it is looked at.
+    /// The number of bytes to read of a file; no byte behind them is parsed.
     pub const PARSED: usize = PARSED;
-    /// How much of its file a new header takes.
+    /// The room of a new header in its file.
     pub const IN_FILE: usize = IN_FILE;
 
-    /// A new file's header: its key wrapped for each token.
+    /// Returns a new file's header: its key wrapped for each token.
     ///
     /// # Errors
     /// `BadOption` for no token, or more than fit; `Memory`; `Io` when the kernel has no random
@@ -89,25 +89,24 @@ impl FileHeader {
         Ok(header)
     }
 
-    /// The header at the start of a file, of which at least [`FileHeader::PARSED`] bytes are given
-    /// where it has so many.
+    /// Reads the header at the start of a file. `bytes` has at least [`FileHeader::PARSED`] bytes,
+    /// or the whole file.
     ///
     /// # Errors
-    /// `NotEncrypted` when there is none; `BadHeader`; `Unsupported` for a later version.
+    /// `NotEncrypted` without a header; `BadHeader`; `Unsupported` for a later version.
     pub fn read(bytes: &[u8]) -> Result<Self> {
         Self::parse(bytes, HeaderLocation::File)
     }
 
-    /// The header in an xattr.
+    /// Reads the header in an xattr.
     ///
     /// # Errors
-    /// As [`FileHeader::read`].
+    /// The kinds of [`FileHeader::read`].
     pub fn read_xattr(bytes: &[u8]) -> Result<Self> {
         Self::parse(bytes, HeaderLocation::Xattr)
     }
 
-    /// Whether a file that begins so has a header: its marker says so, and nothing else is looked
-    /// at.
+    /// Returns true when a file with this start has a header. Only the marker is checked.
     pub fn is_marked(bytes: &[u8]) -> bool {
         match (field(bytes, 8), field(bytes, 12)) {
             (Some(first), Some(second)) => u32::from_be_bytes(first) ^ MARKER == u32::from_be_bytes(second),
@@ -154,10 +153,10 @@ impl FileHeader {
         Ok(header)
     }
 
-    /// The file's key, by the first token that has one in the keyring.
+    /// Returns the file's key, from the first token that has a key in the keyring.
     ///
     /// # Errors
-    /// `NoKey` when none has; `BadHeader` for a cipher that there is not.
+    /// `NoKey` when no token has one; `BadHeader` for an unknown cipher.
     pub fn unlock(&self, keyring: &Keyring) -> Result<FileKey> {
         for packet in &self.packets {
             if let KeyPacket::Passphrase { signature, wrapped, .. } = packet
@@ -172,7 +171,7 @@ impl FileHeader {
         Err(Error::new(ErrorKind::NoKey, context))
     }
 
-    /// Wraps the file's key for one token more; for one that has it already, again.
+    /// Wraps the file's key for another token; for a token of the header, again.
     ///
     /// # Errors
     /// `BadOption` when it does not fit.
@@ -196,10 +195,10 @@ impl FileHeader {
         Ok(())
     }
 
-    /// Takes a token's packets away, and says whether there was one.
+    /// Removes a token's packets. Returns true when there were any.
     ///
     /// # Errors
-    /// `BadOption` for the last: nobody could open the file.
+    /// `BadOption` for the last token, without which the file could not be opened.
     pub fn remove(&mut self, signature: crate::Signature) -> Result<bool> {
         let stays = |packet: &KeyPacket| packet.signature() != signature;
         if !self.packets.iter().any(stays) {
@@ -213,7 +212,7 @@ impl FileHeader {
         Ok(self.packets.len() < before)
     }
 
-    /// The size of the plain file.
+    /// Returns the size of the plain file.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -223,7 +222,7 @@ impl FileHeader {
         self.size = size;
     }
 
-    /// Where in the lower file the contents begin.
+    /// Returns the beginning of the contents in the lower file.
     pub fn data_offset(&self) -> u64 {
         match self.place {
             HeaderLocation::File => u64::from(self.extent_bytes) * u64::from(self.extents),
@@ -231,12 +230,12 @@ impl FileHeader {
         }
     }
 
-    /// Where it lies.
+    /// Returns the header's place.
     pub fn place(&self) -> HeaderLocation {
         self.place
     }
 
-    /// The same header elsewhere, where a new one's size and version are its own.
+    /// Returns the same header for another place, with a new header's size and version.
     pub fn moved_to(&self, place: HeaderLocation) -> Self {
         let flags = match place {
             HeaderLocation::File => self.flags & !IN_XATTR,
@@ -245,22 +244,22 @@ impl FileHeader {
         Self { place, version: VERSION, flags, extent_bytes: 4096, extents: 2, ..self.clone() }
     }
 
-    /// The version that it was written as.
+    /// Returns the version that was read.
     pub fn version(&self) -> u8 {
         self.version
     }
 
-    /// The flags as they are written, version and all.
+    /// Returns the flags as written, including the version.
     pub fn flags(&self) -> u32 {
         u32::from(self.version) << 24 | self.flags
     }
 
-    /// Whether the file was made where names are encrypted.
+    /// Returns true when names were encrypted in the mount that created the file.
     pub fn has_encrypted_names(&self) -> bool {
         self.flags & ENCRYPTED_NAMES != 0
     }
 
-    /// Says whether names are encrypted where the file is made.
+    /// Sets whether names are encrypted in the mount that creates the file.
     pub fn set_encrypted_names(&mut self, encrypted: bool) {
         match encrypted {
             true => self.flags |= ENCRYPTED_NAMES,
@@ -268,23 +267,23 @@ impl FileHeader {
         }
     }
 
-    /// Who may open it.
+    /// Returns the packets: the keys that open the file.
     pub fn packets(&self) -> &[KeyPacket] {
         &self.packets
     }
 
-    /// Where the packets begin.
+    /// Returns the beginning of the packets.
     pub(crate) fn packets_at(&self) -> usize {
         if self.version > 0 { 26 } else { 20 }
     }
 
-    /// The eight bytes at the start of the header that say the size: all that a grown file needs
-    /// written.
+    /// Returns the eight bytes of the size at the start of the header: the only change for a grown
+    /// file.
     pub fn size_field(&self) -> [u8; 8] {
         self.size.to_be_bytes()
     }
 
-    /// What goes into the xattr.
+    /// Returns the contents of the xattr.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = self.size_field().to_vec();
         bytes.extend_from_slice(&self.marker.to_be_bytes());
@@ -300,8 +299,8 @@ impl FileHeader {
         bytes
     }
 
-    /// What goes to the start of a new file: [`FileHeader::IN_FILE`] bytes. Where pages are larger,
-    /// zeros follow up to [`FileHeader::data_offset`].
+    /// Returns the start of a new file: [`FileHeader::IN_FILE`] bytes. For larger pages, zeros
+    /// follow up to [`FileHeader::data_offset`].
     pub fn to_file(&self) -> Vec<u8> {
         let mut bytes = self.to_xattr();
         bytes.resize(IN_FILE, 0);

@@ -1,27 +1,28 @@
-//! Keys in the kernel's keyring, as `ecryptfs-add-passphrase` and the mount helper put them there:
-//! of the type "user", called by their signature, their payload the kernel's own structure.
+//! Keys in the kernel's keyring, as stored by `ecryptfs-add-passphrase` and the mount helper: keys
+//! of the type "user" with their signature as the name and the kernel's own structure as the
+//! payload.
 //!
 //! ```text
-//!   0 version   2 kind   8 a file's key   640 key bytes   648 key[64]   712 signature, hex, and a zero   729 salt[8]
+//!   0 version   2 kind   8 a file's key   640 key bytes   648 key[64]
+//!   712 signature, hex, and a zero   729 salt[8]
 //! ```
-//! Integers are the machine's; kind 0 is a passphrase. Keys of the type "encrypted" stay with the
-//! kernel: no program reads them.
+//! Integers have the machine's byte order; kind 0 is a passphrase. Programs cannot read keys of the
+//! type "encrypted".
 
 use linux_keyutils::{KeyError, KeyRing, KeyRingIdentifier};
 use underseal_cipher::Key;
 
 use crate::{AuthToken, Error, ErrorKind, Result, Signature};
 
-/// Bytes of a payload that mean something; the kernel's structure is padded to whole words.
+/// The number of used bytes of a payload; the kernel's structure is padded to whole words.
 const PAYLOAD: usize = 737;
-/// More than any payload of this kind.
+/// A limit above the length of any such payload.
 const MOST: usize = 1024;
 
-/// The key of this signature.
+/// Returns the key with this signature.
 ///
 /// # Errors
-/// `NoKey` when no keyring of this process has it; `BadFile` for a payload that is something else;
-/// `Io`.
+/// `NoKey` when no keyring of this process has it; `BadFile` for another kind of payload; `Io`.
 pub fn find(signature: Signature) -> Result<AuthToken> {
     let rings = [
         KeyRingIdentifier::Thread,
@@ -69,7 +70,7 @@ fn parse(payload: &Key, signature: Signature) -> Result<AuthToken> {
 mod tests {
     use super::*;
 
-    /// As `ecryptfs-add-passphrase` writes it.
+    /// The payload that `ecryptfs-add-passphrase` writes.
     fn payload(token: &AuthToken) -> Key {
         let mut bytes = [0; 740];
         bytes[0] = 4;

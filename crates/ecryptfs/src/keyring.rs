@@ -1,23 +1,23 @@
-//! The keys at hand, found by their signatures.
+//! The available keys, found by their signatures.
 
 use std::sync::Arc;
 
 use crate::{AuthToken, Signature};
 
-/// A set of tokens: one for each signature.
+/// A set of tokens with different signatures.
 #[derive(Debug, Clone, Default)]
 pub struct Keyring {
-    /// Few: a list is searched as fast as anything else.
+    /// A list, since the number of tokens is small.
     tokens: Vec<Arc<AuthToken>>,
 }
 
 impl Keyring {
-    /// No key at all.
+    /// Returns an empty keyring.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a token, unless one of its signature is there.
+    /// Adds a token, unless its signature is present.
     pub fn add(&mut self, token: impl Into<Arc<AuthToken>>) {
         let token = token.into();
         if self.find(token.signature()).is_none() {
@@ -25,17 +25,17 @@ impl Keyring {
         }
     }
 
-    /// The token of this signature.
+    /// Returns the token with this signature.
     pub fn find(&self, signature: Signature) -> Option<&Arc<AuthToken>> {
         self.tokens.iter().find(|token| token.signature() == signature)
     }
 
-    /// All tokens, in the order in which they came.
+    /// Returns all tokens, in the order of their addition.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<AuthToken>> {
         self.tokens.iter()
     }
 
-    /// Whether there is none.
+    /// Returns true for an empty keyring.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }

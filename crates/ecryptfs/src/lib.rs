@@ -1,12 +1,12 @@
-//! eCryptfs: every file encrypted on its own, with its key in a header of its own.
+//! eCryptfs: each file is encrypted separately, with a key in its own header.
 //!
 //! ```text
-//!   passphrase --token--> AuthToken --+--> Keyring            who may open files
+//!   passphrase --token--> AuthToken --+--> Keyring            the keys that open files
 //!                                     |
 //!   the file's first bytes --header--> Header --unlock(Keyring)--> FileKey --contents--> Contents
 //!        or an xattr                     |                                                  |
-//!                                     packets: the file key,                  whole requests of 4096-byte
-//!                                     wrapped for each token                  extents, in place, one call
+//!                                     packets: the file key,      whole requests of 4096-byte
+//!                                     wrapped for each token      extents, in place, one call
 //!
 //!   name         NameCipher: names and symlink targets
 //!   cipher       the ciphers that the format has codes for
@@ -20,7 +20,8 @@
 //! ```
 //! # use underseal_ecryptfs::{AuthToken, Cipher, FileHeader, FileKey, HeaderLocation, Keyring};
 //! # fn main() -> underseal_ecryptfs::Result<()> {
-//! let token = AuthToken::from_passphrase(b"correct horse battery staple", AuthToken::DEFAULT_SALT)?;
+//! let salt = AuthToken::DEFAULT_SALT;
+//! let token = AuthToken::from_passphrase(b"correct horse battery staple", salt)?;
 //! let key = FileKey::random(Cipher::DEFAULT)?;
 //! let mut header = FileHeader::new(&key, &[&token], HeaderLocation::File)?;
 //! let mut extent = [0; 4096];
@@ -38,7 +39,7 @@
 //! # }
 //! ```
 
-// Allowed in the few places that say why: an ioctl, an identity for one thread.
+// Allowed in the few places that explain it: an ioctl, an identity for one thread.
 #![deny(unsafe_code)]
 
 mod cipher;
@@ -70,7 +71,8 @@ pub use keyring::Keyring;
 pub use name::{LowerName, NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};
 
-/// A descriptor's link in /proc: a path to the very file, for calls that take no descriptor.
+/// Returns a descriptor's link in /proc: a path to exactly this file, for calls that accept no
+/// descriptor.
 fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }

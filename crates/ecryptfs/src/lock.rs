@@ -1,14 +1,13 @@
-//! Who may change a lower tree: flock(2), so that two who do not know of each other do not undo
-//! each other's work.
+//! Locks on a lower tree: flock(2), so that independent processes do not undo each other's changes.
 //!
 //! ```text
-//!   the root    a mount, and a tool that writes, from its start to its end: alone, or readers together
-//!   one file    a mount, while somebody has it open; a tool, while it changes the file
+//!   the root    a mount, and a tool that writes, from start to end: alone, or readers together
+//!   one file    a mount, while the file is open; a tool, while it changes the file
 //! ```
-//! The root's lock says it before anything was done. The files' locks hold where roots differ: a
+//! The root's lock reports a conflict before any change. The files' locks cover different roots: a
 //! tool on a folder or a file in a mounted tree, a mount of a parent, another path to the same
-//! files. A lower filesystem without locks has none of it, nor do the kernel's eCryptfs and others
-//! who look for no lock.
+//! files. A lower filesystem without locks has no such protection, and the kernel's eCryptfs and
+//! other programs ignore these locks.
 
 use std::fmt::Write;
 use std::fs;
@@ -22,26 +21,25 @@ use rustix::io::Errno;
 
 use crate::{Error, ErrorKind, Result};
 
-/// What others may do meanwhile.
+/// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockMode {
-    /// Read.
+    /// Other processes may read.
     Shared,
-    /// Nothing.
+    /// No other process may use it.
     Alone,
 }
 
-/// A lower root that is in use, until this is dropped.
+/// A lower root in use, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct RootLock {
     _folder: OwnedFd,
 }
 
 impl RootLock {
-    /// Takes the folder behind a descriptor; the path is for messages.
+    /// Locks the folder behind a descriptor. The path is for messages.
     ///
-    /// # Errors
-    /// `Busy`, with who has it; `Io`.
+    /// Fails with `Busy`, with the process that has the lock, and with `Io`.
     pub(crate) fn on(folder: impl AsFd, path: &Path, access: LockMode) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, ".", flags, Mode::empty());
@@ -51,11 +49,10 @@ impl RootLock {
     }
 }
 
-/// Locks an open file or folder; waits for a moment, because a mount that was taken away, and a
-/// file that was closed there, are free only when the mount's process has heard of it.
+/// Locks an open file or folder, and waits for a moment: after an unmount, or after a file is
+/// closed, the lock is free only when the mount's process has noticed it.
 ///
-/// # Errors
-/// `Busy`, with who has it; `Io`.
+/// Fails with `Busy`, with the process that has the lock, and with `Io`.
 pub(crate) fn lock_for_tool(fd: impl AsFd, access: LockMode) -> Result<()> {
     let asked = Instant::now();
     loop {
@@ -70,10 +67,9 @@ pub(crate) fn lock_for_tool(fd: impl AsFd, access: LockMode) -> Result<()> {
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Locks an open file or folder, or does nothing where there are no locks.
+/// Locks an open file or folder, or does nothing on a filesystem without locks.
 ///
-/// # Errors
-/// `EWOULDBLOCK` when somebody has it.
+/// Fails with `EWOULDBLOCK` when another process has the lock.
 pub(crate) fn lock(fd: impl AsFd, access: LockMode) -> std::result::Result<(), Errno> {
     let operation = match access {
         LockMode::Shared => FlockOperation::NonBlockingLockShared,
@@ -82,23 +78,23 @@ pub(crate) fn lock(fd: impl AsFd, access: LockMode) -> std::result::Result<(), E
     loop {
         match flock(&fd, operation) {
             Err(Errno::INTR) => {}
-            // EBADF: over NFS only who may write may lock others out.
+            // EBADF: on NFS only a writer may lock others out.
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::BADF) => return Ok(()),
             done => return done,
         }
     }
 }
 
-/// Gives a lock back before its file is closed.
+/// Releases a lock before its file is closed.
 pub(crate) fn unlock(fd: impl AsFd) {
-    // There is nothing to be done about a lock that stays.
+    // An error would leave the lock in place, without a remedy.
     let _ = flock(fd, FlockOperation::Unlock);
 }
 
-/// Says who has locked a file or folder.
+/// Returns an error with the process that has locked a file or folder.
 pub(crate) fn busy(fd: impl AsFd) -> Error {
     let mut context = String::from("it is in use");
-    // Where locks come and go the kernel's list, read in pieces, may leave one out.
+    // While locks change, the kernel's list, read in parts, may miss one.
     if let Some(process) = (0..8).find_map(|_| holder(&fd)) {
         let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         let name = if name.is_empty() { "a program" } else { name.trim_end() };
@@ -108,7 +104,7 @@ pub(crate) fn busy(fd: impl AsFd) -> Error {
     Error::new(ErrorKind::Busy, context)
 }
 
-/// The process that has locked it, where the kernel tells.
+/// Returns the process that has locked it, if the kernel lists it.
 fn holder(fd: impl AsFd) -> Option<u32> {
     let stat = fstat(fd).ok()?;
     let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);

@@ -1,11 +1,12 @@
 //! Names of files and targets of symlinks (tag 70).
 //!
 //! ```text
-//!   "ECRYPTFS_FNEK_ENCRYPTED." base64( 46  length  signature[8]  cipher  ECB( padding  0  name ) )
-//!                                                                            at least 16 bytes
+//!   "ECRYPTFS_FNEK_ENCRYPTED." base64(
+//!       46  length  signature[8]  cipher  ECB( padding  0  name ) )
+//!                                              at least 16 bytes
 //! ```
-//! padding = MD5(FNEK), MD5(MD5(FNEK)), .., with 0x42 where there would be a 0; its length makes
-//! whole blocks of it all. So a name has one encrypted form, and a damaged one is noticed by its
+//! padding = MD5(FNEK), MD5(MD5(FNEK)), .., with 0x42 for each 0; its length completes whole
+//! blocks. So a name has one encrypted form, and a damaged name is noticed by its padding.
 //! padding.
 
 mod base64;
@@ -23,23 +24,23 @@ use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
 pub use long::LowerName;
 use packed::Packed;
 
-/// What encrypted names begin with.
+/// The prefix of encrypted names.
 pub const PREFIX: &[u8] = b"ECRYPTFS_FNEK_ENCRYPTED.";
 
-/// Whether a lower name or target says that it is encrypted.
+/// Returns true when a lower name or target has the prefix of encrypted names.
 pub fn is_encoded(lower: &[u8]) -> bool {
     lower.starts_with(PREFIX)
 }
 
-/// The key that a lower name or target was encrypted with.
+/// Returns the signature of the key of a lower name or target.
 ///
 /// # Errors
-/// `BadName` for one that is damaged.
+/// `BadName` for a damaged name.
 pub fn signature(lower: &[u8]) -> Result<Signature> {
     Ok(Packed::decode(lower)?.signature)
 }
 
-/// Encrypts and decrypts names and symlink targets.
+/// The encryption of names and symlink targets.
 pub struct NameCipher {
     token: Arc<AuthToken>,
     cipher: Cipher,
@@ -47,25 +48,26 @@ pub struct NameCipher {
     padding: Locked<[u8; PADDING]>,
 }
 
-/// Bytes in front of a name, at least: padding and a zero.
+/// The smallest number of bytes in front of a name: padding and a zero.
 const BEFORE: usize = 17;
-/// The most padding that any block size leads to.
+/// The largest padding for any block size.
 const PADDING: usize = BEFORE - 1 + 15;
-/// The longest symlink target: Linux's limit for a path.
+/// The length of the longest symlink target: Linux's limit for a path.
 const MAX_TARGET: usize = 4095;
-/// The longest lower target that is looked at: what such a one becomes, and more.
+/// The length of the longest lower target that is parsed, with some room to spare.
 const MAX_LOWER_TARGET: usize = 8192;
 
 impl NameCipher {
-    /// The longest name; the next one is longer encrypted than a lower file system takes.
+    /// The length of the longest name. The encrypted form of a longer name exceeds the limit of
+    /// lower file systems.
     pub const MAX_NAME: usize = 143;
-    /// The longest lower name.
+    /// The length of the longest lower name.
     pub const MAX_LOWER: usize = 255;
 
-    /// A token's cipher for names.
+    /// Returns a token's cipher for names.
     ///
     /// # Errors
-    /// `Memory`; `Unsupported` when `UNDERSEAL_CPU` names what this processor lacks.
+    /// `Memory`; `Unsupported` when `UNDERSEAL_CPU` names a feature that this processor lacks.
     pub fn new(token: Arc<AuthToken>, cipher: Cipher) -> Result<Self> {
         let blocks = token.blocks(cipher)?;
         let mut padding = Locked::new([0; PADDING])?;
@@ -78,11 +80,11 @@ impl NameCipher {
         Ok(Self { token, cipher, blocks, padding })
     }
 
-    /// The cipher for names like this one, whose packet does not say its key's size: the one that
-    /// the padding proves right.
+    /// Returns the cipher for names like this name, whose packet does not contain its key's size.
+    /// The padding decides the size.
     ///
     /// # Errors
-    /// As [`NameCipher::decode`].
+    /// The kinds of [`NameCipher::decode`].
     pub fn like(lower: &[u8], token: &Arc<AuthToken>, likely: Cipher) -> Result<Self> {
         let mut refused = None;
         for cipher in Cipher::of_name(Packed::decode(lower)?.code, likely)? {
@@ -95,25 +97,25 @@ impl NameCipher {
         Err(refused.unwrap_or_else(|| bad("it has no cipher")))
     }
 
-    /// Whether the name is one of this key and cipher.
+    /// Returns true when the name has this key and cipher.
     pub(crate) fn opens(&self, lower: &[u8]) -> bool {
         self.open(lower).is_ok()
     }
 
-    /// The token that names are encrypted for.
+    /// Returns the token that names are encrypted for.
     pub fn token(&self) -> &Arc<AuthToken> {
         &self.token
     }
 
-    /// The cipher of names.
+    /// Returns the cipher of names.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// A name's lower form.
+    /// Returns a name's lower form.
     ///
     /// # Errors
-    /// `NameTooLong`; `BadName` for what is no name.
+    /// `NameTooLong`; `BadName` for bytes that are no name.
     pub fn encode(&self, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         if name.len() > Self::MAX_NAME {
@@ -124,21 +126,21 @@ impl NameCipher {
         self.seal(name)
     }
 
-    /// The name that a lower name stands for.
+    /// Returns the name of a lower name.
     ///
     /// # Errors
-    /// `BadName` for what is not encrypted, is damaged, or would be no name; `NoKey` for one that
-    /// another key encrypted.
+    /// `BadName` for a lower name that is not encrypted or damaged, or that would give no name;
+    /// `NoKey` for a lower name under another key.
     pub fn decode(&self, lower: &[u8]) -> Result<Vec<u8>> {
         let name = self.open(lower)?;
         check_name(&name)?;
         Ok(name)
     }
 
-    /// A symlink target's lower form.
+    /// Returns a symlink target's lower form.
     ///
     /// # Errors
-    /// `NameTooLong`; `BadName` for what is no target.
+    /// `NameTooLong`; `BadName` for bytes that are no target.
     pub fn encode_target(&self, target: &[u8]) -> Result<Vec<u8>> {
         check_target(target)?;
         if target.len() > MAX_TARGET {
@@ -148,10 +150,10 @@ impl NameCipher {
         self.seal(target)
     }
 
-    /// The symlink target that a lower one stands for.
+    /// Returns the symlink target of a lower target.
     ///
     /// # Errors
-    /// As [`NameCipher::decode`].
+    /// The kinds of [`NameCipher::decode`].
     pub fn decode_target(&self, lower: &[u8]) -> Result<Vec<u8>> {
         let target = self.open(lower)?;
         check_target(&target)?;
@@ -202,7 +204,7 @@ impl fmt::Debug for NameCipher {
     }
 }
 
-/// Nothing that a lower name decrypts to may lead elsewhere.
+/// So that no decrypted name leads to another folder.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." || name.iter().any(|byte| [0, b'/'].contains(byte)) {
         return Err(Error::new(ErrorKind::BadName, "it is no name of a file"));

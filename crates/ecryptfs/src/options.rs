@@ -1,13 +1,14 @@
 //! Mount options, by the kernel's names and the mount helper's.
 //!
-//! No key is ever among them: `key=passphrase:passphrase_passwd_file=FILE` names where a passphrase
-//! is. What belongs to every mount (`ro`, `nosuid`, ..) is kept apart for whoever mounts.
+//! Options never contain a key: `key=passphrase:passphrase_passwd_file=FILE` names the place of a
+//! passphrase. The options of every mount (`ro`, `nosuid`, ..) are kept separately for the mount
+//! itself.
 
 use std::path::PathBuf;
 
 use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
 
-/// What a mount's options say. What nobody said is absent, so that headers may tell it.
+/// A mount's options. Unset options are absent, so that headers may decide.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EcryptfsOptions {
     /// `ecryptfs_sig`, once for each key that new files are wrapped for.
@@ -22,40 +23,38 @@ pub struct EcryptfsOptions {
     pub name_cipher: Option<String>,
     /// `ecryptfs_fn_key_bytes`.
     pub name_key_bytes: Option<usize>,
-    /// `ecryptfs_enable_filename_crypto`: names are encrypted, with the key that the passphrase
-    /// gives.
+    /// `ecryptfs_enable_filename_crypto`: names are encrypted, with the passphrase's key.
     pub encrypt_names: bool,
-    /// `ecryptfs_passthrough`: files without a header are read as they are.
+    /// `ecryptfs_passthrough`: files without a header are read unchanged.
     pub passthrough: bool,
     /// `ecryptfs_xattr_metadata`: headers of new files go into xattrs.
     pub xattr_metadata: bool,
-    /// `ecryptfs_encrypted_view`: files as they lie below, headers in front.
+    /// `ecryptfs_encrypted_view`: files in their encrypted form, headers in front.
     pub encrypted_view: bool,
-    /// `ecryptfs_unlink_sigs`: keys leave the keyring with the mount.
+    /// `ecryptfs_unlink_sigs`: keys are removed from the keyring at the unmount.
     pub unlink_signatures: bool,
-    /// `ecryptfs_mount_auth_tok_only`: no key opens files but those that the options name.
+    /// `ecryptfs_mount_auth_tok_only`: only the keys in the options open files.
     pub named_keys_only: bool,
-    /// `long_names`, which the kernel does not know: names of 144 to 255 bytes, too, where names
-    /// are encrypted.
+    /// `long_names`, unknown to the kernel: with encrypted names, also names of 144 to 255 bytes.
     pub long_names: bool,
     /// `ro`.
     pub read_only: bool,
-    /// `key`: where the passphrase is.
+    /// `key`: the place of the passphrase.
     pub passphrase: Option<PassphraseOption>,
-    /// What belongs to every mount, as it was written.
+    /// The options of every mount, as written.
     pub others: Vec<String>,
 }
 
 /// `key=passphrase:..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassphraseOption {
-    /// Where it is; asked for where nothing is said.
+    /// The place of the passphrase. `None` asks the user.
     pub source: Option<PassphraseSource>,
     /// `passphrase_salt`, hex.
     pub salt: [u8; 8],
 }
 
-/// Where a passphrase is.
+/// The place of a passphrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PassphraseSource {
     /// `passphrase_passwd_file`.
@@ -64,7 +63,7 @@ pub enum PassphraseSource {
     Descriptor(u32),
 }
 
-/// Every mount takes these.
+/// Options that every mount accepts.
 const OF_EVERY_MOUNT: [&str; 23] = [
     "rw",
     "suid",
@@ -92,7 +91,7 @@ const OF_EVERY_MOUNT: [&str; 23] = [
 ];
 
 impl EcryptfsOptions {
-    /// Reads a comma-separated list. A later option replaces an earlier one of its name, save
+    /// Parses a comma-separated list. A later option replaces an earlier option of its name, except
     /// signatures, which add up.
     ///
     /// # Errors
@@ -129,7 +128,7 @@ impl EcryptfsOptions {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "key" => self.passphrase = Some(passphrase(needed()?)?),
-            // Questions of the mount helper that nobody asks here.
+            // Options for the mount helper's dialogue, which does not exist here.
             "no_sig_cache" | "verbosity" | "no_prompt" => {}
             _ if OF_EVERY_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("_") => {
                 self.others.push(option.into());
@@ -139,7 +138,7 @@ impl EcryptfsOptions {
         Ok(())
     }
 
-    /// Ciphers that there are, and what follows from other options.
+    /// Checks the ciphers, and sets the options that follow from others.
     fn check(&mut self) -> Result<()> {
         self.cipher_or(Cipher::DEFAULT)?;
         self.name_cipher_or(Cipher::DEFAULT)?;
@@ -149,23 +148,23 @@ impl EcryptfsOptions {
         Ok(())
     }
 
-    /// The cipher of new files; `otherwise` where none was named.
+    /// Returns the cipher of new files, or `otherwise` if no cipher was named.
     ///
     /// # Errors
-    /// `BadOption` when there is none of this name and size.
+    /// `BadOption` when no cipher has this name and size.
     pub fn cipher_or(&self, otherwise: Cipher) -> Result<Cipher> {
         pick(self.cipher.as_deref(), self.key_bytes, otherwise)
     }
 
-    /// The cipher of names, which is that of files where nothing else is said.
+    /// Returns the cipher of names; by default that of files.
     ///
     /// # Errors
-    /// As [`EcryptfsOptions::cipher_or`].
+    /// The kinds of [`EcryptfsOptions::cipher_or`].
     pub fn name_cipher_or(&self, otherwise: Cipher) -> Result<Cipher> {
         pick(self.name_cipher.as_deref(), self.name_key_bytes, self.cipher_or(otherwise)?)
     }
 
-    /// Whether names are to be encrypted.
+    /// Returns true when names are to be encrypted.
     pub fn encrypts_names(&self) -> bool {
         self.encrypt_names || self.name_signature.is_some()
     }
@@ -181,7 +180,7 @@ fn pick(name: Option<&str>, key_bytes: Option<usize>, otherwise: Cipher) -> Resu
     }
 }
 
-/// `passphrase[:name=value]..`.
+/// Parses `passphrase[:name=value]..`.
 fn passphrase(text: &str) -> Result<PassphraseOption> {
     let mut words = text.split(':');
     match words.next() {
@@ -206,7 +205,7 @@ fn passphrase(text: &str) -> Result<PassphraseOption> {
                 let wrong = |_| bad(format!("\"{hex}\" is no salt of 16 hex digits"));
                 hex::decode_to_slice(hex, &mut option.salt).map_err(wrong)?;
             }
-            // Not repeated, since it is a secret.
+            // The text is left out, since it is a secret.
             Some(("passphrase_passwd" | "passwd", _)) => {
                 return Err(bad(
                     "a passphrase among the options can be read by others: passphrase_passwd_file=FILE",
@@ -222,7 +221,7 @@ fn passphrase(text: &str) -> Result<PassphraseOption> {
     Ok(option)
 }
 
-/// The passphrase in a file's first line, which the mount helper wants written as
+/// Returns the passphrase in a file's first line, which the mount helper expects as
 /// `passphrase_passwd=..`.
 pub fn passphrase_in_line(line: &[u8]) -> &[u8] {
     let named = [&b"passphrase_passwd="[..], b"passwd="].iter().find_map(|name| line.strip_prefix(*name));

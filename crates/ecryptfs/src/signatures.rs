@@ -1,14 +1,14 @@
-//! Signature files (`~/.ecryptfs/Private.sig`): a signature a line, that of contents first, that of
-//! names second.
+//! Signature files (`~/.ecryptfs/Private.sig`): a signature a line, first that of the contents'
+//! key, then that of the names' key.
 
 use crate::{Error, ErrorKind, Result, Signature};
 
-/// What a signature file says.
+/// The signatures in a signature file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signatures {
-    /// The token of contents.
+    /// The signature of the contents' token.
     pub contents: Signature,
-    /// The token of names, where names are encrypted.
+    /// The signature of the names' token, if names are encrypted.
     pub names: Option<Signature>,
 }
 
@@ -31,7 +31,7 @@ impl Signatures {
         }
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_text(&self) -> String {
         let names = self.names.map(|names| format!("{names}\n")).unwrap_or_default();
         format!("{}\n{names}", self.contents)

@@ -1,4 +1,4 @@
-//! What opens files: a key made of a passphrase, found by its signature.
+//! The keys that open files: made from a passphrase, found by their signature.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,17 +8,17 @@ use underseal_cipher::{EcbCipher, Key};
 
 use crate::{Cipher, Error, ErrorKind, Result};
 
-/// Names a key: the first 8 bytes of SHA-512 of it, written as 16 hex digits.
+/// The name of a key: the first 8 bytes of its SHA-512, written as 16 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature([u8; 8]);
 
 impl Signature {
-    /// A signature as it lies in headers.
+    /// Returns a signature from the bytes in a header.
     pub const fn new(bytes: [u8; 8]) -> Self {
         Self(bytes)
     }
 
-    /// As it lies in headers.
+    /// Returns the bytes for a header.
     pub const fn to_bytes(self) -> [u8; 8] {
         self.0
     }
@@ -55,30 +55,30 @@ impl FromStr for Signature {
     }
 }
 
-/// A key that wraps the keys of files (FEKEK), or one that encrypts names (FNEK).
+/// A key that wraps the keys of files (FEKEK), or a key that encrypts names (FNEK).
 pub struct AuthToken {
     signature: Signature,
     salt: [u8; 8],
     key: Key,
 }
 
-/// SHA-512 is done so many times in all.
+/// The number of SHA-512 rounds in all.
 const ROUNDS: usize = 65536;
 
 impl AuthToken {
-    /// A key's size, of which a cipher uses as much as it takes.
+    /// A key's size. A cipher uses as much of it as it needs.
     pub const KEY_BYTES: usize = 64;
-    /// The longest passphrase.
+    /// The length of the longest passphrase.
     pub const MAX_PASSPHRASE: usize = 64;
-    /// What eCryptfs's tools salt passphrases with.
+    /// The salt of passphrases in eCryptfs's tools.
     pub const DEFAULT_SALT: [u8; 8] = [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77];
-    /// What they salt the key of names with: eight hex digits as they are written.
+    /// The salt of the names' key in eCryptfs's tools: eight hex digits as text.
     pub const NAME_SALT: [u8; 8] = *b"99887766";
 
-    /// key = SHA-512, 65536 times, of salt || passphrase.
+    /// Derives the key: SHA-512, 65536 times, of salt || passphrase.
     ///
     /// # Errors
-    /// `BadOption` for a passphrase that is empty or longer than 64 bytes.
+    /// `BadOption` for an empty passphrase, and for more than 64 bytes.
     pub fn from_passphrase(passphrase: &[u8], salt: [u8; 8]) -> Result<Self> {
         if !(1..=Self::MAX_PASSPHRASE).contains(&passphrase.len()) {
             let context = format!("a passphrase of eCryptfs has 1 to 64 bytes, not {}", passphrase.len());
@@ -96,9 +96,8 @@ impl AuthToken {
         Ok(Self { signature: Signature::of(key.as_bytes()), salt, key })
     }
 
-    /// A key that was made elsewhere, 64 bytes, and the salt that is written into headers beside
-    /// it. A signature that is given is taken instead of the key's own: the kernel's `encrypted`
-    /// keys have any.
+    /// Returns a token of a given key of 64 bytes, and of the salt for headers. A given signature
+    /// replaces the key's own: the kernel's `encrypted` keys may have any signature.
     ///
     /// # Errors
     /// `BadOption` for a key of another size.
@@ -111,31 +110,31 @@ impl AuthToken {
         Ok(Self { signature, salt, key: Key::new(key.as_bytes())? })
     }
 
-    /// Its name.
+    /// Returns the signature.
     pub fn signature(&self) -> Signature {
         self.signature
     }
 
-    /// What its passphrase was salted with.
+    /// Returns the salt of its passphrase.
     pub fn salt(&self) -> [u8; 8] {
         self.salt
     }
 
-    /// All 64 bytes.
+    /// Returns all 64 bytes.
     pub(crate) fn key(&self) -> &[u8] {
         self.key.as_bytes()
     }
 
-    /// The cipher over blocks, keyed with as much of the key as it takes.
+    /// Returns the cipher over blocks, keyed with the part of the key that it needs.
     pub(crate) fn blocks(&self, cipher: Cipher) -> Result<EcbCipher> {
         Ok(EcbCipher::new(cipher.name(), &self.key()[..cipher.key_bytes()])?)
     }
 }
 
-/// The digest, straight into locked memory; the hash is fresh again.
+/// Writes the digest directly into locked memory, and resets the hash.
 fn into(mut hash: Sha512, key: &mut Key) -> Sha512 {
     use sha2::digest::DynDigest;
-    // The buffer is as long as the digest.
+    // The buffer has the digest's length.
     let _ = DynDigest::finalize_into_reset(&mut hash, key.as_mut_bytes());
     hash
 }

@@ -1,4 +1,4 @@
-//! Trees that the kernel wrote, read byte for byte by the format alone.
+//! Trees written by the kernel, read byte for byte by the format code alone.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStringExt;
@@ -15,7 +15,7 @@ use underseal_ecryptfs::{
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
 
-/// What lies at a lower path.
+/// The state of a lower path.
 #[derive(Default)]
 struct Lower {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ fn unpack(tree: &str) -> HashMap<PathBuf, Lower> {
     all
 }
 
-/// The plain bytes of a lower file.
+/// Returns the plain bytes of a lower file.
 fn open(lower: &Lower, keyring: &Keyring) -> Vec<u8> {
     let header = match &lower.xattr {
         Some(xattr) => {

@@ -1,5 +1,5 @@
-//! Trees whose owner puts other things in the place of entries while a tool is at work: nothing
-//! outside the tree is read, changed or made.
+//! Trees whose owner replaces entries while a tool is running: nothing outside of the tree is read,
+//! changed or created.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -14,7 +14,7 @@ use underseal_ecryptfs::tools::{
 };
 use underseal_ecryptfs::{AuthToken, Cipher, Error, HeaderLocation, NameCipher};
 
-/// Does something once, as soon as a tool tells of bytes or of a failure.
+/// Calls a function once, at a tool's first report of bytes or of a failure.
 struct Swap<F>(Option<F>);
 
 impl<F: FnOnce()> ProgressWatch for Swap<F> {
@@ -27,7 +27,7 @@ impl<F: FnOnce()> ProgressWatch for Swap<F> {
     }
 }
 
-/// Does nothing, and lets nothing fail.
+/// A watch that does nothing, and expects no failure.
 struct Quiet;
 
 impl ProgressWatch for Quiet {
@@ -43,7 +43,8 @@ struct Trees {
 }
 
 impl Trees {
-    /// A folder that is not the tree's, with the names that the tree's `dir` has.
+    /// Creates the trees, with a folder outside of the tree that has the same names as the tree's
+    /// `dir`.
     fn new() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let place = Self { scratch };
@@ -61,13 +62,13 @@ impl Trees {
         self.scratch.path().canonicalize().unwrap().join(name)
     }
 
-    /// Puts a symlink to `outside` in a folder's place.
+    /// Replaces a folder by a symlink to `outside`.
     fn swap(&self, folder: &str) {
         fs::rename(self.at(folder), self.at("moved")).unwrap();
         symlink(self.at("outside"), self.at(folder)).unwrap();
     }
 
-    /// What must not change.
+    /// Returns the state that must not change.
     fn outside(&self) -> Vec<(PathBuf, u64, u32, Vec<u8>)> {
         let entries = fs::read_dir(self.at("outside")).unwrap().map(|entry| entry.unwrap().path());
         let about = |path: PathBuf| {
@@ -143,8 +144,8 @@ fn export_reads_and_writes_only_the_folders_that_it_began_with() {
     }
 }
 
-/// Runs a tool that changes files, and puts another folder in the place of `lower/dir` while the
-/// tool waits for a file's lock.
+/// Runs a tool that changes files, and replaces `lower/dir` by another folder while the tool waits
+/// for a file's lock.
 fn while_it_waits(tool: impl FnOnce(&Path, &mut dyn ProgressWatch) -> Summary + Send) {
     let place = Trees::new();
     fs::remove_dir_all(place.at("plain/dir")).unwrap();
@@ -158,7 +159,7 @@ fn while_it_waits(tool: impl FnOnce(&Path, &mut dyn ProgressWatch) -> Summary + 
     thread::scope(|scope| {
         let lower = place.at("lower");
         let tool = scope.spawn(move || tool(&lower, &mut Swap(Some(|| {}))));
-        // Its own, the one that the tool pins, and the one that it opens and waits with.
+        // The test's descriptor, the tool's pinned one, and the one with which the tool waits.
         let asked = Instant::now();
         while descriptors_of(&file) < 3 && !tool.is_finished() {
             assert!(asked.elapsed() < Duration::from_secs(60));
@@ -198,7 +199,7 @@ fn rename_renames_only_in_the_folder_that_it_began_with() {
     let only = |folder: &Path| fs::read_dir(folder).unwrap().next().unwrap().unwrap().file_name();
     let dir = only(&place.at("lower")).into_string().unwrap();
     let sub = only(&place.at("lower").join(&dir)).into_string().unwrap();
-    // A name that fails, in the innermost folder: all around it comes after.
+    // A name that fails, in the innermost folder: all folders around it come after it.
     fs::write(place.at("lower").join(&dir).join(&sub).join("ECRYPTFS_FNEK_ENCRYPTED.FWb"), b"").unwrap();
     fs::create_dir(place.at("outside").join(&sub)).unwrap();
     let before = place.outside();

@@ -1,10 +1,9 @@
-//! The shape of every crate's error: a stable kind for programs, a context for people, and what
-//! caused it.
+//! The error type of every crate: a stable kind for programs, a context for people, and a cause.
 //!
-//! A crate writes its kinds and takes the rest from here. The type is the crate's own, so that it
-//! can have methods and conversions of its own:
+//! A crate defines its kinds and takes the rest from here. The type is local to the crate, so that
+//! the crate can add methods and conversions:
 //! ```
-//! /// What went wrong.
+//! /// The kind of a failure.
 //! #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 //! pub enum ErrorKind {
 //!     /// A read failed.
@@ -30,11 +29,11 @@
 use std::error::Error;
 use std::fmt;
 
-/// What an error's cause is kept as.
+/// The type of an error's cause.
 pub type Source = Box<dyn Error + Send + Sync>;
 
-/// Makes a crate's error of its kinds. With `from io::Error` after them, only what converts into
-/// that is taken as a cause.
+/// Defines a crate's error type with the crate's kinds. With `from io::Error` after the kinds,
+/// `with_source` accepts only causes that convert into `io::Error`.
 #[macro_export]
 macro_rules! error_type {
     ($(#[$about:meta])* pub struct $name:ident($kind:ty);) => {
@@ -50,12 +49,12 @@ macro_rules! error_type {
         }
 
         impl $name {
-            /// What went wrong, where.
+            /// An error of a kind, with a context.
             pub fn new(kind: $kind, context: impl ::std::convert::Into<::std::string::String>) -> Self {
                 Self { kind, context: context.into(), source: None }
             }
 
-            /// Adds what caused it.
+            /// Adds the cause.
             #[must_use]
             pub fn with_source(mut self, source: impl ::std::convert::Into<$source>) -> Self {
                 let source: $source = source.into();
@@ -63,14 +62,14 @@ macro_rules! error_type {
                 self
             }
 
-            /// The same error, said of a place: `place: context`.
+            /// The same error with a place before the context: `place: context`.
             #[must_use]
             pub fn within(mut self, place: impl ::std::fmt::Display) -> Self {
                 self.context = format!("{place}: {}", self.context);
                 self
             }
 
-            /// The same error, said of a file.
+            /// The same error with a file's name before the context.
             #[must_use]
             pub fn in_file(self, name: &::std::path::Path) -> Self {
                 self.within(name.display())

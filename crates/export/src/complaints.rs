@@ -1,4 +1,4 @@
-//! What the operator is told of requests that failed: not of each, when there are many.
+//! The rate-limited log of failed requests: the first ones and then every thousandth.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use underseal_datapath::{Error as Failure, ErrorKind as Kind};
 /// How many failures are logged one by one; then every thousandth.
 const LOGGED: u64 = 20;
 
-/// The failures of one stream of requests.
+/// The rate-limited log of one stream of requests (the glossary's rate-limited log).
 pub(crate) struct Complaints {
     of: &'static str,
     count: u64,
 }
 
 impl Complaints {
-    /// `of` says whose they are: "this connection".
+    /// `of` names the stream in log lines: "this connection".
     pub(crate) fn new(of: &'static str) -> Self {
         Self { of, count: 0 }
     }
 
-    /// Tells what the lower device did to `what`, if it is its turn; a client's own mistakes are
-    /// its own business.
+    /// Logs a failure of the lower device in the request `what`, unless the rate limit holds it
+    /// back. A client's mistakes are logged at debug level only.
     pub(crate) fn tell(&mut self, what: impl fmt::Display, failure: &Failure) {
         if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace | Kind::Integrity) {
             return log::debug!("{what}: {failure}");
@@ -31,7 +31,7 @@ impl Complaints {
         }
     }
 
-    /// Counts a failure: its number, if it is logged.
+    /// Counts a failure, and returns its number if it is to be logged.
     fn next(&mut self) -> Option<u64> {
         self.count += 1;
         (self.count <= LOGGED || self.count.is_multiple_of(1000)).then_some(self.count)

@@ -1,19 +1,19 @@
-//! A volume's control socket: what the volume does, and what it is told to do while it is open.
+//! The control socket of an open volume: status queries and changes while the volume is served.
 //!
 //! ```text
-//!   underseal status NAME                        DIR/NAME.sock, 0600         Directory, Name: where it is
-//!        |                                            |
-//!     Client --- a Request, a line of JSON -----> ControlServer   whose process is it? one request a connection
-//!        ^                                            |
-//!        +------ a Reply, a line of JSON <------- Controlled  a Mapping, and what stops its server
+//!   underseal status NAME               DIR/NAME.sock, 0600      Directory, Name: the path
+//!        |                                      |
+//!     Client -- a Request, a line of JSON --> ControlServer    one request a connection
+//!        ^                                      |
+//!        +---- a Reply, a line of JSON <---- Controlled       a Mapping; means to stop its server
 //! ```
 //!
-//! A volume goes to another process over its control socket, too: `giver` is the side that gives,
-//! `line` what both say.
+//! A handover runs over the control socket, too: `giver` is the old server's side, `line` carries
+//! the messages of both servers.
 //!
-//! The server's side has threads of its own and bounds for everything that a client can cost: a
-//! client that is slow or says nonsense never delays the volume. Keys follow their request as
-//! bytes, never as text, and are received into locked memory.
+//! The server's side has its own threads, and limits for everything that a client can cost: a slow
+//! or malformed client never delays the volume. Keys follow their request as bytes, never as text,
+//! and are received into locked memory.
 
 mod check;
 mod client;

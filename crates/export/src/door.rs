@@ -1,24 +1,24 @@
-//! The loop of every thread that serves a volume: what is a rule for all doors is here, and what
-//! differs is a [`Door`].
+//! The loop of every thread that serves a volume: the rules common to all exports are here, and the
+//! trait [`Door`] has the differences between exports.
 //!
 //! ```text
-//!   turn:  orders --> take, take, take, .. --> poll --> answer, answer, .. --> hand over --> over? --> sleep in the ring
-//!             no more than a turn holds;         only if what follows           what is done, at the latest
-//!             ready answers in between           does not end in a wait         when it is due
+//!   turn:  orders --> take, take, .. --> poll --> answer, .. --> hand over --> over? --> sleep
+//!             up to the turn's limit;    only if the turn          at a turn's end,   in the
+//!             ready answers between      does not end in a wait    or when due        ring
 //!   sleep: [look, look, ..] --> in the ring
 //!             while that pays: lookout
 //! ```
 //!
-//! - Orders are looked for every turn, and a turn ends after so many requests, or with the one that
-//!   brings it to so many bytes: a client that never rests keeps its own queue busy, and nothing
-//!   else.
-//! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for
-//!   requests that come after.
-//! - What was started is in the kernel's hands before the thread sleeps or goes round again.
-//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it
-//!   last looked.
-//! - Where requests have come soon, the thread looks for some time before it sleeps.
-//! - A door ends when it says that it is over and its client has what it was owed.
+//! - Orders are looked for every turn, and a turn ends after [`TURN`] requests, or with the request
+//!   that reaches the limit of bytes: a client that sends without a pause keeps only its own queue
+//!   busy.
+//! - Answers are handed over at the end of a turn, or as soon as they are due: they never wait for
+//!   later requests.
+//! - Started I/O is in the kernel's hands before the thread sleeps or begins another turn.
+//! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since its
+//!   last look.
+//! - Where waits have been short, the thread looks for some time before it sleeps.
+//! - The loop ends when the export is over and its client has all answers.
 
 mod lookout;
 
@@ -31,110 +31,108 @@ use underseal_datapath::{Completion, Queue};
 
 use self::lookout::Lookout;
 
-/// What has come is handed to the lower device after so many bytes at the latest.
+/// Requests are handed to the lower device after this number of bytes at the latest.
 const HAND_OVER: usize = 128 << 10;
 
-/// Half a microsecond or so.
+/// The number of spin hints between two looks: about half a microsecond.
 const PAUSE: u32 = 32;
 
-/// Requests of one turn.
+/// The most requests of one turn.
 const TURN: usize = 256;
 
-/// What became of asking for a request.
+/// The result of [`Door::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Took {
-    /// One is under way or answered; so many bytes of it are to be with the lower device soon.
+    /// A request is in flight or answered; this number of its bytes counts towards [`HAND_OVER`].
     Request(usize),
-    /// What is answered goes out before more are asked for.
+    /// Pending answers are sent before more requests are taken.
     Pause,
-    /// There is none.
+    /// No request has arrived.
     Nothing,
-    /// There is one and no room: requests in flight or answers have to go first.
+    /// A request has arrived and finds no room: requests in flight or answers have to complete
+    /// first.
     NoRoom,
 }
 
-/// What a thread that is about to sleep is to be woken by, besides its lower device and orders.
+/// The events that wake a sleeping thread, in addition to its lower device and orders.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wake {
-    /// Requests.
+    /// New requests.
     pub(crate) requests: bool,
-    /// Room for the answers that the client did not take.
+    /// Room for answers that the client has not accepted yet.
     pub(crate) room: bool,
 }
 
-/// A way in: one stream of requests, over one queue, on one thread.
+/// An export's stream of requests, over one queue, on one thread.
 pub(crate) trait Door {
-    /// Why it ends before its time.
+    /// The error that ends the loop early.
     type Error: From<io::Error>;
 
-    /// [`look`](Self::look) sees requests. Otherwise they come through the ring only.
+    /// True when [`look`](Self::look) sees requests. Otherwise requests come through the ring only.
     const LOOKS: bool = false;
 
-    /// Its queue.
+    /// Returns the queue.
     fn queue(&mut self) -> &mut Queue;
 
-    /// Looks for orders: a turn begins.
+    /// Looks for orders at the beginning of a turn.
     fn begin_turn(&mut self) -> Result<(), Self::Error>;
 
-    /// Takes a request in, without waiting. One that finds no room stays where it is until the next
-    /// time.
+    /// Takes a request in, without waiting. A request that finds no room is kept until the next
+    /// call.
     fn take(&mut self) -> Result<Took, Self::Error>;
 
-    /// Answers a request that is over.
+    /// Answers a completed request.
     fn answer(&mut self, completion: Completion) -> Result<(), Self::Error>;
 
-    /// Whether so much is answered that it goes out at once: where answers go out one by one,
-    /// never.
+    /// Returns true when the pending answers are to be sent at once. An export that sends each
+    /// answer by itself returns false.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Whether something is to be handed over, or will be when work is done that waits for this
-    /// thread.
+    /// Returns true when answers are pending, or will be when crypto work that waits for this
+    /// thread is done.
     fn owes(&self) -> bool {
         false
     }
 
-    /// Gives the client what is answered. False when it does not take all of it.
+    /// Sends the pending answers. Returns false when the client does not accept all of them.
     fn hand_over(&mut self) -> Result<bool, Self::Error> {
         Ok(true)
     }
 
-    /// Whether a request is there to [`take`](Self::take), at the least cost.
+    /// Returns true when a request has arrived for [`take`](Self::take), at the least cost.
     fn look(&mut self) -> Result<bool, Self::Error> {
         Ok(false)
     }
 
-    /// Sees to it that the ring wakes this thread. True when there is something to do already.
+    /// Registers the events with the ring. Returns true when one of them has happened already.
     fn listen(&mut self, wake: Wake) -> Result<bool, Self::Error>;
 
-    /// Notes what the ring has seen for this door. True when there was something that is not for
+    /// Handles the ring's events for this export. Returns true when one of them concerns more than
     /// [`take`](Self::take).
     fn hear(&mut self) -> Result<bool, Self::Error>;
 
-    /// Takes no more, and has answered what it took.
+    /// Returns true when no more requests are taken, and all those taken are answered.
     fn is_over(&self) -> bool;
 }
 
-/// Why no more requests are taken for now.
+/// Why a turn stopped taking requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// It is time to see to other things; there may be more to take.
+    /// The turn has reached a limit; more requests may have arrived.
     More,
     Drained,
     Stalled,
 }
 
-/// Serves until the door is over.
-///
-/// # Errors
-/// The door's own, and what the ring says.
+/// Serves until the export is over.
 pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
     let mut lookouts = Lookouts::new(door.queue().busy_poll());
     loop {
         door.begin_turn()?;
         let pace = take_requests(door)?;
-        // Where nothing is to be done first, the wait does this in the same call.
+        // Unless work has to be done first, the wait submits in the same system call.
         if pace == Pace::More || door.owes() {
             door.queue().poll()?;
         }
@@ -145,10 +143,11 @@ pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
         }
         match pace {
             Pace::More => door.queue().woken(),
-            // What nothing in flight and no answer can end was ended by the answers just given.
+            // No request is in flight, so the answers just given have made room for the next
+            // request.
             Pace::Stalled if shown && door.queue().in_flight() == 0 => {}
-            // The client has made room just now: then nothing would wake this thread for the
-            // answers that are left.
+            // The client has just made room: no event would wake this thread for the answers that
+            // are left.
             _ if shown && !all => {}
             _ => sleep(door, &mut lookouts, Wake { requests: pace == Pace::Drained, room: !shown })?,
         }
@@ -164,8 +163,8 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
             Took::Nothing => return Ok(Pace::Drained),
             Took::NoRoom => return Ok(Pace::Stalled),
         };
-        // Work that waits for this thread goes on waiting, so that the queue sees how much there
-        // is.
+        // Work that waits for this thread is not done yet, so that the queue sees the whole
+        // backlog.
         while let Some(completion) = door.queue().next_ready() {
             door.answer(completion)?;
         }
@@ -176,8 +175,8 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
     Ok(Pace::More)
 }
 
-/// The client gets its answers while the queue works on the rest. False when some is left, because
-/// the client takes no more.
+/// Sends the client its answers while the queue works on. Returns false when answers are left
+/// because the client accepts no more.
 fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
     while let Some(completion) = door.queue().next_completion() {
         door.answer(completion)?;
@@ -188,18 +187,19 @@ fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
     Ok(true)
 }
 
-/// A thread's experience with its waits: for requests alone; for the lower device as well; and of
-/// all other kinds, in which the thread never looks.
+/// A thread's lookouts, one for each kind of wait: for requests alone; for requests and the lower
+/// device; and for all other events, for which the thread never looks.
 pub(crate) struct Lookouts([Lookout; 3]);
 
 impl Lookouts {
-    /// Looks for `limit` at most.
+    /// Lookouts that look for `limit` at most.
     pub(crate) fn new(limit: Duration) -> Self {
         let now = Instant::now();
         Self([limit, limit, Duration::ZERO].map(|limit| Lookout::new(limit, now)))
     }
 
-    /// The experience with waits of this kind. A client that takes no answers is not looked for.
+    /// Returns the lookout for this kind of wait. A thread does not look when its client accepts no
+    /// answers.
     fn of(&mut self, wake: Wake, below: bool) -> &mut Lookout {
         let kind = match below {
             true => 1,
@@ -210,8 +210,7 @@ impl Lookouts {
     }
 }
 
-/// Sleeps, unless something has changed what there is to do: while the thread was at work, or just
-/// now.
+/// Sleeps, unless an event has arrived during the turn or just now.
 pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) -> Result<(), D::Error> {
     if door.hear()? {
         return come_back(door);
@@ -219,7 +218,7 @@ pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) 
     let below = door.queue().in_flight() > 0;
     let lookout = lookouts.of(wake, below);
     let looks = lookout.begins(Instant::now());
-    // Before the client is asked to wake this thread, which costs it something.
+    // Looks first: registering for a wakeup costs the client time.
     if looks && D::LOOKS && look(door, lookout, wake, below)? {
         return come_back(door);
     }
@@ -234,14 +233,14 @@ pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) 
     door.hear().map(drop)
 }
 
-/// Ends a wait early, since there is something to do.
+/// Ends a wait early.
 fn come_back<D: Door>(door: &mut D) -> Result<(), D::Error> {
     door.queue().woken();
     door.queue().poll()?;
     door.hear().map(drop)
 }
 
-/// Looks for requests, and for what the ring has. Whether there was something.
+/// Looks for requests, and for events in the ring. Returns true when one has arrived.
 fn look<D: Door>(door: &mut D, lookout: &mut Lookout, wake: Wake, in_ring: bool) -> Result<bool, D::Error> {
     let for_requests = D::LOOKS && wake.requests;
     loop {
@@ -249,7 +248,7 @@ fn look<D: Door>(door: &mut D, lookout: &mut Lookout, wake: Wake, in_ring: bool)
             lookout.ends(Instant::now());
             return Ok(true);
         }
-        // A moment between two looks, so that the client finds free what both use.
+        // A pause between two looks leaves the shared cache lines to the client.
         (0..PAUSE).for_each(|_| spin_loop());
         if !lookout.goes_on(Instant::now()) {
             return Ok(false);

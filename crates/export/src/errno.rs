@@ -1,16 +1,16 @@
-//! What went wrong, as the kernel numbers it: every door's answer begins here.
+//! The kernel's error number for a failed request, from which every export's reply is made.
 
 use rustix::io::Errno;
 use underseal_datapath::{Error as Failure, ErrorKind as Kind};
 
-/// A failed request's.
+/// Returns the error number of a failed request.
 pub(crate) fn errno(failure: &Failure) -> Errno {
     match failure.kind() {
         Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
         Kind::ReadOnly => Errno::ROFS,
         Kind::Unsupported => Errno::OPNOTSUPP,
         Kind::NoSpace => Errno::NOSPC,
-        // As dm-crypt and dm-integrity say that a sector is not as it was written.
+        // The error number that dm-crypt and dm-integrity return for a sector with a wrong tag.
         Kind::Integrity => Errno::ILSEQ,
         _ => Errno::IO,
     }

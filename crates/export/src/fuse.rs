@@ -1,25 +1,25 @@
-//! A volume as a file, without root: FUSE.
+//! The FUSE export: a volume as a file, without root.
 //!
 //! ```text
 //!   MountPoint     a file to mount over, or a folder: checked before anything is unlocked
 //!        |
-//!   FuseServer     mounts, starts the threads, unmounts, waits for those who have it open
-//!        |  mount.rs      underseal_fuse::Session: what is asked of the kernel
+//!   FuseServer     mounts, starts the threads, unmounts, waits until open files are closed
+//!        |  mount.rs      underseal_fuse::Session: the mount's parameters
 //!        |
 //!   Worker         one thread, one queue, one descriptor: requests in, completions out
 //!        |- files.rs      names and attributes
-//!        |- protocol.rs   what the kernel wants
+//!        |- protocol.rs   the kernel's requests
 //!        |- turns.rs      which of the idle threads listens
-//!        +- hold.rs       threads at rest, while another process takes the mount over
+//!        +- hold.rs       paused threads, during a handover of the mount
 //!
 //!   script         the kernel's side without a kernel, for fuzzing
 //! ```
 //!
-//! A payload arrives where it is encrypted, a reply leaves from where it was decrypted, and many
-//! requests of one thread are under way together.
+//! A write's payload arrives where it is encrypted, a read's reply is sent from where it was
+//! decrypted, and many requests of one thread are in flight together.
 //!
-//! Writes go through the kernel's page cache, not into it (there is no write-back cache): what was
-//! acknowledged has reached the lower device's file, and survives this process.
+//! Writes go through the kernel's page cache, not into it (no write-back cache is used): an
+//! acknowledged write has reached the lower device's file, and survives the end of this process.
 
 mod files;
 mod hold;

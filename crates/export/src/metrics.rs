@@ -1,7 +1,7 @@
 //! Metrics: `GET /metrics` in Prometheus text, over HTTP/1.1.
 //!
 //! ```text
-//!   scraper --> one request a connection, a bounded head, a deadline --> Controlled::status --> text
+//!   scraper --> one request a connection, bounded head, deadline --> Controlled::status --> text
 //! ```
 
 mod text;
@@ -24,34 +24,35 @@ pub struct Metrics {
 
 struct Scraped(Arc<Controlled>);
 
-/// Scrapers at a time. One more is closed.
+/// The limit of concurrent scrapers. A further connection is closed.
 const CLIENTS: usize = 8;
-/// What a scraper has to send its request and to take the answer.
+/// How long a scraper may take to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
 impl Metrics {
-    /// Answers scrapers that come in on the listeners from now on.
+    /// Starts the thread that answers scrapers on the listeners.
     ///
     /// # Errors
-    /// `Listen` when there is no thread to be had.
+    /// `Listen` when the thread cannot be started.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
         Self::start_at(listeners, volume, true)
     }
 
-    /// As [`Metrics::start`], or once its [gate](Metrics::gate) is opened.
+    /// As [`Metrics::start`]; with `open` false, scrapers wait until the [gate](Metrics::gate) is
+    /// opened.
     ///
     /// # Errors
-    /// As there.
+    /// `Listen` when the thread cannot be started.
     pub fn start_at(listeners: Vec<Listener>, volume: Arc<Controlled>, open: bool) -> Result<Self> {
         Ok(Self {
             attendant: Attendant::start("metrics", listeners, open, CLIENTS, Arc::new(Scraped(volume)))?,
         })
     }
 
-    /// What keeps scrapers waiting.
+    /// The gate that can hold back scrapers.
     pub fn gate(&self) -> Gate {
         self.attendant.gate()
     }
@@ -64,14 +65,14 @@ impl Attend for Scraped {
         if let Err(e) = answered {
             log::debug!("metrics: a scraper: {e}");
         }
-        // What it may still say is not read; it has the whole answer all the same.
+        // Further bytes of the scraper are not read; it has the whole answer all the same.
         let _ = rustix::net::shutdown(&client, rustix::net::Shutdown::Write);
     }
 
     fn turn_away(&self, _: Socket) {}
 }
 
-/// What a request asks for.
+/// A scraper's request.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Metrics { body: bool },
@@ -80,16 +81,16 @@ enum Asked {
     Nonsense,
 }
 
-/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends
-/// one. Empty lines before a request are none of it (RFC 9112, 2.2), whatever portions they come
-/// in.
+/// Reads to the end of the headers. A body, which a request for metrics does not have, is not read.
+/// Empty lines before the request line are ignored (RFC 9112, 2.2), in whatever portions they
+/// arrive.
 fn head(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut from = from.take(MAX_HEAD as u64);
     let mut head = Vec::new();
     loop {
         let mut piece = [0; 1024];
         let read = from.read(&mut piece)?;
-        // The end may have begun in the piece before.
+        // The end of the headers may have begun in the portion before.
         let looked_at = head.len().saturating_sub(3);
         let is_empty = head.is_empty();
         head.extend(piece[..read].iter().skip_while(|byte| is_empty && matches!(byte, b'\r' | b'\n')));
@@ -136,10 +137,10 @@ fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Vec<u8> {
     answer.into_bytes()
 }
 
-/// What a scraper is answered that says this, so many bytes at a time: for fuzzing.
+/// Returns the answer to the bytes `said`, received in portions of `portion` bytes: for fuzzing.
 ///
 /// # Errors
-/// None: bytes are always there to be read.
+/// The source never fails, so no error is returned.
 #[doc(hidden)]
 pub fn answered(said: &[u8], portion: usize) -> io::Result<Vec<u8>> {
     struct Portions<'b>(&'b [u8], usize);

@@ -1,4 +1,4 @@
-//! Network Block Device, served: newstyle-fixed negotiation, simple and structured replies.
+//! The NBD export: newstyle-fixed negotiation, simple and structured replies.
 //!
 //! ```text
 //!   net::Listener --> Server      accepts, limits, stops; one thread a connection

@@ -1,4 +1,4 @@
-//! Sockets that clients connect to, whatever they come for.
+//! Sockets that clients of all exports, of the control socket and of the metrics connect to.
 //!
 //! ```text
 //!   Endpoint "unix:PATH" "tcp:HOST:PORT"   systemd's descriptors
@@ -7,10 +7,10 @@
 //!                             |  accept.rs     one client of each a turn, until an event is raised
 //!                          Socket, Peer        Deadlined: within a deadline
 //!                             |
-//!                          Attendant           so many at a time, a short-lived thread each
+//!                          Attendant           a limited number, a short-lived thread each
 //! ```
 //!
-//! `logging` keeps what a hostile client says out of the operator's log, and its crowds.
+//! `logging` escapes text of hostile clients, and limits the log lines that a crowd of them causes.
 
 pub(crate) mod accept;
 mod activation;

@@ -1,6 +1,6 @@
-//! What a completion has to be answered with.
+//! The table of requests in flight, with the state that their answers need.
 
-/// Requests in flight, by the number that the queue knows them under.
+/// Requests in flight, by their cookies in the queue.
 pub(crate) struct Tickets<T> {
     requests: Vec<Option<T>>,
     free: Vec<u32>,
@@ -27,7 +27,7 @@ impl<T> Tickets<T> {
         u64::from(number)
     }
 
-    /// The request that a ticket was issued for.
+    /// Takes out the request with this cookie.
     pub(crate) fn redeem(&mut self, ticket: u64) -> Option<T> {
         let number = u32::try_from(ticket).ok()?;
         let request = self.requests.get_mut(number as usize)?.take()?;

@@ -1,26 +1,25 @@
-//! A volume as a virtio block device of another process: vhost-user-blk.
+//! The vhost-user export: a volume as a virtio block device of another process (vhost-user-blk).
 //!
 //! ```text
 //!   front end (QEMU, libblkio, ...)
-//!      |  Unix socket: features, memory, rings            |  rings and data in memory that both share
-//!      v                                                  v
-//!   server -> session: `vhost` reads messages          worker, one for each ring: Ring -> request -> Queue
-//!                |  Device: what they make of it          ^
-//!                +------ starts, tells, ends -------------+
-//!                |- back: what the front end is told without having asked
-//!                |- hold: both come to rest, so that another process may go on with them as they were `carried` there
+//!      |  Unix socket: features, memory, rings     |  rings and data in shared memory
+//!      v                                           v
+//!   server -> session: `vhost` reads messages   worker, one a ring: Ring -> request -> Queue
+//!                |  Device: handles messages        ^
+//!                +------ starts, messages, ends ----+
+//!                |- back: notifications to the front end
+//!                |- hold: the pause of both, for a handover in the form `carried`
 //! ```
 //!
-//! The crate vhost-user-backend is not used: its threads wait in an epoll of their own, where ours
-//! wait in their queue's ring and nowhere else, and it refuses in-flight recovery. Nor is
-//! virtio-queue: a chain cannot be begun at a head of our choice there, which recovery does, one
-//! that is cut short by an error looks whole, and its used index goes out with each element. Packed
-//! rings are not offered.
+//! The crate vhost-user-backend is not used: its threads wait in an epoll, but here a thread waits
+//! in its queue's ring only; and it refuses in-flight recovery. The crate virtio-queue is not used
+//! either: it cannot begin a chain at a given head, which recovery needs, does not report a chain
+//! that an error cut short, and publishes the used index with each element. Packed rings are not
+//! offered.
 //!
-//! Guest memory is never trusted. Each value is read once and checked as it was read; a write's
-//! bytes are copied out before they are encrypted, a read's are copied in after they were
-//! decrypted. A ring that makes no sense is stopped and says so; a message that makes none ends the
-//! connection.
+//! Guest memory is never trusted. Each value is read once and that copy is checked; a write's bytes
+//! are copied out before they are encrypted, a read's are copied in after they were decrypted. A
+//! malformed ring is stopped with an error; a malformed message ends the connection.
 
 mod back;
 mod carried;
@@ -46,12 +45,12 @@ pub use carried::{Agreed, CarriedFrontEnd};
 pub use hold::VhostUserHolder;
 pub use server::{MOST_QUEUES, VhostUserConfig, VhostUserServer, VhostUserStopper};
 
-/// What a front end did wrong.
+/// Makes the error for a fault of the front end.
 fn broken(context: impl Into<String>) -> ProtocolError {
     ProtocolError::ReqHandlerError(io::Error::other(context.into()))
 }
 
-/// A message of something that was not offered.
+/// Makes the error for a message of a feature that was not offered.
 fn refused() -> ProtocolError {
     ProtocolError::InvalidOperation("not offered")
 }

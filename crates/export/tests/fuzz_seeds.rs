@@ -4,8 +4,8 @@ mod exercise;
 
 use std::path::Path;
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not come to anything,
-/// only never panic.
+/// The fuzzer's findings are stored among its seeds as `finding-..`; they need not reach the tested
+/// code, but must not panic.
 fn replay(target: &str, run: fn(&[u8]) -> bool) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     for entry in std::fs::read_dir(&folder).unwrap() {

@@ -1,4 +1,4 @@
-//! Thousands of clients that connect and say nothing, in a process of their own: its descriptors
+//! Thousands of clients that connect and stay silent, in a process of their own: its descriptors
 //! are counted.
 #![expect(clippy::print_stdout, reason = "how long clients waited is worth seeing beside the verdict")]
 
@@ -23,7 +23,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// As many as come where the limit of descriptors allows it.
+/// The number of clients, if the limit of descriptors permits it.
 const CROWD: usize = 2000;
 /// Descriptors for everything else.
 const OTHERS: usize = 1000;
@@ -45,14 +45,14 @@ fn silent_crowd_costs_good_clients_a_short_wait_and_leaves_nothing_behind() {
     let crowd = connect(socket.clone());
     thread::sleep(Duration::from_millis(50));
 
-    // One who comes after them waits for its turn, and gets it: all clients here give up when that
-    // takes too long, and before those who say nothing have had their time.
+    // A later client waits for its turn, and gets it: all clients here give up when that takes too
+    // long, before the silent ones reach their time limit.
     let started = Instant::now();
     let mut new = served.served_client();
     assert_eq!(new.read(512, 512).unwrap()[..8], 1_u64.to_be_bytes());
     let waited = started.elapsed();
 
-    // One who was there before notices nothing.
+    // A client that was connected before is not affected.
     let slowest = (0..200).map(|_| {
         let started = Instant::now();
         assert_eq!(old.read(0, 512).unwrap().len(), 512);
@@ -67,7 +67,7 @@ fn silent_crowd_costs_good_clients_a_short_wait_and_leaves_nothing_behind() {
     eventually("threads are bounded by the limits, not by the crowd", || threads() < 64 + 128 + 20);
     drop((crowd, old, new));
     served.stop().unwrap();
-    // A client's thread says that it is gone, and then gives up its part of what all share.
+    // A client's thread reports its end before it drops its share of the server.
     eventually("every descriptor is closed", || descriptors() == before);
 
     reconnecting_crowd_does_not_shut_out_good_clients();
@@ -106,7 +106,7 @@ fn reconnecting_crowd_does_not_shut_out_good_clients() {
     });
 }
 
-/// Tells threads to end, even when the test panics.
+/// Sets the flag that ends the threads, even when the test panics.
 struct SetAtEnd<'f>(&'f AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -124,7 +124,7 @@ fn running_out_of_descriptors_hurts_only_those_who_come() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(highest), ..limit }).unwrap();
     let mut fillers: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     assert!(!fillers.is_empty());
-    // One descriptor for the client, and none for the server's side of it.
+    // A descriptor for the client is freed, and none for the server's side of the connection.
     fillers.pop();
     let mut new = served.connect();
 
@@ -151,7 +151,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Raises the limit of descriptors as far as it must and can be.
+/// Raises the limit of descriptors as far as needed and possible.
 fn crowd_that_descriptors_allow() -> usize {
     let wanted = (CROWD + OTHERS) as u64;
     let mut limit = getrlimit(Resource::Nofile);

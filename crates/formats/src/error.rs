@@ -3,7 +3,7 @@
 use underseal_cipher as cipher;
 use underseal_volume as volume;
 
-/// What went wrong, for a program to match on.
+/// The kind of a failure, for a program to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -15,7 +15,7 @@ pub enum ErrorKind {
     WrongPassphrase,
     /// The secret opens nothing by itself: the volume has only protectors of other kinds.
     NoProtector,
-    /// The header is sound, but this build does not open such a volume, or refuses to.
+    /// The header is sound, but this build does not open volumes of its kind, or refuses to.
     Unsupported,
     /// The volume lies on several devices, and not all of them were given.
     MissingDevice,

@@ -8,7 +8,7 @@ use crate::Format;
 
 /// An ordered list of names and values that describe one header, none of them secret.
 ///
-/// `info` prints one line a fact; `info --json` prints an object whose keys are the names.
+/// `info` prints one line per fact; `info --json` prints an object whose keys are the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     format: Format,

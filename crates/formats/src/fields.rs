@@ -57,8 +57,7 @@ macro_rules! numbers {
 }
 numbers!(le16 be16 u16, le32 be32 u32, le64 be64 u64);
 
-/// The bytes `start..start + len` of an image of `size` bytes, of which `what` is said in the
-/// error.
+/// The bytes `start..start + len` of an image of `size` bytes; the error names `what`.
 ///
 /// # Errors
 /// `TooSmall` when the range wraps or ends beyond the image.

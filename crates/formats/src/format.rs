@@ -46,10 +46,10 @@ impl Format {
         }
     }
 
-    /// The format whose mark the image has. TrueCrypt, VeraCrypt and loop-AES have no mark.
+    /// The format whose mark the image carries. TrueCrypt, VeraCrypt and loop-AES have no mark.
     ///
     /// # Errors
-    /// `Io`; an image that is too small for a mark has none.
+    /// `Io`; an image that is too small for a mark carries none and is no error.
     pub fn detect(image: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         if Bitlk::is_marked(image)? {
             return Ok(Some(Self::Bitlk));
@@ -61,8 +61,7 @@ impl Format {
 impl FromStr for Format {
     type Err = Error;
 
-    /// # Errors
-    /// `BadOption` for any other name.
+    /// Takes a format's name; returns `BadOption` for any other name.
     fn from_str(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| Error::new(ErrorKind::BadOption, "no format of another system has this name"))

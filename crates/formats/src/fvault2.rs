@@ -1,7 +1,7 @@
 //! FileVault 2: encrypted volumes of CoreStorage, as OS X 10.7 to 10.12 make them.
 //!
 //! ```text
-//!   images --header--> physical volumes --metadata--> label, encrypted blocks (newest of each kind)
+//!   images --header--> physical volumes --metadata--> label, newest encrypted block of each kind
 //!                                                       |
 //!                        context (users, wrapped keys) <+> logical volume, segments
 //!                          |                                 |
@@ -49,7 +49,7 @@ pub struct Fvault2 {
     devices: Vec<Header>,
     /// The number of each device in the order in which they were given.
     order: Vec<usize>,
-    /// None where the keys lie elsewhere.
+    /// `None` when the keys lie in a wipekey file.
     context: Option<Context>,
     logical: Logical,
     pieces: Vec<Piece>,
@@ -296,7 +296,7 @@ fn blocks(
         }
         let damaged = blocks.damaged;
         match blocks.read(images[given], header, block, label.count) {
-            // A copy without damage has everything that the other one has lost.
+            // An undamaged copy has everything that the damaged copy has lost.
             Ok(()) if damaged > 0 && blocks.damaged == damaged && blocks.are_complete() => blocks.damaged = 0,
             Ok(()) => {}
             Err(e) if matches!(e.kind(), ErrorKind::TooSmall) => failure = failure.or(Some(e)),

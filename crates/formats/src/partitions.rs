@@ -1,8 +1,8 @@
 //! The partitions of a disk image: GPT (UEFI 2.10, 5.3) and MBR with logical partitions.
 //!
 //! Numbers are those of Linux: GPT's entries from 1 on; MBR's primary partitions 1 to 4, logical
-//! ones from 5 on. The parser is written here because the published crates allocate as much as a
-//! forged header asks for.
+//! partitions from 5 on. The parser is written here because the published crates allocate as much
+//! as a forged header asks for.
 
 use std::ops::Range;
 
@@ -23,17 +23,17 @@ const SECTORS: [u64; 2] = [512, 4096];
 /// A partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, from 1 on.
+    /// The partition's number, from 1 on.
     pub number: u32,
-    /// Its bytes on the disk.
+    /// The partition's bytes on the disk.
     pub range: Range<u64>,
 }
 
-/// The partitions of a disk, in the order of their numbers; none where there is no table.
+/// The partitions of a disk, in the order of their numbers; none for a disk without a table.
 ///
 /// # Errors
-/// `BadHeader` for a table that is damaged, `Io`. A partition beyond the end of the image is cut to
-/// what is there.
+/// `BadHeader` for a damaged table, `Io`. A partition that passes the end of the image is cut
+/// there.
 pub fn partitions(disk: &(impl ReadAt + ?Sized)) -> Result<Vec<Partition>> {
     let size = fields::size(disk)?;
     if size < 512 {
@@ -63,7 +63,7 @@ pub fn partitions(disk: &(impl ReadAt + ?Sized)) -> Result<Vec<Partition>> {
 /// The bytes of the partition of this number.
 ///
 /// # Errors
-/// `BadOption` when there is none of this number; as [`partitions`].
+/// `BadOption` when no partition has this number; as [`partitions`].
 pub fn partition(disk: &(impl ReadAt + ?Sized), number: u32) -> Result<Range<u64>> {
     let all = partitions(disk)?;
     match all.iter().find(|partition| partition.number == number) {

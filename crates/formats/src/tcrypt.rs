@@ -1,17 +1,17 @@
 //! TrueCrypt and VeraCrypt: volumes whose headers look like noise.
 //!
 //! ```text
-//!   passphrase, key files --Password--> bytes                 pool.rs
-//!        bytes, PIM, header salt --Prf--> header keys         prf.rs: which, how many rounds; search.rs: side by side
-//!        header keys, Chain --> decrypted header              chain.rs: XTS, LRW, CBC; header.rs: fields, checks
-//!        header, Place, image size --> OpenedFormat           place.rs: where headers lie; layout.rs: where data lie
+//!   passphrase, key files --Password--> bytes             pool.rs
+//!        bytes, PIM, header salt --Prf--> header keys     prf.rs, search.rs: several threads
+//!        header keys, Chain --> decrypted header          chain.rs: XTS, LRW, CBC; header.rs
+//!        header, Place, image size --> OpenedFormat       place.rs, layout.rs: offsets
 //!
 //!   unlock.rs      the search over the places of one image
 //!   make.rs        headers that are written: new volumes, other passphrases
 //! ```
 //!
-//! Nothing in the clear tells which key derivation, which ciphers and which mode a header has: all
-//! are tried.
+//! No plaintext tells which key derivation, which ciphers and which mode a header has: all
+//! combinations are tried.
 
 mod chain;
 mod header;

@@ -1,8 +1,8 @@
-//! How requests come from the kernel and replies go back: a descriptor of /dev/fuse for each
+//! Receiving requests from the kernel and sending replies: a descriptor of /dev/fuse for each
 //! thread.
 //!
-//! Nothing else touches the descriptor, so another way to the same requests (FUSE over io_uring,
-//! since Linux 6.14) is another file with these functions.
+//! No other code uses the descriptor, so another transport of the same requests (FUSE over
+//! io_uring, since Linux 6.14) is another file with these functions.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,26 +13,26 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 
 use crate::wire::{Body, notify, reply_header};
 
-/// One thread's way to the kernel. A request is answered on the descriptor that it came from.
+/// A thread's descriptor for requests of FUSE. A request is answered on the descriptor that it came
+/// from.
 #[derive(Debug)]
 pub struct FuseChannel {
     device: OwnedFd,
 }
 
-/// What came of asking for a request.
+/// The result of a read for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReceivedRequest {
-    /// So many bytes of it.
+    /// A request of this length.
     Request(usize),
-    /// Nothing is there now.
+    /// No request is waiting.
     Nothing,
     /// The mount is gone.
     Ended,
 }
 
 impl FuseChannel {
-    /// Another descriptor for a session's requests; one that does not wait for them, if `flags` say
-    /// so.
+    /// A further descriptor for a session's requests, which is non-blocking if `flags` say so.
     #[expect(unsafe_code, reason = "an ioctl")]
     pub(crate) fn of(session: BorrowedFd<'_>, flags: OFlags) -> io::Result<Self> {
         let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())?;
@@ -42,23 +42,23 @@ impl FuseChannel {
         Ok(Self { device })
     }
 
-    /// A descriptor that requests come from whole, and that takes replies whole.
+    /// Returns a channel over a descriptor with whole messages as requests and replies.
     pub(crate) fn over(device: OwnedFd) -> Self {
         Self { device }
     }
 
-    /// Takes the next request into `memory`, one part after the other. That is to be as large as a
-    /// longest WRITE.
+    /// Reads the next request into the parts of `memory`, which must have room for the longest
+    /// WRITE.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Errors of `readv(2)` other than a lost request and the mount's end.
     pub fn receive(&self, memory: &mut [IoSliceMut<'_>]) -> io::Result<ReceivedRequest> {
         loop {
             match readv(&self.device, memory) {
                 // The end of a script.
                 Ok(0) => return Ok(ReceivedRequest::Ended),
                 Ok(len) => return Ok(ReceivedRequest::Request(len)),
-                // ENOENT: whoever asked was interrupted before the request was taken.
+                // ENOENT: the caller was interrupted before the request was taken.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => return Ok(ReceivedRequest::Nothing),
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(ReceivedRequest::Ended),
@@ -70,36 +70,36 @@ impl FuseChannel {
     /// Answers a request.
     ///
     /// # Errors
-    /// When the kernel does not take the reply.
+    /// When the kernel does not accept the reply.
     pub fn reply(&self, unique: u64, answer: Result<&[u8], Errno>) -> io::Result<()> {
         let (error, body) = match answer {
             Ok(body) => (0, body),
             Err(e) => (-e.raw_os_error(), &[][..]),
         };
         let header = reply_header(unique, error, body.len());
-        // A reply is taken whole or not at all.
+        // A reply is accepted as a whole or not at all.
         match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]) {
-            // Nobody waits for it any more: interrupted, or the mount is gone, as the next request
-            // will tell.
+            // No caller waits for the reply any more: interrupted, or the mount is gone, which the
+            // next read reports.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Makes the kernel forget what it remembers of a file: its attributes, and what it has of its
-    /// bytes from an offset on, if there is one. It waits for requests that are under way in those
-    /// bytes: not for a thread that answers them.
+    /// Makes Linux drop its cache of a file: its attributes, and its pages from an offset on, if an
+    /// offset is given. The call waits for requests in flight in those pages: a thread that answers
+    /// requests must not make the call.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Errors of the notification other than an unknown file and the mount's end.
     pub fn forget(&self, node: u64, from: Option<u64>) -> io::Result<()> {
         let mut body = Vec::with_capacity(24);
-        // A negative offset stands for the attributes alone, no length for all that follows.
+        // A negative offset stands for the attributes alone, length 0 for all following bytes.
         let from = from.map_or(u64::MAX, |from| from & i64::MAX as u64);
         Body(&mut body).u64(node).u64(from).u64(0);
         let header = reply_header(0, notify::INVAL_INODE, body.len());
         match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(&body)]) {
-            // It remembers nothing of the file, or the mount is gone.
+            // Linux caches nothing of the file, or the mount is gone.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) => Ok(()),
             Err(e) => Err(e.into()),
         }

@@ -1,24 +1,24 @@
-//! Where a thread runs that serves the queues of some processors.
+//! The processors for a thread that serves the queues of some processors.
 //!
-//! A caller that waits for its request leaves its processor idle: a thread that runs there needs no
-//! other processor to be woken, which costs more than a short request. Many requests at a time come
-//! from a caller that does not wait: then the thread runs anywhere, beside its caller.
+//! A caller that waits for its request leaves its processor idle: a thread on that processor needs
+//! no other processor to be woken, which costs more than a short request. Many requests at a time
+//! come from a caller that does not wait: then the thread runs anywhere, beside its caller.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::ring::RingShare;
 
-/// Requests that have arrived together and show that their callers do not wait.
+/// The number of simultaneous requests that shows callers which do not wait.
 const CROWD: usize = 5;
-/// The thread moves after this many wake-ups of one kind. One of the other kind counts less when
-/// few arrive together.
+/// The thread moves after this many wakeups of one kind. A wakeup of the opposite kind counts less
+/// when few requests arrive together.
 const SURE: i32 = 64;
 const STEP: i32 = 8;
 
 /// The processors of one thread's queues.
 #[derive(Debug)]
 pub struct HomeProcessors {
-    /// The processors; `None` where the thread may run anywhere all the time.
+    /// The processors. `None` when the thread may always run anywhere.
     home: Option<CpuSet>,
     all: CpuSet,
     is_home: bool,
@@ -26,7 +26,7 @@ pub struct HomeProcessors {
 }
 
 impl HomeProcessors {
-    /// The processors of the calling thread, which serves this share.
+    /// Returns the processors of the calling thread, which serves this share.
     pub fn of(share: &RingShare) -> Self {
         let all = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let mut home = CpuSet::new();
@@ -37,7 +37,7 @@ impl HomeProcessors {
         Self { home: differs.then_some(home), all, is_home: false, score: 0 }
     }
 
-    /// Notes how many requests have arrived together.
+    /// Records how many requests have arrived together.
     pub fn arrived(&mut self, together: usize) {
         let Some(home) = &self.home else { return };
         let crowd = together >= CROWD;
@@ -49,7 +49,7 @@ impl HomeProcessors {
         };
         if wanted != self.is_home {
             self.is_home = wanted;
-            // A processor that has gone since, or a sandbox: the thread runs where it may.
+            // A processor that was removed since, or a sandbox: the thread runs where it may.
             let _ = sched_setaffinity(None, if wanted { home } else { &self.all });
         }
     }

@@ -1,21 +1,21 @@
-//! FUSE, as the kernel speaks it.
+//! The FUSE protocol of the kernel.
 //!
 //! ```text
 //!   Session        a mount, its handshake done          mount.rs  mount(2) or fusermount3
-//!     |            unmount, Mounted::at                 init.rs   what is asked for when it begins
+//!     |            unmount, MountEntry::at            init.rs   the handshake
 //!   Channel        one thread's descriptor: a request in, its reply out
 //!     |  ring.rs      the same through the thread's io_uring (home.rs: on which processor)
 //!     |
 //!   wire           requests and replies as bytes
 //! ```
 //!
-//! `script` stands in the kernel's place, for fuzzing.
+//! `script` stands in for the kernel, for fuzzing.
 //!
-//! There is no loop here, and no trait to implement: whoever serves owns its threads, and the
-//! memory that requests arrive in. That is why no library for filesystems is beneath. Their loops
-//! sleep in read(2), so that a thread cannot wait for its lower device and for the kernel at once,
-//! and hand out the bytes to write as a slice that may not be changed, at no particular alignment;
-//! and what is left of them without the loop is less than what there is to work around.
+//! This crate has no loop and no trait to implement: a server owns its threads, and the memory that
+//! requests arrive in. Filesystem libraries do not allow this: their loops sleep in read(2), so
+//! that a thread cannot wait for its lower device and for Linux at once, and they hand out the
+//! bytes to write as an immutable slice, at no particular alignment; the rest of such a library is
+//! smaller than the workarounds.
 
 #![deny(unsafe_code)]
 

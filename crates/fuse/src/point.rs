@@ -1,5 +1,5 @@
-//! A mount point by descriptors: what was looked at is what is mounted on, and what was mounted is
-//! what is unmounted.
+//! A mount point by descriptors: the inspected file is the one that is mounted on, and only this
+//! process's mount is unmounted.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,21 +14,21 @@ use underseal_sandbox::{Asked, Helper, IDENTITY};
 
 use crate::unmount::unmount_here;
 
-/// Takes a mount away, from any thread: in the process's helper, where there is one, else by its
-/// mount point.
+/// Unmounts from any thread: through the process's helper, if it has one, otherwise by the mount
+/// point.
 #[derive(Debug, Clone)]
 pub struct Unmounter(Option<Arc<Point>>);
 
 impl Unmounter {
-    /// Of what is mounted there. Where there is a helper, this keeps no descriptor.
+    /// An unmounter of the point's mount. When a helper runs, the value keeps no descriptor.
     pub fn of(point: &Arc<Point>) -> Self {
         Self(Helper::get().is_none().then(|| point.clone()))
     }
 
-    /// Unmounts: at once, or `lazily`, out of sight while its users have it still.
+    /// Unmounts: at once, or `lazily`, hidden while its users still have it.
     ///
     /// # Errors
-    /// As [`Point::unmount`]; that the helper is gone.
+    /// The kinds of [`Point::unmount`]; that the helper has ended.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         match (&self.0, Helper::get()) {
             (Some(point), _) => point.unmount(lazily),
@@ -42,22 +42,22 @@ impl Unmounter {
 #[derive(Debug)]
 pub struct Point {
     path: PathBuf,
-    /// None where a volume was mounted when it was opened: a descriptor of the mount keeps that
-    /// busy.
+    /// The opened file or folder. `None` if a volume was mounted at the time: a descriptor of the
+    /// mount keeps the mount busy.
     at: Option<OwnedFd>,
     folder: OwnedFd,
     name: OsString,
     kind: FileType,
-    /// What is mounted there, once it is.
+    /// The identity of the mount on the point, once it exists.
     mounted: OnceLock<[u8; IDENTITY]>,
 }
 
 impl Point {
-    /// Opens it by its path without links.
+    /// Opens the point by its path without links.
     ///
     /// # Errors
-    /// What the system says; `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root
-    /// folder.
+    /// `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder; errors of the
+    /// system.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -75,11 +75,11 @@ impl Point {
         if point.is_elsewhere()? { Err(Errno::AGAIN.into()) } else { Ok(point) }
     }
 
-    /// Opens the mount point of a volume that another process has mounted, and remembers that mount
+    /// Opens the mount point of a volume that another process has mounted, and records that mount
     /// for [`Self::unmount`].
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The kinds of [`Self::open`].
     pub fn of_mounted(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -87,7 +87,7 @@ impl Point {
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(parent, flags, Mode::empty())?;
-        // The server that mounted it may rest just now, and answer nobody.
+        // The mount's server may be paused, and answer no request.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let about = statx(&folder, name, flags, StatxFlags::TYPE)?;
         let (kind, name) = (FileType::from_raw_mode(about.stx_mode.into()), name.to_owned());
@@ -96,42 +96,42 @@ impl Point {
         Ok(point)
     }
 
-    /// Its absolute path, without links.
+    /// The point's absolute path, without links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is: asked for through the descriptor.
+    /// The file's type, read through the descriptor.
     pub fn kind(&self) -> FileType {
         self.kind
     }
 
-    /// The descriptors that [`Self::unmount`] needs.
+    /// Returns the descriptors that [`Self::unmount`] needs.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 1] {
         [self.folder.as_fd()]
     }
 
-    /// Whether its path has come to be another one since it was opened.
+    /// Returns true when its path has changed since it was opened.
     pub(crate) fn is_elsewhere(&self) -> io::Result<bool> {
         Ok(fs::read_link(self.target()?)? != self.path)
     }
 
-    /// What mount(2) takes: the file that was opened, wherever its path leads by now.
+    /// The path that mount(2) takes: the opened file, even after its path has changed.
     pub(crate) fn target(&self) -> io::Result<PathBuf> {
         let at = self.at.as_ref().ok_or(Errno::BUSY)?;
         Ok(format!("/proc/self/fd/{}", at.as_raw_fd()).into())
     }
 
-    /// What is mounted there now: the number of its file system, and that of the mount (from Linux
-    /// 5.8 on).
+    /// The identity of the mount that is there now: the number of its file system, and that of the
+    /// mount (from Linux 5.8 on).
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of `statx(2)`.
     pub fn identity(&self) -> io::Result<[u8; IDENTITY]> {
-        // Linux 6.8 has numbers that are never used again (`STATX_MNT_ID_UNIQUE`); older kernels
-        // leave the bit alone.
+        // Linux 6.8 has numbers that are never reused (`STATX_MNT_ID_UNIQUE`); older kernels ignore
+        // the bit.
         let wanted = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(0x4000);
-        // The mount's server may not answer yet, or not any more.
+        // The mount's server may not answer yet, or no longer.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let about = statx(&self.folder, &*self.name, flags, wanted)?;
         let mut identity = [0; IDENTITY];
@@ -141,35 +141,35 @@ impl Point {
         Ok(identity)
     }
 
-    /// Remembers which mount [`Self::unmount`] is for. The first one stays.
+    /// Records the mount for [`Self::unmount`]. The first recorded mount stays.
     pub fn is_mounted(&self, identity: [u8; IDENTITY]) {
         let _ = self.mounted.set(identity);
     }
 
-    /// Takes the mount away in this process, if it is the one that was made.
+    /// Unmounts in this process, if the mount is the recorded one.
     ///
     /// # Errors
-    /// `EINVAL` when another mount or none is there; `EBUSY` when it is in use; what the system
-    /// says otherwise.
+    /// `EINVAL` for another mount or none, `EBUSY` when the mount is in use, and errors of the
+    /// system.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         if self.mounted.get() != Some(&self.identity()?) {
             return Err(Errno::INVAL.into());
         }
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
-        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached
-        // through the folder's.
+        // A descriptor of the mount itself would keep it busy, so it is reached through the
+        // folder's descriptor.
         unmount_here(&folder.join(&self.name), &self.path, lazily)
     }
 
-    /// Takes the mount away as [`Self::unmount`]: in the process's helper, where there is one.
+    /// Unmounts like [`Self::unmount`], through the process's helper if it has one.
     ///
     /// # Errors
-    /// As [`Self::unmount`]; that the helper is gone.
+    /// The kinds of [`Self::unmount`]; that the helper has ended.
     pub fn end(&self, lazily: bool) -> io::Result<()> {
         Helper::get().map_or_else(|| self.unmount(lazily), |helper| helper.unmount(lazily))
     }
 
-    /// What a server's helper does for this mount.
+    /// The function of a server's helper for this mount.
     pub fn answers(&self) -> impl Fn(Asked<'_>) -> io::Result<()> + Sync {
         |asked| match asked {
             Asked::Mounted(identity) => {

@@ -1,4 +1,4 @@
-//! A kernel's requests without a kernel: for fuzzing.
+//! Requests as from a kernel, without a kernel: for fuzzing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,18 +9,18 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use crate::channel::FuseChannel;
 
-/// The longest reply that is taken: longer ones do not go through a socket whole.
+/// The length of the longest accepted reply: longer replies do not fit through a socket.
 const LONGEST: usize = 192 << 10;
 
-/// A thread that serves as for a mount, and what stands in the kernel's place.
+/// A thread that serves as for a mount, and a script in Linux's place.
 pub struct KernelScript<E> {
     kernel: OwnedFd,
     thread: JoinHandle<Result<(), E>>,
 }
 
 impl<E: Send + 'static> KernelScript<E> {
-    /// Serves. `waits`: the thread's descriptor does, as
-    /// [`FuseSession::channel`](crate::FuseSession::channel) says.
+    /// Starts serving. With `waits`, the thread's descriptor blocks, as in
+    /// [`FuseSession::channel`](crate::FuseSession::channel).
     ///
     /// # Errors
     /// When the system has no descriptor or thread left.
@@ -28,7 +28,7 @@ impl<E: Send + 'static> KernelScript<E> {
         waits: bool,
         serve: impl FnOnce(FuseChannel) -> Result<(), E> + Send + 'static,
     ) -> io::Result<Self> {
-        // As with /dev/fuse a request comes whole, and a reply goes whole.
+        // As with /dev/fuse, requests and replies are whole messages.
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         if !waits {
@@ -48,10 +48,10 @@ impl<E: Send + 'static> KernelScript<E> {
         Ok(())
     }
 
-    /// Waits for a reply; nothing when the thread has ended.
+    /// Waits for a reply; empty when the thread has ended.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Errors of `read(2)`.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         let mut reply = vec![0; LONGEST];
         // The fuzzer has an alarm.
@@ -60,10 +60,10 @@ impl<E: Send + 'static> KernelScript<E> {
         Ok(reply)
     }
 
-    /// Ends it: what is in flight is finished.
+    /// Ends the script: requests in flight are finished.
     ///
     /// # Errors
-    /// Why the thread ended, if it did so before.
+    /// The thread's error, if the thread ended before.
     ///
     /// # Panics
     /// When the thread panicked.

@@ -13,14 +13,14 @@ use crate::init::{Init, capability};
 use crate::mount::{MountFailure, MountSettings, mount};
 use crate::point::{Point, Unmounter};
 
-/// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
+/// A mount with a completed handshake. Dropping it unmounts lazily, unless the mount is gone.
 #[derive(Debug)]
 pub struct FuseSession {
-    /// The descriptor that the mount was made with; the threads' are made from it.
+    /// The descriptor of the mount; the threads' descriptors are cloned from it.
     first: FuseChannel,
-    /// Nothing when somebody else sees to the end.
+    /// `None` when another process is responsible for unmounting.
     at: Option<Unmounter>,
-    /// The flags that the handshake agreed on.
+    /// The features agreed in the handshake.
     agreed: u64,
 }
 
@@ -28,7 +28,7 @@ impl FuseSession {
     /// Mounts on a file or folder.
     ///
     /// # Errors
-    /// Why the system, its helper or its age does not allow it.
+    /// The reason why the system, its helper or its age prevents it.
     pub fn mount(point: &Arc<Point>, options: &MountSettings, init: &Init) -> Result<Self, MountFailure> {
         let device = mount(point, options)?;
         let identity = point.identity()?;
@@ -42,34 +42,34 @@ impl FuseSession {
         Ok(session)
     }
 
-    /// A mount that another process has made, by its descriptor. That process sees to its end until
-    /// this one says that it does.
+    /// A mount that another process has made, by its descriptor. That process remains responsible
+    /// for unmounting until this process takes over.
     pub fn over(device: OwnedFd) -> Self {
         Self { first: FuseChannel::over(device), at: None, agreed: 0 }
     }
 
-    /// Whether the kernel waits for [entries](crate::RingEntries) in all of its
+    /// Returns true when the kernel waits for [entries](crate::RingEntries) in all of its
     /// [queues](crate::queues), and sends requests there then.
     pub fn is_over_io_uring(&self) -> bool {
         self.agreed & capability::OVER_IO_URING != 0
     }
 
-    /// A descriptor for one more thread. `waits`: it sleeps until there is a request.
+    /// A descriptor for one more thread. `waits`: the descriptor blocks until a request arrives.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Errors of `open(2)` and the clone request.
     pub fn channel(&self, waits: bool) -> io::Result<FuseChannel> {
         FuseChannel::of(self.first.as_fd(), if waits { OFlags::empty() } else { OFlags::NONBLOCK })
     }
 
-    /// Ends a mount whose requests have ended. True where it was in the mount table still: another
-    /// program has aborted its connection (fusectl's `abort`, `umount --force`). It is unmounted
-    /// then, lazily; what another process has mounted there meanwhile stays.
+    /// Ends a mount whose requests have ended. Returns true if the mount was still in the mount
+    /// table: another program has aborted its connection (fusectl's `abort`, `umount --force`). The
+    /// mount is then unmounted lazily; a mount that another process has made there meanwhile stays.
     pub fn close(mut self) -> bool {
         self.at.take().is_some_and(|at| at.unmount(true).is_ok())
     }
 
-    /// Whether the kernel has hung up.
+    /// Returns true when the kernel has hung up.
     fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.first, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -88,7 +88,7 @@ impl Drop for FuseSession {
         if let Some(at) = self.at.take()
             && !self.is_gone()
         {
-            // There is nobody left to tell; the mount is dead when the descriptor is closed.
+            // A drop cannot report the error; the mount is dead when the descriptor is closed.
             let _ = at.unmount(true);
         }
     }

@@ -6,28 +6,28 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What is mounted somewhere.
+/// A mount in the mount table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MountEntry {
     /// The filesystem's type.
     pub kind: String,
-    /// What it says that it shows.
+    /// The source that the filesystem shows.
     pub source: String,
 }
 
 impl MountEntry {
-    /// What is mounted on a path, on top of all else; nothing where nothing is.
+    /// The topmost mount on a path, or `None`.
     ///
     /// # Errors
     /// When the path, up to its last name, leads nowhere; when the table cannot be read.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         let path = absolute(path)?;
         let table = fs::read("/proc/self/mountinfo")?;
-        // The table has them in the order in which they were mounted.
+        // The table has them in the order of mounting.
         Ok(table.split(|&byte| byte == b'\n').filter_map(|line| Self::in_line(line, &path)).next_back())
     }
 
-    /// The mount of this number.
+    /// Returns the mount of this number.
     pub(crate) fn of_mount(number: u64) -> io::Result<Option<Self>> {
         let table = fs::read("/proc/self/mountinfo")?;
         let number = number.to_string();
@@ -35,7 +35,8 @@ impl MountEntry {
         Ok(table.split(|&byte| byte == b'\n').find(is_it).and_then(|line| Self::in_fields(&mut fields(line))))
     }
 
-    /// proc(5): the fifth field is where, escaped; after `-` come the type and the source.
+    /// Parses a line of proc(5): the fifth field is the path, escaped; after `-` come the type and
+    /// the source.
     fn in_line(line: &[u8], at: &Path) -> Option<Self> {
         let mut fields = fields(line);
         let place = unescape(fields.nth(4)?);
@@ -45,7 +46,7 @@ impl MountEntry {
         Self::in_fields(&mut fields)
     }
 
-    /// From fields up to the last one.
+    /// Parses fields up to the last.
     fn in_fields<'l>(fields: &mut impl Iterator<Item = &'l [u8]>) -> Option<Self> {
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
@@ -57,14 +58,14 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
 }
 
-/// The absolute path of what itself cannot be asked: its server may have ended.
+/// The absolute path of a name, without access to the named file: its server may have ended.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     let Some(name) = path.file_name() else { return fs::canonicalize(path) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     Ok(fs::canonicalize(folder.unwrap_or(Path::new(".")))?.join(name))
 }
 
-/// Puts back what stands there as a backslash and three octal digits.
+/// Decodes backslash escapes of three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! How a mount ends.
+//! The end of a mount.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,13 +13,13 @@ use rustix::mount::UnmountFlags;
 
 use crate::table::MountEntry;
 
-/// Takes away the mount that `path` leads to, of another process: at once, or `lazily`, out of
-/// sight while those who use it go on. `is_meant` says of the mount found there whether it is one
-/// of those that may be taken away.
+/// Unmounts the mount that `path` leads to, of another process: at once, or `lazily`, so that the
+/// mount disappears while open files remain usable. `is_meant` decides whether the mount may be
+/// unmounted.
 ///
 /// # Errors
-/// `EINVAL` when nothing is mounted there, or another mount than those meant; `EBUSY` when it is in
-/// use; what the system says otherwise.
+/// `EINVAL` when `path` has no mount, or a mount that `is_meant` refuses; `EBUSY` when it is in
+/// use; errors of the system.
 pub fn unmount(path: &Path, lazily: bool, is_meant: impl FnOnce(&MountEntry) -> bool) -> io::Result<()> {
     let found = Found::at(path)?;
     if !is_meant(&found.entry) {
@@ -29,9 +29,9 @@ pub fn unmount(path: &Path, lazily: bool, is_meant: impl FnOnce(&MountEntry) -> 
 }
 
 /// A mount of another process, by a descriptor of the folder that it is in: names on the way to
-/// that folder may change, and the mount that was looked at is the one that is unmounted. The last
-/// name can only be changed in a mount namespace that does not have the mount, by a user who may
-/// rename in the folder; so a mount that goes lazily is reached through a descriptor of its own.
+/// that folder may change, and the inspected mount is the one that is unmounted. The last name can
+/// only be changed in a mount namespace that does not have the mount, by a user who may rename in
+/// the folder; so a lazy unmount reaches the mount through a descriptor of the mount.
 #[derive(Debug)]
 struct Found {
     path: PathBuf,
@@ -43,7 +43,7 @@ struct Found {
 }
 
 impl Found {
-    /// Looks at what is mounted on a path, without asking its server.
+    /// Finds the mount on a path, without a request to its server.
     fn at(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -65,31 +65,31 @@ impl Found {
             }
             let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
             return match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-                // Only root may do it without help.
+                // Only root may do it without fusermount3.
                 Err(Errno::PERM) => fusermount(&self.path, true),
                 other => Ok(other?),
             };
         }
-        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached
-        // through the folder's.
+        // A descriptor of the mount itself would keep it busy, so it is reached through the
+        // folder's descriptor.
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         unmount_here(&folder.join(&self.name), &self.path, lazily)
     }
 }
 
-/// The number of the mount that a descriptor's file is in, as the mount table has it.
+/// Returns the number of the mount of a descriptor's file, as in the mount table.
 fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     number.ok_or_else(|| Errno::NOTSUP.into())
 }
 
-/// Whether somebody uses a mount: only root may ask.
+/// Whether a mount is in use, which only root may ask.
 ///
 /// # Errors
-/// `EPERM` for others, `EINVAL` where nothing is mounted; what the system says otherwise.
+/// `EPERM` for other users, `EINVAL` without a mount, and errors of the system.
 pub fn is_in_use(path: &Path) -> io::Result<bool> {
-    // Asked twice, the kernel takes a mount away that nobody has used in between. Asked once, it
+    // A second call makes Linux unmount a mount that has not been used in between. The first call
     // only marks it.
     match rustix::mount::unmount(path, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::AGAIN) => Ok(false),
@@ -98,11 +98,11 @@ pub fn is_in_use(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// `shown` is the path that fusermount3 finds in the mount table.
+/// Unmounts `path`. `shown` is the path that fusermount3 finds in the mount table.
 pub(crate) fn unmount_here(path: &Path, shown: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
-        // Only root may do it without help.
+        // Only root may do it without fusermount3.
         Err(Errno::PERM) => fusermount(shown, lazily),
         other => Ok(other?),
     }
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(MountEntry::at(&at("user/old/disk")).unwrap(), None);
         let other = MountEntry::at(&at("other/disk")).unwrap().unwrap();
         assert_eq!(other.source, "other");
-        // Neither is another mount than those meant, nor a folder that nothing is mounted on.
+        // The targets are an unwanted mount, and a folder without a mount.
         for path in ["other/disk", "user/old/disk"] {
             let refused = unmount(&at(path), true, |entry| entry.source == "meant").unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL), "{path}");

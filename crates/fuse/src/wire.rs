@@ -10,10 +10,10 @@ pub use reply::{device_from_wire, device_to_wire};
 
 /// The bytes of a request's header.
 pub const HEADER: usize = 40;
-/// Where the bytes to write begin in a WRITE: after its header and its arguments.
+/// The offset of the data in a WRITE: after its header and its arguments.
 pub const WRITE_DATA: usize = HEADER + 40;
 
-/// What is asked for (`FUSE_..`).
+/// Opcodes of requests (`FUSE_..`).
 pub mod op {
     #![expect(missing_docs, reason = "as linux/fuse.h names them")]
 
@@ -56,7 +56,7 @@ pub mod op {
     pub const TMPFILE: u32 = 51;
 }
 
-/// Which attributes a SETATTR sets (`FATTR_..`).
+/// The attributes that a SETATTR sets (`FATTR_..`).
 pub mod set {
     #![expect(missing_docs, reason = "as linux/fuse.h names them")]
 
@@ -72,64 +72,64 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// What the kernel is told without having asked (`FUSE_NOTIFY_..`).
+/// Codes of notifications to Linux (`FUSE_NOTIFY_..`).
 pub mod notify {
     #![expect(missing_docs, reason = "as linux/fuse.h names them")]
 
     pub const INVAL_INODE: i32 = 2;
 }
 
-/// An OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits go.
+/// In an OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits are removed.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// The same of a WRITE.
+/// In a WRITE: the same.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// The same of a SETXATTR: the set-group-id bit.
+/// In a SETXATTR: the set-group-id bit is removed.
 pub const ACL_KILL_SGID: u32 = 1;
-/// FSYNC: the contents alone.
+/// In an FSYNC: only the contents are synced.
 pub const FSYNC_DATA: u32 = 1;
 
-/// How a file's data goes through the kernel (`FOPEN_..` of a reply).
+/// How a file's data is cached by the kernel (`FOPEN_..` of a reply).
 pub mod open_flag {
-    /// Past the page cache.
+    /// Bypasses the page cache.
     pub const DIRECT_IO: u32 = 1;
-    /// What the page cache holds of the file is still good.
+    /// The cached pages of the file stay valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// Direct writes need not take turns.
+    /// Direct writes may run in parallel.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
     /// Closing a descriptor needs no FLUSH.
     pub const NO_FLUSH: u32 = 1 << 5;
 }
 
-/// Who asks for what.
+/// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InHeader {
-    /// One of [`op`].
+    /// An opcode of [`op`].
     pub opcode: u32,
     /// The request's number, for the reply.
     pub unique: u64,
-    /// What it is about.
+    /// The node of the file that the request is about.
     pub node: u64,
-    /// On whose behalf.
+    /// The user of the caller.
     pub uid: u32,
-    /// On whose behalf.
+    /// The group of the caller.
     pub gid: u32,
-    /// The thread that waits; 0 for one of another PID namespace.
+    /// The waiting thread; 0 for a thread of another PID namespace.
     pub pid: u32,
 }
 
 impl InHeader {
-    /// Takes a request apart: the header, and where its arguments begin.
+    /// Splits a request into the header and the arguments.
     ///
     /// # Errors
-    /// `EIO` when it is shorter than it says.
+    /// `EIO` when it is shorter than its own length.
     pub fn read(bytes: &[u8]) -> Result<(Self, RequestArgs<'_>), Errno> {
         Self::read_first(bytes, bytes.len())
     }
 
-    /// The same of a request of `len` bytes, of which the first are at hand.
+    /// The same for a request of `len` bytes, whose first bytes are available.
     ///
     /// # Errors
-    /// `EIO` when it is shorter than it says.
+    /// `EIO` when it is shorter than its own length.
     pub fn read_first(bytes: &[u8], len: usize) -> Result<(Self, RequestArgs<'_>), Errno> {
         let mut args = RequestArgs(&bytes[..len.min(bytes.len())]);
         let said = args.u32()?;
@@ -141,7 +141,7 @@ impl InHeader {
             gid: args.u32()?,
             pid: args.u32()?,
         };
-        // What no request of ours has: extensions.
+        // Extensions, which no request here has.
         args.skip(4)?;
         if said as usize != len {
             return Err(Errno::IO);
@@ -150,50 +150,50 @@ impl InHeader {
     }
 }
 
-/// The arguments of a request, taken one after the other.
+/// The arguments of a request, taken in order.
 #[derive(Debug)]
 pub struct RequestArgs<'a>(&'a [u8]);
 
 impl<'a> RequestArgs<'a> {
-    /// So many bytes.
+    /// Takes `len` bytes.
     ///
     /// # Errors
-    /// `EIO` when there is no more.
+    /// `EIO` when fewer bytes are left.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(Errno::IO)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// Leaves so many bytes out.
+    /// Skips `len` bytes.
     ///
     /// # Errors
-    /// `EIO` when there is no more.
+    /// `EIO` when fewer bytes are left.
     pub fn skip(&mut self, len: usize) -> Result<(), Errno> {
         self.take(len).map(drop)
     }
 
-    /// A number.
+    /// Returns the next number.
     ///
     /// # Errors
-    /// `EIO` when there is no more.
+    /// `EIO` when fewer bytes are left.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(Errno::IO)?;
         self.0 = rest;
         Ok(u32::from_ne_bytes(*bytes))
     }
 
-    /// A number.
+    /// Returns the next number.
     ///
     /// # Errors
-    /// `EIO` when there is no more.
+    /// `EIO` when fewer bytes are left.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(Errno::IO)?;
         self.0 = rest;
         Ok(u64::from_ne_bytes(*bytes))
     }
 
-    /// A name, or a symlink's target: up to its NUL.
+    /// Returns a name, or a symlink's target: up to its NUL.
     ///
     /// # Errors
     /// `EIO` when it has no end.

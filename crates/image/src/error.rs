@@ -3,18 +3,18 @@
 use std::error::Error as _;
 use std::io;
 
-/// What went wrong, for a program to match on.
+/// The kind of a failure, for a program to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The image has no header of a known format.
     NoHeader,
-    /// The header is damaged, or is not what the caller requires.
+    /// The header is damaged, or differs from the one that the caller requires.
     BadHeader,
     /// No keyslot opens with the passphrase, or the volume key is another volume's.
     WrongPassphrase,
-    /// The keyslot does not exist, or is the last one, or there is no room for another; or no
-    /// protector of a BitLocker or FileVault 2 volume takes secrets of this kind.
+    /// The keyslot does not exist, or is the last keyslot, or no room is left for another; or no
+    /// protector of a BitLocker or FileVault 2 volume accepts secrets of this kind.
     Keyslot,
     /// The format, cipher or operation is not supported.
     Unsupported,
@@ -26,11 +26,11 @@ pub enum ErrorKind {
     Busy,
     /// The device ends before the volume does.
     TooSmall,
-    /// A range lies beyond the end of the volume.
+    /// A range is beyond the end of the volume.
     OutOfRange,
     /// The image was opened for reading only.
     ReadOnly,
-    /// A sector is not as it was written: its authentication tag does not match.
+    /// A sector differs from the written sector: its authentication tag does not match.
     Mismatch,
     /// An option is out of range or does not fit the others.
     BadOption,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The name of the kind, for other languages: `wrong-passphrase`.
+    /// Returns the name of the kind, for other languages: `wrong-passphrase`.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoHeader => "no-header",
@@ -62,7 +62,7 @@ impl ErrorKind {
         }
     }
 
-    /// The errno that stands for the kind where a caller takes nothing else.
+    /// Returns the errno of the kind, for callers that accept nothing else.
     pub fn errno(self) -> i32 {
         match self {
             Self::NoHeader | Self::BadHeader | Self::BadOption => EINVAL,
@@ -96,8 +96,7 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// The error number that stands for the kind, or, where reading or writing failed, the
-    /// system's.
+    /// Returns the errno of the kind, or the system's after a failed read or write.
     pub fn errno(&self) -> i32 {
         let mut cause = self.source().filter(|_| self.kind == ErrorKind::Io);
         while let Some(error) = cause {
@@ -109,7 +108,7 @@ impl Error {
         self.kind.errno()
     }
 
-    /// The error and its causes in one line.
+    /// Returns the error and its causes in one line.
     pub fn text(&self) -> String {
         underseal_error::with_causes(self).to_string()
     }
@@ -196,7 +195,8 @@ impl From<underseal_cipher::Error> for Error {
     }
 }
 
-/// Takes a lower crate's error over: its text as context, and the system's error below it as cause.
+/// Converts a lower crate's error: its text is the context, and the system's error below it the
+/// cause.
 fn wrap(
     kind: ErrorKind,
     error: &dyn std::error::Error,

@@ -1,4 +1,4 @@
-//! A header that is looked at or changed: keyslots, backups, what it says.
+//! A header that is read or changed: keyslots, backups, facts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::open::{Secret, unlock};
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Result};
 
-/// A LUKS1 or LUKS2 header on an image or in a file of its own.
+/// A LUKS1 or LUKS2 header on an image or in a separate file.
 ///
 /// Each change locks the header while it runs, is synced when the call returns, and after a crash
 /// has happened or has not.
@@ -177,7 +177,8 @@ impl Header {
     /// number.
     ///
     /// # Errors
-    /// `WrongPassphrase`; `Keyslot` when there is no room for both while one replaces the other;
+    /// `WrongPassphrase`; `Keyslot` when the header has no room for both keyslots during the
+    /// replacement;
     /// `Busy`, `Io`, `Memory`.
     pub fn change_keyslot(
         &mut self,
@@ -196,10 +197,10 @@ impl Header {
         changed.map_err(|e| self.say(e.into()))
     }
 
-    /// The header and its keyslots as bytes: what cryptsetup's `luksHeaderBackup` writes.
+    /// The header and its keyslots as bytes: the format of cryptsetup's `luksHeaderBackup`.
     ///
     /// # Errors
-    /// `Busy`, `Io`, and those of the header.
+    /// `Busy`, `Io`, and the errors of the header.
     pub fn backup(&self) -> Result<Vec<u8>> {
         let backup = Backup::take(&self.on).map_err(|e| self.say(e.into()))?;
         Ok(backup.bytes().to_vec())
@@ -231,7 +232,7 @@ impl Header {
     /// Looks at a header and its keyslots: `{"format": .., "sound": .., "findings": [..]}`.
     ///
     /// # Errors
-    /// `Busy`, `Io`. What is wrong with the header is a finding.
+    /// `Busy`, `Io`. Damage of the header is a finding.
     pub fn check(path: impl AsRef<Path>) -> Result<String> {
         let path = path.as_ref();
         let check = || -> Result<String> {
@@ -257,8 +258,8 @@ impl Header {
     }
 }
 
-/// Describes the header of an image as a JSON object, whatever format it has: LUKS1, LUKS2,
-/// BitLocker, FileVault 2. Those of other formats show nothing until they are unlocked.
+/// Describes the header of an image as a JSON object, for LUKS1, LUKS2, BitLocker and FileVault 2.
+/// Headers of other formats show nothing until they are unlocked.
 ///
 /// # Errors
 /// `NoHeader` for an image without a header that can be read; as [`Header::open`].

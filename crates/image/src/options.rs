@@ -6,11 +6,7 @@ use crate::open::{HeaderlessLayout, Type};
 use crate::{Error, ErrorKind, OpenOptions, Result};
 
 impl OpenOptions {
-    /// Sets an option by its name.
-    ///
-    ///   BitLocker and FileVault 2 are recognised by their headers.
-    ///   several times.
-    ///   saves seconds.
+    /// Sets an option by its name; `include/underseal.h` of the C library lists the names.
     ///
     /// # Errors
     /// `BadOption` for a name or value that is none. Options that do not fit the type are refused

@@ -133,7 +133,7 @@ impl Sectors {
     fn sector_of(&self, offset: u64) -> (u64, usize, Zeroizing<Vec<u8>>) {
         let sector = self.volume.sector_size().bytes();
         let start = offset / sector as u64 * sector as u64;
-        // Segments end on sectors of their own, which may be smaller than the volume's.
+        // Segments end on their own sectors, which may be smaller than the volume's.
         let len = usize::try_from(self.volume.size() - start).unwrap_or(sector).min(sector);
         (start, usize::try_from(offset - start).unwrap_or(0), Zeroizing::new(vec![0; len]))
     }

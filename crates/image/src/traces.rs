@@ -1,5 +1,5 @@
-//! Wipes what the calls of this crate leave behind in the caller's thread. A program's memory may
-//! be dumped, unless it asked for [`protect_process`](crate::protect_process).
+//! Wipes the registers and the stack after calls of this crate, in the caller's thread. A program's
+//! memory may be dumped, unless it asked for [`protect_process`](crate::protect_process).
 
 use underseal_cipher::wipe_traces;
 
@@ -17,7 +17,7 @@ impl Drop for RequestTraces {
     }
 }
 
-/// Runs a call that handles keys, and wipes what it leaves on the stack and in the registers.
+/// Runs a call that handles keys, and wipes its traces on the stack and in the registers.
 #[inline(never)]
 pub(crate) fn without_traces<T>(call: impl FnOnce() -> T) -> T {
     let result = run(call);

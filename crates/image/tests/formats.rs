@@ -1,5 +1,5 @@
 //! Volumes of other systems through the facade, whole: VeraCrypt and TrueCrypt, BitLocker,
-//! FileVault 2, loop-AES, made by an independent maker, with what the manifest says of each.
+//! FileVault 2, loop-AES, made by an independent maker, checked against the manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use underseal_image::{Error, ErrorKind, Image, OpenOptions, TcryptOptions};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/vectors");
 
-/// The images in a folder of their own, and the manifest's entries of a format.
+/// The images in a temporary folder, and the manifest's entries of a format.
 fn images(format: &str) -> (tempfile::TempDir, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = format!("{FOLDER}/images.tar.xz");
@@ -45,8 +45,8 @@ fn all(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// Opens a copy of the image with the options, and compares its plaintext and what the image is
-/// after the manifest's writes.
+/// Opens a copy of the image with the options, and compares its plaintext, and the image after the
+/// manifest's writes.
 fn check(
     entry: &Value,
     folder: &Path,

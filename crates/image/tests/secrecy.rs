@@ -24,7 +24,7 @@ fn the_program_that_is_looked_at() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// All memory that a core dump has, and all vector registers.
+/// Returns all memory in a core dump, and all vector registers.
 fn dump(pid: i32) -> Vec<(String, Vec<u8>)> {
     let mut parts = Vec::new();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();

@@ -1,11 +1,11 @@
 //! Writes and reads integrity volumes in files, so that another implementation can be tried on the
 //! same ones.
 //!
-//! `volume format|write|kill|read|dump IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY FILE [SEED]`,
-//! `-` where there is none. `write` and `kill` write random blocks and put into FILE, for each
-//! block, the version that was flushed last and the newest one; `kill` ends without closing. `read`
-//! compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK` compares bytes
-//! that somebody else read.
+//! `volume format|write|kill|read|dump IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY
+//! FILE [SEED]`, `-` for an absent value. `write` and `kill` write random blocks and put into FILE,
+//! for each block, the version that was flushed last and the newest one; `kill` ends without
+//! closing. `read` compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK`
+//! compares bytes that another program read.
 
 #![expect(clippy::print_stdout, reason = "it is a command")]
 
@@ -43,7 +43,7 @@ fn block(size: usize, number: u64, version: u64) -> Vec<u8> {
     [number.to_le_bytes(), version.to_le_bytes()].concat().repeat(size / 16)
 }
 
-/// The version of a block, if it is one as a whole.
+/// The version of a block, if all of it has one version.
 fn version(number: u64, data: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(data[8..16].try_into().ok()?);
     (data == block(data.len(), number, version)).then_some(version)
@@ -162,7 +162,7 @@ fn main() -> Result<()> {
     let text: String = blocks.iter().map(|[flushed, newest]| format!("{flushed} {newest}\n")).collect();
     fs::write(file, text)?;
     if what == "kill" {
-        // Nothing is dropped, no thread is waited for.
+        // The end drops nothing, and waits for no thread.
         std::process::abort();
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The bitmap: which regions may have tags that do not fit their data after a power cut. It lies
-//! where the journal would.
+//! The bitmap, in the journal's area: the regions whose tags may not match their data after a power
+//! cut.
 
 use std::ops::Range;
 
@@ -8,11 +8,12 @@ use crate::{Error, ErrorKind, Result, VolumeGeometry};
 
 /// The kernel's default: log2 of the sectors of a bit.
 const DEFAULT_LOG2: u32 = 15;
-/// What is written at once.
+/// The unit of writes.
 const UNIT: usize = 4096;
-/// Bytes that are looked through at once.
+/// Bytes of a chunk, which callers handle while they hold a lock.
 const CHUNK: usize = 16 * UNIT;
-/// More than any volume needs at a bit for each 32768 sectors; what claims more is not believed.
+/// The largest bitmap: more than any volume needs with a bit for each 32768 sectors. A larger one
+/// is refused.
 const MOST: u64 = 256 << 20;
 
 /// A bit for each region of the volume.
@@ -26,8 +27,8 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// log2 of the blocks of a bit: as asked for, but a block at least, and as many as the
-    /// journal's area has room for.
+    /// log2 of the blocks of a bit: the requested value, but at least a block, and large enough for
+    /// all bits to fit into the journal's area.
     pub fn granularity(geometry: &VolumeGeometry, sectors_per_bit: Option<u64>) -> u8 {
         let block = geometry.block_sectors().ilog2();
         let asked = sectors_per_bit.map_or(DEFAULT_LOG2, |sectors| sectors.max(1).ilog2());
@@ -39,10 +40,11 @@ impl Bitmap {
         u8::try_from(log2 - block).unwrap_or(u8::MAX)
     }
 
-    /// A bitmap with nothing set, of `2^log2_blocks` blocks a bit.
+    /// An empty bitmap, with `2^log2_blocks` blocks a bit.
     ///
     /// # Errors
-    /// `BadSuperblock` for a granularity that has no room; `Memory` for a bitmap that is too large.
+    /// `BadSuperblock` for a granularity whose bits do not fit; `Memory` for a bitmap that is too
+    /// large.
     pub fn new(geometry: &VolumeGeometry, log2_blocks: u8) -> Result<Self> {
         let log2 = u32::from(log2_blocks) + geometry.block_sectors().ilog2();
         let count = if log2 < 64 { geometry.provided().div_ceil(1 << log2) } else { 1 };
@@ -64,7 +66,7 @@ impl Bitmap {
         Ok(Self { bits, log2: log2.min(63), sectors: geometry.provided(), offset: geometry.journal_offset() })
     }
 
-    /// The bitmap on disk.
+    /// Reads the bitmap from the disk.
     ///
     /// # Errors
     /// As [`Bitmap::new`], and `Io`.
@@ -80,7 +82,7 @@ impl Bitmap {
         1 << self.log2
     }
 
-    /// The regions of these sectors: their bits.
+    /// The bits of the regions with these sectors.
     pub fn bits_of(&self, sectors: Range<u64>) -> Range<u64> {
         let end = sectors.end.min(self.sectors);
         sectors.start >> self.log2..end.div_ceil(self.sectors_per_bit())
@@ -91,7 +93,7 @@ impl Bitmap {
         self.bits_of(0..self.sectors)
     }
 
-    /// A copy of the units in which these bits are, with these bits set, and where the units lie.
+    /// A copy of the units with these bits, in which the bits are set, and the units' offset.
     pub(crate) fn unit_with(&self, bits: Range<u64>) -> (u64, Vec<u8>) {
         let unit = |bit: u64| self.byte(bit) / UNIT * UNIT;
         let (start, end) = (unit(bits.start), unit(bits.end.saturating_sub(1)) + UNIT);
@@ -102,7 +104,7 @@ impl Bitmap {
         (self.offset + start as u64, units)
     }
 
-    /// The bytes of the bitmap, divided for callers that lock it for a moment only.
+    /// The bytes of the bitmap in chunks, for callers that lock it for a moment only.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let len = self.bits.len();
         (0..len).step_by(CHUNK).map(move |at| at..len.min(at + CHUNK))
@@ -113,7 +115,7 @@ impl Bitmap {
         self.bits.get(chunk.clone()).unwrap_or_default()
     }
 
-    /// As [`Bitmap::chunk`], to change.
+    /// The bytes of a chunk, for writing.
     pub(crate) fn chunk_mut(&mut self, chunk: &Range<usize>) -> &mut [u8] {
         self.bits.get_mut(chunk.clone()).unwrap_or_default()
     }
@@ -123,7 +125,7 @@ impl Bitmap {
         self.offset + chunk.start as u64
     }
 
-    /// The byte that a bit is in, or the end.
+    /// The byte that a bit is in, at most the end.
     fn byte(&self, bit: u64) -> usize {
         usize::try_from(bit / 8).unwrap_or(usize::MAX).min(self.bits.len())
     }
@@ -145,12 +147,12 @@ impl Bitmap {
         set(&mut self.bits, bits, to);
     }
 
-    /// The runs of sectors whose bits are set.
+    /// The runs of sectors with set bits.
     pub fn dirty(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.dirty_from(0)
     }
 
-    /// The runs of sectors whose bits are set, from that bit on.
+    /// The runs of sectors with set bits, from a bit on.
     pub(crate) fn dirty_from(&self, bit: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let bits = self.bits_of(0..self.sectors).end;
         let mut at = bit;
@@ -161,13 +163,13 @@ impl Bitmap {
         })
     }
 
-    /// The first of these bits that is set, or that is not.
+    /// The first of these bits that is set, or that is clear.
     fn next(&self, bits: Range<u64>, set: bool) -> Option<u64> {
         let without = if set { 0 } else { 0xff };
         let mut at = bits.start;
         while at < bits.end {
             if at.is_multiple_of(8) {
-                // Bytes without such a bit are passed over at once.
+                // Uniform bytes are skipped at once.
                 let rest = self.bits.get(self.byte(at)..self.byte(bits.end))?;
                 let skipped = rest.iter().position(|byte| *byte != without).unwrap_or(rest.len());
                 at += skipped as u64 * 8;
@@ -190,7 +192,7 @@ impl Bitmap {
     }
 }
 
-/// Sets or clears bits of a bitmap; those beyond its end are left out.
+/// Sets or clears bits of a bitmap; bits beyond its end are ignored.
 fn set(bytes: &mut [u8], bits: Range<u64>, to: bool) {
     let count = bytes.len() as u64 * 8;
     let (mut at, end) = (bits.start, bits.end.min(count));
@@ -212,7 +214,7 @@ fn set(bytes: &mut [u8], bits: Range<u64>, to: bool) {
 
 #[cfg(test)]
 impl Bitmap {
-    /// A bitmap of a volume of as many sectors, at the start of its disk.
+    /// A bitmap of a volume of `sectors` sectors, at the start of its disk.
     pub(crate) fn with_sectors(sectors: u64, log2: u32) -> Self {
         let bytes = sectors.div_ceil(1 << log2).div_ceil(8).next_multiple_of(UNIT as u64);
         Self { bits: vec![0; usize::try_from(bytes).unwrap()], log2, sectors, offset: 0 }

@@ -1,7 +1,7 @@
-//! A volume that is read and written.
+//! A running volume.
 //!
 //! ```text
-//!   read, write, discard, flush        from any thread, each with its own way (Lower) to the devices
+//!   read, write, discard, flush        from any thread, each with its LowerDisks
 //!        |
 //!      claims      a block has one writer, or readers
 //!        |
@@ -11,19 +11,18 @@
 //!      data in their places, tags in tag_cache
 //! ```
 //!
-//! No thread is needed to go on: whoever lacks room in the journal makes it. [`Core::tend`] does it
-//! in time, so that nobody has to.
+//! No thread is needed for progress: a thread that finds no room in the journal makes room.
+//! [`Core::tend`] does so in time, so that other threads need not.
 //!
-//! What a power cut leaves of blocks that were being written:
-//! - **J**: each is old or new, and has its own tag; what was flushed is there.
-//! - **B**: any mixture of sectors; tags are made anew from what is there, and nothing is verified
+//! Blocks that are being written at a power cut, by mode:
+//! - **J**: each is old or new, with a matching tag; flushed writes are kept.
+//! - **B**: any mixture of sectors; tags are recalculated from the data, and blocks not verified
 //!   until then.
-//! - **D**: data and tag may be of different times: such a block cannot be read until it is written
-//!   again.
-//! - **I**: what the device promises for a block and its tuple.
+//! - **D**: data and tag may differ in age: such a block cannot be read until it is written again.
+//! - **I**: as the device promises for a block and its tuple.
 //!
-//! An error in writing journal, tags, bitmap or superblock is the last one: from then on all that
-//! changes something fails with it, and so do flushes.
+//! An error in writing journal, tags, bitmap or superblock is final: from then on all changes fail
+//! with it, and so do flushes.
 
 mod claims;
 mod discards;
@@ -66,32 +65,32 @@ use crate::{JournalFormat, KeyedHash, Superblock, TagMaker, VolumeGeometry, Writ
 pub(crate) struct Core {
     mode: WriteMode,
     geometry: VolumeGeometry,
-    /// What makes tags; none: they are brought along.
+    /// Makes the tags; `None`: the layer above does.
     hash: Option<TagMaker>,
     discards: bool,
-    /// Bytes that the device keeps with each block, in mode I.
+    /// Bytes of the device's tuple for each block, in mode I.
     tuple: usize,
     settings: RunSettings,
     claims: Arc<BlockLocks>,
     cache: TagCache,
     journal: Option<Journal>,
-    /// What makes an empty journal.
+    /// The format of an empty journal.
     sections: Option<JournalFormat>,
     regions: Option<Regions>,
     recalculation: Recalculation,
     superblock: Mutex<(Superblock, Option<KeyedHash>)>,
     mismatches: MismatchLog,
     failed: OnceLock<(Errno, String)>,
-    /// The devices below take no writes.
+    /// True when the devices take no writes.
     read_only: bool,
-    /// It is being closed, or was.
+    /// True while the volume is being closed, and afterwards.
     closed: AtomicBool,
-    /// When tags were last written for their age.
+    /// The time when tags were last written because of their age.
     aged: Mutex<Instant>,
 }
 
 impl Core {
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.geometry.provided() * 512
     }
@@ -104,12 +103,12 @@ impl Core {
         self.mode
     }
 
-    /// Bytes that are handed in and out with each block: none where tags are made here.
+    /// Bytes of tags that the layer above passes for each block; 0 where the tags are made here.
     pub(crate) fn handed_tags(&self) -> usize {
         if self.hash.is_some() { 0 } else { self.geometry.tag_size() }
     }
 
-    /// The same volume on devices that take no writes.
+    /// The same volume, on devices without writes.
     pub(crate) fn without_writes(self) -> Self {
         Self { read_only: true, ..self }
     }
@@ -118,7 +117,7 @@ impl Core {
         self.read_only || self.mode == WriteMode::Recovery
     }
 
-    /// Reads blocks, and their tags where those are handed out.
+    /// Reads blocks, with their tags for the layer above.
     pub(crate) fn read(
         &self,
         lower: &mut dyn LowerDisks,
@@ -143,27 +142,28 @@ impl Core {
         if verifies { self.verify(offset, data, tags) } else { Ok(()) }
     }
 
-    /// True when there is something to compare these blocks with.
+    /// True when some of these blocks have valid tags to compare.
     fn verifies(&self, blocks: &Range<u64>) -> bool {
         let spb = self.geometry.block_sectors();
         self.hash.is_some() && blocks.clone().any(|block| self.has_tag(block * spb))
     }
 
-    /// Compares blocks with their tags. Whoever calls has claimed them since before they were read.
+    /// Compares blocks with their tags. The caller has locked them since before the read.
     fn verify(&self, offset: u64, data: &mut [u8], tags: &[u8]) -> StepResult {
         let Some(hash) = &self.hash else { return Ok(()) };
-        // Who makes tags anew has no claim beside this one: a block without a tag has none still.
+        // A recalculation cannot hold these blocks at the same time: a block without a tag still
+        // has none.
         let bad = hash.bad(offset / 512, data, tags, self.discards);
         let mut bad = bad.filter(|sector| self.has_tag(*sector));
         let Some(first) = bad.next() else { return Ok(()) };
         self.mismatches.add(first);
         bad.for_each(|sector| self.mismatches.add(sector));
-        // What is not what was written is told to nobody.
+        // Data that does not match its tag is not returned.
         data.fill(0);
         Err(underseal_device::Error::mismatch(offset, first * 512).into())
     }
 
-    /// Writes blocks, with their tags where those are handed in. Where it stops, whole blocks are
+    /// Writes blocks, with their tags from the layer above. At an interruption, whole blocks are
     /// written.
     pub(crate) fn write(
         &self,
@@ -177,15 +177,15 @@ impl Core {
         }
         self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_none() {
-            // Who stops between a block and its tag would leave others a block that fails.
+            // An interruption between a block and its tag would leave a block that fails.
             may_wait(lower)?;
         }
         let blocks = self.blocks(offset, data.len());
         if let Some(journal) = self.journal.as_ref().filter(|_| !lower.may_wait())
             && !journal.has_room(self.count(&blocks))
         {
-            // A worker makes room and does all: tags would be made twice, and blocks with tags
-            // of the caller's put twice.
+            // A worker makes room and does the whole write: tags would be made twice, and blocks
+            // with the caller's tags put twice.
             return Err(Stop::Blocked(0));
         }
         let _claim = self.claim(lower, blocks.clone(), true)?;
@@ -211,7 +211,7 @@ impl Core {
         }
     }
 
-    /// What it tells of itself.
+    /// The counters and state for `status`.
     pub(crate) fn status(&self) -> IntegrityStatus {
         let (mismatches, first_mismatches) = self.mismatches.tell();
         IntegrityStatus {
@@ -223,8 +223,7 @@ impl Core {
         }
     }
 
-    /// True when the tag of the block at this sector is what it should be: it is not still to be
-    /// made anew.
+    /// True when the block at this sector has a valid tag, which need not be recalculated first.
     fn has_tag(&self, sector: u64) -> bool {
         let end = sector + self.geometry.block_sectors();
         self.mode != WriteMode::Recovery
@@ -234,7 +233,7 @@ impl Core {
                 }))
     }
 
-    /// Bytes whose tags are still to be made anew: until then they are compared with nothing.
+    /// Bytes whose tags are still to be recalculated, and which are not compared until then.
     pub(crate) fn unverified(&self) -> u64 {
         let size = self.geometry.provided();
         let Some((done, _)) = self.recalculation.progress(size).filter(|_| self.mode != WriteMode::Recovery)
@@ -245,7 +244,7 @@ impl Core {
         regions.map_or(size - done, |regions| regions.unsound_from(done)) * 512
     }
 
-    /// Tags are read again from below, where they are not newer here.
+    /// Drops clean tags from memory, so that they are read again.
     pub(crate) fn forget(&self) {
         self.cache.forget();
     }
@@ -265,7 +264,7 @@ impl Core {
         self.check(kind, offset)
     }
 
-    /// Fails from the first failure on.
+    /// Fails after the first final error.
     fn check(&self, kind: IoKind, offset: u64) -> StepResult {
         match self.failed.get() {
             None if self.closed.load(SeqCst) => {
@@ -276,7 +275,7 @@ impl Core {
         }
     }
 
-    /// A step after whose failure nothing can be kept together any more.
+    /// Makes a failure final: data and tags can no longer be kept consistent after it.
     fn last<T>(&self, step: StepResult<T>) -> StepResult<T> {
         if let Err(Stop::Failed(e)) = &step {
             self.fail(e);

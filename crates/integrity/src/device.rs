@@ -1,20 +1,20 @@
-//! A volume as a device: what lies on it sees blocks, and their tags where those are not made here.
+//! A volume as a device: a layer above sees blocks, and their tags where these are not made here.
 //!
 //! ```text
-//!   a queue's channel --- read_now, write_now ---> Core, over channels of its own that do not wait
+//!   a queue's channel --- read_now, write_now ---> Core, over channels that do not wait
 //!        |     ^
-//!      start   |   reads; writes to their places: a Flight of the core, its bytes and pages in the queue's ring
+//!      start   |   reads and writes in place: a BlockTransfer of the core, in the queue's ring
 //!        |     |
-//!        |     | Mailbox, Bell
+//!        |     | Mailbox, Wakeup
 //!        v     |
-//!      Jobs -> workers -------------------------> Core, each over its own way that waits
-//!              keeper: what is to be done in time, and the clean close
+//!      RequestQueue -> workers ------------------> Core, each over lower devices that wait
+//!                      keeper: periodic work, and the clean close
 //! ```
 //!
-//! A request that waits for its bytes alone waits in the ring. One that waits for something else
-//! goes to a worker as a whole: for blocks that others have, for room in the journal or among the
-//! tags, for a flush. The keeper writes full sections, copies back, makes tags anew; where it is
-//! late, workers do what they need themselves.
+//! A request that waits only for its bytes waits in the ring. Any other request goes to a worker as
+//! a whole: one that waits for locked blocks, for room in the journal or among the tags, or for a
+//! flush. The keeper writes full sections, copies back and recalculates tags; where the keeper is
+//! late, workers do the necessary work themselves.
 
 mod below;
 mod channel;
@@ -37,13 +37,13 @@ use replayed::ReplayedDevice;
 use crate::core::{Core, IntegrityStatus, RunSettings, StepResult, Stop};
 use crate::{Disks, Error, ErrorKind, OpenSettings, Overlay, Result, WriteMode};
 
-/// How many bytes of zeros a worker writes before it takes the next request.
+/// Bytes of zeros that a worker writes before it takes the next request.
 const PIECE: u64 = 1 << 20;
-/// How often the keeper looks around by itself.
+/// The interval of the keeper's periodic work.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A running integrity volume over other devices. Dropping it closes it cleanly;
-/// [`IntegrityDevice::close`] says whether that went well.
+/// A running integrity volume over other devices. A drop closes it cleanly;
+/// [`IntegrityDevice::close`] also returns errors.
 pub struct IntegrityDevice {
     shared: Arc<Shared>,
     threads: Mutex<Threads>,
@@ -54,7 +54,7 @@ struct Shared {
     data: Arc<dyn Device>,
     meta: Option<Arc<dyn Device>>,
     geometry: Geometry,
-    /// What the device with the data asks of memory.
+    /// The alignment of memory for the data device.
     alignment: usize,
     jobs: RequestQueue,
 }
@@ -66,12 +66,12 @@ struct Threads {
 }
 
 impl IntegrityDevice {
-    /// Opens the volume on `data`, with superblock, journal and tags on `meta` where that is given.
-    /// A journal is replayed.
+    /// Opens the volume on `data`, with superblock, journal and tags on `meta` if that is given.
+    /// The journal is replayed.
     ///
     /// # Errors
-    /// `Unsupported` for a device on which such a volume cannot be, else what superblock, journal
-    /// and options do not allow, and `Io`.
+    /// `Unsupported` for a device that cannot hold the volume; the errors of superblock, journal
+    /// and options; `Io`.
     pub fn open(
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
@@ -88,12 +88,12 @@ impl IntegrityDevice {
         Self::run(if is_read_only { core.without_writes() } else { core }, data, meta, settings)
     }
 
-    /// The same, to be read only: nothing is written, also by opening it. What that would write,
-    /// the blocks of the journal above all, is kept in memory, and read from there. A bitmap that
-    /// it was left with is kept in every mode.
+    /// Opens the volume for reading only: nothing is written, not even by the opening. Blocks that
+    /// a replay would write are kept in memory, and read from there. An existing bitmap is used in
+    /// every mode.
     ///
     /// # Errors
-    /// As [`IntegrityDevice::open`]; `Io` where that is more than 1 GiB.
+    /// As [`IntegrityDevice::open`]; `Io` where more than 1 GiB would be kept.
     pub fn open_to_read(
         data: Arc<dyn Device>,
         meta: Option<Arc<dyn Device>>,
@@ -106,10 +106,10 @@ impl IntegrityDevice {
             let over_meta = meta_disk.as_ref().map(Overlay::new);
             let disks = Disks { data: &over_data, meta: over_meta.as_ref().map(|disk| disk as _) };
             let mut options = options.clone();
-            // What the mode that was asked for refuses stays refused.
+            // The requested mode's errors stay errors.
             crate::look(&disks, &options)?.keep_bitmap(&mut options);
             let core = Core::open(&disks, &options, settings, data.geometry().tag_size as usize)?;
-            // Nobody looks at the journal again.
+            // The journal is not read again.
             let geometry = core.geometry();
             let journal = geometry.journal_offset()..geometry.journal_offset() + geometry.journal_bytes();
             let of_data = if over_meta.is_some() { 0..0 } else { journal.clone() };
@@ -143,8 +143,8 @@ impl IntegrityDevice {
         Ok(device)
     }
 
-    /// Starts the threads. Each makes its own way to the devices, since a ring is its thread's
-    /// alone; from then on none opens anything.
+    /// Starts the threads. Each opens the devices itself, since a ring belongs to its thread;
+    /// afterwards no thread opens anything.
     fn start(&self, workers: usize) -> Result<()> {
         let cannot = |e| Error::new(ErrorKind::Memory, "cannot start a thread for the volume").with_source(e);
         let mut threads = self.threads();
@@ -167,26 +167,26 @@ impl IntegrityDevice {
         readies.iter().take(workers + 1).collect()
     }
 
-    /// What the volume tells of itself.
+    /// The counters and state for `status`.
     pub fn status(&self) -> IntegrityStatus {
         self.shared.core.status()
     }
 
-    /// The mode in which it runs.
+    /// The mode of the volume.
     pub fn mode(&self) -> WriteMode {
         self.shared.core.mode()
     }
 
-    /// Ends the threads and leaves the volume clean. No request is in flight, and none comes. The
-    /// second time nothing happens.
+    /// Ends the threads and leaves the volume clean. No request may be in flight or follow. A
+    /// second call does nothing.
     ///
     /// # Errors
-    /// `Io` when it could not be left clean: then the next who opens it replays or recalculates.
+    /// `Io` when the volume could not be left clean: the next opening then replays or recalculates.
     pub fn close(&self) -> Result<()> {
         let mut threads = self.threads();
         self.shared.jobs.end();
         let joined: Vec<_> = threads.workers.drain(..).map(JoinHandle::join).collect();
-        // The keeper closes the volume, and nobody is beside it then.
+        // The keeper closes the volume, alone.
         self.shared.jobs.end_keeper();
         let kept = threads.keeper.take().map_or(Ok(()), |keeper| keeper.join().map_err(|_| panicked())?);
         if joined.iter().any(std::result::Result::is_err) { Err(panicked()) } else { kept }
@@ -209,7 +209,7 @@ impl Drop for IntegrityDevice {
     }
 }
 
-/// What the volume is to those above.
+/// The geometry that the volume shows to the layer above.
 fn geometry(core: &Core, data: &dyn Device) -> Geometry {
     let (block, below) = (core.geometry().block_size(), data.geometry());
     let tag_size = u32::try_from(core.handed_tags()).unwrap_or(u32::MAX);
@@ -268,13 +268,13 @@ impl Device for IntegrityDevice {
 }
 
 impl Shared {
-    /// The calling thread's way to the devices; says whether there is one.
+    /// Opens the devices for the calling thread, and reports the result.
     fn waiting(&self, ready: &mpsc::Sender<Result<()>>) -> Option<WaitingLower> {
         let (way, told) = match WaitingLower::new(&*self.data, self.meta.as_deref()) {
             Ok(way) => (Some(way), Ok(())),
             Err(e) => (None, Err(e)),
         };
-        // Nobody listens any more when another thread has failed.
+        // After the failure of another thread the report has no receiver.
         let _ = ready.send(told);
         way
     }
@@ -288,9 +288,9 @@ impl Shared {
         }
     }
 
-    /// Does one piece of a long request for zeros and puts the rest at the end of the queue, so
-    /// that other requests wait for a piece and not for all of it. What is left for this worker;
-    /// none where there is nothing.
+    /// Writes one piece of a long request for zeros and puts the rest at the end of the queue, so
+    /// that other requests wait for a piece and not for all of it. Returns the part that this
+    /// worker has to do; `None` without one.
     fn shorten(&self, lower: &mut WaitingLower, mut job: QueuedRequest) -> Option<QueuedRequest> {
         while let Io::Zero { offset, len, .. } = job.io
             && len - job.done > PIECE
@@ -303,13 +303,13 @@ impl Shared {
             }
             job.done += PIECE;
             self.rouse_keeper();
-            // A volume that is being closed takes no more: the rest is done here.
+            // A volume that is being closed refuses the rest: this worker writes it.
             job = self.jobs.push(job)?;
         }
         Some(job)
     }
 
-    /// Does a request that may wait, of zeros all but the first `zeroed` bytes.
+    /// Does a request that may wait; of zeros, all but the first `zeroed` bytes.
     fn run(&self, lower: &mut WaitingLower, slot: u32, mut io: Io, zeroed: u64) -> Finished {
         let durable = io.is_durable();
         let done = match &mut io {
@@ -337,13 +337,14 @@ impl Shared {
         Finished::of(slot, io, as_result(done, kind, offset))
     }
 
-    /// Writes at most [`PIECE`] zeros, which have tags like everything else.
+    /// Writes at most [`PIECE`] zeros, with their tags.
     fn zero(&self, lower: &mut WaitingLower, offset: u64, len: u64) -> StepResult {
         let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
         self.core.write(lower, offset, &zeros, &[])
     }
 
-    /// Requests that make no sense here: with tags where they are made, without where they are not.
+    /// Refuses requests with tags where tags are made here, and requests without where they are
+    /// not.
     #[expect(clippy::result_large_err, reason = "a request that is over goes back as it is")]
     fn refused(&self, io: Io, slot: u32) -> std::result::Result<Io, Finished> {
         if self.geometry.tag_size == 0 {
@@ -362,11 +363,10 @@ impl Shared {
         }
     }
 
-    /// The keeper's life. It closes the volume when all others have ended.
+    /// The keeper's loop. It closes the volume when all other threads have ended.
     fn keep(&self, lower: &mut WaitingLower) -> Result<()> {
         while self.jobs.wait_as_keeper(if self.core.is_recalculating() { Duration::ZERO } else { ROUND }) {
-            // What fails here has made the volume fail, and is told to whoever writes or flushes
-            // next.
+            // A failure here has made the volume fail, and the next write or flush returns it.
             let _ = self.core.tend(lower);
             let _ = self.core.recalculate(lower);
         }
@@ -387,7 +387,7 @@ fn as_result(step: StepResult, kind: IoKind, offset: u64) -> underseal_device::R
     match step {
         Ok(()) => Ok(()),
         Err(Stop::Failed(e)) => Err(e),
-        // A way that waits never says so.
+        // A device that waits never returns this.
         Err(Stop::Blocked(_)) => Err(kind.failed(offset, "it would wait", rustix::io::Errno::AGAIN)),
     }
 }

@@ -1,29 +1,28 @@
-//! The crate's one error: a stable kind, the thing it happened to, and its cause.
+//! The crate's error: a stable kind, the object that it happened to, and the cause.
 
-/// What went wrong, for a program to match on.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no superblock where one should be.
+    /// The superblock is missing.
     NoSuperblock,
-    /// The superblock says something that its format forbids, or something else than the options.
+    /// The superblock violates its format, or contradicts the options.
     BadSuperblock,
-    /// The device is too small for what the superblock or the options ask for.
+    /// The device is too small for the superblock or the options.
     TooSmall,
     /// An option is out of range or does not fit the others.
     BadOption,
-    /// The volume is sound, but asks for something that this build or this mode does not do.
+    /// The volume is sound, but this build or mode lacks a feature that it needs.
     Unsupported,
     /// A key is missing, or of the wrong length.
     BadKey,
-    /// The journal contradicts itself; the kernel fails everything on such a volume with EIO.
+    /// The journal contradicts itself; the kernel fails all requests to such a volume with EIO.
     BadJournal,
-    /// A MAC or a tag is not that of what it protects: damage, forgery or a wrong key. The kernel's
-    /// EILSEQ.
+    /// A MAC or a tag does not match: damage, forgery or a wrong key. The kernel's EILSEQ.
     Integrity,
     /// Reading or writing failed.
     Io,
-    /// Memory could not be had.
+    /// The system has no memory.
     Memory,
 }
 
@@ -33,7 +32,7 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// The error number with which the kernel fails in this case: 84 (EILSEQ) or 5 (EIO).
+    /// The error number of the kernel in this case: 84 (EILSEQ) or 5 (EIO).
     pub fn errno(&self) -> i32 {
         match self.kind() {
             ErrorKind::Integrity => 84,

@@ -1,4 +1,4 @@
-//! Hashes and MACs by their names in the kernel's crypto API, and the tags that are made with them.
+//! Hashes and MACs by their names in the kernel's crypto API, and the tags made with them.
 
 mod functions;
 
@@ -10,7 +10,7 @@ use underseal_cipher::Key;
 use crate::{Error, ErrorKind, Result};
 use functions::Function;
 
-/// A hash or MAC with its key: what makes tags, or protects a journal.
+/// A hash or MAC with its key, for tags or for a journal.
 #[derive(Clone)]
 pub struct KeyedHash {
     name: String,
@@ -19,12 +19,11 @@ pub struct KeyedHash {
 }
 
 impl KeyedHash {
-    /// The hash of that name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, as cryptsetup
-    /// writes it.
+    /// Finds the hash of this name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, in
+    /// cryptsetup's form.
     ///
     /// # Errors
-    /// `Unsupported` for other names, `BadKey` for a key that is missing, not wanted or of a length
-    /// that does not do.
+    /// `Unsupported` for other names, `BadKey` for a missing, superfluous or wrong-sized key.
     pub fn new(name: &str, key: Option<&Key>) -> Result<Self> {
         let name = match name.strip_prefix("hmac-") {
             Some(hash) => format!("hmac({hash})"),
@@ -47,18 +46,17 @@ impl KeyedHash {
         &self.name
     }
 
-    /// True if it has a key.
+    /// True for a MAC with a key.
     pub fn is_keyed(&self) -> bool {
         self.is_keyed
     }
 
-    /// Bytes of its result.
+    /// Bytes of the result.
     pub fn size(&self) -> usize {
         self.function.size()
     }
 
-    /// Its result over the parts, one after the other, into `out`, which is as long as
-    /// [`KeyedHash::size`].
+    /// Hashes the parts, one after the other, into `out`, which has the length [`KeyedHash::size`].
     pub fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
         self.function.digest(parts, out);
     }
@@ -73,7 +71,7 @@ impl fmt::Debug for KeyedHash {
     }
 }
 
-/// What makes the tags of a volume's blocks.
+/// Makes the tags of a volume's blocks.
 #[derive(Clone, Debug)]
 pub struct TagMaker {
     hash: KeyedHash,
@@ -82,17 +80,17 @@ pub struct TagMaker {
     block_size: usize,
 }
 
-/// The byte that a discarded block's tag consists of.
+/// The byte of which a discarded block's tag consists.
 pub const DISCARDED: u8 = 0xf6;
 
 impl TagMaker {
-    /// Tags of `size` bytes for blocks of `block_size`; `salt` with [`crate::Flags::FIXED_HMAC`].
+    /// Makes tags of `size` bytes for blocks of `block_size`; `salt` with
+    /// [`crate::Flags::FIXED_HMAC`].
     pub fn new(hash: KeyedHash, salt: Option<[u8; 16]>, size: usize, block_size: usize) -> Self {
         Self { hash, salt, size, block_size }
     }
 
-    /// The tags of the blocks in `data`, of which the first begins at `sector`, one after the other
-    /// into `tags`.
+    /// Writes the tags of the blocks in `data`, of which the first begins at `sector`, to `tags`.
     pub fn make(&self, sector: u64, data: &[u8], tags: &mut [u8]) {
         self.digest(sector, data, &mut |nth, digest| {
             if let Some(tag) = tags.get_mut(nth * self.size..(nth + 1) * self.size) {
@@ -101,8 +99,8 @@ impl TagMaker {
         });
     }
 
-    /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was
-    /// discarded has none.
+    /// The sectors of the blocks in `data` that do not match their tags. With `discards`, discarded
+    /// blocks match.
     pub fn bad(
         &self,
         sector: u64,
@@ -113,8 +111,8 @@ impl TagMaker {
         let mut bad = Vec::new();
         self.digest(sector, data, &mut |nth, digest| {
             let Some(tag) = tags.get(nth * self.size..(nth + 1) * self.size) else { return };
-            // All bytes are compared, whatever the first difference: the time does not show how far
-            // a forged tag is right.
+            // All bytes are compared, whatever the first difference: the time does not reveal how
+            // many bytes of a forged tag are right.
             let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
             let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
             if difference != 0 && !discarded() {
@@ -124,7 +122,7 @@ impl TagMaker {
         bad.into_iter()
     }
 
-    /// Calls `each` with the number of each block in `data` and its digest, filled up with zeros.
+    /// Calls `each` with the number of each block in `data` and its digest, padded with zeros.
     fn digest(&self, sector: u64, data: &[u8], each: &mut dyn FnMut(usize, &[u8; LARGEST])) {
         let salt = self.salt.as_ref().map_or(&[][..], |salt| salt);
         let mut digest = [0; LARGEST];
@@ -142,7 +140,7 @@ fn bad_key(name: &str, what: &str) -> Error {
     Error::new(ErrorKind::BadKey, format!("{name} {what}"))
 }
 
-/// What a table or a user said, without what a terminal would make of it.
+/// A text from a table or a user, with control characters escaped for terminals.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }

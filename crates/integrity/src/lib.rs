@@ -1,17 +1,17 @@
-//! dm-integrity's layout: a tag for each block, beside the data, and a journal that keeps both
-//! together.
+//! dm-integrity's format: a tag for each block, beside the data, and a journal that keeps both
+//! consistent.
 //!
 //! ```text
-//!   start      | superblock | journal, or bitmap | tags | data .. | tags | data .. |        superblock, geometry
-//!                                   |               ^       ^
-//!                                   +---- replay ---+-------+                              journal/
+//!   start      | superblock | journal, or bitmap | tags | data .. | tags | data .. |
+//!                superblock         |               ^       ^          geometry
+//!                                   +---- replay ---+-------+          journal/
 //! ```
 //!
-//! A running volume is an [`IntegrityDevice`] (`device`), over the `core` that keeps data, tags and
-//! journal together.
+//! A running volume is an [`IntegrityDevice`] (`device`), over the `core`, which keeps data, tags
+//! and journal consistent.
 //!
-//! A *sector* has 512 bytes; a *block* is what has one tag: 1, 2, 4 or 8 sectors. Numbers on disk
-//! are little-endian.
+//! A *sector* has 512 bytes; a *block*, the unit of a tag, has 1, 2, 4 or 8 sectors. Numbers on
+//! disk are little-endian.
 
 #![forbid(unsafe_code)]
 

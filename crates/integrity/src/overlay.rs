@@ -1,4 +1,4 @@
-//! A disk that is left as it is: what is written stays in memory. A volume can be looked at as it
+//! A disk over another one, which stays unchanged: writes stay in memory. It shows a volume as it
 //! would be after its replay.
 
 use std::collections::BTreeMap;
@@ -9,26 +9,26 @@ use std::sync::{Mutex, PoisonError};
 use crate::disk::Disk;
 use crate::geometry::{SECTOR, SECTOR_BYTES};
 
-/// The most that is kept, 1 GiB: more than any journal that the kernel makes by itself holds.
+/// The most memory, 1 GiB: more than any journal with the kernel's defaults.
 const MOST_SECTORS: usize = 2 << 20;
 
-/// Sectors over those of the disk below, which is borrowed or owned.
+/// Sectors in memory over those of a disk, which is borrowed or owned.
 pub struct Overlay<D: Disk> {
     below: D,
     sectors: Mutex<SectorMap>,
 }
 
-/// What was written, by the number of the sector.
+/// Written sectors, by number.
 #[derive(Default)]
 pub(crate) struct SectorMap(BTreeMap<u64, [u8; SECTOR_BYTES]>);
 
 impl<D: Disk> Overlay<D> {
-    /// Nothing yet over `below`.
+    /// An overlay of `below` without any sectors.
     pub fn new(below: D) -> Self {
         Self { below, sectors: Mutex::default() }
     }
 
-    /// What was written, without what lies in these bytes.
+    /// The written sectors, except those in these bytes.
     pub(crate) fn into_sectors(self, without: Range<u64>) -> SectorMap {
         let mut sectors = self.sectors.into_inner().unwrap_or_else(PoisonError::into_inner);
         sectors.0.retain(|sector, _| !without.contains(&(sector * SECTOR)));
@@ -37,11 +37,11 @@ impl<D: Disk> Overlay<D> {
 }
 
 impl SectorMap {
-    /// Puts those that lie in bytes which were read at `offset` over them.
+    /// Copies the sectors that lie in bytes read at `offset` over these bytes.
     pub(crate) fn put_over(&self, offset: u64, bytes: &mut [u8]) {
         let end = offset.saturating_add(bytes.len() as u64);
         for (sector, over) in self.0.range(offset / SECTOR..end.div_ceil(SECTOR)) {
-            // Either may begin and end within the other.
+            // The sector and the bytes may overlap in part.
             let at = sector * SECTOR;
             let skip = usize::try_from(offset.saturating_sub(at)).unwrap_or(SECTOR_BYTES);
             let to = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);

@@ -1,11 +1,11 @@
-//! Reads a volume's blocks and compares their tags. It does not look into the journal: what is in
-//! it was replayed before.
+//! Reads a volume's blocks and compares their tags. The journal was replayed before, and is not
+//! read.
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
 use crate::{Flags, OpenSettings, OpenedVolume, Result, WriteMode};
 
-/// Reads blocks of a volume that was opened.
+/// Reads blocks of an opened volume.
 pub struct VolumeReader<'d> {
     disks: Disks<'d>,
     opened: &'d OpenedVolume,
@@ -14,14 +14,14 @@ pub struct VolumeReader<'d> {
 }
 
 impl<'d> VolumeReader<'d> {
-    /// A reader of what was `opened` with these options.
+    /// A reader of a volume that was `opened` with these options.
     pub fn new(disks: Disks<'d>, opened: &'d OpenedVolume, options: &OpenSettings) -> Self {
         let verifies = !matches!(options.mode, WriteMode::Recovery | WriteMode::Inline);
         Self { disks, opened, verifies, discards: options.allow_discards }
     }
 
-    /// Fills `data`, whole blocks, from `sector` on, where a block begins. The sectors of blocks
-    /// whose tags are wrong go to `bad`, in order; their data are what is on disk.
+    /// Reads from `sector` on, where a block begins, into `data`, whole blocks. The sectors of
+    /// blocks whose tags are wrong go to `bad`, in order; their data is returned nevertheless.
     ///
     /// # Errors
     /// `Io`.
@@ -49,13 +49,13 @@ impl<'d> VolumeReader<'d> {
         Ok(())
     }
 
-    /// False while the block's tag is still to be made anew.
+    /// False while the block's tag is still to be recalculated.
     fn has_tag(&self, sector: u64) -> bool {
         let superblock = &self.opened.superblock;
         if !superblock.flags.has(Flags::RECALCULATING) || sector < superblock.recalculated {
             return true;
         }
-        // With a bitmap only those regions are made anew whose bits are set.
+        // With a bitmap only regions with set bits are recalculated.
         let bitmap = self.opened.bitmap.as_ref();
         bitmap.is_some_and(|bitmap| !bitmap.is_set(bitmap.bits_of(sector..sector + 1).start))
     }

@@ -1,4 +1,4 @@
-//! Tags are made anew from the data that are there.
+//! The recalculation of tags from the existing data.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use crate::{Flags, JournalRound, OpenSettings, OpenedVolume, Result, WriteMode};
 
 /// The most sectors of a step.
 const STEP: u64 = 32_768;
-/// Sectors that are read at once.
+/// Sectors of a read.
 const RUN: u64 = 2048;
-/// After so many steps the superblock says how far it is.
+/// The number of steps between updates of the progress in the superblock.
 const STEPS: u32 = 16;
 
 impl OpenedVolume {
-    /// The next sectors whose tags are to be made anew, within one area; none when all are made. In
-    /// bitmap mode those regions are passed over whose bits are clear.
+    /// The next sectors to be recalculated, within one area; `None` at the end. In bitmap mode
+    /// regions with clear bits are skipped.
     fn next_step(&self) -> Option<Range<u64>> {
         let from = self.recalculation()?;
         let start = match &self.bitmap {
@@ -29,8 +29,8 @@ impl OpenedVolume {
         Some(start.start..start.end.min(start.start + area.min(STEP)))
     }
 
-    /// Makes the tags of these sectors anew, which lie in one area and end where a block ends; the
-    /// caller syncs.
+    /// Recalculates the tags of these sectors, which lie in one area and end at a block boundary;
+    /// the caller syncs.
     fn make_tags(&self, disks: &Disks<'_>, sectors: Range<u64>) -> Result<()> {
         let Some(tags) = &self.tags else { return Ok(()) };
         let geometry = &self.geometry;
@@ -48,11 +48,11 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Makes all tags anew that are not made yet, while nobody else writes. `progress` is told the
-    /// first sector that is left, and says whether to go on; what was done stays done.
+    /// Recalculates all tags that are not made yet, without other writers. `progress` gets the
+    /// first remaining sector, and returns whether to continue; finished steps are kept.
     ///
     /// # Errors
-    /// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
+    /// `Unsupported` for inline tags, which have no place on a disk; `Io`.
     pub fn recalculate(
         &mut self,
         disks: &Disks<'_>,
@@ -82,8 +82,8 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Closes a volume in bitmap mode that nobody wrote to since it was recalculated: its journal
-    /// is empty again. In other modes there is nothing to do.
+    /// Closes a volume in bitmap mode without writes since its recalculation: its journal is empty
+    /// again. In other modes it does nothing.
     ///
     /// # Errors
     /// `Io`.

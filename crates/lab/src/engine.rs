@@ -1,5 +1,5 @@
-//! A model of a crypto engine, and the load that it is measured under. No volume has such an engine
-//! (docs/decisions.md).
+//! A model of a crypto engine, and the load under which it is measured. No volume has a crypto
+//! engine (docs/decisions.md).
 //!
 //! ```text
 //!   requests in flight --> jobs of a few sectors --> the engine's queue --> one after the other
@@ -9,8 +9,7 @@
 //! ```
 //!
 //! A job gets the right bytes, and takes `fixed + bytes / bandwidth`. A job that found the queue
-//! full takes `restart` more, which is what it costs a driver to put its submitter to sleep and to
-//! wake it.
+//! full takes `restart` more: the time in which a driver puts its submitter to sleep and wakes it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -21,30 +20,30 @@ use underseal_cipher::SectorCipher;
 
 use crate::{Error, ErrorKind, Result};
 
-/// How fast an engine is.
+/// The speed of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct EngineSpec {
-    /// The time of a job, however short.
+    /// The minimum time of a job.
     pub(crate) fixed: Duration,
-    /// Bytes a second; infinite: as fast as this processor.
+    /// The number of bytes a second. Infinity stands for this processor's own speed.
     pub(crate) bandwidth: f64,
-    /// Jobs that it holds.
+    /// The number of jobs in its queue.
     pub(crate) depth: usize,
     /// The additional time of a job that was refused before because the engine was full.
     pub(crate) restart: Duration,
 }
 
-/// Requests through an engine.
+/// The requests through an engine.
 #[derive(Clone, Copy)]
 pub(crate) struct EngineLoad {
-    /// Bytes of each request.
+    /// The size of each request in bytes.
     pub(crate) request: usize,
-    /// Requests in flight.
+    /// The number of simultaneous requests.
     pub(crate) depth: usize,
     pub(crate) encrypts: bool,
-    /// The most sectors of a job; none: whole requests.
+    /// The largest number of sectors in a job. `None` stands for whole requests.
     pub(crate) max_sectors: Option<usize>,
-    /// How many bytes are moved in all.
+    /// The total number of bytes.
     pub(crate) bytes: u64,
 }
 
@@ -57,9 +56,9 @@ struct Job {
 
 #[derive(Default)]
 struct State {
-    /// Jobs that wait, with their time and when they came.
+    /// The waiting jobs, with their time and their arrival.
     jobs: VecDeque<(Job, Duration, Instant)>,
-    /// Jobs in the engine, the running one included.
+    /// The number of jobs in the engine, including the running one.
     held: usize,
     refused: usize,
     closed: bool,
@@ -76,7 +75,7 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a job, or gives it back when the queue is full.
+    /// Accepts a job, or returns it when the queue is full.
     fn submit(&self, job: Job) -> std::result::Result<(), Job> {
         let EngineSpec { fixed, bandwidth, depth, restart } = self.spec;
         let mut state = self.state();
@@ -96,10 +95,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The engine's thread.
+    /// Runs the engine's thread.
     fn run(&self, cipher: &dyn SectorCipher, done: &mpsc::Sender<Job>) {
-        // When the device is free: it works through its jobs whether or not this thread wakes up in
-        // time.
+        // The time when the device is free: it processes its jobs whether or not this thread wakes
+        // up in time.
         let mut free_at = Instant::now();
         let mut state = self.state();
         loop {
@@ -121,7 +120,7 @@ impl Engine {
             sleep_until(free_at);
             state = self.state();
             state.held -= 1;
-            // The other side may have ended.
+            // The submitter may have ended.
             let _ = done.send(job);
         }
     }
@@ -132,7 +131,7 @@ impl Engine {
     }
 }
 
-/// Moves the load's bytes through an engine: how many it moves a second, in 10^6.
+/// Moves the load's bytes through an engine. Returns the rate in 10^6 bytes a second.
 pub(crate) fn run(spec: EngineSpec, cipher: &Arc<dyn SectorCipher>, load: EngineLoad) -> Result<f64> {
     let engine = Engine { spec, state: Mutex::default(), work: Condvar::new() };
     let (done, finished) = mpsc::channel();
@@ -148,7 +147,7 @@ pub(crate) fn run(spec: EngineSpec, cipher: &Arc<dyn SectorCipher>, load: Engine
     })
 }
 
-/// The other side: requests become jobs, and jobs requests again.
+/// The submitter: requests become jobs, and finished jobs complete requests.
 fn submit(
     engine: &Engine,
     finished: &mpsc::Receiver<Job>,
@@ -159,7 +158,7 @@ fn submit(
     let most = max_sectors.map_or(request, |sectors| sectors * sector.bytes()).min(request);
     let memory = vec![0x5a; request];
     let (mut result, mut spare) = (vec![0; request], Vec::new());
-    // Jobs of each request that are not done; requests that are begun and ended.
+    // The unfinished jobs of each request; the numbers of begun and ended requests.
     let (mut left, mut begun, mut ended) = (vec![0; depth], 0, 0);
     let total = bytes.div_ceil(request as u64);
     let mut waiting = VecDeque::new();
@@ -194,7 +193,7 @@ fn submit(
     Some((total * request as u64) as f64 / 1e6 / started.elapsed().as_secs_f64())
 }
 
-/// Sleeps for the most part, and watches the clock for the rest: a sleep by itself ends some 60 us
+/// Sleeps for most of the time, and polls the clock for the rest: a sleep alone ends some 60 us
 /// late.
 fn sleep_until(when: Instant) {
     const EARLY: Duration = Duration::from_micros(80);
@@ -236,7 +235,7 @@ mod tests {
         // A busy machine is slower, never faster.
         assert!(run(spec, &cipher, load(None)).unwrap() <= at_most(16.0) * 1.01);
         assert!(run(spec, &cipher, load(Some(1))).unwrap() <= at_most(256.0) * 1.01);
-        // All but the first few find it full.
+        // All but the first few jobs find the queue full.
         let slow = EngineSpec { restart: Duration::from_micros(800), ..spec };
         assert!(run(slow, &cipher, load(Some(1))).unwrap() <= at_most(5.0 * 240.0));
     }

@@ -1,28 +1,28 @@
-//! The crate's one error: a stable kind, what was being done, and its cause.
+//! The crate's one error: a stable kind, a context, and its cause.
 
-/// What went wrong, for a program to match on.
+/// The kind of a failure, for a program to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no experiment of that name.
+    /// The name belongs to no experiment.
     Unknown,
     /// A stored result cannot be read.
     BadResult,
-    /// The path under test gave wrong bytes, or failed where it should not.
+    /// The path under test returned wrong bytes, or failed unexpectedly.
     Wrong,
     /// A request or its preparation failed.
     Path,
-    /// The system refused something: memory, a process, a file.
+    /// The system has no memory, process or file left, or refused it.
     System,
 }
 
 underseal_error::error_type! {
-    /// Why there is no result.
+    /// The reason of a missing result.
     pub struct Error(ErrorKind);
 }
 
 impl Error {
-    /// For `map_err`: something that the system refused.
+    /// Returns a function for `map_err`: the system refused a resource.
     pub(crate) fn system<E: Into<underseal_error::Source>>(context: &str) -> impl FnOnce(E) -> Self {
         move |e| Self::new(ErrorKind::System, context).with_source(e)
     }

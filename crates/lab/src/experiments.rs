@@ -18,21 +18,21 @@ use crate::{
     AnswerFigure, Error, ErrorKind, ExperimentOutcome, Lab, Machine, Panel, Published, Range, Result,
 };
 
-/// An experiment: what it asks, what was published about it, and how it is measured here.
+/// An experiment: its question, its published figures, and its measurement on this machine.
 pub struct Experiment {
-    /// What it is called.
+    /// The experiment's name.
     pub name: &'static str,
-    /// What it asks.
+    /// The experiment's question.
     pub question: &'static str,
     source: &'static str,
     setup: &'static str,
     figures: &'static str,
-    /// How often everything is measured, unless the lab says otherwise.
+    /// The number of rounds, unless the lab sets another.
     rounds: usize,
     run: fn(&Lab<'_>, usize) -> Result<Measured>,
 }
 
-/// What an experiment brings home.
+/// The results of an experiment.
 struct Measured {
     setup: Vec<String>,
     answer: String,
@@ -40,7 +40,7 @@ struct Measured {
     panels: Vec<Panel>,
 }
 
-/// All experiments, in the order in which they are best read.
+/// Returns all experiments, in reading order.
 pub fn all() -> &'static [Experiment] {
     &[
         policies::EXPERIMENT,
@@ -57,10 +57,10 @@ pub fn all() -> &'static [Experiment] {
     ]
 }
 
-/// An experiment by its name.
+/// Returns an experiment by its name.
 ///
 /// # Errors
-/// `Unknown`, with the names that there are.
+/// `Unknown`, with the existing names.
 pub fn find(name: &str) -> Result<&'static Experiment> {
     all().iter().find(|experiment| experiment.name == name).ok_or_else(|| {
         let names: Vec<_> = all().iter().map(|experiment| experiment.name).collect();
@@ -70,10 +70,11 @@ pub fn find(name: &str) -> Result<&'static Experiment> {
 }
 
 impl Experiment {
-    /// Measures.
+    /// Runs the experiment.
     ///
     /// # Errors
-    /// When the system refuses what it needs, or the path under test gave wrong bytes.
+    /// `System` when the system refuses a resource, `Path` when the measured path fails, `Wrong`
+    /// for wrong bytes or an empty measurement.
     pub fn run(&self, lab: &Lab<'_>) -> Result<ExperimentOutcome> {
         let machine = Machine::this()?;
         let start = Instant::now();
@@ -100,7 +101,7 @@ impl Experiment {
     }
 }
 
-/// Refuses figures that are none: nothing was moved, or in no time.
+/// Refuses invalid figures: nothing was moved, or in no time.
 fn is_measured(outcome: &ExperimentOutcome) -> Result<()> {
     let finite = |range: &Range| [range.median, range.least, range.most].iter().all(|v| v.is_finite());
     let bad = |what: &str| {
@@ -118,7 +119,7 @@ fn is_measured(outcome: &ExperimentOutcome) -> Result<()> {
     Ok(())
 }
 
-/// An outcome with a bit of everything, for tests.
+/// An outcome with all kinds of parts, for tests.
 #[cfg(test)]
 pub(crate) fn example() -> ExperimentOutcome {
     use crate::{Goal, PanelRow, PanelShape, Unit};

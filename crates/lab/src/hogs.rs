@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{Error, Result};
 
-/// Processes that do nothing but run, until this is dropped.
+/// Busy processes, until this value is dropped.
 pub(crate) struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// So many of `program`, which calls [`spin`] when it is asked to `spin`.
+    /// Starts `count` processes of `program`, which calls [`spin`] when its argument is `spin`.
     pub(crate) fn start(program: &Path, count: usize) -> Result<Self> {
         let mut hogs = Self(Vec::with_capacity(count));
         for _ in 0..count {
@@ -19,7 +19,7 @@ impl Hogs {
             let mut hog = command.spawn().map_err(Error::system("a busy process cannot be started"))?;
             let mut stdout = hog.stdout.take();
             hogs.0.push(hog);
-            // It says a byte when it runs.
+            // The process writes a byte when it runs.
             let mut ready = [0];
             if let Some(stdout) = &mut stdout {
                 let ended = Error::system("a busy process ended at once");
@@ -39,7 +39,7 @@ impl Drop for Hogs {
     }
 }
 
-/// Keeps a processor busy until stdin ends: whoever started it has gone then.
+/// Keeps a processor busy until stdin ends, which follows the end of the parent process.
 pub fn spin() {
     use std::io::Write;
     std::thread::spawn(|| {

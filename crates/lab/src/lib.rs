@@ -1,25 +1,25 @@
 //! Published experiments about encrypted storage, measured again on this machine.
 //!
 //! ```text
-//!   experiments/   one file each: the question, what was published, what is measured, the answer
+//!   experiments/   one file each: the question, the published figures, the measurement, the answer
 //!      |   |
 //!      |  rounds     every subject in every round, so that a noisy neighbour meets all alike
-//!      |    stalls   what was measured while the machine stood still is measured again
+//!      |    stalls   a measurement during which the machine stood still is repeated
 //!      |   |
 //!      |  load       threads that keep requests in flight, through a ...
 //!      |   |           stream   Queue (a volume under a policy) or the bare Channel of a device
 //!      |   +--------- hogs      processes that keep every processor busy
-//!      |              volumes   memory to run over, ciphers, mappings
+//!      |              volumes   memory as a device, ciphers, mappings
 //!      v
-//!   Outcome  ------>  JSON      kept, compared, read back
+//!   Outcome  ------>  JSON      kept, compared, read again
 //!      |  \
 //!      |   +------->  text      for the terminal
 //!      v
 //!   page/  one self-contained HTML file: plots (SVG), goals, figures
 //! ```
 //!
-//! No figure is a constant of the code: what was published stands in the experiments as text and as
-//! the figure to set ours beside; everything else is measured when the experiment runs.
+//! No figure is a constant of the code: published figures stand in the experiments as text and as
+//! references for measured figures; everything else is measured when the experiment runs.
 
 #![forbid(unsafe_code)]
 
@@ -51,30 +51,30 @@ pub use underseal_bench::{Machine, Range};
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What experiments run with.
+/// The options of experiments.
 pub struct Lab<'a> {
     /// The laboratory's program: it calls [`spin`] when it is run with `spin`.
     pub program: PathBuf,
-    /// How often everything is measured; none: as often as each experiment wants.
+    /// The number of rounds. `None` stands for each experiment's own number.
     pub rounds: Option<usize>,
-    /// Seconds instead of minutes: to see that everything runs. Not for figures.
+    /// Seconds instead of minutes: a trial run. Not for figures.
     pub quick: bool,
-    /// Hears what is being done.
+    /// Receives progress messages.
     pub progress: &'a (dyn Fn(&str) + 'a),
 }
 
 impl Lab<'_> {
-    /// How often something is measured that is measured `usual` times.
+    /// Returns the number of rounds for a measurement with `usual` rounds.
     pub(crate) fn rounds(&self, usual: usize) -> usize {
         self.rounds.unwrap_or(if self.quick { 2 } else { usual }).max(1)
     }
 
-    /// How long each time.
+    /// Returns the time of each measurement.
     pub(crate) fn slice(&self, millis: u64) -> Duration {
         Duration::from_millis(if self.quick { (millis / 20).max(2) } else { millis })
     }
 
-    /// Bytes of a device or a load.
+    /// Returns the size of a device or a load in bytes.
     pub(crate) fn bytes(&self, usual: u64) -> u64 {
         if self.quick { (usual / 16).max(4 << 20) } else { usual }
     }

@@ -1,5 +1,5 @@
-//! The load generator: threads, each with a stream of its own, that keep so many requests in
-//! flight.
+//! The load generator: threads, each of which keeps `depth` requests in flight on a separate
+//! stream.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -12,43 +12,43 @@ use underseal_device::{Buffer, Device};
 use crate::stream::{Bare, FinishedRequest, RequestStream, queue};
 use crate::{Error, ErrorKind, Result};
 
-/// Which requests, how many at a time, and until when.
+/// The requests of a load, their depth, and its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
-    /// Threads, each with a stream of its own.
+    /// Threads, each with a separate stream.
     pub(crate) threads: usize,
-    /// Requests that each keeps in flight.
+    /// The number of simultaneous requests of each thread.
     pub(crate) depth: usize,
-    /// Bytes of each request.
+    /// The size of each request in bytes.
     pub(crate) size: usize,
     pub(crate) pattern: Pattern,
-    /// How many of a hundred requests are reads.
+    /// The percentage of reads.
     pub(crate) reads: u8,
     pub(crate) until: LoadEnd,
-    /// Requests of a thread begin at least so far apart; zero: as fast as they are answered.
+    /// The smallest time between the beginnings of a thread's requests. Zero stands for full speed.
     pub(crate) pace: Duration,
 }
 
-/// Where requests go.
+/// The places of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Each thread goes through its own part of the volume, again and again.
+    /// Each thread reads or writes its own part of the volume, again and again.
     Sequential,
-    /// Anywhere.
+    /// Random places.
     Random,
 }
 
-/// When a load ends.
+/// The end of a load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadEnd {
-    /// After so long.
+    /// After this time.
     Time(Duration),
-    /// When each thread has moved so many bytes.
+    /// When each thread has moved this number of bytes.
     Bytes(u64),
 }
 
 impl Load {
-    /// One thread, one request at a time, sequential.
+    /// A load of one thread, one request at a time, sequential.
     pub(crate) fn new(size: usize, reads: u8, until: LoadEnd) -> Self {
         let pattern = Pattern::Sequential;
         Self { threads: 1, depth: 1, size, pattern, reads, until, pace: Duration::ZERO }
@@ -71,7 +71,7 @@ impl Load {
     }
 }
 
-/// What a load goes through.
+/// The path of a load.
 #[derive(Clone)]
 pub(crate) enum LoadTarget {
     /// The device alone.
@@ -89,21 +89,21 @@ impl LoadTarget {
     }
 }
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadResult {
     pub(crate) bytes: u64,
     pub(crate) requests: u64,
-    /// Requests that failed; they are not among the others.
+    /// The number of failed requests, which are not counted in `requests`.
     pub(crate) errors: u64,
     pub(crate) elapsed: Duration,
-    /// The whole process's.
+    /// The processor time of the whole process.
     pub(crate) cpu: Duration,
     pub(crate) latency: Histogram,
 }
 
 impl LoadResult {
-    /// 10^6 bytes a second.
+    /// Returns the rate in 10^6 bytes a second.
     pub(crate) fn mb_per_s(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
     }
@@ -112,13 +112,13 @@ impl LoadResult {
         self.requests as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// A quantile of the latency, in microseconds.
+    /// Returns a quantile of the latency, in microseconds.
     pub(crate) fn micros(&self, share: f64) -> f64 {
         self.latency.quantile(share).as_secs_f64() * 1e6
     }
 }
 
-/// Runs a load; the first request that fails ends it.
+/// Runs a load. The first failed request ends it.
 pub(crate) fn run(target: &LoadTarget, load: &Load) -> Result<LoadResult> {
     let seen = run_with_errors(target, load)?;
     match seen.1 {
@@ -127,7 +127,7 @@ pub(crate) fn run(target: &LoadTarget, load: &Load) -> Result<LoadResult> {
     }
 }
 
-/// Runs a load whose requests may fail; what the first of them failed with is beside the rest.
+/// Runs a load whose requests may fail; returns the first request's error beside the results.
 pub(crate) fn run_with_errors(target: &LoadTarget, load: &Load) -> Result<(LoadResult, Option<Error>)> {
     if let LoadTarget::Volume(mapping, policy) = target {
         mapping.set_policy(*policy)?;
@@ -157,7 +157,7 @@ pub(crate) fn run_with_errors(target: &LoadTarget, load: &Load) -> Result<(LoadR
         seen.requests += ran.requests;
         seen.errors += ran.errors;
         seen.elapsed = seen.elapsed.max(ran.elapsed);
-        // All threads count the same process's time.
+        // All threads measure the same process's time.
         seen.cpu = seen.cpu.max(ran.cpu);
         seen.latency.merge(&ran.latency);
         error = error.or(ran.first_error);
@@ -165,7 +165,7 @@ pub(crate) fn run_with_errors(target: &LoadTarget, load: &Load) -> Result<(LoadR
     Ok((seen, error))
 }
 
-/// What one thread did.
+/// The results of one thread.
 #[derive(Default)]
 struct Ran {
     bytes: u64,
@@ -178,7 +178,7 @@ struct Ran {
 }
 
 fn thread(nth: usize, target: &LoadTarget, load: &Load, barrier: &Barrier) -> Result<Ran> {
-    // Every thread comes to the barrier, also one whose stream does not open.
+    // Every thread reaches the barrier, even one whose stream fails to open.
     match target {
         LoadTarget::Bare(device) => {
             let stream = Bare::open(&**device, load.depth, load.size);
@@ -191,7 +191,7 @@ fn thread(nth: usize, target: &LoadTarget, load: &Load, barrier: &Barrier) -> Re
     }
 }
 
-/// A part that does not count, so that memory, caches and workers are awake; then the load.
+/// Runs a warm-up for memory, caches and workers, and then the load.
 fn both<S: RequestStream>(
     stream: Result<S>,
     nth: usize,
@@ -202,7 +202,7 @@ fn both<S: RequestStream>(
     let mut generator = stream.and_then(|stream| Generator::new(stream, nth, size, load));
     let warm = match (load.until, &mut generator) {
         (LoadEnd::Time(time), Ok(generator)) => generator.run(LoadEnd::Time(time / 8)).map(|_| ()),
-        // What is counted in bytes is counted from the first.
+        // A load that ends after a number of bytes counts from its first byte.
         _ => Ok(()),
     };
     barrier.wait();
@@ -214,19 +214,19 @@ fn both<S: RequestStream>(
     Ok(ran)
 }
 
-/// One thread's load.
+/// The load of one thread.
 struct Generator<'a, S> {
     stream: S,
     load: &'a Load,
     random: fastrand::Rng,
-    /// The part of the volume that it goes through, in requests.
+    /// The thread's part of the volume, in requests.
     from: u64,
     count: u64,
     at: u64,
-    /// When the request of each tag began.
+    /// The beginning of each tag's request.
     began: Vec<Instant>,
     free: Vec<u32>,
-    /// Memory of writes that are over, to be used again.
+    /// Memory of finished writes, for reuse.
     buffers: Vec<Buffer>,
 }
 
@@ -277,7 +277,7 @@ impl<'a, S: RequestStream> Generator<'a, S> {
                 if self.submit(now)? {
                     left -= 1;
                     if self.load.pace > Duration::ZERO {
-                        // What was late does not come in a burst afterwards.
+                        // A late request does not cause a burst afterwards.
                         next = now + self.load.pace;
                     }
                 } else if idle {
@@ -294,8 +294,7 @@ impl<'a, S: RequestStream> Generator<'a, S> {
             } else {
                 self.stream.wait()?;
             }
-            // As the doors do: what can be submitted is, before this thread does the work of what
-            // was.
+            // The order of the exports' loops: submit first, then work on submitted requests.
             let more = left > 0 && !matches!(until, LoadEnd::Time(time) if now - start >= time);
             while let Some(done) = if more && now >= next && !self.free.is_empty() {
                 self.stream.ready()
@@ -310,7 +309,7 @@ impl<'a, S: RequestStream> Generator<'a, S> {
         Ok(ran)
     }
 
-    /// Begins the next request; false when the stream takes none now.
+    /// Begins the next request. Returns false when the stream accepts none now.
     fn submit(&mut self, now: Instant) -> Result<bool> {
         let Some(&tag) = self.free.last() else { return Ok(false) };
         let len = self.load.size;
@@ -319,7 +318,7 @@ impl<'a, S: RequestStream> Generator<'a, S> {
             Pattern::Random => self.random.u64(0..self.count),
         };
         let offset = (self.from + nth) * len as u64;
-        // Taken before the request goes out: it may be over when `submit` returns.
+        // Read before the submission: the request may be over when `submit` returns.
         self.began[tag as usize] = now;
         let reads =
             self.load.reads == 100 || (self.load.reads > 0 && self.random.u8(0..100) < self.load.reads);
@@ -366,7 +365,7 @@ impl<'a, S: RequestStream> Generator<'a, S> {
     }
 }
 
-/// The processor time of all threads.
+/// Returns the processor time of all threads.
 pub(crate) fn process_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -410,7 +409,7 @@ mod tests {
         }
     }
 
-    /// Answers a request only when it is asked to work, and notes how many it had then.
+    /// Answers a request only when `next` is called, and notes the number of requests at that time.
     struct Lazy {
         has: Vec<u32>,
         had: Vec<usize>,
@@ -449,7 +448,7 @@ mod tests {
         let load = Load::new(4096, 100, LoadEnd::Bytes(4096 * 100)).depth(8);
         let ran = Generator::new(&mut lazy, 0, 1 << 20, &load).unwrap().run(load.until).unwrap();
         assert_eq!(ran.requests, 100);
-        // The last eight go without others behind them.
+        // The last eight requests have no followers.
         assert!(lazy.had[..93].iter().all(|&had| had == 8), "{:?}", lazy.had);
     }
 

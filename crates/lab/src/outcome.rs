@@ -1,78 +1,78 @@
-//! What an experiment found, for programs (JSON), for the terminal and for the page: one value for
-//! all three.
+//! The outcome of an experiment, for programs (JSON), for the terminal and for the page: one value
+//! for all three.
 
 use serde::{Deserialize, Serialize};
 use underseal_bench::{Machine, Range};
 
 use crate::{Error, ErrorKind, Result};
 
-/// What an experiment found.
+/// The outcome of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentOutcome {
     /// The experiment's name.
     pub name: String,
-    /// What it asks.
+    /// The experiment's question.
     pub question: String,
-    /// What was published, and where.
+    /// The published figures, and their source.
     pub published: Published,
-    /// How it was measured here.
+    /// The setup of this measurement.
     pub setup: Vec<String>,
-    /// Where it was measured.
+    /// The machine of this measurement.
     pub machine: Machine,
-    /// How often everything was measured.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Rounds were cut short: a look, not a figure.
+    /// True for shortened rounds: a trial run, not a figure.
     pub quick: bool,
-    /// How long it took.
+    /// The duration of the measurement.
     pub seconds: f64,
     /// The answer, in one sentence.
     pub answer: String,
     /// The figures that answer it, published and measured side by side.
     pub findings: Vec<AnswerFigure>,
-    /// Everything else, to be drawn.
+    /// All other figures, for plots.
     pub panels: Vec<Panel>,
 }
 
 impl ExperimentOutcome {
-    /// Reads a result that was stored.
+    /// Parses a stored result.
     ///
     /// # Errors
-    /// `BadResult` when the text is not one.
+    /// `BadResult` when the text is no result.
     pub fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text)
             .map_err(|e| Error::new(ErrorKind::BadResult, "not a result of this version's").with_source(e))
     }
 
-    /// How many goals were reached, and how many there are.
+    /// Returns the number of reached goals, and the number of goals.
     pub fn goals(&self) -> (usize, usize) {
         let met = self.findings.iter().filter_map(AnswerFigure::met);
         met.fold((0, 0), |(reached, all), met| (reached + usize::from(met), all + 1))
     }
 }
 
-/// What others measured.
+/// Published figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Where and when.
+    /// The place and time of the publication.
     pub source: String,
-    /// On what, and how.
+    /// The hardware, and the method.
     pub setup: String,
-    /// What came of it.
+    /// The figures and conclusions.
     pub figures: String,
 }
 
 /// A figure that answers the question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerFigure {
-    /// Of what.
+    /// The measured quantity.
     pub what: String,
-    /// In what.
+    /// The figure's unit.
     pub unit: Unit,
-    /// The published figure, where there is one.
+    /// The published figure, if any.
     pub published: Option<f64>,
-    /// Ours.
+    /// The measured figure.
     pub measured: Range,
-    /// What we mean to reach.
+    /// The project's goal.
     pub goal: Option<Goal>,
 }
 
@@ -89,7 +89,7 @@ impl AnswerFigure {
         Self { goal: Some(goal), ..self }
     }
 
-    /// Whether the goal was reached; none where there is no goal.
+    /// Returns true when the goal was reached, or `None` without a goal.
     pub fn met(&self) -> Option<bool> {
         let median = self.measured.median;
         Some(match self.goal? {
@@ -100,7 +100,7 @@ impl AnswerFigure {
     }
 }
 
-/// What a finding's median is held against.
+/// The condition that a finding's median must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
@@ -108,11 +108,11 @@ pub enum Goal {
     AtLeast(f64),
     /// This much or less.
     AtMost(f64),
-    /// Away from the published figure by this part of it, or less.
+    /// At most this part of the published figure away from it.
     Within(f64),
 }
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -124,26 +124,26 @@ pub enum Unit {
     Micros,
     /// Nanoseconds.
     Nanos,
-    /// So many times another figure.
+    /// A multiple of another figure.
     Times,
     /// A part of another figure, shown in percent.
     Part,
-    /// Things that are counted.
+    /// A count.
     Count,
 }
 
-/// Figures of one kind: rows of series, to be drawn.
+/// Figures of one kind, in rows of series, for a plot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Panel {
-    /// What is seen.
+    /// The panel's title.
     pub title: String,
-    /// How to read it, where that is not plain.
+    /// An explanation, if needed.
     pub note: Option<String>,
-    /// Of all figures.
+    /// The unit of all figures.
     pub unit: Unit,
-    /// How it is drawn.
+    /// The form of the plot.
     pub shape: PanelShape,
-    /// Whether more is better.
+    /// True when larger figures are better.
     pub more_is_better: bool,
     /// The names of the series.
     pub series: Vec<String>,
@@ -151,7 +151,7 @@ pub struct Panel {
     pub rows: Vec<PanelRow>,
 }
 
-/// How a panel is drawn.
+/// The form of a panel's plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PanelShape {
@@ -159,7 +159,7 @@ pub enum PanelShape {
     Bars,
     /// Dots on a logarithmic scale.
     Dots,
-    /// Rows and series are a grid whose colour tells the part of the best of its group in that
+    /// A grid of rows and series, whose colour shows the part of the best of the group in that
     /// series.
     Heat,
 }
@@ -169,23 +169,23 @@ pub enum PanelShape {
 pub struct PanelRow {
     /// Rows that are compared with each other, in a heat map.
     pub group: Option<String>,
-    /// Its name.
+    /// The row's name.
     pub label: String,
-    /// A figure for each series, where there is one.
+    /// A figure for each series, if any.
     pub cells: Vec<Option<Cell>>,
 }
 
 /// A figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Ours.
+    /// The measured figure.
     pub measured: Range,
-    /// The published one, where there is one.
+    /// The published figure, if any.
     pub published: Option<f64>,
 }
 
 impl Panel {
-    /// Drawn as bars; a panel without rows yet.
+    /// Returns a panel of bars without rows.
     pub(crate) fn new(
         title: impl Into<String>,
         unit: Unit,
@@ -238,7 +238,7 @@ impl From<(Range, f64)> for Cell {
 }
 
 impl Unit {
-    /// What stands behind a number, with a space where one belongs.
+    /// The text behind a number, with a space where one belongs.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::MbPerS => " MB/s",
@@ -251,7 +251,7 @@ impl Unit {
         }
     }
 
-    /// What stands over a column of numbers.
+    /// The heading of a column of numbers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Count => "count",
@@ -259,7 +259,7 @@ impl Unit {
         }
     }
 
-    /// A number as people write it: three digits that count.
+    /// Returns a number with three significant digits.
     pub fn number(self, value: f64) -> String {
         let value = if self == Self::Part { value * 100.0 } else { value };
         match value.abs() {
@@ -273,14 +273,14 @@ impl Unit {
         }
     }
 
-    /// The number and what it counts.
+    /// The number and its unit.
     pub fn show(self, value: f64) -> String {
         self.number(value) + self.suffix()
     }
 }
 
 impl Goal {
-    /// As text: `>= 2.20`.
+    /// Returns the goal as text: `>= 2.20`.
     pub fn show(self, unit: Unit) -> String {
         match self {
             Self::AtLeast(v) => format!("at least {}", unit.show(v)),
@@ -290,7 +290,7 @@ impl Goal {
     }
 }
 
-/// A whole number with spaces between groups of three digits from ten thousand on.
+/// Returns a whole number with spaces between groups of three digits, from ten thousand on.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     if digits.len() <= 4 {

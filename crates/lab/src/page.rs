@@ -1,9 +1,9 @@
-//! All outcomes as one page: no scripts, nothing from elsewhere, readable in dark and light.
+//! All outcomes as one page: without scripts or external parts, readable in dark and light.
 //!
 //! ```text
 //!   page      the summary, then a section for each experiment
-//!     xml     elements that close, text that is escaped: every page is well-formed XML
-//!     bars    a panel as bars or dots, with whiskers from the least to the most of the rounds
+//!     xml     closed elements, escaped text: every page is well-formed XML
+//!     bars    a panel as bars or dots, with whiskers over the range of the rounds
 //!     heat    a panel as a grid of colours
 //! ```
 
@@ -16,7 +16,7 @@ use xml::Xml;
 
 const STYLE: &str = include_str!("page/style.css");
 
-/// The page.
+/// Returns the page.
 pub fn page(outcomes: &[ExperimentOutcome]) -> String {
     let mut xml = Xml::new("<!DOCTYPE html>\n");
     xml.element("html", &[("lang", &"en")], |xml| {
@@ -207,12 +207,12 @@ fn figures(xml: &mut Xml, panel: &Panel) {
     });
 }
 
-/// A row's name with its group's.
+/// Returns a row's name with its group's.
 fn name(group: Option<&str>, label: &str) -> String {
     group.map_or_else(|| label.to_owned(), |group| format!("{group}: {label}"))
 }
 
-/// A figure in words: the median, the spread, and what was published.
+/// A figure in words: the median, the spread, and the published figure.
 fn told(unit: Unit, cell: crate::Cell) -> String {
     let range = cell.measured;
     let published = cell.published.map(|v| format!(", published {}", unit.show(v))).unwrap_or_default();

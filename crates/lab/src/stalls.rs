@@ -1,8 +1,9 @@
-//! Whether the machine itself stood still: virtual processors are paused now and then, for seconds.
+//! Detects that the machine itself stood still: virtual processors are paused now and then, for
+//! seconds.
 //!
 //! A thread on each processor sleeps for moments. When one wakes up far too late, every figure of
-//! that time is about the machine and not about what was measured. The threads know nothing of the
-//! subjects, so no subject is favoured.
+//! that time reflects the machine and not the subject. The threads do not depend on the subjects,
+//! so no subject is favoured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long the threads sleep.
+/// The sleep of the threads.
 const TICK: Duration = Duration::from_millis(25);
-/// Later than this no scheduler is, however busy its processor.
+/// A delay that no scheduler reaches, however busy its processor is.
 const LATE: Duration = Duration::from_millis(300);
 
-/// Watches until it is dropped.
+/// Watches the machine until this value is dropped.
 pub(crate) struct Stalls {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -35,14 +36,14 @@ impl Stalls {
         let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
         let threads = cpus.filter_map(|cpu| {
             let shared = shared.clone();
-            // Without a thread on it a processor is not watched: nothing else changes.
+            // A processor without a thread is not watched; nothing else changes.
             thread::Builder::new().name("stalls".into()).spawn(move || shared.tick(cpu)).ok()
         });
         let threads = threads.collect();
         Self { shared, threads }
     }
 
-    /// How often the machine has stood still so far.
+    /// Returns how often the machine has stood still so far.
     pub(crate) fn seen(&self) -> u64 {
         self.shared.seen.load(Ordering::Relaxed)
     }

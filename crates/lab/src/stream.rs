@@ -1,11 +1,11 @@
-//! Two ways to the same device, asked in the same words.
+//! Two streams to the same device, with the same interface.
 //!
 //! ```text
 //!   load ---> Stream ---> Queue (a volume: segments, cipher, policy) ---> Channel ---> device
 //!                \
 //!                 +-----> Bare ----------------------------------------> Channel ---> device
 //! ```
-//! What the second costs less than the first is what the path costs.
+//! The path's cost is the difference between the second way and the first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,47 +17,47 @@ use underseal_device::{
 
 use crate::{Error, Result};
 
-/// A request that is over.
+/// A finished request.
 pub(crate) struct FinishedRequest {
     pub(crate) tag: u32,
     pub(crate) result: Result<()>,
-    /// What was read, or the memory of what was written.
+    /// The bytes that were read, or the memory of a write.
     pub(crate) buffer: Option<Buffer>,
 }
 
 impl From<underseal_datapath::Completion> for FinishedRequest {
     fn from(done: underseal_datapath::Completion) -> Self {
-        // Tags are the ones given in `read` and `write`.
+        // Tags are those of `read` and `write`.
         let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
         Self { tag, result: done.result.map_err(Error::from), buffer: done.buffer }
     }
 }
 
-/// One thread's stream of requests. Tags are below the depth it was opened with, and one is used
-/// once at a time.
+/// A stream of one thread's requests. Tags are below the depth of the stream, and each tag is in
+/// use once at a time.
 pub(crate) trait RequestStream {
-    /// Memory for a write.
+    /// Allocates memory for a write.
     fn alloc(&mut self, len: usize) -> Option<Buffer>;
-    /// Takes memory back.
+    /// Frees memory.
     fn free(&mut self, buffer: Buffer);
-    /// False when it is full.
+    /// Starts a read. Returns false when the stream is full.
     fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool;
-    /// Gives the memory back when it is full.
+    /// Starts a write. Returns the memory when the stream is full.
     fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer>;
-    /// What is over, after this thread's share of the work if nothing is yet.
+    /// A finished request; when none is finished, this thread first does its share of the work.
     fn next(&mut self) -> Option<FinishedRequest>;
-    /// What is over already: work that waits for this thread is left waiting.
+    /// A request that has already finished: work that waits for this thread remains waiting.
     fn ready(&mut self) -> Option<FinishedRequest>;
-    /// Hands over what was started, and takes what has come back.
+    /// Submits started requests, and collects completions.
     fn poll(&mut self) -> Result<()>;
-    /// Waits until something moves on.
+    /// Waits for progress.
     fn wait(&mut self) -> Result<()>;
 }
 
-/// A queue with room for `depth` requests of `size` bytes.
+/// Returns a queue with room for `depth` requests of `size` bytes.
 pub(crate) fn queue(mapping: &Arc<Mapping>, depth: usize, size: usize) -> Result<Queue> {
-    // Its memory is twice the longest request: enough for all of them. A part of a sector needs the
-    // sectors at both of its ends besides.
+    // The queue's memory is twice the longest request: enough for all requests. A part of a sector
+    // also needs the sectors at both of its ends.
     let sector = mapping.preferred_block() as usize;
     let each = if size < sector { sector * 2 } else { size };
     let max_request = each.next_power_of_two().max(4096) * depth;
@@ -102,7 +102,7 @@ impl RequestStream for Queue {
     }
 }
 
-/// A device's channel without anything above it.
+/// A device's channel alone.
 pub(crate) struct Bare {
     channel: Box<dyn Channel>,
     ring: Ring,
@@ -112,7 +112,7 @@ pub(crate) struct Bare {
 }
 
 impl Bare {
-    /// A way for `depth` requests of `size` bytes.
+    /// Opens a stream for `depth` requests of `size` bytes.
     pub(crate) fn open(device: &dyn Device, depth: usize, size: usize) -> Result<Self> {
         let entries = u32::try_from(depth).unwrap_or(u32::MAX);
         Ok(Self {

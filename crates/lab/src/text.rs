@@ -66,7 +66,7 @@ fn cell_text(panel: &Panel, cell: Cell) -> String {
     text
 }
 
-/// Columns as wide as they need be; the first to the left, the others to the right.
+/// Writes columns with minimal widths; the first is left-aligned, the others right-aligned.
 fn table<R: AsRef<[String]>>(f: &mut fmt::Formatter<'_>, rows: Vec<R>) -> fmt::Result {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,4 +1,4 @@
-//! What the experiments run over: memory, and volumes on it.
+//! Devices in memory, and volumes on them, for the experiments.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,22 +16,22 @@ use crate::{Error, Result};
 
 /// AES-256-XTS.
 pub(crate) const XTS: &str = "aes-xts-plain64";
-/// What the published experiment used: `capi:ecb(cipher_null)`.
+/// The published experiment's cipher: `capi:ecb(cipher_null)`.
 pub(crate) const NULL: &str = "cipher_null-ecb";
 
-/// A cipher with a key that is nothing but its bytes' numbers.
+/// Returns a cipher with a key of consecutive bytes.
 pub(crate) fn cipher(spec: &str, sector: u32) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = spec.parse()?;
     let len = if spec.is_null() { 0 } else { key_sizes(&spec)?.last().copied().unwrap_or(0) };
     keyed(&spec, len * spec.key_count() as usize, 0, sector)
 }
 
-/// As [`cipher`], with a key of so many bytes that begins with `first`.
+/// As [`cipher`], with a key of `len` bytes that begins with `first`.
 pub(crate) fn keyed(spec: &CipherSpec, len: usize, first: u8, sector: u32) -> Result<Arc<dyn SectorCipher>> {
     Ok(build(spec, &key(len, first)?, SectorSize::new(sector)?)?)
 }
 
-/// A key that is nothing but its bytes' numbers, from `first` on.
+/// Returns a key of consecutive bytes, from `first` on.
 pub(crate) fn key(len: usize, first: u8) -> Result<Key> {
     let mut key = Key::zeroed(len)?;
     let numbers = (0..=u8::MAX).cycle().skip(first.into());
@@ -39,17 +39,17 @@ pub(crate) fn key(len: usize, first: u8) -> Result<Key> {
     Ok(key)
 }
 
-/// A volume over all of a device.
+/// Returns a volume over a whole device.
 pub(crate) fn mapping(spec: &str, sector: u32, device: &Arc<dyn Device>) -> Result<Arc<Mapping>> {
     over(cipher(spec, sector)?, device)
 }
 
-/// A volume over all of a device, under a cipher that is there already.
+/// Returns a volume over a whole device, under an existing cipher.
 pub(crate) fn over(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> Result<Arc<Mapping>> {
     Ok(Arc::new(bare_mapping(cipher, device)?))
 }
 
-/// The same, to be given smaller blocks before it is shared.
+/// Returns the same unshared, so that its blocks can be made smaller.
 pub(crate) fn bare_mapping(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> Result<Mapping> {
     let sector = cipher.sector_size().bytes() as u64;
     let size = device.geometry().size / sector * sector;
@@ -57,19 +57,19 @@ pub(crate) fn bare_mapping(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Devic
     Ok(Mapping::new(volume, device.clone())?)
 }
 
-/// A RAM disk without a kernel: a copy is all that a request costs. Every byte of it was written.
+/// Returns a RAM disk without a kernel: a request costs a copy only. Every byte of it was written.
 pub(crate) fn ram(size: u64) -> Result<Arc<dyn Device>> {
     let device = RamDevice::new(size);
     fill(&device)?;
     Ok(Arc::new(device))
 }
 
-/// A RAM disk of the kernel's: a file in memory, a system call for each request.
+/// Returns a RAM disk of the kernel: a file in memory, a system call for each request.
 pub(crate) fn memory_file(size: u64) -> Result<Arc<dyn Device>> {
     memory(size).map(|(_, device)| device)
 }
 
-/// The same, and the file itself.
+/// Returns the same, and the file itself.
 pub(crate) fn memory(size: u64) -> Result<(File, Arc<dyn Device>)> {
     let refused = "the system gives no file in memory";
     let file =

@@ -1,4 +1,4 @@
-//! The program: what it says and keeps. Never how fast anything is.
+//! The program's output and files. No test measures speed.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory that the program runs in.
+/// A working directory of the program.
 struct Place(TempDir);
 
 impl Place {
@@ -34,7 +34,8 @@ impl Place {
         command
     }
 
-    /// Starts a measurement, and ends it by a signal once `rows.json` has rows: what it ended with.
+    /// Starts a measurement, and ends it by a signal once `rows.json` has rows; returns the
+    /// program's end.
     fn interrupt(&self, args: &[&str]) -> Ran {
         let mut command = self.command(args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -196,6 +197,6 @@ fn what_cannot_be_done_is_told() {
 #[test]
 fn a_busy_process_ends_with_the_one_that_started_it() {
     let place = Place::new();
-    // Its stdin is at its end: nobody is there.
+    // The process's stdin is at its end, as after the end of its parent.
     place.run(&["spin"]).succeeds();
 }

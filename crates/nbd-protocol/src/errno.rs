@@ -1,23 +1,23 @@
-//! The error values a client may be sent (proto.md, "Error values"), and which errors of ours
-//! become which.
+//! The error values for clients (proto.md, "Error values"), and the conversion from the server's
+//! errors.
 
 use std::io;
 
-/// An error as a client sees it.
+/// An error for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
     /// Not permitted: a write to a read-only export.
     Perm = 1,
-    /// Reading or writing below failed.
+    /// Reading or writing the lower device failed.
     Io = 5,
     /// No memory.
     NoMem = 12,
-    /// The request makes no sense here: flags, range, alignment, command.
+    /// The request is malformed here: flags, range, alignment, command.
     Inval = 22,
     /// No space, or a write beyond the end.
     NoSpc = 28,
-    /// Too long for an answer in one piece.
+    /// The request is too long for an answer in one piece.
     Overflow = 75,
     /// Not supported, or not fast.
     NotSup = 95,
@@ -33,7 +33,7 @@ impl Errno {
 }
 
 impl From<&io::Error> for Errno {
-    /// EDQUOT and EFBIG are a lack of space, as proto.md wants; what has no name here is an I/O
+    /// EDQUOT and EFBIG become a lack of space, as proto.md wants; an unnamed errno becomes an I/O
     /// error.
     fn from(error: &io::Error) -> Self {
         use rustix::io::Errno as Os;

@@ -1,9 +1,9 @@
-//! NBD on the wire: numbers and messages, for a client and for a server, and nothing that does I/O.
+//! NBD messages on the wire, for a client and for a server, without any I/O.
 //!
 //! ```text
 //!   request.rs   the 28-byte header of a transmission request, parsed
 //!   reply.rs     simple replies and structured chunks, encoded into the caller's buffer
-//!   errno.rs     the eight error values a client may be sent
+//!   errno.rs     the eight error values for clients
 //!   here         flag words, magics, options, reply types
 //! ```
 //!
@@ -26,7 +26,7 @@ pub use reply::{
 pub use request::{BadMagic, Cookie, REQUEST_LEN, RequestHeader, RequestType};
 
 bitflags::bitflags! {
-    /// What the server says of itself in its greeting ("handshake flags").
+    /// The server's capabilities in its greeting ("handshake flags").
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct HandshakeFlags: u16 {
         /// Options other than EXPORT_NAME are answered.
@@ -35,16 +35,16 @@ bitflags::bitflags! {
         const NO_ZEROES = 1 << 1;
     }
 
-    /// The client's answer to the greeting. A bit that is not here closes the connection.
+    /// The client's answer to the greeting. An unknown bit closes the connection.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
         /// The client knows fixed newstyle.
         const FIXED_NEWSTYLE = 1 << 0;
-        /// The client wants no padding after EXPORT_NAME.
+        /// The client needs no padding after EXPORT_NAME.
         const NO_ZEROES = 1 << 1;
     }
 
-    /// What an export can do ("transmission flags").
+    /// The capabilities of an export ("transmission flags").
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct TransmissionFlags: u16 {
         /// Always set.
@@ -61,7 +61,7 @@ bitflags::bitflags! {
         const SEND_TRIM = 1 << 5;
         /// WRITE_ZEROES and [`CommandFlags::NO_HOLE`] work.
         const SEND_WRITE_ZEROES = 1 << 6;
-        /// [`CommandFlags::DF`] works; only sent where structured replies were negotiated.
+        /// [`CommandFlags::DF`] works; only sent after structured replies were negotiated.
         const SEND_DF = 1 << 7;
         /// A flush on one connection covers the writes that any connection saw completed.
         const CAN_MULTI_CONN = 1 << 8;
@@ -71,27 +71,27 @@ bitflags::bitflags! {
         const SEND_FAST_ZERO = 1 << 11;
     }
 
-    /// Flags of a request. Bits unknown here are kept, so that a server can refuse them.
+    /// Flags of a request. Unknown bits are kept, so that a server can refuse them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CommandFlags: u16 {
         /// Reply only when the data is on stable storage.
         const FUA = 1 << 0;
         /// WRITE_ZEROES: leave the area allocated.
         const NO_HOLE = 1 << 1;
-        /// READ: one content chunk at most.
+        /// READ: at most one content chunk.
         const DF = 1 << 2;
-        /// BLOCK_STATUS: one extent only.
+        /// BLOCK_STATUS: only one extent.
         const REQ_ONE = 1 << 3;
         /// WRITE_ZEROES: fail with ENOTSUP rather than be as slow as a write.
         const FAST_ZERO = 1 << 4;
-        /// No other bit is lost on the way in.
+        /// Keeps all other bits.
         const _ = !0;
     }
 
     /// Status of an extent in the `base:allocation` context.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ExtentState: u32 {
-        /// Not allocated: a write may meet ENOSPC.
+        /// Not allocated: a write may fail with ENOSPC.
         const HOLE = 1 << 0;
         /// Reads as zeroes.
         const ZERO = 1 << 1;
@@ -116,30 +116,30 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 pub const MAX_STRING: usize = 4096;
 /// The port registered for NBD.
 pub const PORT: u16 = 10809;
-/// The one metadata context the standard defines.
+/// The only metadata context in the standard.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// The payload that every client may count on when block sizes were not negotiated: 32 MiB.
+/// The payload that every client may use without negotiated block sizes: 32 MiB.
 pub const DEFAULT_MAX_PAYLOAD: u32 = 1 << 25;
 
 /// Options of the handshake (proto.md, "Option types").
 pub mod option {
-    /// Choose an export and start, without a way to fail but closing.
+    /// Chooses an export and starts. The only failure is closing the connection.
     pub const EXPORT_NAME: u32 = 1;
-    /// End the session.
+    /// Ends the session.
     pub const ABORT: u32 = 2;
-    /// List the exports.
+    /// Lists the exports.
     pub const LIST: u32 = 3;
-    /// Make the connection TLS.
+    /// Starts TLS on the connection.
     pub const STARTTLS: u32 = 5;
-    /// Describe an export.
+    /// Describes an export.
     pub const INFO: u32 = 6;
-    /// Describe an export and start.
+    /// Describes an export and starts.
     pub const GO: u32 = 7;
-    /// Use structured replies.
+    /// Enables structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// List metadata contexts.
+    /// Lists metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose metadata contexts.
+    /// Chooses metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
@@ -149,25 +149,25 @@ pub mod option_reply {
 
     /// Done.
     pub const ACK: u32 = 1;
-    /// One export of a list.
+    /// An export of a list.
     pub const SERVER: u32 = 2;
-    /// One fact about an export.
+    /// A fact about an export.
     pub const INFO: u32 = 3;
-    /// One metadata context.
+    /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// The option is not known.
+    /// The option is unknown.
     pub const ERR_UNSUP: u32 = ERROR + 1;
-    /// The option is known and forbidden here.
+    /// The option is known, but forbidden here.
     pub const ERR_POLICY: u32 = ERROR + 2;
     /// The option's data is wrong, or it came at the wrong time.
     pub const ERR_INVALID: u32 = ERROR + 3;
-    /// TLS first.
+    /// TLS is required first.
     pub const ERR_TLS_REQD: u32 = ERROR + 5;
-    /// No such export.
+    /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
     /// The server is stopping.
     pub const ERR_SHUTDOWN: u32 = ERROR + 7;
-    /// Ask for block sizes first.
+    /// The client must ask for block sizes first.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR + 8;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = ERROR + 9;
@@ -177,10 +177,10 @@ pub mod option_reply {
 pub mod chunk {
     /// Flag: the reply ends with this chunk.
     pub const DONE: u16 = 1 << 0;
-    /// Bit of every type that is an error.
+    /// The bit of every error type.
     pub const IS_ERROR: u16 = 1 << 15;
 
-    /// Nothing more to say.
+    /// The end of a reply without further data.
     pub const NONE: u16 = 0;
     /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
@@ -194,13 +194,13 @@ pub mod chunk {
     pub const ERROR_OFFSET: u16 = IS_ERROR + 2;
 }
 
-/// Facts about an export (`NBD_INFO_*`).
+/// Information about an export (`NBD_INFO_*`).
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
     /// The canonical name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// A description for users.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum, preferred and maximum block size.
     pub const BLOCK_SIZE: u16 = 3;

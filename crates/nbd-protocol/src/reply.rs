@@ -1,15 +1,19 @@
 //! Replies of the transmission phase, written into the caller's buffer: no allocation, no I/O.
 //!
-//! Each function writes at the start of `out` and returns how many bytes it wrote, which is the
-//! constant beside it (error chunks add their message). A buffer shorter than that is a bug of the
-//! caller and panics.
+//! Each function writes at the start of `out` and returns the number of bytes written, which is the
+//! constant beside it (error chunks add their message). A shorter buffer is a bug of the caller and
+//! panics.
 //!
 //! ```text
-//!   simple reply   magic u32 | error u32 | cookie                                           16 bytes, then a read's data
-//!   chunk          magic u32 | flags u16 | type u16 | cookie | payload length u32           20 bytes, then the payload
-//!     NONE            (nothing)                        OFFSET_DATA     offset u64, data
-//!     OFFSET_HOLE     offset u64, length u32           BLOCK_STATUS    context u32, (length u32, state u32)*
-//!     ERROR           error u32, length u16, message   ERROR_OFFSET    error u32, length u16, message, offset u64
+//!   simple reply   magic u32 | error u32 | cookie               16 bytes, then a read's data
+//!   chunk          magic u32 | flags u16 | type u16 | cookie | payload length u32
+//!                                                               20 bytes, then the payload
+//!     NONE            (nothing)
+//!     OFFSET_DATA     offset u64, data
+//!     OFFSET_HOLE     offset u64, length u32
+//!     BLOCK_STATUS    context u32, (length u32, state u32)*
+//!     ERROR           error u32, length u16, message
+//!     ERROR_OFFSET    error u32, length u16, message, offset u64
 //! ```
 //!
 //! `done` marks the last chunk of a reply. A content chunk may carry it only if nothing can fail
@@ -35,7 +39,7 @@ pub const ERROR_HEADER_LEN: usize = CHUNK_HEADER_LEN + 6;
 /// Bytes of [`error_offset_chunk`] without its message.
 pub const ERROR_OFFSET_HEADER_LEN: usize = CHUNK_HEADER_LEN + 14;
 
-/// A simple reply; `None` is success. A successful read's data follows.
+/// Writes a simple reply. `None` is success; a successful read's data follows.
 pub fn simple_reply(out: &mut [u8], cookie: Cookie, error: Option<Errno>) -> usize {
     Writer(out, 0)
         .u32(SIMPLE_REPLY_MAGIC)
@@ -44,47 +48,47 @@ pub fn simple_reply(out: &mut [u8], cookie: Cookie, error: Option<Errno>) -> usi
         .end(SIMPLE_REPLY_LEN)
 }
 
-/// The end of a reply that has nothing more to say.
+/// Writes the end of a reply without further data.
 pub fn none_chunk(out: &mut [u8], cookie: Cookie) -> usize {
     chunk(out, NONE, true, cookie, 0).end(CHUNK_HEADER_LEN)
 }
 
-/// What precedes `length` bytes of data read at `offset`.
+/// The header before `length` bytes of data read at `offset`.
 ///
 /// # Panics
-/// `length` is zero, which the protocol forbids, or so large that the payload's length needs more
-/// than 32 bits.
+/// When `length` is zero, which the protocol forbids, or so large that the payload's length needs
+/// more than 32 bits.
 pub fn offset_data_header(out: &mut [u8], cookie: Cookie, done: bool, offset: u64, length: u32) -> usize {
     assert!(length > 0, "a content chunk describes at least one byte");
     let payload = length.checked_add(8).expect("a chunk's length fits 32 bits");
     chunk(out, OFFSET_DATA, done, cookie, payload).u64(offset).end(OFFSET_DATA_HEADER_LEN)
 }
 
-/// `length` bytes at `offset` that read as zeroes.
+/// Writes a chunk for `length` bytes at `offset` that read as zeroes.
 ///
 /// # Panics
-/// `length` is zero.
+/// When `length` is zero.
 pub fn offset_hole_chunk(out: &mut [u8], cookie: Cookie, done: bool, offset: u64, length: u32) -> usize {
     assert!(length > 0, "a content chunk describes at least one byte");
     chunk(out, OFFSET_HOLE, done, cookie, 12).u64(offset).u32(length).end(OFFSET_HOLE_LEN)
 }
 
-/// What precedes `extents` descriptors (1 to 2^20) of one metadata context.
+/// The header before `extents` descriptors (1 to 2^20) of one metadata context.
 ///
 /// # Panics
-/// `extents` is none or more than 2^20.
+/// When `extents` is zero or more than 2^20.
 pub fn block_status_header(out: &mut [u8], cookie: Cookie, done: bool, context: u32, extents: u32) -> usize {
     assert!((1..=1 << 20).contains(&extents), "a block status has 1 to 2^20 extents");
     chunk(out, BLOCK_STATUS, done, cookie, 4 + 8 * extents).u32(context).end(BLOCK_STATUS_HEADER_LEN)
 }
 
-/// One extent of a block status: `length` bytes in `state`.
+/// An extent of a block status: `length` bytes in `state`.
 pub fn block_descriptor(out: &mut [u8], length: u32, state: ExtentState) -> usize {
     Writer(out, 0).u32(length).u32(state.bits()).end(BLOCK_DESCRIPTOR_LEN)
 }
 
-/// The request failed. The message, for people, is cut to what `out` and the protocol (4096 bytes)
-/// hold.
+/// An error chunk. The message, for people, is cut to the room in `out` and the protocol's 4096
+/// bytes.
 pub fn error_chunk(out: &mut [u8], cookie: Cookie, done: bool, error: Errno, message: &str) -> usize {
     let message = shorten(message, out.len().saturating_sub(ERROR_HEADER_LEN));
     let (length, payload) = message_len(message, 6);
@@ -95,7 +99,8 @@ pub fn error_chunk(out: &mut [u8], cookie: Cookie, done: bool, error: Errno, mes
         .end(ERROR_HEADER_LEN + message.len())
 }
 
-/// The request failed at `offset` of the export. The message is cut as in [`error_chunk`].
+/// Writes a chunk for a request that failed at `offset` of the export. The message is cut as in
+/// [`error_chunk`].
 pub fn error_offset_chunk(
     out: &mut [u8],
     cookie: Cookie,
@@ -123,7 +128,7 @@ fn chunk(out: &mut [u8], kind: u16, done: bool, cookie: Cookie, payload: u32) ->
         .u32(payload)
 }
 
-/// The longest prefix that fits and ends between characters.
+/// Returns the longest prefix that fits and ends between characters.
 fn shorten(message: &str, room: usize) -> &str {
     let mut end = message.len().min(room).min(MAX_STRING);
     while !message.is_char_boundary(end) {
@@ -138,7 +143,7 @@ fn message_len(message: &str, fixed: u32) -> (u16, u32) {
     (message.len() as u16, message.len() as u32 + fixed)
 }
 
-/// Bytes written one after the other; `end` checks that they are as many as promised.
+/// A writer of consecutive bytes; `end` checks their number.
 struct Writer<'a>(&'a mut [u8], usize);
 
 impl Writer<'_> {
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn long_message_is_cut_between_characters() {
         let mut out = [0; ERROR_HEADER_LEN + 4];
-        // Each letter has two bytes, and the third does not fit.
+        // Each character has two bytes, and the third does not fit.
         assert_eq!(error_chunk(&mut out, COOKIE, true, Errno::Io, "\u{e9}\u{e9}\u{e9}"), out.len());
         assert_eq!(&out[ERROR_HEADER_LEN..], "\u{e9}\u{e9}".as_bytes());
         let mut out = [0; ERROR_HEADER_LEN + 3];

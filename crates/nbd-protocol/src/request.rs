@@ -1,4 +1,4 @@
-//! The header of a transmission request: 28 bytes, parsed without judging what it asks for.
+//! The header of a transmission request: 28 bytes, parsed without checks of the request itself.
 
 use std::fmt;
 
@@ -7,31 +7,31 @@ use super::{CommandFlags, REQUEST_MAGIC};
 /// A request's header. A WRITE's payload of `length` bytes follows it on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Flags, unknown bits included.
+    /// The flags, including unknown bits.
     pub flags: CommandFlags,
-    /// What to do.
+    /// The request's type.
     pub command: RequestType,
-    /// The client's, returned as it came.
+    /// The client's cookie, returned unchanged.
     pub cookie: Cookie,
-    /// First byte, in the export.
+    /// The first byte in the export.
     pub offset: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub length: u32,
 }
 
 /// The client's mark on a request: opaque, echoed in its replies.
 pub type Cookie = [u8; 8];
 
-/// What a request asks for.
+/// The type of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestType {
     /// Read.
     Read,
     /// Write; the payload follows.
     Write,
-    /// Goodbye; has no reply.
+    /// Ends the connection; has no reply.
     Disconnect,
-    /// What was acknowledged becomes durable.
+    /// Acknowledged writes become durable.
     Flush,
     /// The range is not needed any more.
     Trim,
@@ -39,9 +39,9 @@ pub enum RequestType {
     Cache,
     /// Write zeroes; no payload.
     WriteZeroes,
-    /// Which parts are allocated.
+    /// Asks which parts are allocated.
     BlockStatus,
-    /// A number this server does not know. It has no payload that anybody could know of.
+    /// A number that this server does not know; the type's payload, if any, is unknown too.
     Other(u16),
 }
 
@@ -49,10 +49,10 @@ pub enum RequestType {
 pub const REQUEST_LEN: usize = 28;
 
 impl RequestHeader {
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// The magic is wrong: the stream is out of step and the connection must be closed.
+    /// When the magic is wrong: the stream is out of step and the connection must be closed.
     pub fn parse(header: &[u8; REQUEST_LEN]) -> Result<Self, BadMagic> {
         let magic = u32::from_be_bytes(field::<MAGIC, 4>(header));
         if magic != REQUEST_MAGIC {
@@ -67,7 +67,7 @@ impl RequestHeader {
         })
     }
 
-    /// Writes a header: what a client sends.
+    /// Writes a header, as a client sends it.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut header = [0; REQUEST_LEN];
         header[MAGIC..FLAGS].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -79,12 +79,12 @@ impl RequestHeader {
         header
     }
 
-    /// Bytes that follow the header on the wire.
+    /// Returns the number of bytes that follow the header on the wire.
     pub fn payload_len(&self) -> u32 {
         if self.command == RequestType::Write { self.length } else { 0 }
     }
 
-    /// The first byte after the range, or `None` where that is more than 64 bits hold.
+    /// Returns the first byte after the range, or `None` beyond 64 bits.
     pub fn end(&self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.length))
     }
@@ -122,10 +122,10 @@ impl From<RequestType> for u16 {
     }
 }
 
-/// The stream holds no request where one should begin.
+/// Bytes in place of a request that are no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadMagic(
-    /// What stood there.
+    /// The bytes in the magic's place.
     pub u32,
 );
 
@@ -137,7 +137,7 @@ impl fmt::Display for BadMagic {
 
 impl std::error::Error for BadMagic {}
 
-/// `N` bytes at `AT`, checked when compiled.
+/// Returns `N` bytes at `AT`, checked at compile time.
 fn field<const AT: usize, const N: usize>(header: &[u8; REQUEST_LEN]) -> [u8; N] {
     const { assert!(AT + N <= REQUEST_LEN) };
     let mut bytes = [0; N];
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn wrong_magic_is_refused_and_named() {
         let mut header = [0; REQUEST_LEN];
-        // The reserved magic of extended headers is as foreign as any other.
+        // The reserved magic of extended headers is refused like any other.
         header[..4].copy_from_slice(&0x21e4_1c71_u32.to_be_bytes());
         let error = RequestHeader::parse(&header).unwrap_err();
         assert_eq!(error, BadMagic(0x21e4_1c71));

@@ -69,7 +69,7 @@ pub(crate) fn protect_process() -> PyResult<()> {
 }
 
 /// An unlocked image. Calls that run while another thread closes it end as if it were open; later
-/// ones fail.
+/// calls fail.
 #[pyclass(frozen, module = "underseal._underseal")]
 pub(crate) struct Image {
     open: RwLock<Option<Arc<underseal_image::Image>>>,
@@ -85,7 +85,7 @@ impl Image {
 /// Start, length, place on the lower device and kind of a segment.
 type SegmentFields = (u64, u64, Option<u64>, &'static str);
 
-/// The most bytes of one read: what Python can hold in one object is bounded by memory anyway.
+/// The most bytes of one read; memory bounds the size of a Python object in any case.
 const MAX_READ: u64 = 1 << 31;
 
 #[pymethods]

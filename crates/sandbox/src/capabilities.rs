@@ -1,4 +1,4 @@
-//! Which of root's capabilities stay.
+//! The capabilities of root that a server keeps.
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -7,8 +7,9 @@ use rustix::thread::{CapabilitySet as Set, capabilities, set_capabilities};
 
 use crate::Needs;
 
-/// Files of others are made, read, changed and given away; extended attributes of all kinds are
-/// written. Not `SYS_RESOURCE`, which passes quotas and the blocks that are reserved for root.
+/// For access to files of all users and changes of their owners and modes, and for extended
+/// attributes of all kinds. Without `SYS_RESOURCE`, which exceeds quotas and uses root's reserved
+/// blocks.
 const ECRYPTFS: Set = Set::CHOWN
     .union(Set::DAC_OVERRIDE)
     .union(Set::DAC_READ_SEARCH)
@@ -20,10 +21,10 @@ const ECRYPTFS: Set = Set::CHOWN
     .union(Set::SETFCAP)
     .union(Set::SYS_ADMIN);
 
-/// ublk's commands are root's; its memory is locked; its threads say that they serve I/O.
+/// For ublk's commands, which are root's, its locked memory, and its threads' I/O flag.
 const UBLK: Set = Set::SYS_ADMIN.union(Set::IPC_LOCK).union(Set::SYS_RESOURCE);
 
-/// The names of those that may be kept.
+/// The names of the capabilities that may be kept.
 const NAMES: [(Set, &str); 14] = [
     (Set::CHOWN, "chown"),
     (Set::DAC_OVERRIDE, "dac_override"),
@@ -41,10 +42,9 @@ const NAMES: [(Set, &str); 14] = [
     (Set::SETPCAP, "setpcap"),
 ];
 
-/// Those that stay, of those that this thread has.
+/// The subset of this thread's capabilities that stays.
 ///
-/// # Errors
-/// When the system refuses to tell.
+/// Returns an error when the system refuses to read the thread's capabilities.
 pub(crate) fn kept(needs: &Needs) -> rustix::io::Result<Set> {
     let held = capabilities(None)?.permitted;
     let mut kept = Set::empty();
@@ -66,17 +66,17 @@ pub(crate) fn kept(needs: &Needs) -> rustix::io::Result<Set> {
     Ok(held & kept)
 }
 
-/// The names of these.
+/// Returns the names of capabilities.
 pub(crate) fn names(set: Set) -> Vec<&'static str> {
     NAMES.iter().filter(|(one, _)| set.contains(*one)).map(|(_, name)| *name).collect()
 }
 
-/// Whether every image can be opened without passing over modes: root serves another user's files
-/// too.
+/// Returns true when every image can be opened according to its modes: root also serves other
+/// users' files.
 fn reaches_all(needs: &Needs) -> rustix::io::Result<bool> {
     let image = if needs.read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK };
 
-    // The kernel is asked, since modes are not all: there are ACLs, and file systems with rules of
+    // The kernel checks it, since modes are not everything: file systems have ACLs and rules of
     // their own.
     let before = capabilities(None)?;
     let mut without = before;
@@ -90,14 +90,14 @@ fn reaches_all(needs: &Needs) -> rustix::io::Result<bool> {
     Ok(reached)
 }
 
-/// Rings and keys lock memory, which is not limited for root. So that it stays so without the
-/// capability, the limit goes.
+/// Raises the limit of locked memory: rings and keys lock memory, which root may do without a limit
+/// only with the capability.
 pub(crate) fn keep_locking() {
     let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(Set::IPC_LOCK));
     if may {
         let unlimited = Rlimit { current: None, maximum: None };
         let most = getrlimit(Resource::Memlock).maximum;
-        // Where even root may not raise it, there is the rest of it.
+        // If even root may not raise it, the present maximum is used.
         let _ = setrlimit(Resource::Memlock, unlimited)
             .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: most, maximum: most }));
     }

@@ -1,20 +1,23 @@
-//! A process that does for a sandboxed server what the sandbox forbids: a fixed list of things, and
-//! nothing else.
+//! A process that performs for a sandboxed server a fixed list of operations that the sandbox
+//! forbids.
 //!
-//! The server forks it before it has threads and keys, tells it what may be asked for later, and
-//! seals that list when it enters the sandbox. The helper ends with the server, however that ends.
+//! The server forks the helper before it has threads and keys, lists the files and servers that may
+//! be requested later, and seals that list when it enters the sandbox. The helper ends with the
+//! server, for any cause of the server's end.
 //!
 //! ```text
-//!   server   one byte: at once, or lazily   ---->   helper    unmounts the one mount that it was told of
-//!            errno, length, words           <----
-//!            a message: what is asked       ---->             removes a file, opens the log again, connects to a server:
-//!            errno, a descriptor            <----             those of the sealed list                    helper/files.rs
-//!            a message: what ring           ---->             makes a ring, with its restrictions         helper/rings.rs
+//!   server   one byte: at once, or lazily   ---->   helper    unmounts the one listed mount
+//!            errno, length, text            <----
+//!            a message: the operation       ---->             removes a file, opens the log again,
+//!            errno, a descriptor            <----             connects to a server: only those of
+//!                                                             the sealed list   helper/files.rs
+//!            a message: ring parameters     ---->             makes a restricted ring
+//!                                                                               helper/rings.rs
 //! ```
 //!
 //! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its
-//! caller, fusermount3. The sockets have a thread each in the helper, as unmounting writes back
-//! what is dirty, and that can stand still.
+//! caller, fusermount3. Each socket has a thread in the helper, as unmounting writes back dirty
+//! data, which may block.
 
 pub(crate) mod files;
 pub(crate) mod rings;
@@ -34,7 +37,7 @@ use self::rings::RingMaker;
 use crate::capabilities;
 use crate::threads::{self, Steps};
 
-/// The server's end.
+/// The server's end of the helper's sockets.
 #[derive(Debug)]
 pub struct Helper {
     mount: Mutex<UnixStream>,
@@ -44,60 +47,60 @@ pub struct Helper {
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
-/// The helper's capabilities, of those that root has: to remove files in another user's folder and
-/// to connect to another user's socket.
+/// The part of root's capabilities that the helper keeps: to remove files in another user's folder
+/// and to connect to another user's socket.
 const FOR_FILES: CapabilitySet =
     CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
 
-/// A mount, for the helper.
+/// A request about a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked<'a> {
-    /// The volume is mounted: what tells its mount from others. Comes once, before the server
-    /// enters the sandbox.
+    /// The volume is mounted: the bytes identify its mount. Comes once, before the server enters
+    /// the sandbox.
     Mounted(&'a [u8; IDENTITY]),
-    /// Unmount it.
+    /// A request to unmount it.
     Unmount {
-        /// Out of sight at once, while its users go on.
+        /// A lazy unmount: the mount disappears at once, while open files remain usable.
         lazily: bool,
     },
 }
 
-/// The length of what tells a mount from others, in bytes.
+/// The length of a mount's identity, in bytes.
 pub const IDENTITY: usize = 16;
 
-/// The first byte of [`Asked::Mounted`]; of the other request it is whether it is lazy.
+/// The first byte of [`Asked::Mounted`]; an unmount request has 0 or 1 there, 1 for a lazy one.
 const MOUNTED: u8 = 2;
 
-/// What the helper has to do with a mount: how it does so, and the descriptors that takes.
+/// The helper's part for a mount: a function, and the descriptors that the function uses.
 #[expect(missing_debug_implementations, reason = "a closure")]
 pub struct OfMount<'a> {
     /// Answers a request.
     pub answer: &'a (dyn Fn(Asked<'_>) -> io::Result<()> + Sync),
-    /// Open descriptors that `answer` needs; the helper closes all others.
+    /// The open descriptors that `answer` needs. The helper closes all others.
     pub keeps: &'a [BorrowedFd<'a>],
 }
 
-/// In the place of an error's number where there is none.
+/// The value in place of an errno when the error has only text.
 const IN_WORDS: i32 = -1;
 
-/// How long one waits for another thread that is asking.
+/// How long a thread waits for another thread's request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest that it says of an error.
+/// The length of the longest error text.
 const MOST_WORDS: usize = 4096;
 
 impl Helper {
-    /// Forks the process. There must be no other thread yet. `rings` makes the rings of a server
+    /// Forks the process, which must have no other thread yet. `rings` makes the rings of a server
     /// that needs any.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses a socket or the fork.
     pub fn start(mount: Option<OfMount<'_>>, rings: Option<RingMaker>) -> io::Result<()> {
         let (ours, its) = UnixStream::pair()?;
         let (our_files, its_files) = files::pair()?;
         let (our_rings, its_rings) = rings.map(|_| files::pair()).transpose()?.unzip();
         // SAFETY: this is the only thread, by the caller's promise, so the child has the whole
-        // process's state and may go on as the parent would have.
+        // process's state and may continue as the parent would have.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -119,30 +122,30 @@ impl Helper {
                         files::serve(&its_files)
                     })
                 }));
-                // Nothing of the server's is put in order here: no exit handlers.
-                // SAFETY: it ends the process.
+                // SAFETY: it ends the process. No exit handlers run, so nothing of the server's is
+                // touched.
                 unsafe { libc::_exit(i32::from(!matches!(ended, Ok(Ok(()))))) }
             }
             _ => {
                 drop((its, its_files, its_rings));
                 let rings = our_rings.map(Mutex::new);
                 let helper = Self { mount: Mutex::new(ours), files: Mutex::new(our_files), rings };
-                // A second one would be for a second mount, which no server has.
+                // A second helper would be for a second mount, which no server has.
                 HELPER.set(helper).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
         }
     }
 
-    /// The one of this process, if it has one.
+    /// Returns the helper of this process, if it has one.
     pub fn get() -> Option<&'static Self> {
         HELPER.get()
     }
 
-    /// Asks it to unmount.
+    /// Requests an unmount.
     ///
     /// # Errors
-    /// What unmounting said; that the helper is gone; for `lazily`, that it is busy with what
-    /// another thread has asked.
+    /// The error of unmounting, `BrokenPipe` and the like when the helper is gone, and for `lazily`
+    /// `ResourceBusy` when the helper is busy with another thread's request.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         self.ask(lazily).map_err(|e| match e.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
@@ -152,17 +155,18 @@ impl Helper {
         })?
     }
 
-    /// Tells it which mount it is to unmount.
+    /// Identifies the mount that the helper is to unmount.
     ///
     /// # Errors
-    /// That the helper is gone, or was told already.
+    /// `BrokenPipe` and the like when the helper is gone, `EPERM` when the mount was identified
+    /// before.
     pub fn mounted(&self, identity: &[u8; IDENTITY]) -> io::Result<()> {
         let mut message = vec![MOUNTED];
         message.extend(identity);
         self.answer(self.socket(), &message)?
     }
 
-    /// The answer; an error when there is none.
+    /// The answer to an unmount request; an outer error when the helper gives no answer.
     fn ask(&self, lazily: bool) -> io::Result<io::Result<()>> {
         let socket = if lazily { self.free()? } else { self.socket() };
         self.answer(socket, &[u8::from(lazily)])
@@ -188,8 +192,8 @@ impl Helper {
         self.mount.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For who may be about to end the process, and waits no longer for another thread: unmounting
-    /// writes back what is dirty, and that can stand still.
+    /// Waits for another thread's request only for [`PATIENCE`], because the caller may be about to
+    /// end the process: unmounting writes back dirty data, which may block.
     fn free(&self) -> io::Result<MutexGuard<'_, UnixStream>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -206,10 +210,11 @@ impl Helper {
     }
 }
 
-/// Keeps these descriptors and nothing else. `unmounts`: with the privilege to do that.
+/// Keeps these descriptors and closes all others. With `unmounts`, the privilege to unmount is
+/// kept.
 fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
-    // The terminal's signals are the server's, and so is whatever ends a service: it asks for one
-    // thing more then. What is executed has the defaults.
+    // Signals of the terminal and of a service manager are the server's, which sends one more
+    // request before it ends. Executed programs get the default actions.
     let nothing = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP] {
         signal_hook::flag::register(signal, nothing.clone())?;
@@ -224,11 +229,12 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd")?;
     let open: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !keeps.contains(fd)) {
-        // SAFETY: nothing in this process owns any of them but the server's copies, which are never
-        // used here. The folder that was read is closed already, and nothing was opened since.
+        // SAFETY: this process owns none of these descriptors but the server's copies, which are
+        // never used here. The folder that was read is closed already, and nothing was opened
+        // since.
         unsafe { libc::close(fd) };
     }
-    // Its rings count as locked memory before Linux 5.12.
+    // The helper's rings count as locked memory before Linux 5.12.
     capabilities::keep_locking();
     let sets = rustix::thread::capabilities(None)?;
     let is_root = sets.effective.contains(CapabilitySet::SYS_ADMIN);
@@ -241,7 +247,7 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers what is asked of the mount, until the server is gone.
+/// Answers requests for the mount, until the server is gone.
 fn serve(mut socket: UnixStream, answer: &dyn Fn(Asked<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut knows = false;
     loop {

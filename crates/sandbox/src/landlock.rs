@@ -1,4 +1,4 @@
-//! Which files can be opened, made or removed: those that are needed later. What is open stays
+//! The files that can be opened, made or removed: those that are needed later. Open files stay
 //! open.
 
 use std::os::fd::OwnedFd;
@@ -11,7 +11,8 @@ use landlock::{
 
 use crate::Needs;
 
-/// The newest that is known here; an older kernel does what it can of it.
+/// The newest Landlock ABI that this module uses; older versions of Linux apply the part that they
+/// support.
 const NEWEST: ABI = ABI::V7;
 
 /// The rules, for [`restrict`] in each thread.
@@ -22,14 +23,13 @@ pub(crate) struct Rules {
     pub(crate) version: u32,
 }
 
-/// Makes them ready.
+/// Prepares the rules.
 ///
-/// # Errors
-/// Why there are none.
+/// Returns the reason when Landlock is not available.
 pub(crate) fn rules(needs: &Needs) -> Result<Rules, String> {
     let version = version().ok_or("this kernel has none, or it is not enabled")?;
     if needs.tree.is_some() && version < 2 {
-        // No file could be moved to another folder.
+        // Otherwise no file could be moved to another folder.
         return Err("before Linux 5.19 no filesystem can be served under it".into());
     }
     let fd: Option<OwnedFd> = made(needs).map_err(|e| e.to_string())?.into();
@@ -37,12 +37,13 @@ pub(crate) fn rules(needs: &Needs) -> Result<Rules, String> {
 }
 
 fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
-    // The ports of a cluster's machines are known to nobody before they are told.
+    // The ports of a cluster's machines are unknown before the cluster reports them.
     let ports = if needs.cluster { AccessNet::BindTcp.into() } else { AccessNet::from_all(NEWEST) };
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(ports)?
-        // Signals between threads are none of the sandbox's: each thread is a domain of its own.
+        // The sandbox does not restrict signals: each thread is a separate domain, and threads
+        // signal each other.
         .scope(Scope::AbstractUnixSocket)?
         .create()?;
     let write = if needs.read_only { BitFlags::empty() } else { AccessFs::WriteFile.into() };
@@ -67,13 +68,13 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
         let devices = AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev;
         let all = AccessFs::from_all(NEWEST);
         rules = below(rules, tree, if needs.devices { all } else { all & !devices })?;
-        // Whether whoever asks is being killed.
+        // The status of a requesting process, which shows whether it is being killed.
         rules = below(rules, Path::new("/proc"), AccessFs::ReadFile.into())?;
     }
     Ok(rules)
 }
 
-/// What is at the path, and below it where it is a folder. One that is not there needs no rule.
+/// Adds a rule for the path, and for everything below a folder. A missing path needs no rule.
 fn below(
     rules: RulesetCreated,
     path: &Path,
@@ -85,7 +86,7 @@ fn below(
     }
 }
 
-/// The kernel's version of Landlock, if it has it.
+/// Returns the kernel's version of Landlock, if it has Landlock.
 #[expect(unsafe_code, reason = "a system call that only tells a number")]
 fn version() -> Option<u32> {
     const VERSION: u32 = 1;

@@ -1,26 +1,26 @@
-//! What a server may still do once it serves: what its doors need, and nothing else.
+//! The sandbox of a server: it leaves a serving process only the rights that its exports need.
 //!
 //! ```text
-//!   Needs            what is served how, and what is opened or removed later          needs.rs
+//!   Needs            the exports, and the files that are opened or removed later      needs.rs
 //!     |
-//!   enter(&Needs) -> State        called once, when all is open and before anybody is told so
+//!   enter(&Needs) -> State        called once, when all is open, before the server reports ready
 //!     |
-//!     +-- capabilities.rs   which of root's stay
-//!     +-- landlock.rs       which files can be opened, made or removed
-//!     +-- seccomp.rs        which system calls can be made; what becomes of the others
-//!     +-- threads.rs        every thread of the process takes the steps itself, in a signal handler
+//!     +-- capabilities.rs   root's capabilities that stay
+//!     +-- landlock.rs       files that can be opened, made or removed
+//!     +-- seccomp.rs        system calls that can be made; the result of refused calls
+//!     +-- threads.rs        every thread of the process takes the steps, in a signal handler
 //!
-//!   helper.rs        a process forked before all that, which unmounts, removes, reopens, connects and makes rings when it is
-//!                    asked to
-//!   tree.rs          a folder as a mount of its own, and a root folder without anything
-//!   mark.rs          how other processes tell that this one is in its sandbox
-//!   state.rs         what is in force, for `status`
+//!   helper.rs        a process forked before the sandbox, which unmounts, removes, reopens,
+//!                    connects and makes rings on request
+//!   tree.rs          a folder as a separate mount, and an empty root folder
+//!   mark.rs          a mark that shows other processes that this one is in its sandbox
+//!   state.rs         the restrictions in force, for `status`
 //! ```
 //!
-//! Linux keeps all of this for each thread. Threads that start later inherit it from the one that
-//! starts them.
+//! Linux keeps these restrictions for each thread. A new thread inherits them from the thread that
+//! starts it.
 
-// Allowed where it says why: system calls that nothing wraps, signal handlers, fork.
+// Allowed where a comment explains it: system calls without a wrapper, signal handlers, fork.
 #![deny(unsafe_code)]
 
 mod capabilities;

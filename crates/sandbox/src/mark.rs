@@ -1,9 +1,9 @@
-//! A mark by which other processes tell a sandboxed server.
+//! A mark by which other processes recognize a sandboxed server.
 //!
-//! A limit that is lowered is lowered for good: raising it takes `CAP_SYS_RESOURCE`, and the
-//! filters refuse that. Servers use no POSIX message queues, so the limit of the bytes in these is
-//! the mark. The kernel tells a process's limits to every process of the same user and group, in a
-//! sandbox or not, with or without /proc.
+//! A lowered hard limit stays lowered: raising it takes `CAP_SYS_RESOURCE`, and the filters refuse
+//! that. Servers use no POSIX message queues, so the limit of the bytes in these is the mark. Linux
+//! shows a process's limits to every process of the same user and group, in a sandbox or not, with
+//! or without /proc.
 
 use std::io;
 
@@ -16,14 +16,15 @@ pub(crate) fn set() -> rustix::io::Result<()> {
     setrlimit(Resource::Msgqueue, MARK)
 }
 
-/// Whether the process with this number is a server in its sandbox, as the kernel says.
+/// Returns true when the process with this number is a server in its sandbox, according to the
+/// kernel.
 ///
 /// # Errors
-/// When the kernel does not say: the process has ended, is another user's, or is outside of this
+/// When the kernel does not answer: the process has ended, is another user's, or is outside of this
 /// process's PID namespace.
 #[expect(unsafe_code, reason = "rustix reads limits of other processes only by setting them")]
 pub fn is_inside(pid: i32) -> io::Result<bool> {
-    // 0 is the calling process.
+    // The number 0 stands for the calling process.
     if pid <= 0 {
         return Err(io::ErrorKind::NotFound.into());
     }

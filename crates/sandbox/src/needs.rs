@@ -1,55 +1,55 @@
-//! What a server needs once all is open.
+//! The needs of a server after everything is open.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a server needs once all is open. The default is the least: a file or block device over
-/// sockets that are there.
+/// The needs of a server after everything is open. The default is the least: a file or block device
+/// over existing sockets.
 ///
-/// Files that are removed later, the log file, and lower servers are none of it: the
-/// [helper](crate::Helper) sees to them.
+/// Files that are removed later, the log file, and lower servers are not included: the
+/// [helper](crate::Helper) handles them.
 #[derive(Debug, Clone, Default)]
 pub struct Needs {
     /// Files that are opened again: an image, by each client's queue.
     pub images: Vec<PathBuf>,
     /// Images are opened for reading only.
     pub read_only: bool,
-    /// TLS: the folder whose files are read again when an operator has changed them.
+    /// The folder of TLS files, which are read again when an operator has changed them.
     pub certificates: Option<PathBuf>,
-    /// The image is on a Ceph cluster: its library has threads of its own, and connects to
-    /// whichever machine has the data.
+    /// Whether the image is on a Ceph cluster: Ceph's library has its own threads, and connects to
+    /// any machine that has the data.
     pub cluster: bool,
-    /// The volume is a block device of the kernel's: this one.
+    /// The volume's block device under ublk.
     pub ublk: Option<PathBuf>,
     /// The volume is a virtual machine's disk.
     pub vhost_user: bool,
-    /// Another process may take the volume over, or it was taken over.
+    /// Another process may take the volume in a handover, or this process has taken it.
     pub hand_over: bool,
-    /// Workers run before others.
+    /// Workers run at a high priority.
     pub high_priority: bool,
-    /// Headers are locked in this folder, under names that are made and removed.
+    /// Headers are locked in this folder, under names that are created and removed.
     pub locks: Option<PathBuf>,
     /// eCryptfs: the folder with the encrypted files.
     pub tree: Option<PathBuf>,
-    /// Device nodes are made in that folder, and opened there.
+    /// Device nodes are created in that folder, and opened there.
     pub devices: bool,
-    /// The folder that all paths begin in from then on; the paths above are those of before.
+    /// The folder that becomes the root of all paths; the paths above are relative to the old root.
     pub root: Option<Arc<OwnedFd>>,
-    /// io_uring: which rings are made later.
+    /// io_uring: the rings that are made later.
     pub rings: Rings,
 }
 
-/// Which rings (io_uring) a server makes once it is in its sandbox.
+/// The rings (io_uring) that a server makes once it is in its sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rings {
-    /// None: the system calls for rings fail.
+    /// The server makes no rings: the system calls for rings fail.
     #[default]
     None,
-    /// The server makes no rings and uses those that it has.
+    /// The server makes no new rings and uses its existing ones.
     There,
-    /// Those that the [helper](crate::Helper) makes, with restrictions.
+    /// The server uses rings that the [helper](crate::Helper) makes, with restrictions.
     OfHelper,
-    /// Any: the kernel, before 5.10, restricts none.
+    /// The server makes rings without restrictions: Linux before 5.10 restricts none.
     Any,
 }

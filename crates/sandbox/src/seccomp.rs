@@ -1,11 +1,12 @@
-//! Which system calls can be made: those that the doors need.
+//! The system calls that can be made: those that the exports need.
 //!
-//! A call that is not on the list fails with `EPERM`, and its name goes to the log. It is not the
-//! process's end: a library may come to an unusual call by itself, of a later version perhaps, and
-//! a server that is killed for it takes away the disk of those who use it, with all that they have
-//! not flushed. Whoever has taken the server over gets no more by an error than by the end: the
-//! call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it
-//! is the end; so threads that always do, as those of Ceph's library, get filters that tell nobody.
+//! A call that is not on the list fails with `EPERM`, and its name goes to the log. The call does
+//! not end the process: a library may come to an unusual call by itself, of a later version
+//! perhaps, and a server that is killed for it takes away its users' disk, with all unflushed data.
+//! An attacker in the server gains no more from an error than from the end: the call is not made.
+//! Only where a thread blocks SIGSYS, as the C library does for moments, a refused call ends the
+//! process; so threads that always block SIGSYS, as those of Ceph's library, get filters that
+//! refuse silently.
 
 pub(crate) mod calls;
 pub(crate) mod violations;
@@ -20,30 +21,29 @@ use seccompiler::{
 use self::calls::Call;
 use crate::Needs;
 
-/// What becomes of a call that is not on the list, besides that it fails.
+/// The reaction to a refused call besides its failure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Refusal {
-    /// Its name goes to the log, by way of SIGSYS.
+    /// The call's name goes to the log, through SIGSYS.
     Told,
-    /// Nothing.
+    /// No reaction.
     Silent,
 }
 
-/// The filters that a thread installs, in this order.
+/// Returns the filters that a thread installs, in this order.
 ///
-/// # Errors
-/// On processors that there are none for.
+/// Returns the reason on processors without filters.
 pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>, String> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor")?;
-    // Its flags lie in memory, where no filter sees them; the C library goes on to clone(2) when
-    // there is none.
+    // clone3's flags lie in memory, which filters cannot read; the C library falls back to clone(2)
+    // when clone3 is missing.
     let absent = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
         SeccompAction::Allow,
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
         arch,
     );
-    // The C library makes a process with all signals held back, so SIGSYS would end this one.
+    // The C library forks with all signals blocked, so SIGSYS would end this process.
     let thread = Condition::new(0, Len::Dword, Op::MaskedEq(libc::CLONE_THREAD as u64), 0);
     let process = thread.and_then(|flags| Rule::new(vec![flags])).map_err(|e| e.to_string())?;
     let probe = Condition::new(0, Len::Dword, Op::Eq, calls::PROBE);
@@ -57,7 +57,8 @@ pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>
     let mut rules = BTreeMap::<i64, Vec<Rule>>::new();
     for call in calls::of(needs) {
         match call {
-            // Whatever its arguments: an earlier rule for some of them goes.
+            // The call is allowed with any arguments: an earlier rule for some arguments is
+            // dropped.
             Call::Any(number) => drop(rules.insert(number, Vec::new())),
             Call::When(number, argument, test) => {
                 rules.entry(number).or_default().push(rule(&[(argument, test)])?);
@@ -79,7 +80,7 @@ pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>
         .collect()
 }
 
-/// A rule that all of these arguments have to pass.
+/// Returns a rule with a condition for each of these arguments.
 fn rule(tests: &[(u8, calls::Test)]) -> Result<Rule, String> {
     let conditions = tests.iter().map(|&(argument, test)| {
         let (len, operator, value) = match test {

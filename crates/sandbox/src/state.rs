@@ -1,22 +1,22 @@
-//! What is in force.
+//! The restrictions in force.
 
-/// What is in force in a process that serves.
+/// The restrictions that are in force in a serving process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// Capabilities that were kept; for a user there are none anyway.
+    /// Capabilities that were kept; none for a user.
     pub capabilities: Vec<&'static str>,
-    /// Nothing that is executed can bring others back: the bounding set holds no others.
+    /// Executed programs cannot get other capabilities: the bounding set holds no others.
     pub bounded: bool,
-    /// Nothing that is executed has more privileges than this.
+    /// Executed programs have no more privileges than this process.
     pub no_new_privileges: bool,
-    /// The version of Landlock that keeps files away.
+    /// The version of Landlock that restricts files.
     pub landlock: Option<u32>,
     /// System calls that are not needed fail.
     pub seccomp: bool,
-    /// No ring can be made but with restrictions.
+    /// Rings can be made only with restrictions.
     pub rings: bool,
-    /// Connections go to any port: only a cluster knows which machine has the data.
+    /// Connections go to any port: only a cluster knows its machines' ports.
     pub any_port: bool,
-    /// What could not be had, and why.
+    /// The restrictions that failed, and the reasons.
     pub missing: Vec<String>,
 }

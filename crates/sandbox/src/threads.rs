@@ -1,10 +1,10 @@
-//! Every thread of the process gives up what it does not need.
+//! Every thread of the process drops the rights that it does not need.
 //!
-//! The kernel lets a thread do that for itself alone, and at this moment there are several: they
-//! wait for signals, clients and requests. So each is sent a signal, in whose handler it takes the
-//! steps, as libpsx and Go's runtime have it. All that a handler uses was made ready before, and is
-//! never freed. Threads of libraries (Ceph's) hold back every signal that the C library lets them;
-//! they are sent one that it keeps for itself.
+//! Linux lets a thread do that for itself alone, and several threads exist at this moment: they
+//! wait for signals, clients and requests. So each thread receives a signal, in whose handler it
+//! takes the steps, as libpsx and Go's runtime do. All data that a handler uses are prepared
+//! before, and are never freed. Threads of libraries (Ceph's) block every signal that the C library
+//! lets them; they receive a signal that the C library reserves for itself.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fs;
@@ -21,7 +21,7 @@ use seccompiler::BpfProgram;
 
 use crate::seccomp::calls;
 
-/// A step that a thread could not take; all of them in one word.
+/// The steps that a thread could not take, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed(u32);
 
@@ -51,19 +51,19 @@ impl std::ops::BitOr for Failed {
     }
 }
 
-/// What each thread does.
+/// The steps of each thread.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// The folder in which paths begin, open until all have taken the steps.
+    /// The new root folder, open until all threads have taken the steps.
     pub(crate) root: Option<RawFd>,
     /// The capabilities that stay.
     pub(crate) kept: u64,
     /// Landlock's rules, open until all have taken the steps.
     pub(crate) landlock: Option<RawFd>,
-    /// In their order: what the last one forbids, installing filters among it, the others need not
-    /// know.
+    /// The filters in their order: the last one forbids installing filters, so the earlier filters
+    /// need not allow it.
     pub(crate) filters: Vec<BpfProgram>,
-    /// The same for threads that hold back SIGSYS, and would end the process with it.
+    /// The same for threads that block SIGSYS, which would end the process.
     pub(crate) silent: Vec<BpfProgram>,
 }
 
@@ -72,7 +72,7 @@ const PROBE: c_int = calls::PROBE as c_int;
 
 /// Version 3: two words for each set.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
-/// As many as two words hold; the kernel refuses those that it does not know.
+/// The number of capabilities in two words; Linux refuses unknown numbers.
 const CAPABILITIES: c_ulong = 64;
 
 #[repr(C)]
@@ -90,20 +90,20 @@ struct CapabilityWords {
 }
 
 impl Steps {
-    /// Takes them, for the calling thread, which holds back SIGSYS or does not. Nothing here
-    /// allocates, locks or panics.
+    /// Takes the steps, for the calling thread. `is_deaf` is true when it blocks SIGSYS. No code
+    /// here allocates, locks or panics.
     fn take(&self, is_deaf: bool) -> Failed {
         if !self.filters.is_empty() && has_filters() {
             return Failed::NONE;
         }
-        // While the capability is there.
+        // Before the capability is dropped.
         let rooted = self.root.is_none_or(change_root);
         let prctl = |option: c_int, argument: c_ulong| {
             // SAFETY: these options take numbers, and access no memory.
             unsafe { libc::prctl(option, argument, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) == 0 }
         };
         let no_new_privileges = prctl(libc::PR_SET_NO_NEW_PRIVS, 1);
-        // Before 4.3 there are none.
+        // Linux before 4.3 has no ambient capabilities.
         // SAFETY: as above.
         let _ = unsafe {
             libc::prctl(
@@ -116,7 +116,8 @@ impl Steps {
         };
         let mut bounded = true;
         for number in (0..CAPABILITIES).filter(|number| self.kept >> number & 1 == 0) {
-            // SAFETY: as above. 1: it is in the set; less: there is no such capability.
+            // SAFETY: as above. 1: the capability is in the set; less: the capability does not
+            // exist.
             let is_in = unsafe {
                 libc::prctl(libc::PR_CAPBSET_READ, number, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)
             };
@@ -152,18 +153,18 @@ impl Steps {
     }
 }
 
-/// A thread that was started by one that has taken the steps has them from it, and could not take
-/// them again. True as well where a filter around the whole process answers so.
+/// Whether this thread inherited the filters from a thread that has taken the steps, and so cannot
+/// take the steps again. Also true when a filter around the whole process answers `EPERM`.
 pub(crate) fn has_filters() -> bool {
-    // SAFETY: there is no such option, so no memory is accessed.
+    // SAFETY: the option does not exist, so no memory is accessed.
     let answer = unsafe { libc::prctl(PROBE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
     // SAFETY: the thread's own; the handler puts it back.
     answer == -1 && unsafe { *libc::__errno_location() } == libc::EPERM
 }
 
-/// Of this thread, and of those that it shares its folders with.
+/// Changes the root of this thread, and of the threads that share its folders.
 fn change_root(root: RawFd) -> bool {
-    // SAFETY: they take a descriptor, and a string that is there for good.
+    // SAFETY: they take a descriptor, and a static string.
     unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
@@ -186,22 +187,22 @@ fn restrict_calls(filter: &BpfProgram) -> bool {
             ) == 0
         }
     };
-    // Kernels before 5.16 make a process with filters slow, to be safe from code in it that was
-    // translated from somebody else's. There is none here. Before 4.17 they do not know the flag.
+    // Linux before 5.16 slows down a process with filters, as a defence against translated code of
+    // another origin, which this process does not run. Linux before 4.17 does not support the flag.
     set(libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW) || set(0)
 }
 
-/// For the handler.
+/// The steps, for the handler.
 static STEPS: AtomicPtr<Steps> = AtomicPtr::new(ptr::null_mut());
-/// Threads that have taken the steps.
+/// The number of threads that have taken the steps.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
-/// What they could not do.
+/// The steps that failed.
 static FAILED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn handle(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the thread's own.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel gives what the thread was doing, with the signals that it holds back then.
+    // SAFETY: Linux passes the interrupted context, with the signals that the thread blocks.
     let is_deaf = unsafe {
         libc::sigismember(&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGSYS)
     } == 1;
@@ -211,21 +212,21 @@ extern "C" fn handle(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         FAILED.fetch_or(steps.take(is_deaf).0, Ordering::AcqRel);
         TAKEN.fetch_add(1, Ordering::AcqRel);
     }
-    // SAFETY: as above; what was interrupted may be about to look at it.
+    // SAFETY: as above; the interrupted code may be about to read it.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// How long a thread may take to come out of a system call that cannot be interrupted.
+/// How long a thread may take to return from an uninterruptible system call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Makes every thread take the steps, this one last.
+/// Makes every thread take the steps, this thread last.
 ///
-/// # Errors
-/// When threads cannot be seen (no /proc) or do not answer: then some may not have taken them.
+/// Returns an error when threads cannot be listed (no /proc) or do not answer: then some may not
+/// have taken the steps.
 pub(crate) fn take(steps: Steps) -> (Failed, io::Result<()>) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();
-    // A signal can come late, so they stay.
+    // A signal may arrive late, so the steps are never freed.
     let steps: &'static Steps = Box::leak(Box::new(steps));
     FAILED.store(0, Ordering::Release);
     STEPS.store(ptr::from_ref(steps).cast_mut(), Ordering::Release);
@@ -236,12 +237,12 @@ pub(crate) fn take(steps: Steps) -> (Failed, io::Result<()>) {
 }
 
 fn on_others() -> io::Result<()> {
-    // The last one: libraries take from the other end.
+    // The last real-time signal: libraries allocate from the other end.
     let signal = libc::SIGRTMAX();
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the
-    // handler calls only what a handler may.
+    // handler calls only async-signal-safe functions.
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handle as *const () as usize;
@@ -254,21 +255,21 @@ fn on_others() -> io::Result<()> {
     let kept_before = KernelAction::of(KEPT)?;
     KernelAction::of(signal)?.set(KEPT)?;
     let done = until_all_have(signal);
-    // One that has not answered may do so yet: the default would end the process.
+    // A thread that has not answered may still do so: the default action would end the process.
     if done.is_ok() {
         kept_before.set(KEPT)?;
-        // SAFETY: what the kernel has just given.
+        // SAFETY: the action that Linux has just returned.
         unsafe { libc::sigaction(signal, before.as_ptr(), ptr::null_mut()) };
     }
     done
 }
 
-/// The C library's own, to make all threads take another user's identity (`SIGSETXID`): no thread
-/// can hold it back. Nobody does that meanwhile.
+/// The C library's signal for changing the user of all threads (`SIGSETXID`): no thread can block
+/// it. The process does not change its user meanwhile.
 const KEPT: c_int = 33;
 
-/// What is done on a signal, as the kernel has it, which the C library does not let be set for its
-/// own. It is only copied.
+/// A signal's action in Linux's form, which the C library does not let programs set for its own
+/// signals. The value is only copied.
 struct KernelAction([u64; 8]);
 
 impl KernelAction {
@@ -285,8 +286,8 @@ impl KernelAction {
     }
 
     fn set(&self, signal: c_int) -> io::Result<()> {
-        // SAFETY: what the kernel has given for one signal does for another: the same handler, and
-        // the same way back from it.
+        // SAFETY: the action that Linux returned for one signal is valid for another: the same
+        // handler, and the same return code.
         let set = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, self.0.as_ptr(), ptr::null_mut::<u64>(), Self::SET)
         };
@@ -294,8 +295,8 @@ impl KernelAction {
     }
 }
 
-/// A thread that has not taken the steps may start another one meanwhile: until a look finds no new
-/// ones.
+/// Signals threads until a scan finds no new ones, since a thread without the steps may start
+/// another thread meanwhile.
 fn until_all_have(signal: c_int) -> io::Result<()> {
     let own = rustix::thread::gettid().as_raw_nonzero().get();
     let mut done: Vec<Thread> = Vec::new();
@@ -313,7 +314,7 @@ fn until_all_have(signal: c_int) -> io::Result<()> {
     }
 }
 
-/// A thread of this process; numbers are used again, so with the time of its start.
+/// A thread of this process. Numbers are reused, so its start time is a part.
 #[derive(Debug, PartialEq, Eq)]
 struct Thread {
     id: i32,
@@ -321,12 +322,12 @@ struct Thread {
 }
 
 impl Thread {
-    /// Those that run code of ours. The kernel's own, which do a ring's slow work, take no signals,
-    /// and have what whoever submits has.
+    /// The threads that run this process's code. Linux's own, which do a ring's slow work, take no
+    /// signals, and have the credentials of the submitter.
     fn all() -> io::Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in fs::read_dir("/proc/self/task")? {
-            // One that has ended meanwhile.
+            // A thread that has ended in the meantime.
             let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else { continue };
             let thread = parse(&stat).ok_or_else(|| io::Error::other("/proc/self/task/*/stat is strange"))?;
             all.extend(thread);
@@ -350,15 +351,16 @@ impl Thread {
         Ok(())
     }
 
-    /// One that does so for a moment gets the other signal as well.
+    /// Whether the thread blocks the signal; a thread that blocks it only for a moment gets `KEPT`
+    /// as well.
     fn holds_back(&self, signal: c_int) -> bool {
         let status = fs::read_to_string(format!("/proc/self/task/{}/status", self.id)).unwrap_or_default();
         held_back(&status).is_some_and(|signals| signals >> (signal - 1) & 1 == 1)
     }
 
-    /// False when it has ended.
+    /// Signals the thread. Returns false when it has ended.
     fn signal(&self, signal: c_int) -> io::Result<bool> {
-        // SAFETY: it accesses no memory; the process is this one.
+        // SAFETY: the call accesses no memory; the process is this one.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.id, signal) };
         match io::Error::last_os_error() {
             _ if sent == 0 => Ok(true),
@@ -368,8 +370,8 @@ impl Thread {
     }
 }
 
-/// proc(5): the number, the name in parentheses with anything in it, the state; the 9th field are
-/// flags, the 22nd the start. `Some(None)` for a thread of the kernel's.
+/// Parses proc(5)'s stat: the number, the name in parentheses with any characters, the state; the
+/// 9th field has flags, the 22nd the start. `Some(None)` stands for a kernel thread.
 #[expect(clippy::option_option, reason = "strange, or none of ours")]
 fn parse(stat: &str) -> Option<Option<Thread>> {
     /// `PF_IO_WORKER` and `PF_USER_WORKER`.
@@ -381,7 +383,7 @@ fn parse(stat: &str) -> Option<Option<Thread>> {
     Some((number(9)? & OF_THE_KERNEL == 0).then_some(thread))
 }
 
-/// The signals that a thread holds back, the first one in the lowest bit.
+/// Returns the signals that a thread blocks, the first in the lowest bit.
 fn held_back(status: &str) -> Option<u64> {
     let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
     u64::from_str_radix(set.trim(), 16).ok()

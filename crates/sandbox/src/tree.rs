@@ -1,13 +1,13 @@
-//! A folder as a mount of its own, and a root folder in which there is nothing but /proc.
+//! A folder as a separate mount, and a root folder that contains only /proc.
 //!
 //! ```text
 //!   the tree   a copy of the folder's mounts, attached nowhere: `..` ends at its root, and device
-//!              nodes in it open nothing
-//!   the root   a tmpfs to be read, attached nowhere, and in it a copy of /proc: all paths of the
-//!              process begin there
+//!              nodes in it cannot be opened
+//!   the root   a read-only tmpfs, attached nowhere, with a copy of /proc in it: the root of all
+//!              paths of the process
 //! ```
-//! Landlock knows files, not mounts, and neither modes nor owners. In a process that has no
-//! descriptor of another folder than these two, no path leads anywhere else.
+//! Landlock restricts files, not mounts, and neither modes nor owners. In a process without
+//! descriptors of other folders than these two, no path leads anywhere else.
 
 use std::io;
 use std::mem::size_of;
@@ -22,7 +22,7 @@ use rustix::mount::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// A folder and a root, both attached nowhere. They are gone when their descriptors are closed.
+/// A folder and a root, both attached nowhere. Closing their descriptors removes them.
 #[derive(Debug)]
 pub struct OwnTree {
     /// The folder (`O_PATH`).
@@ -32,15 +32,16 @@ pub struct OwnTree {
 }
 
 impl OwnTree {
-    /// Copies the mounts of a folder. `devices`: its device nodes can be opened.
+    /// Copies the mounts of a folder. With `devices`, its device nodes can be opened.
     ///
     /// # Errors
-    /// `EPERM` without root's `CAP_SYS_ADMIN`, `ENOSYS` before Linux 5.12; others of the system.
+    /// `EPERM` without root's `CAP_SYS_ADMIN`; `ENOSYS` before Linux 5.12; other errors of the
+    /// system.
     pub fn of(folder: &Path, devices: bool) -> io::Result<Self> {
         let tree = open_tree(CWD, folder, COPY)?;
         let attributes = if devices { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
         set(&tree, attributes, OpenTreeFlags::AT_RECURSIVE)?;
-        // In a namespace of a thread's own, which ends with the thread.
+        // In a thread's own namespace, which ends with the thread.
         let root = thread::Builder::new().name("root".into()).spawn(root)?;
         let root = root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(Self { tree, root })
@@ -51,7 +52,8 @@ const COPY: OpenTreeFlags =
     OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_RECURSIVE);
 
 fn root() -> io::Result<OwnedFd> {
-    // SAFETY: this thread does nothing that relies on the other threads' folders and mounts.
+    // SAFETY: this thread does nothing that relies on sharing folders and mounts with other
+    // threads.
     unsafe { unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS)? };
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let proc = open_tree(CWD, "/proc", COPY)?;
@@ -62,8 +64,7 @@ fn root() -> io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     mkdirat(&root, "proc", Mode::from_raw_mode(0o555))?;
-    // Only a mount that is attached takes another one in (before Linux 6.15): the folder does not
-    // matter.
+    // Only an attached mount accepts another mount (before Linux 6.15); the folder does not matter.
     let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&root, "", CWD, "/proc", whole)?;
     move_mount(&proc, "", &root, "proc", whole)?;
@@ -72,8 +73,8 @@ fn root() -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Sets attributes of a mount, or of all below it, and keeps mounts that are made elsewhere later
-/// out of it (mount_setattr(2), which rustix does not offer).
+/// Sets attributes of a mount, or of all below it, and keeps later mounts elsewhere out of it
+/// (mount_setattr(2), which rustix does not offer).
 fn set(mount: impl AsFd, attributes: MountAttrFlags, flags: OpenTreeFlags) -> io::Result<()> {
     let change = libc::mount_attr {
         attr_set: attributes.bits().into(),

@@ -1,5 +1,4 @@
-//! What the tests of all crates share: how long they are patient, and what becomes of one that
-//! cannot run.
+//! Functions that the tests of all crates share: waiting with a limit, and skipping.
 
 #![forbid(unsafe_code)]
 
@@ -9,17 +8,17 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait for what takes a moment, on a machine that is slow and busy with other things.
-/// Only a test that fails waits so long.
+/// The longest wait for an event that takes a moment, on a slow and busy machine. Only a failing
+/// test waits for all of it.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until it holds, and fails after so long.
+/// Waits until `holds` returns true, and fails after `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, holds: impl FnMut() -> bool) {
     assert!(within(limit, holds), "waited {limit:?} until {what}");
 }
 
-/// Waits until it holds, at most so long. Says whether it does.
+/// Waits until `holds` returns true, at most for `limit`. Returns whether it did.
 pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
@@ -38,7 +37,7 @@ pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
 pub fn skip(part: &str, reason: &str) {
     let line = format!("{}: {part}: {reason}\n", test());
     if let Some(list) = env::var_os("UNDERSEAL_SKIPPED") {
-        // One write: lines of tests that run at the same time do not mix.
+        // A single write keeps lines of concurrent tests apart.
         let written = File::options().append(true).create(true).open(&list);
         written.and_then(|mut list| list.write_all(line.as_bytes())).expect("the list of skipped tests");
     }

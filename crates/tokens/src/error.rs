@@ -1,26 +1,26 @@
-//! The crate's one error: a stable kind, what happened, and its cause.
+//! The crate's one error: a stable kind, a context, and its cause.
 
-/// Why a token gave no passphrase, for a program to match on. The later ones are worth more to
-/// tell, when several tokens failed.
+/// The reason why a token gave no passphrase, for a program to match on. When several tokens fail,
+/// the error of the latest kind in this list is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// It is of a type that no passphrase can be had from here.
+    /// The token's type gives no passphrase on this machine.
     Unknown,
-    /// It cannot open anything: malformed, made for another machine, or the machine is not as it
-    /// was when it was made.
+    /// The token cannot open anything: malformed, made for another machine, or the machine's state
+    /// has changed since the token was made.
     NotUsable,
-    /// The tool that it needs is not installed.
+    /// The tool that the token needs is not installed.
     NoTool,
     /// The tool failed for another reason, or did not end in time.
     Failed,
-    /// The device it needs is not there.
+    /// The device that the token needs is not there.
     NoHardware,
-    /// It needs a PIN, and none was given.
+    /// The token needs a PIN, and the caller gave no PIN.
     PinWanted,
     /// The PIN is wrong.
     WrongPin,
-    /// Memory or descriptors could not be had.
+    /// Memory or descriptors are exhausted.
     System,
 }
 

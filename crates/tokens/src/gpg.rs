@@ -1,8 +1,8 @@
 //! Files that GPG encrypted with a passphrase: key files of loop-AES.
 //!
-//! The passphrase goes through the tool's stdin, and what it decrypts comes through a pipe into
-//! locked memory. The tool has a home of its own, which is removed: no agent is started, and no
-//! option of the user's counts.
+//! The passphrase goes through the tool's stdin, and the decrypted file comes through a pipe into
+//! locked memory. The tool has a separate home, which is removed: no agent is started, and the
+//! user's options have no effect.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use underseal_cipher::Key;
 use crate::tool::Tool;
 use crate::{Error, ErrorKind, Result};
 
-/// The longest encrypted file: what fits a pipe. Key files of loop-AES have some 5000 bytes.
+/// The longest encrypted file: the capacity of a pipe. Key files of loop-AES have some 5000 bytes.
 pub(crate) const MOST: usize = 60_000;
 
 pub(crate) fn decrypt(file: &[u8], passphrase: &Key, limit: Duration) -> Result<Key> {
@@ -25,7 +25,7 @@ pub(crate) fn decrypt(file: &[u8], passphrase: &Key, limit: Duration) -> Result<
     let mut line = Key::zeroed(passphrase.len() + 1)?;
     line.as_mut_bytes()[..passphrase.len()].copy_from_slice(passphrase.as_bytes());
     line.as_mut_bytes()[passphrase.len()] = b'\n';
-    // Made for this user only.
+    // Readable for this user only.
     let home = tempfile::Builder::new().prefix("underseal-gpg-").tempdir();
     let home = home.map_err(|e| Error::system("a folder for gpg", e))?;
     let tool = Tool::find("gpg", "gpg", limit)?

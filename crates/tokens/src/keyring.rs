@@ -1,4 +1,4 @@
-//! `luks2-keyring`: the passphrase is the payload of a `user` key of the kernel's.
+//! `luks2-keyring`: the passphrase is the payload of a `user` key in the kernel.
 
 use linux_keyutils::{KeyError, KeyRing, KeyRingIdentifier};
 use serde_json::json;
@@ -7,10 +7,10 @@ use underseal_cipher::Key;
 use crate::member::{Members, wrong};
 use crate::{Error, ErrorKind, Result, Token};
 
-/// The longest payload of such a key.
+/// The longest payload of a `user` key.
 const MAX: usize = 32_767;
 
-/// Where it is looked for, in this order.
+/// Keyrings in the order of the search.
 const RINGS: [KeyRingIdentifier; 5] = [
     KeyRingIdentifier::Thread,
     KeyRingIdentifier::Process,
@@ -19,7 +19,7 @@ const RINGS: [KeyRingIdentifier; 5] = [
     KeyRingIdentifier::UserSession,
 ];
 
-/// What a token says.
+/// The key's description in a token.
 fn description(token: &Token) -> Result<&str> {
     let description = Members(token).text("key_description")?;
     if token.len() != 3 || description.is_empty() {
@@ -28,7 +28,7 @@ fn description(token: &Token) -> Result<&str> {
     Ok(description)
 }
 
-/// Whether a token could be opened somewhere.
+/// Checks whether a token could be opened on some machine.
 pub(crate) fn check(token: &Token) -> Result<()> {
     description(token).map(|_| ())
 }
@@ -50,7 +50,8 @@ pub(crate) fn enroll(description: &str) -> Result<(Key, Token)> {
 /// the thread's, the process's, the session's, the user's.
 ///
 /// # Errors
-/// `NoHardware` where there is none, `NotUsable` where it cannot be read or has no bytes.
+/// `NoHardware` when no keyring has the key, `NotUsable` when the key cannot be read or has no
+/// bytes.
 pub fn read(description: &str) -> Result<Key> {
     let mut found = Err(KeyError::KeyDoesNotExist);
     for ring in RINGS {

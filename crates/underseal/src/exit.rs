@@ -1,6 +1,6 @@
 //! Exit statuses. They are stable: scripts may rely on them.
 
-/// How the command ends.
+/// The exit status of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
@@ -12,19 +12,19 @@ pub(crate) enum Exit {
     NoKey = 3,
     /// Another program uses the image, its header or the folder.
     InUse = 4,
-    /// There is no header, it is damaged, or the image does not hold what it says.
+    /// The header is missing or damaged, or the image does not hold what the header describes.
     BadHeader = 5,
     /// The volume is sound, but this program cannot or will not open it.
     Unsupported = 6,
-    /// Of many files or volumes some failed; the others are done.
+    /// Some of many files or volumes failed; the others are done.
     Partial = 7,
-    /// What was acknowledged may not be there, or others may use the image by now: somebody has to
-    /// look before it is opened again.
+    /// Acknowledged writes may be lost, or another program may use the image by now: the operator
+    /// must check before the image is opened again.
     Lost = 8,
 }
 
 impl Exit {
-    /// What another process of this program ended with.
+    /// Returns the status that another process of this program ended with.
     pub(crate) fn of_status(code: Option<i32>) -> Self {
         use Exit::*;
         let all = [Usage, NoKey, InUse, BadHeader, Unsupported, Partial, Lost];
@@ -32,7 +32,7 @@ impl Exit {
     }
 }
 
-/// For `--help` and the manual page.
+/// The statuses for `--help` and the manual page.
 pub(crate) const STATUSES: [(u8, &str); 9] = [
     (0, "It worked."),
     (Exit::Failed as u8, "The operation failed: reading, writing, memory, the network."),

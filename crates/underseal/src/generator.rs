@@ -1,12 +1,12 @@
-//! What systemd calls at boot and at each daemon-reload, by the name `underseal-generator`: the
-//! volumes of the list become services, as those of crypttab do. It reads the list and nothing
-//! else, so that it never waits.
+//! The systemd generator `underseal-generator`, which systemd calls at boot and at each
+//! daemon-reload: the volumes of the list become services, as those of crypttab do. It reads only
+//! the list, so that it never waits.
 //!
 //! ```text
 //!   NORMAL/multi-user.target.wants/underseal.target
-//!   NORMAL/underseal.target.wants/underseal@NAME.service       but for noauto
-//!   NORMAL/underseal.target.wants/underseal@NAME.socket        instead, where the first client opens it (nbd=systemd)
-//!   NORMAL/underseal@NAME.service.d/50-volume.conf             what has to be there before it
+//!   NORMAL/underseal.target.wants/underseal@NAME.service       unless noauto is set
+//!   NORMAL/underseal.target.wants/underseal@NAME.socket        instead, with nbd=systemd
+//!   NORMAL/underseal@NAME.service.d/50-volume.conf             the requirements of the service
 //! ```
 
 use std::ffi::OsStr;
@@ -24,24 +24,23 @@ use crate::volumes::{self, Entry, Table};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
-/// What a volume of other machines wants besides: the drop-in that the package has for those who
-/// write none.
+/// The settings for a volume on other machines: the package's drop-in, for units without one.
 const NETWORK: &str = include_str!("../../../packaging/network.conf");
 
-/// Whether this program is started as the generator.
+/// Returns true when this program is started as the generator.
 pub(crate) fn is_called() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
     Path::new(&name).file_name() == Some(OsStr::new("underseal-generator"))
 }
 
-/// Writes into the first of the folders that systemd names. A line that is wrong is told, and
-/// leaves the others alone.
+/// Writes into the first of the folders that systemd names. An invalid line is reported, and does
+/// not affect the others.
 pub(crate) fn run() -> ExitCode {
     logging::start(log::LevelFilter::Warn);
     let Some(folder) = std::env::args_os().nth(1) else {
         return Error::usage("underseal-generator: no folder to write to").report();
     };
-    // As SYSTEMD_CRYPTTAB does for the list of cryptsetup's volumes.
+    // The variable corresponds to SYSTEMD_CRYPTTAB for the list of cryptsetup's volumes.
     let list = std::env::var_os("UNDERSEAL_VOLUMES").unwrap_or_else(|| volumes::DEFAULT.into());
     match generate(Path::new(&list), Path::new(&folder)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,11 +73,11 @@ fn generate(list: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Why a volume cannot be a service.
+/// Returns why a volume cannot be a service.
 fn unfit(entry: &Entry) -> Option<String> {
     let name = entry.name.as_str();
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte)) {
-        // A credential's name ends at a colon: it would get another volume's.
+        // A credential's name ends at a colon: the service would get another volume's credential.
         return Some(format!("{name}: the name of a service has letters, digits and -_.@"));
     }
     let mounted = entry.mount_point().is_some();
@@ -99,12 +98,12 @@ fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
     fs::write(drop_in.join("50-volume.conf"), conf(entry))
 }
 
-/// The unit that listens for a volume's clients.
+/// Returns the name of the unit that listens for a volume's clients.
 fn socket(entry: &Entry) -> String {
     format!("underseal@{}.socket", entry.name)
 }
 
-/// Lets one unit want another.
+/// Makes one unit want another.
 fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
     let wants = folder.join(format!("{who}.wants"));
     fs::create_dir_all(&wants)?;
@@ -114,7 +113,7 @@ fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
     }
 }
 
-/// The drop-in of a volume.
+/// Returns the drop-in of a volume.
 fn conf(entry: &Entry) -> String {
     let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
     let mut line = |name: &str, value: &str| {
@@ -125,12 +124,12 @@ fn conf(entry: &Entry) -> String {
         line("SourcePath", &source);
     }
     if entry.waits_for_clients() {
-        // Who stops the socket leaves the volume open.
+        // Stopping the socket leaves the volume open.
         line("Wants", &socket(entry));
         line("After", &socket(entry));
     } else if entry.is_auto() && !entry.may_fail() {
-        // What starts after the target finds it served, as crypttab's volumes are there behind
-        // theirs.
+        // Services after the target find the volume served, as those after crypttab's target find
+        // its volumes.
         line("Before", "underseal.target");
     }
     for path in entry.files() {
@@ -146,7 +145,7 @@ fn conf(entry: &Entry) -> String {
     }
     let mut service = String::new();
     if entry.asks() {
-        // Who types takes the time that it takes.
+        // Typing a passphrase has no time limit.
         service += "TimeoutStartSec=infinity\n";
     }
     if entry.needs_network() {
@@ -160,22 +159,22 @@ fn conf(entry: &Entry) -> String {
     text
 }
 
-/// The settings of a unit file's section, a line each.
+/// Returns the settings of a unit file's section, a line each.
 fn section(unit: &str, name: &str) -> String {
     let lines = unit.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
     let lines = lines.take_while(|line| !line.starts_with('['));
     lines.filter(|line| line.contains('=') && !line.starts_with('#')).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A path as all of a unit's line; none where a line cannot hold it.
+/// Returns a path as a whole value of a unit's line; `None` where a line cannot hold it.
 fn printable(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let strange = |c: char| c.is_control() || c == '\\';
     (!text.contains(strange) && text.trim() == text).then(|| text.replace('%', "%%"))
 }
 
-/// A path as one of the words of a unit's line, in quotes where it needs them; none where no quotes
-/// would do.
+/// Returns a path as one word of a unit's line, in quotes where needed; `None` where quotes do not
+/// suffice.
 fn word(path: &Path) -> Option<String> {
     let text = path.to_str().filter(|text| !text.contains(char::is_control))?.replace('%', "%%");
     let strange = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
@@ -185,14 +184,14 @@ fn word(path: &Path) -> Option<String> {
     }
 }
 
-/// Whether a node below /dev is a disk, or may become one: others have no units that could be
-/// waited for.
+/// Returns true when a node below /dev is a disk, or may become one: other nodes have no units to
+/// wait for.
 fn may_be_disk(path: &Path) -> bool {
     let is_disk = fs::metadata(path).map(|about| about.file_type().is_block_device());
     is_disk.unwrap_or(true) && !["/dev/shm", "/dev/fd"].iter().any(|folder| path.starts_with(folder))
 }
 
-/// The unit of a device node, by the rules of systemd-escape --path.
+/// Returns the unit of a device node, by the rules of systemd-escape --path.
 fn device_unit(path: &Path) -> Option<String> {
     let below: PathBuf = path.components().collect();
     let below = below.strip_prefix("/dev").ok().filter(|below| !below.as_os_str().is_empty())?;
@@ -232,8 +231,8 @@ mod tests {
 
     #[test]
     fn the_network_is_had_as_the_package_s_drop_in_gives_it() {
-        // `a_service_may_do_little` holds the drop-in to its limits; every setting of it has to
-        // come through here.
+        // `a_service_may_do_little` checks the drop-in's limits; this test checks that every
+        // setting is copied.
         let settings = NETWORK.lines().filter(|line| line.contains('=') && !line.starts_with('#')).count();
         let sections = section(NETWORK, "Unit") + &section(NETWORK, "Service");
         assert_eq!(sections.lines().count(), settings, "a section that nobody reads: {sections}");
@@ -263,7 +262,7 @@ mod tests {
             assert_eq!((word(Path::new(path)), printable(Path::new(path))), (None, None), "{path:?}");
         }
         assert_eq!(printable(Path::new("/a b%")).as_deref(), Some("/a b%%"));
-        // The next line would belong to it.
+        // The next line would be joined to this one.
         assert_eq!(printable(Path::new("/a\\")), None);
     }
 }

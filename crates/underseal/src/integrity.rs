@@ -1,5 +1,5 @@
-//! dm-integrity's layout between an authenticated volume and its image: opened, made, and filled
-//! with zeros that have their tags.
+//! dm-integrity's layout between an authenticated volume and its image: opening, making, and wiping
+//! it with zeros that have their tags.
 
 mod line;
 
@@ -25,11 +25,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
 
-/// Opens a volume's layer on its device. What its journal holds goes to its place, or, where
-/// nothing may be written, into memory.
-///
-/// # Errors
-/// Those of the layer.
+/// Opens a volume's layer on its device. The journal's contents are copied to their places, or, on
+/// a read-only device, into memory.
 pub(crate) fn open(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
@@ -46,27 +43,22 @@ pub(crate) fn open(
     Ok(stand(below, &options, &how.cache.settings())?)
 }
 
-/// Opens the layer of a table's line.
-///
-/// # Errors
-/// Those of the layer; `Usage` for a line that does not fit it.
+/// Opens the layer of a table's line. Fails with the layer's errors; with `Usage` for a line that
+/// does not fit it.
 pub(crate) fn open_line(below: Below, line: &IntegrityLine) -> Result<Arc<IntegrityDevice>> {
     let (options, settings) = line::options(line)?;
     Ok(stand(below, &options, &settings)?)
 }
 
-/// What a layer stands on.
+/// The devices of a layer.
 pub(crate) struct Below {
     pub(crate) data: Arc<dyn Device>,
     pub(crate) meta: Option<Arc<dyn Device>>,
-    /// Nothing may be written, not even by opening it.
+    /// True when even opening the layer must not write.
     pub(crate) read_only: bool,
 }
 
 /// Opens a layer on its devices.
-///
-/// # Errors
-/// Those of the layer.
 pub(crate) fn stand(
     below: Below,
     options: &OpenSettings,
@@ -77,16 +69,14 @@ pub(crate) fn stand(
     Ok(Arc::new(open(data, meta, options, settings)?))
 }
 
-/// Leaves layers clean, when nobody asks for anything any more.
-///
-/// # Errors
-/// The first layer's that cannot be: whoever opens it next puts it in order.
+/// Closes layers cleanly, after the last request. Fails with the first layer's error: that layer is
+/// recovered at the next open.
 pub(crate) fn close(layers: &[Arc<IntegrityDevice>]) -> Result<()> {
     let closed: Vec<_> = layers.iter().map(|layer| layer.close()).collect();
     Ok(closed.into_iter().collect::<underseal_integrity::Result<()>>()?)
 }
 
-/// The same in direct mode, to be filled.
+/// Opens a layer in direct mode, to be wiped.
 pub(crate) fn open_directly(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
@@ -96,7 +86,7 @@ pub(crate) fn open_directly(
     Ok(stand(below, &options, &RunSettings::default())?)
 }
 
-/// What a header says of its layer. Neither hash nor keys: tags come from above.
+/// Returns the settings of a header's layer, without hash and keys: tags come from above.
 fn options(layer: &IntegrityLayer, mode: WriteMode) -> Result<OpenSettings> {
     let bad = |what: &str| Error::new(Exit::BadHeader, format!("the integrity layer's {what} is none"));
     Ok(OpenSettings {
@@ -107,17 +97,14 @@ fn options(layer: &IntegrityLayer, mode: WriteMode) -> Result<OpenSettings> {
     })
 }
 
-/// The layer of a new volume, decided: it fits.
+/// The settings of a new volume's layer, which fits the image.
 pub(crate) struct Plan {
     options: OpenSettings,
     superblock: Superblock,
 }
 
-/// Decides the layer of a new volume on an image of so many bytes; nothing is written. `found` is
-/// what is there already.
-///
-/// # Errors
-/// Those of the layer that would not fit.
+/// Plans the layer of a new volume on an image of `size` bytes, without writing. `found` is the
+/// existing device. Fails when the layer does not fit.
 pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>) -> Result<Plan> {
     let options = options(layer, WriteMode::Journal)?;
     let sizes = DiskSizes { data: size, meta: None };
@@ -129,10 +116,8 @@ pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>
     Ok(Plan { options, superblock })
 }
 
-/// Bytes that the layer of a new volume will offer on an image of so many; none where nothing fits.
-///
-/// # Errors
-/// Those of a layer that cannot be.
+/// Returns the bytes that the layer of a new volume will offer on an image of `size` bytes; 0 where
+/// no layer fits. Fails for an impossible layer.
 pub(crate) fn offers(layer: &IntegrityLayer, size: u64) -> Result<u64> {
     match superblock(&options(layer, WriteMode::Journal)?, DiskSizes { data: size, meta: None }) {
         Ok(superblock) => Ok(superblock.provided * 512),
@@ -141,7 +126,7 @@ pub(crate) fn offers(layer: &IntegrityLayer, size: u64) -> Result<u64> {
     }
 }
 
-/// The superblock that a new volume's layer gets.
+/// Returns the superblock of a new volume's layer.
 fn superblock(options: &OpenSettings, sizes: DiskSizes) -> underseal_integrity::Result<Superblock> {
     let format = NewSuperblock {
         tag_size: options.tag_size,
@@ -151,23 +136,18 @@ fn superblock(options: &OpenSettings, sizes: DiskSizes) -> underseal_integrity::
     format.superblock(options, sizes)
 }
 
-/// Makes what was decided: superblock and an empty journal.
-///
-/// # Errors
-/// Those of the layer; `Failed`.
+/// Writes a planned layer: superblock and an empty journal. Fails with the layer's errors; with
+/// `Failed`.
 pub(crate) fn make(on: &(dyn Target + Sync), plan: &Plan) -> Result<()> {
     let disk = On(on);
     Ok(underseal_integrity::format(&Disks::one(&disk), &plan.options, &plan.superblock)?)
 }
 
-/// Bytes of a volume that a thread fills at a time.
+/// Bytes of a volume that a thread wipes at a time.
 const STRETCH: u64 = 16 << 20;
 
-/// Fills a volume with zeros, so that every sector has a tag that fits: on all processors, each
-/// with a stretch of its own.
-///
-/// # Errors
-/// Those of the volume.
+/// Fills a volume with zeros, so that every sector has a matching tag: on all processors, each with
+/// a separate range.
 pub(crate) fn wipe(mapping: &Arc<Mapping>, progress: &mut Progress) -> Result<()> {
     let next = AtomicU64::new(0);
     let stops = AtomicBool::new(false);
@@ -178,7 +158,7 @@ pub(crate) fn wipe(mapping: &Arc<Mapping>, progress: &mut Progress) -> Result<()
             let (told, next, stops) = (told.clone(), &next, &stops);
             scope.spawn(move || {
                 let filled = fill(mapping, next, stops, |bytes| {
-                    // Whoever shows it is there to the end.
+                    // The receiver lives until the end.
                     let _ = told.send(Ok(bytes));
                 });
                 if let Err(e) = filled {
@@ -217,7 +197,7 @@ fn fill(mapping: &Arc<Mapping>, next: &AtomicU64, stops: &AtomicBool, done: impl
     }
 }
 
-/// Does one request, and waits for it.
+/// Submits one request, and waits for it.
 fn request(queue: &mut Queue, request: Request) -> Result<()> {
     queue.submit(0, request).map_err(|_| Error::new(Exit::Failed, "no memory left for requests"))?;
     loop {
@@ -228,7 +208,7 @@ fn request(queue: &mut Queue, request: Request) -> Result<()> {
     }
 }
 
-/// An image's bytes, as the layer wants them.
+/// An image's bytes as the layer's disk.
 struct On<'t>(&'t (dyn Target + Sync));
 
 impl Disk for On<'_> {

@@ -1,5 +1,5 @@
-//! Tells the supervisor that started this process how it is, by the protocol of sd_notify(3): a
-//! datagram to the socket that NOTIFY_SOCKET names. Without one nobody is told.
+//! Notifications to the supervisor that started this process, by the protocol of sd_notify(3): a
+//! datagram to the socket that NOTIFY_SOCKET names.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -14,20 +14,20 @@ use std::time::Duration;
 
 use underseal_export::control::Supervised;
 
-/// So long a supervisor is waited for that has many to listen to.
+/// How long a send waits for a busy supervisor.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
-/// Whoever wants to know.
+/// The supervisor of this process.
 struct Supervisor {
     path: OsString,
     socket: UnixDatagram,
-    /// How often it wants to hear something, if it does.
+    /// The watchdog interval, if the supervisor set one.
     watchdog: Option<Duration>,
 }
 
-/// Connects to the supervisor, if there is one, while this process may still connect to everybody.
+/// Connects to the supervisor, if one is named, while this process may still connect to any socket.
 pub(crate) fn start() {
     match Supervisor::find() {
         Ok(Some(supervisor)) => drop(SUPERVISOR.set(supervisor)),
@@ -36,7 +36,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Connects to the supervisor of the process whose place this one takes.
+/// Connects to the supervisor of the process that this one replaces.
 pub(crate) fn take_over(supervised: &Supervised) {
     let micros = supervised.watchdog_us;
     let watchdog = (micros > 0).then(|| Duration::from_micros(micros));
@@ -46,7 +46,7 @@ pub(crate) fn take_over(supervised: &Supervised) {
     }
 }
 
-/// Who supervises this process, for one that takes its place.
+/// Returns the supervisor of this process, for the process that replaces it.
 pub(crate) fn supervised() -> Option<Supervised> {
     let supervisor = SUPERVISOR.get()?;
     let micros = supervisor.watchdog.map_or(0, |limit| u64::try_from(limit.as_micros()).unwrap_or(u64::MAX));
@@ -54,20 +54,20 @@ pub(crate) fn supervised() -> Option<Supervised> {
     Some(Supervised { socket, watchdog_us: micros, groups: groups() })
 }
 
-/// The control groups of this process, in the kernel's words.
+/// Returns the control groups of this process, as in /proc/self/cgroup.
 pub(crate) fn groups() -> String {
     std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-/// Says that another process is in the place of this one, which ends.
+/// Reports that another process replaces this one, which ends.
 pub(crate) fn handed_over(pid: i32) {
     if let Some(supervisor) = SUPERVISOR.get() {
         supervisor.tell(&format!("MAINPID={pid}"));
     }
 }
 
-/// Says that all is open, and where; from then on says again and again that the process is alive,
-/// after `look`, which returns where nothing is stuck.
+/// Reports that the volume is open, and its addresses; from then on reports periodically that the
+/// process is alive, after `look`, which does not return while a thread hangs.
 pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
     let Some(supervisor) = SUPERVISOR.get() else { return };
     let id = std::process::id();
@@ -79,12 +79,12 @@ pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
         loop {
             look();
             supervisor.tell("WATCHDOG=1");
-            // A supervisor may not have known yet whose word it was.
+            // A new supervisor may not have known yet that this process is its child.
             if std::mem::take(&mut first) {
                 thread::sleep((limit / 8).min(Duration::from_secs(1)));
                 continue;
             }
-            // As sd_watchdog_enabled(3) has it: half the time that is left.
+            // As sd_watchdog_enabled(3) recommends: half the time that is left.
             thread::sleep(limit / 2);
         }
     };
@@ -93,7 +93,7 @@ pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
     }
 }
 
-/// Says that it ends, once.
+/// Reports that the process ends, once.
 pub(crate) fn stopping() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if let Some(supervisor) = SUPERVISOR.get().filter(|_| !TOLD.swap(true, Relaxed)) {
@@ -119,8 +119,8 @@ impl Supervisor {
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        // One that is busy is waited for: who is told nothing ends the volume. One that does not
-        // listen must not hold it up.
+        // Sends wait for a busy supervisor, which would otherwise end the volume. A supervisor that
+        // does not listen must not delay the volume.
         socket.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { path: path.to_owned(), socket, watchdog })
     }

@@ -1,4 +1,4 @@
-//! What a command says.
+//! The output of a command.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// Writes text to stdout, all of it or an error: a pipe that was closed is one.
-///
-/// # Errors
-/// `Failed`.
+/// Writes the whole text to stdout. Fails with `Failed`, also for a closed pipe.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
@@ -19,11 +16,11 @@ pub(crate) fn print(text: &str) -> Result<()> {
         .map_err(|e| Error::new(Exit::Failed, "cannot write to stdout").because(&e))
 }
 
-/// The version of all that is printed with `--json`. Fields are added without another version; it
-/// is raised when one changes.
+/// The version of all `--json` output. Added fields do not change it; it is raised when a field
+/// changes.
 const JSON_VERSION: u32 = 1;
 
-/// Something for programs: its fields, and the version of their meaning.
+/// A value for programs: its fields, and the version of their meaning.
 #[derive(Serialize)]
 pub(crate) struct Versioned<T> {
     json_version: u32,
@@ -37,25 +34,19 @@ impl<T: Serialize> Versioned<T> {
     }
 }
 
-/// Writes one JSON object to stdout, with its version.
-///
-/// # Errors
-/// `Failed`.
+/// Writes one JSON object to stdout, with its version. Fails with `Failed`.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&json(&Versioned::new(value))?)
 }
 
-/// JSON as people can read it too.
-///
-/// # Errors
-/// None in practice: what is printed has a JSON form.
+/// Formats a value as indented JSON. Fails for values without a JSON form, which are not printed.
 pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     Ok(text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))? + "\n")
 }
 
-/// Text of somebody else's making as a harmless piece of a line: what moves a terminal's cursor,
-/// ends the line or turns the direction of writing shows as `?`.
+/// Makes untrusted text a harmless part of a line: characters that move a terminal's cursor, end
+/// the line or change the direction of writing become `?`.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.replace(|c: char| c.is_control() || turns(c), "?")

@@ -1,4 +1,4 @@
-//! A file that tells the process's number to whoever wants to stop it.
+//! A file with the process's PID, for programs that stop it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -14,21 +14,18 @@ use crate::exit::Exit;
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
-    /// Its device and inode number.
+    /// The device and inode number.
     file: (u64, u64),
 }
 
 impl PidFile {
-    /// Writes this process's number. Nobody sees the file half written.
-    ///
-    /// # Errors
-    /// `Failed` when it cannot be written.
+    /// Writes this process's PID. Readers never see a partly written file. Fails with `Failed` when
+    /// it cannot be written.
     pub(crate) fn write(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
         let path = std::path::absolute(path).map_err(failed)?;
         let folder = path.parent().unwrap_or(&path);
-        // Under a name that nobody can know before: others may be able to put links into the
-        // folder.
+        // The name cannot be predicted: other users may be able to put links into the folder.
         let mut new = tempfile::Builder::new()
             .prefix(".underseal-")
             .permissions(Permissions::from_mode(0o644))
@@ -42,7 +39,7 @@ impl PidFile {
     }
 }
 
-/// Another process's file, which this one's number is written to when it takes the other's place.
+/// The PID file of an old server, which gets this process's PID at the handover.
 #[derive(Debug)]
 pub(crate) struct Another {
     path: PathBuf,
@@ -50,15 +47,13 @@ pub(crate) struct Another {
 }
 
 impl Another {
-    /// Opens it, as long as files can be opened.
-    ///
-    /// # Errors
-    /// `Failed` when it cannot be written. Also when it does not hold the number of the process
-    /// that `pid` is: the path is the other process's word, and that one may say the path of any
-    /// file.
+    /// Opens the file, as long as files can be opened. Fails with `Failed` when it cannot be
+    /// written, and when it does not contain `pid`: the path comes from the old server, which may
+    /// name any file.
     pub(crate) fn open(path: &Path, pid: i32) -> Result<Self> {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
-        // A link that somebody has put there is none of ours, and no pipe is waited for.
+        // A symbolic link is not followed, since another user may have made it, and a pipe is not
+        // waited for.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(failed)?;
         let mut text = String::new();
@@ -75,10 +70,8 @@ impl Another {
         Ok(Self { path, file })
     }
 
-    /// Writes this process's number over the other's, in one call.
-    ///
-    /// # Errors
-    /// `Failed` when it cannot be written.
+    /// Writes this process's PID over the old server's, in one call. Fails with `Failed` when it
+    /// cannot be written.
     pub(crate) fn take(self) -> Result<PidFile> {
         let text = format!("{}\n", std::process::id());
         let written = self.file.write_all_at(text.as_bytes(), 0);
@@ -91,10 +84,11 @@ impl Another {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Another server's file stays. By its number, since a sandboxed server cannot read it.
+        // Another server's file stays. The numbers are compared, since a sandboxed server cannot
+        // read the file.
         let ours =
             fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.file);
-        // A server with a root folder of its own does not see the file: then its helper compares.
+        // A server with another root folder does not see the file: then its helper compares.
         if !ours && Helper::get().is_none() {
             return;
         }

@@ -1,10 +1,10 @@
-//! Which policy a volume begins with.
+//! The policy that a volume begins with.
 
 use underseal_datapath::{Mapping, Policy};
 use underseal_volume::DispatchFlags;
 
-/// What was asked for; else what the volume's table or header says; else the default: adaptive, or
-/// inline where writes must keep the order of zones.
+/// Returns the requested policy; else the one of the volume's table or header; else the default:
+/// adaptive, or inline where writes must keep the order of zones.
 pub(crate) fn start(asked: Option<Policy>, mapping: &Mapping) -> Policy {
     let flags = mapping.volume().map(|volume| volume.dispatch()).unwrap_or_default();
     first_of(asked, flags, mapping.is_zoned())

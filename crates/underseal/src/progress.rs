@@ -18,11 +18,11 @@ enum Shown {
     Nothing,
 }
 
-/// Short work needs no words, and long work not many.
+/// Short work needs no lines, and long work only a few.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 impl Progress {
-    /// `verb` is what is being done: "reading"; `total` in bytes, where it is known.
+    /// `verb` is the work: "reading"; `total` is in bytes, if known.
     pub(crate) fn new(verb: &'static str, total: Option<u64>, quiet: bool) -> Self {
         let shown = match (quiet, stderr().is_terminal()) {
             (true, _) => Shown::Nothing,
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// So many more bytes are done.
+    /// Adds `bytes` to the progress.
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.done += bytes;
         match &mut self.shown {
@@ -70,11 +70,11 @@ impl Drop for Progress {
     }
 }
 
-/// One line of a terminal that is drawn again and again.
+/// A line of a terminal that is drawn repeatedly.
 struct Bar {
     verb: &'static str,
     start: Instant,
-    /// When the bar is drawn next.
+    /// The time of the next drawing.
     next: Instant,
 }
 
@@ -90,7 +90,7 @@ impl Bar {
     fn draw(&self, done: u64, total: Option<u64>) {
         let line = line(self.verb, done, total, self.start.elapsed());
         // No line break at the edge of a narrow terminal: the next bar would leave this one's
-        // beginning behind. A terminal that is gone is no reason to end the copy.
+        // beginning behind. A closed terminal does not end the copy.
         let _ = write!(stderr(), "\r\x1b[?7l{line}\x1b[K\x1b[?7h");
     }
 

@@ -1,10 +1,7 @@
 //! Sizes as people write them.
 
 /// Parses bytes: `1048576`, `64K`, `10G`, `1TiB` (powers of 1024), `10GB` (powers of 1000), `2048s`
-/// (512-byte sectors).
-///
-/// # Errors
-/// What is wrong with the text.
+/// (512-byte sectors). The error describes the fault.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

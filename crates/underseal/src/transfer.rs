@@ -1,5 +1,5 @@
-//! The plain bytes of a volume, in order, through a queue of their own with many requests in
-//! flight.
+//! The plain bytes of a volume, in order, through a separate queue with many requests in flight.
+//!
 
 mod read;
 mod write;
@@ -14,31 +14,31 @@ use crate::exit::Exit;
 pub(crate) use read::{read, salvage};
 pub(crate) use write::write;
 
-/// Bytes a request. Requests begin at its multiples, but for the first.
+/// The bytes of a request. All requests except the first begin at multiples of this.
 const CHUNK: u64 = 1 << 20;
 /// Requests in flight: enough for one to be encrypted, some on their way to the disk and one at the
-/// other end.
+/// reader or writer.
 const DEPTH: u32 = 8;
 const _: () = assert!(CHUNK.is_multiple_of(1 << 16), "a chunk is whole blocks");
 
 fn queue(mapping: &Arc<Mapping>) -> Result<Queue> {
-    // A queue's memory is twice the longest request: room for all chunks, and for what a write is
-    // merged with.
+    // A queue's memory is twice the longest request: enough for all chunks, and for the old blocks
+    // that a write is merged with.
     let max_request = length(CHUNK) * DEPTH as usize;
     Ok(Queue::open(mapping.clone(), QueueOptions { depth: DEPTH, max_request })?)
 }
 
-/// Where the chunk that `at` lies in ends.
+/// Returns the end of the chunk that contains `at`.
 fn chunk_end(at: u64) -> u64 {
     (at / CHUNK + 1) * CHUNK
 }
 
-/// A length within a chunk.
+/// Converts a length within a chunk.
 fn length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("no chunk is longer than memory")
 }
 
-/// Waits for a request that ends well.
+/// Waits for a successful request.
 fn wait(queue: &mut Queue) -> Result<(u64, Option<Buffer>)> {
     let completion = wait_for_any(queue)?;
     completion.result?;
@@ -55,7 +55,7 @@ fn wait_for_any(queue: &mut Queue) -> Result<Completion> {
     }
 }
 
-/// Hands over a request that there is room for.
+/// Submits a request for which the queue has room.
 fn submit(queue: &mut Queue, tag: u64, request: Request) -> Result<()> {
     queue.submit(tag, request).map_err(|_| Error::new(Exit::Failed, "no memory left for requests"))
 }

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!   command  front  table  token    the command line, cryptsetup's, dm-crypt's tables, tokens
-//!   control  host  reencrypt        an open volume's operator; a host with many volumes; reencryption
+//!   control  host  reencrypt        an operator of one volume; a host with many; reencryption
 //!   clients  fuse  vhost_user  ublk exports with real clients; ublk in a guest
 //!   nbd_lower  rbd  faults          NBD servers and Ceph below; what goes wrong around a server
-//!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: without a mount, mounted, with power cuts, beside the kernel's
+//!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: tools, mounts, power cuts, beside the kernel's
 //!   foreign                         TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES
 //!   hostile                         code that has taken a server over, in its sandbox
 //!   dm                              Debian's cryptsetup and dmsetup over `underseal dm run`

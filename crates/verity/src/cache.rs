@@ -1,12 +1,12 @@
-//! Hash blocks that were found to be right.
+//! Verified hash blocks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of blocks that are kept.
+/// The number of bytes of kept blocks.
 const ROOM: usize = 8 << 20;
 
-/// Verified hash blocks by their numbers; the oldest one goes for a new one.
+/// Verified hash blocks by their numbers. A new block replaces the oldest.
 #[derive(Default)]
 pub(crate) struct VerifiedBlocks(Mutex<Kept>);
 
@@ -17,7 +17,7 @@ struct Kept {
 }
 
 impl VerifiedBlocks {
-    /// The block of this number, if it is kept.
+    /// Returns the block of this number, if it is kept.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<[u8]>> {
         self.kept().blocks.get(&number).cloned()
     }

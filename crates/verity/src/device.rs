@@ -15,13 +15,13 @@ use crate::jobs::{WaitingRead, WaitingReads};
 use crate::tree::{BlockHash, Tree};
 use crate::{Error, ErrorKind, Result};
 
-/// Threads that read what is not there at once.
+/// Threads that do the reads that must wait for the devices.
 const WORKERS: usize = 4;
 
 /// Options beside the tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VerityOptions {
-    /// Blocks that differ are logged, and read as they are.
+    /// Corrupted blocks are logged, and read unchanged.
     pub ignore_corruption: bool,
     /// Blocks whose hash is that of zeros are not read.
     pub ignore_zero_blocks: bool,
@@ -36,7 +36,7 @@ pub struct VerityDevice {
 struct Shared {
     tree: Tree,
     options: VerityOptions,
-    /// The hash of a block of zeros, where that is looked at.
+    /// The hash of a block of zeros, if the option needs it.
     zeros: Option<BlockHash>,
     data: Arc<dyn Device>,
     hashes: Arc<dyn Device>,
@@ -46,7 +46,7 @@ struct Shared {
     jobs: WaitingReads,
 }
 
-/// The reason for which a read ends.
+/// The reason why a read ends.
 enum Stop {
     /// The read would have to wait.
     Blocked,
@@ -61,14 +61,14 @@ impl From<underseal_device::Error> for Stop {
 
 type Step<T = ()> = std::result::Result<T, Stop>;
 
-/// Which of the two devices.
+/// The data device or the hash device.
 #[derive(Clone, Copy)]
 enum Side {
     Data,
     Hashes,
 }
 
-/// A thread's way to the two devices.
+/// A thread's access to the two devices.
 trait Lower {
     fn read(&mut self, of: Side, offset: u64, bytes: &mut [u8]) -> Step;
 }
@@ -76,8 +76,9 @@ trait Lower {
 impl VerityDevice {
     /// The data of `data` under a tree on `hashes`.
     ///
-    /// # Errors `TooSmall` when a device ends before its blocks do; `BadOption` for blocks that it
-    /// cannot read; `Memory`.
+    /// # Errors
+    /// `TooSmall` when a device ends before its blocks do; `BadOption` for blocks that it cannot
+    /// read; `Memory`.
     pub fn open(
         data: Arc<dyn Device>,
         hashes: Arc<dyn Device>,
@@ -125,7 +126,7 @@ impl VerityDevice {
         Ok(device)
     }
 
-    /// Starts the workers. Each makes its own way to the devices.
+    /// Starts the workers. Each opens the devices itself.
     fn start(&mut self) -> Result<()> {
         let (ready, readies) = mpsc::channel();
         for _ in 0..WORKERS {
@@ -150,7 +151,7 @@ impl VerityDevice {
         all.map_err(|e| Error::new(ErrorKind::Memory, "cannot use the devices below").with_source(e))
     }
 
-    /// Whether a block was found that differs.
+    /// Returns true when a corrupted block was found.
     pub fn is_corrupted(&self) -> bool {
         self.shared.corrupted.load(Ordering::Relaxed)
     }
@@ -213,7 +214,7 @@ impl Device for VerityDevice {
 }
 
 impl Shared {
-    /// A worker's life.
+    /// Runs a worker.
     fn work(&self, lower: &mut WaitingLower) {
         while let Some(WaitingRead { slot, mut io, to }) = self.jobs.next() {
             let result = match &mut io {
@@ -258,10 +259,10 @@ impl Shared {
         Ok(())
     }
 
-    /// The hash that a block of data is to have.
+    /// Returns the expected hash of a data block.
     fn expected(&self, lower: &mut impl Lower, data_block: u64) -> Step<BlockHash> {
         let mut hash = self.tree.root();
-        // From the lowest level whose block is known to be right.
+        // Verification starts at the lowest level with a verified block.
         let known = (0..self.tree.levels())
             .find_map(|level| Some((level, self.cache.get(self.tree.hash_block(level, data_block))?)));
         let from = match &known {
@@ -287,7 +288,7 @@ impl Shared {
         Ok(hash)
     }
 
-    /// A block differs: the read fails, unless that is to be ignored.
+    /// Handles a corrupted block: the read fails, unless corruption is ignored.
     fn found(&self, kind: &str, number: u64, offset: u64) -> Step {
         self.corrupted.store(true, Ordering::Relaxed);
         let (data, hashes) = (self.data.name(), self.hashes.name());
@@ -301,7 +302,7 @@ impl Shared {
     }
 }
 
-/// A worker's way.
+/// A worker's access.
 struct WaitingLower {
     data: Blocking,
     hashes: Blocking,
@@ -317,7 +318,7 @@ impl Lower for WaitingLower {
     }
 }
 
-/// A queue's way.
+/// A queue's access.
 struct NonWaitingLower {
     data: Box<dyn Channel>,
     hashes: Box<dyn Channel>,
@@ -378,7 +379,7 @@ impl Channel for VerityChannel {
         Started::Pending
     }
 
-    /// Nothing of the channel is in the ring.
+    /// The channel has no operations in the ring.
     fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }

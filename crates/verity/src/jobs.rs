@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use underseal_device::{Finished, Io, ReplySender};
 
-/// A request, and where its answer goes.
+/// A request, and the place of its answer.
 pub(crate) struct WaitingRead {
     pub(crate) slot: u32,
     pub(crate) io: Io,
@@ -26,7 +26,7 @@ struct Waiting {
 }
 
 impl WaitingReads {
-    /// Adds a request. It comes back when no worker would take it any more.
+    /// Adds a request. Returns it when the workers accept no more requests.
     pub(crate) fn push(&self, job: WaitingRead) -> Option<WaitingRead> {
         let mut waiting = self.waiting();
         if waiting.ended {
@@ -38,7 +38,7 @@ impl WaitingReads {
         None
     }
 
-    /// Waits for the next request. None: there will be no more.
+    /// Waits for the next request. Returns `None` at the end.
     pub(crate) fn next(&self) -> Option<WaitingRead> {
         let mut waiting = self.waiting();
         loop {
@@ -52,7 +52,7 @@ impl WaitingReads {
         }
     }
 
-    /// Takes no more requests.
+    /// Accepts no more requests.
     pub(crate) fn end(&self) {
         self.waiting().ended = true;
         self.come.notify_all();

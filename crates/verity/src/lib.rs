@@ -1,19 +1,18 @@
-//! dm-verity: a device that is read only, whose blocks are compared with a tree of hashes as they
-//! are read.
+//! dm-verity: a read-only device whose blocks are compared with a tree of hashes as they are read.
 //!
 //! ```text
 //!   hash device   | .. | level 2: one block | level 1 | level 0 |        tree.rs: the layout
 //!                        |  hashed: the root   ^  |     ^  |
 //!                        +---------------------+  +-----+  +---> a hash for each block of data
 //!
-//!   a queue's channel -- read_now --> Shared: blocks that are there at once     device.rs
+//!   a queue's channel -- read_now --> Shared: reads that need no wait           device.rs
 //!         | start                       ^     verified hash blocks are kept      cache.rs
-//!         +----> reads --> workers ------+     each over its own way that waits
+//!         +----> reads --> workers ------+     each over a separate channel that waits
 //! ```
 //!
 //! Sources: Documentation/admin-guide/device-mapper/verity.rst, and the behaviour of
 //! drivers/md/dm-verity-target.c. The superblock that `veritysetup` writes before the tree is not
-//! read here: a table says all that is in it.
+//! read here: a table states all of its fields.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where each hash lies, and how it is made.
+//! The places of the hashes, and their computation.
 //!
 //! ```text
 //!   levels[n-1]   1 block, whose hash is the root
@@ -18,21 +18,21 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) const LARGEST: usize = 64;
 /// The longest salt in bytes.
 const SALT: usize = 256;
-/// A page: the largest block that the kernel takes.
+/// A page: the size of the largest block in the kernel.
 const PAGE: u32 = 4096;
-/// The most bytes that a device can have.
+/// The largest size of a device in bytes.
 const MOST: u64 = i64::MAX as u64;
 
-/// The parameters of a tree, as a table has them.
+/// The parameters of a tree, as in a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeSettings {
     /// The format: 0 or 1.
     pub version: u32,
-    /// Bytes of a block of data.
+    /// The size of a data block in bytes.
     pub data_block: u32,
-    /// Bytes of a block of hashes.
+    /// The size of a hash block in bytes.
     pub hash_block: u32,
-    /// How many blocks of data there are.
+    /// The number of data blocks.
     pub data_blocks: u64,
     /// The tree's first block on the hash device.
     pub hash_start: u64,
@@ -40,7 +40,7 @@ pub struct TreeSettings {
     pub algorithm: String,
     /// The hash of the highest block.
     pub root: Vec<u8>,
-    /// Bytes that are hashed with each block.
+    /// The bytes that are hashed with each block.
     pub salt: Vec<u8>,
 }
 
@@ -49,16 +49,16 @@ pub struct TreeSettings {
 pub struct Tree {
     settings: TreeSettings,
     hash: KeyedHash,
-    /// A block holds two to the power of this many hashes.
+    /// The binary logarithm of the number of hashes in a block.
     bits: u32,
-    /// The first block of each level; the one above the data comes first.
+    /// The first block of each level; the level above the data comes first.
     levels: Vec<u64>,
     /// The block behind the last level.
     end: u64,
 }
 
 impl Tree {
-    /// The layout for these settings.
+    /// Returns the layout for these settings.
     ///
     /// # Errors
     /// `BadOption` and `Unsupported`, in the kernel's words.
@@ -95,32 +95,32 @@ impl Tree {
         Ok(Self { settings, hash, bits, levels, end })
     }
 
-    /// The settings that the tree was made from.
+    /// Returns the settings of the tree.
     pub(crate) fn settings(&self) -> &TreeSettings {
         &self.settings
     }
 
-    /// Bytes of the data.
+    /// Returns the size of the data in bytes.
     pub(crate) fn data_size(&self) -> u64 {
         self.settings.data_blocks * u64::from(self.settings.data_block)
     }
 
-    /// Bytes of the hash device up to the tree's end.
+    /// Returns the size of the hash device up to the tree's end, in bytes.
     pub(crate) fn hash_size(&self) -> u64 {
         self.end * u64::from(self.settings.hash_block)
     }
 
-    /// How many levels there are: none over a single block of data, whose hash is the root.
+    /// The number of levels: 0 over a single block of data, whose hash is the root.
     pub(crate) fn levels(&self) -> usize {
         self.levels.len()
     }
 
-    /// The block of the hash device that holds, on this level, what concerns a block of data.
+    /// The block of the hash device that, on this level, covers a block of data.
     pub(crate) fn hash_block(&self, level: usize, data_block: u64) -> u64 {
         self.levels[level] + self.shifted(level + 1, data_block)
     }
 
-    /// The hash that a verified block of this level has for what lies under it.
+    /// The hash that a verified block of this level stores for a block below it.
     pub(crate) fn entry(&self, level: usize, data_block: u64, block: &[u8]) -> BlockHash {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of hashes in a block")]
         let index = (self.shifted(level, data_block) & ((1 << self.bits) - 1)) as usize;
@@ -131,7 +131,7 @@ impl Tree {
         self.digest_of(&block[index * stride..][..self.hash.size()])
     }
 
-    /// The hash of the highest block, or of the only block of data.
+    /// Returns the hash of the highest block, or of the only data block.
     pub(crate) fn root(&self) -> BlockHash {
         self.digest_of(&self.settings.root)
     }
@@ -147,7 +147,7 @@ impl Tree {
         data_block.checked_shr(by).unwrap_or(0)
     }
 
-    /// Hashes a block, of data or of hashes.
+    /// Returns the hash of a data block or a hash block.
     pub(crate) fn digest(&self, block: &[u8]) -> BlockHash {
         let mut bytes = [0; LARGEST];
         let out = &mut bytes[..self.hash.size()];
@@ -172,7 +172,7 @@ impl AsRef<[u8]> for BlockHash {
     }
 }
 
-/// The first block of each level, and the block behind them. None where that is beyond any device.
+/// Returns the first block of each level, and the block behind them, or `None` beyond any device.
 fn layout(settings: &TreeSettings, bits: u32) -> Option<(Vec<u64>, u64)> {
     let last = settings.data_blocks.saturating_sub(1);
     let mut sizes = Vec::new();
@@ -233,7 +233,7 @@ mod tests {
         let block: Vec<u8> = (0..4096_u32).map(|at| (at / 4).to_le_bytes()[0]).collect();
         assert_eq!(of(0).entry(0, 3, &block).as_ref()[0], 15);
         assert_eq!(of(1).entry(0, 3, &block).as_ref()[0], 24);
-        // 128 hashes of 20 bytes go into a block in both.
+        // A block holds 128 hashes of 20 bytes in both formats.
         assert_eq!(of(0).entry(0, 128, &block).as_ref()[0], 0);
     }
 

@@ -1,6 +1,6 @@
 //! The anti-forensic splitter (LUKS1 On-Disk Format 1.2.3, section 2.4): a key spread over many
-//! stripes, so that losing any one of them (which a disk's remapping cannot prevent for a single
-//! sector) loses the key.
+//! stripes, so that the loss of any single stripe loses the key. A disk that remaps sectors cannot
+//! guarantee the loss of a particular sector.
 
 use underseal_cipher::Key;
 use zeroize::Zeroize;
@@ -10,12 +10,12 @@ use crate::{Hash, Result};
 /// The number of stripes of every LUKS1 and LUKS2 keyslot.
 pub(crate) const STRIPES: usize = 4000;
 
-/// Bytes that a split key fills on disk: whole 512-byte sectors.
+/// Returns the bytes of a split key on disk: whole 512-byte sectors.
 pub(crate) fn split_len(key_len: usize) -> usize {
     (key_len * STRIPES).next_multiple_of(512)
 }
 
-/// Splits `key` into [`STRIPES`] stripes of its own length, padded to whole sectors.
+/// Splits `key` into [`STRIPES`] stripes of its length, padded to whole sectors.
 pub(crate) fn split(key: &Key, hash: Hash) -> Result<Key> {
     let len = key.len();
     let mut out = crate::kdf::new_key(split_len(len))?;
@@ -28,7 +28,7 @@ pub(crate) fn split(key: &Key, hash: Hash) -> Result<Key> {
     Ok(out)
 }
 
-/// The key of `len` bytes that was split into `stripes`.
+/// Merges `stripes` to the key of `len` bytes.
 pub(crate) fn merge(stripes: &[u8], len: usize, hash: Hash) -> Result<Key> {
     let (random, last) = stripes.split_at(len * (STRIPES - 1));
     let mut state = crate::kdf::new_key(len)?;

@@ -6,7 +6,7 @@ use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorCipher, SectorSize};
 
 use crate::{Hash, ReadAt, Recipe, Result, af, storage};
 
-/// How a keyslot keeps its key.
+/// The cipher and hash of a keyslot's area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyArea<'a> {
     pub(crate) spec: &'a CipherSpec,
@@ -14,8 +14,8 @@ pub(crate) struct KeyArea<'a> {
 }
 
 impl KeyArea<'_> {
-    /// Reads the key of `len` bytes from the area at `offset`; a wrong `wrapping` key gives a wrong
-    /// one.
+    /// Reads the key of `len` bytes from the area at `offset`; a wrong `wrapping` key yields a
+    /// wrong key.
     pub(crate) fn read(
         &self,
         from: &(impl ReadAt + ?Sized),
@@ -30,7 +30,7 @@ impl KeyArea<'_> {
         af::merge(stripes.as_bytes(), len, self.hash)
     }
 
-    /// The area's bytes: `key`, split and encrypted.
+    /// Returns the area's bytes: `key`, split and encrypted.
     pub(crate) fn seal(&self, wrapping: &Key, key: &Key) -> Result<Key> {
         let cipher = self.cipher(wrapping)?;
         let mut stripes = af::split(key, self.hash)?;

@@ -1,7 +1,7 @@
-//! A header with its keyslots in a file of its own, and its way back.
+//! A backup of a header with its keyslots, and the restore.
 //!
 //! ```text
-//!   device --take--> Backup (bytes that cryptsetup takes, too) --found_on--> what would be lost --restore--> device
+//!   device --take--> Backup (cryptsetup's format) --found_on--> losses --restore--> device
 //! ```
 
 pub(crate) mod restore;
@@ -14,23 +14,22 @@ use crate::{Error, ErrorKind, Header, ReadAt, Result, Target, storage};
 
 pub use restore::{Found, RestoreOptions};
 
-/// More than any header with its keyslots: 8 MiB of metadata and 128 MiB of keyslots in LUKS2.
+/// The longest backup: 8 MiB of metadata and 128 MiB of keyslots in LUKS2 fit.
 const MAX_LEN: u64 = 256 << 20;
 
-/// A header and its keyslots as they stand at the start of a device: no data, and no key that is
-/// not encrypted.
+/// A copy of a header and its keyslots: no data, and no unencrypted key.
 pub struct Backup {
     bytes: Vec<u8>,
     header: Header,
 }
 
 impl Backup {
-    /// Copies a header with its keyslots. Where one of LUKS2's two copies is bad, the backup's is
-    /// made good.
+    /// Copies a header with its keyslots. If one of LUKS2's two copies is bad, the backup's is
+    /// repaired.
     ///
     /// # Errors
-    /// Those of [`Header::read`]; `TooSmall` when the device ends within the keyslots;
-    /// `Unsupported` when they reach further than in any header that is known.
+    /// The kinds of [`Header::read`]; `TooSmall` when the device ends within the keyslots;
+    /// `Unsupported` when they extend further than in any known header.
     pub fn take(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         let header = Header::parse(from)?;
@@ -39,21 +38,21 @@ impl Backup {
         Self::parse(bytes)
     }
 
-    /// Reads a backup, as strictly as any header: whoever could write it may have.
+    /// Reads a backup, as strictly as any header: an attacker may have written it.
     ///
     /// # Errors
-    /// Those of [`Backup::take`].
+    /// The kinds of [`Backup::take`].
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         Self::take(from).map_err(|e| e.within("the backup"))
     }
 
-    /// What is written to a file: LUKS2's two copies and all of its keyslots, or LUKS1's header up
-    /// to the end of the last one.
+    /// Returns the backup's file contents: LUKS2's two copies and all of its keyslots, or LUKS1's
+    /// header up to the end of the last keyslot.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The header in it.
+    /// Returns the header in the backup.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -62,7 +61,7 @@ impl Backup {
         let header = Header::parse(&bytes)?;
         let mut bytes = bytes.into_inner();
         if let Header::Luks1(header) = &header {
-            // What stands between header and keyslots is nobody's.
+            // The bytes between header and keyslots have no meaning.
             bytes[header.unused()].fill(0);
         }
         Ok(Self { bytes, header })
@@ -75,18 +74,18 @@ impl fmt::Debug for Backup {
     }
 }
 
-/// The bytes that a header takes with its keyslots.
+/// Returns the length of a header with its keyslots.
 fn len(header: &Header) -> Result<usize> {
     let len = header.keyslots_end();
     if len > MAX_LEN {
         let context = format!("its keyslots reach to byte {len}: no header is longer than {MAX_LEN} bytes");
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
-    // At most 256 MiB.
+    // The limit above is 256 MiB.
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-/// Reads a header with its keyslots. In the place of a copy that cannot be read are zeros.
+/// Reads a header with its keyslots. A copy that cannot be read is replaced by zeros.
 fn read(from: &(impl ReadAt + ?Sized), header: &Header) -> Result<Vec<u8>> {
     let len = len(header)?;
     match storage::read(from, 0, len) {
@@ -104,7 +103,7 @@ fn read(from: &(impl ReadAt + ?Sized), header: &Header) -> Result<Vec<u8>> {
     }
 }
 
-/// Writes LUKS2's bad copy again, in the backup only.
+/// Rewrites LUKS2's bad copy, in the backup only.
 fn mend(header: &Header, to: &(impl Target + ?Sized)) -> Result<()> {
     match header {
         Header::Luks2(header) => header.mend(to),

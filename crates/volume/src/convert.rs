@@ -1,11 +1,13 @@
-//! From LUKS1 to LUKS2 and back, where both can say the same. Data, passphrases and keys stay as
-//! they are.
+//! Conversion from LUKS1 to LUKS2 and back, where both versions can express the header. Data,
+//! passphrases and keys stay unchanged.
 //!
 //! A header opens at every instant. LUKS1's takes the first 592 bytes, LUKS2's two copies the first
 //! 32 KiB, where LUKS1 keeps key material:
 //! ```text
-//!   to LUKS2:  key material moves to where both allow it -> second copy -> first copy's JSON -> first sector: LUKS2 -> the rest of it
-//!   to LUKS1:  second sector (the first copy is bad, the second counts) -> first sector: LUKS1 -> what is left of both copies goes
+//!   to LUKS2:  key material moves to where both versions permit it -> second copy
+//!              -> first copy's JSON -> first sector: LUKS2 -> the rest of the first copy
+//!   to LUKS1:  second sector (the first copy is bad, the second counts) -> first sector: LUKS1
+//!              -> the remains of both copies are wiped
 //! ```
 //! A disk writes a sector whole or not at all, and the first sector says which version it is.
 
@@ -16,10 +18,10 @@ use crate::format::Version;
 use crate::{Error, ErrorKind, Header, Priority, Result, Target};
 
 impl Header {
-    /// Makes this header one of another version. Nobody may have the volume open.
+    /// Converts the header to another version. The volume must be closed.
     ///
     /// # Errors
-    /// `Unsupported` when the other version cannot say what this header says, naming what; `NoRoom`
+    /// `Unsupported` when the other version cannot express this header, naming the reason; `NoRoom`
     /// when its keyslots do not fit; `BadOption` when it is of that version; `Busy`, `Ambiguous`
     /// when the header cannot be changed now; `Io`.
     pub fn convert(self, on: &(impl Target + ?Sized), to: Version) -> Result<Self> {
@@ -32,8 +34,8 @@ impl Header {
         Self::read(on)
     }
 
-    /// What it says that another version has no words for, and that a conversion drops:
-    /// `label "work"`. The names are printable.
+    /// Returns the parts that another version cannot express, and that a conversion drops: `label
+    /// "work"`. The names are printable.
     pub fn dropped_by(&self, to: Version) -> Vec<String> {
         let (Self::Luks2(_), Version::Luks1) = (self, to) else { return vec![] };
         let info = self.info();
@@ -54,7 +56,7 @@ fn already(version: &str) -> Error {
     Error::new(ErrorKind::BadOption, format!("the header is {version} already"))
 }
 
-/// What the other version has no words for.
+/// Makes the error for a part that the other version cannot express.
 fn lacks(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }

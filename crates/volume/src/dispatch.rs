@@ -1,25 +1,26 @@
-//! What headers and tables say about who does the crypto, and when.
+//! Flags of headers and tables about the threads that do the crypto.
 
-/// dm-crypt's flags about dispatch. They change no byte on disk, and whoever serves the volume may
-/// decide otherwise.
+/// dm-crypt's flags about dispatch. They change no byte on disk, and a server may ignore them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DispatchFlags {
-    /// Crypto on the processor that the request came from.
+    /// Crypto runs on the processor that the request came from.
     pub same_cpu_crypt: bool,
-    /// Whoever encrypts a write submits it; else one writer sorts them.
+    /// The thread that encrypts a write submits it; without the flag one thread submits sorted
+    /// writes.
     pub submit_from_crypt_cpus: bool,
     /// Reads are decrypted where they complete.
     pub no_read_workqueue: bool,
     /// Writes are encrypted where they arrive.
     pub no_write_workqueue: bool,
-    /// Crypto before other work.
+    /// Crypto runs before other work.
     pub high_priority: bool,
-    /// The RFC of 2020's one word for the two sides without a queue. LUKS2 has no such flag.
+    /// The single flag of the RFC of 2020 for both kinds of requests without a queue. LUKS2 lacks
+    /// it.
     pub force_inline: bool,
 }
 
 impl DispatchFlags {
-    /// A LUKS2 header's persistent flags; those about other things are passed over.
+    /// Returns a LUKS2 header's persistent flags about dispatch; other flags are skipped.
     pub(crate) fn of_luks2(flags: &[String]) -> Self {
         let has = |name: &str| flags.iter().any(|flag| flag == name);
         Self {
@@ -32,7 +33,7 @@ impl DispatchFlags {
         }
     }
 
-    /// What either of them says: a volume is dispatched in one way, whatever it is made of.
+    /// Returns the flags of both: a volume has one kind of dispatch, whatever its parts.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -45,7 +46,7 @@ impl DispatchFlags {
         }
     }
 
-    /// True when none is set.
+    /// Returns true when no flag is set.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

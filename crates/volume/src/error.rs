@@ -1,14 +1,14 @@
-//! The crate's one error: a stable kind, the thing it happened to, and its cause.
+//! The crate's error: a stable kind, its context, and its cause.
 
-/// What went wrong, for a program to match on.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no header of a known format.
+    /// The header of a known format is missing.
     NoHeader,
-    /// The header is damaged, or says something that its format forbids.
+    /// The header is damaged, or breaks a rule of its format.
     BadHeader,
-    /// A copy of a header is there, and the beginning of something else where the other copy was.
+    /// Another format's signature is in place of a header's copy; the other copy exists.
     Ambiguous,
     /// The segments do not fit together.
     BadLayout,
@@ -16,42 +16,41 @@ pub enum ErrorKind {
     TooSmall,
     /// No keyslot opens with this passphrase.
     WrongPassphrase,
-    /// The keyslot that was asked for does not exist, or there is none at all.
+    /// The requested keyslot does not exist, or the header has none.
     NoKeyslot,
     /// No other keyslot holds the key of the data.
     LastKeyslot,
-    /// There is no room for another keyslot, or none for both while one takes the place of the
-    /// other.
+    /// No room is left for another keyslot, or for both while one replaces the other.
     NoRoom,
-    /// The key is not the one of this volume.
+    /// The key is not the volume's.
     WrongKey,
-    /// The header is sound, but asks for something that this build does not do.
+    /// The header is sound, but needs a feature that this build lacks.
     Unsupported,
-    /// The header allows a null cipher, which protects nothing, and the caller did not.
+    /// The header has a null cipher, which protects nothing, and the caller did not permit it.
     NullCipher,
-    /// The header asks for more work or memory than the caller allows.
+    /// The header requires more work or memory than the caller permits.
     TooCostly,
-    /// The header is not what the caller pinned.
+    /// The header differs from the caller's requirements.
     Untrusted,
-    /// An option of the caller is out of range or does not fit the others.
+    /// An option of the caller is out of range or contradicts another one.
     BadOption,
-    /// Somebody else changed the header, or holds its lock.
+    /// Another program has changed the header, or holds its lock.
     Busy,
     /// Another program holds the header's lock. Nothing was written: the same call may succeed
     /// later.
     Locked,
-    /// A reencryption was cut off in the middle of a step, which has to be made good first.
+    /// A reencryption was interrupted in the middle of a step, which must be recovered first.
     NeedsRecovery,
-    /// An encryption was cut off before its header was in front of the data:
+    /// An encryption was interrupted before its header was in front of the data:
     /// [`crate::luks2::UnfinishedStart`].
     UnfinishedStart,
     /// Reading or writing failed.
     Io,
-    /// Memory could not be had.
+    /// No memory was left.
     Memory,
 }
 
 underseal_error::error_type! {
-    /// An error of the volume layer. Its text never holds key bytes.
+    /// An error of the volume layer. Its text never contains key bytes.
     pub struct Error(ErrorKind);
 }

@@ -12,7 +12,7 @@ mod write;
 pub use write::NewHeader;
 pub(crate) use write::{Copies, Parts, forget_old_headers, forget_second_copies};
 
-/// Which LUKS.
+/// The version of LUKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// Version 1: PBKDF2 and 512-byte sectors only, eight keyslots, one copy of the header.
@@ -21,66 +21,65 @@ pub enum Version {
     Luks2,
 }
 
-/// What a new header says. [`FormatOptions::luks2`] and [`FormatOptions::luks1`] give cryptsetup's
-/// defaults.
+/// The parameters of a new header. [`FormatOptions::luks2`] and [`FormatOptions::luks1`] return
+/// cryptsetup's defaults.
 #[derive(Debug)]
 pub struct FormatOptions {
-    /// Which LUKS.
+    /// The version of LUKS.
     pub version: Version,
     /// The cipher of the data.
     pub cipher: CipherSpec,
-    /// The length of the volume key in bytes; none takes the cipher's largest.
+    /// The length of the volume key in bytes; `None` for the cipher's largest.
     pub key_size: Option<usize>,
-    /// Bytes a sector, in LUKS2; none takes 4096 where the data's size and the cipher allow it,
+    /// The sector size, in LUKS2; `None` for 4096 where the data's size and the cipher permit it,
     /// else 512.
     pub sector_size: Option<SectorSize>,
     /// The hash of anti-forensic splitter and digest.
     pub hash: Hash,
-    /// How the passphrase becomes a key.
+    /// The key derivation of the passphrase.
     pub pbkdf: Pbkdf,
-    /// The UUID; none makes a random one.
+    /// The UUID; `None` for a random one.
     pub uuid: Option<Uuid>,
-    /// LUKS2: up to 47 bytes.
+    /// The label of LUKS2: up to 47 bytes.
     pub label: String,
-    /// LUKS2: up to 47 bytes.
+    /// The subsystem of LUKS2: up to 47 bytes.
     pub subsystem: String,
-    /// The header gets a file of its own. That file is made as long as it must be.
+    /// True for a detached header. Its file is extended as needed.
     pub detached: bool,
-    /// Where the data begins on its device, in bytes: a multiple of 4096 (LUKS1: of 512). None
-    /// leaves room for the header, 16 MiB (LUKS1: what it needs, in whole MiB); when detached, none
-    /// is 0.
+    /// The start of the data on their device, in bytes: a multiple of 4096 (LUKS1: of 512). `None`
+    /// leaves room for the header, 16 MiB (LUKS1: its size, in whole MiB); with a detached header,
+    /// `None` is 0.
     pub data_offset: Option<u64>,
     /// LUKS2: the size of one header copy: a power of two from 16 KiB to 4 MiB.
     pub metadata_size: u64,
-    /// LUKS2: the size of the area for keyslots; none takes what is left before the data.
+    /// LUKS2: the size of the area for keyslots; `None` takes all the room before the data.
     pub keyslots_size: Option<u64>,
-    /// The number of the one keyslot.
+    /// The number of the keyslot.
     pub keyslot: u32,
-    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes the data's
+    /// LUKS2: the cipher of the keyslot's area, and the length of its key; `None` takes the data's
     /// cipher.
     pub keyslot_cipher: Option<(CipherSpec, Option<usize>)>,
-    /// The volume key; none makes a random one.
+    /// The volume key; `None` for a random one.
     pub volume_key: Option<Key>,
     /// Accepts `cipher_null`, which encrypts nothing.
     pub allow_null: bool,
-    /// LUKS2: something is kept beside each sector.
+    /// LUKS2: the tags or IVs that are kept beside each sector.
     pub integrity: Option<NewIntegrity>,
 }
 
-/// What a new volume keeps beside its sectors. Below it lies [a layer](Header::integrity_layer)
-/// that has to be made, too.
+/// The tags or IVs of a new volume. They need [a layer](Header::integrity_layer) below the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewIntegrity {
-    /// As LUKS2 names it: `aead`, `poly1305`, `hmac(sha256)`, .., or `none` for nothing but IVs.
+    /// The type, as LUKS2 names it: `aead`, `poly1305`, `hmac(sha256)`, .., or `none` for IVs only.
     pub kind: String,
-    /// Bytes of the key that are the MAC's; its digest's size when none is given.
+    /// The bytes of the key that belong to the MAC; `None` for its digest's size.
     pub key_size: Option<usize>,
-    /// Writes go through the layer's journal, unless whoever opens it says otherwise.
+    /// True when writes go through the layer's journal, unless an open chooses otherwise.
     pub has_journal: bool,
 }
 
 impl FormatOptions {
-    /// LUKS2: aes-xts-plain64 with a key of 64 bytes, Argon2id.
+    /// The defaults of LUKS2: aes-xts-plain64 with a key of 64 bytes, Argon2id.
     pub fn luks2() -> Self {
         Self {
             version: Version::Luks2,
@@ -104,15 +103,15 @@ impl FormatOptions {
         }
     }
 
-    /// LUKS1: aes-xts-plain64 with a key of 64 bytes, PBKDF2.
+    /// The defaults of LUKS1: aes-xts-plain64 with a key of 64 bytes, PBKDF2.
     pub fn luks1() -> Self {
         Self { version: Version::Luks1, pbkdf: Pbkdf::pbkdf2(), ..Self::luks2() }
     }
 
-    /// Bytes of the volume key that these options want: the cipher's, then the MAC's.
+    /// Returns the length of the volume key in bytes: the cipher's part, then the MAC's.
     ///
     /// # Errors
-    /// `BadOption` for a cipher or integrity that cannot be.
+    /// `BadOption` for an impossible cipher or integrity.
     pub fn key_len(&self) -> Result<usize> {
         let (spec, mac) = match &self.integrity {
             Some(wanted) => luks2::mac_key(&self.cipher, wanted)?,
@@ -124,10 +123,10 @@ impl FormatOptions {
         Ok(self.key_size.or(best).unwrap_or(0) + mac)
     }
 
-    /// Where the data will begin on its device, in bytes.
+    /// Returns the start of the data on their device, in bytes.
     ///
     /// # Errors
-    /// `BadOption` for a layout that cannot be.
+    /// `BadOption` for an impossible layout.
     pub fn data_begins(&self) -> Result<u64> {
         let len = self.volume_key.as_ref().map_or_else(|| self.key_len(), |key| Ok(key.len()))?;
         match self.version {
@@ -136,10 +135,10 @@ impl FormatOptions {
         }
     }
 
-    /// What will have to be made below the volume.
+    /// Returns the layer that the volume needs below it.
     ///
     /// # Errors
-    /// `BadOption` for a layout or integrity that cannot be.
+    /// `BadOption` for an impossible layout or integrity.
     pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
         let Some(wanted) = self.integrity.as_ref().filter(|_| self.version == Version::Luks2) else {
             return Ok(None);
@@ -152,17 +151,17 @@ impl FormatOptions {
         }))
     }
 
-    /// The volume key: the given one, or a new one of the chosen or best length.
+    /// Returns the volume key: the given one, or a new one of the chosen or largest length.
     pub(crate) fn key(&mut self) -> Result<Key> {
         self.key_of(&self.cipher.clone(), 0)
     }
 
-    /// The same of this cipher, with so many bytes behind it for a MAC.
+    /// Returns the key for this cipher, with `mac` bytes for a MAC at its end.
     pub(crate) fn key_of(&mut self, cipher: &CipherSpec, mac: usize) -> Result<Key> {
         unlock::allow_null(cipher, self.allow_null)?;
         let sizes = underseal_cipher::key_sizes(cipher)
             .map_err(|e| bad(format!("cannot use cipher {}", self.cipher)).with_source(e))?;
-        // A volume key of no bytes could not be told from another by any digest.
+        // All volume keys of length 0 have the same digest.
         let best = sizes.iter().copied().rfind(|&size| size > 0);
         let given = self.volume_key.take();
         let own = given.as_ref().map(|key| key.len().saturating_sub(mac));
@@ -170,8 +169,8 @@ impl FormatOptions {
         if let Some(given) = given.as_ref().filter(|_| self.integrity.is_some())
             && given.len() != wanted + mac
         {
-            // Where the MAC's part begins is told by the length alone: a shorter key would be a
-            // weaker cipher, unnoticed.
+            // Only the length tells where the MAC's part begins: a shorter key would silently
+            // weaken the cipher.
             let (bits, own, mac) = (given.len() * 8, wanted * 8, mac * 8);
             let why = format!(
                 "a key of {bits} bits does not fit {}: want {own} bits and {mac} for the MAC",
@@ -188,7 +187,7 @@ impl FormatOptions {
         given.map_or_else(|| crate::random::key(len + mac), Ok)
     }
 
-    /// The UUID's text.
+    /// Returns the UUID's text.
     pub(crate) fn uuid_text(&self) -> Result<String> {
         let uuid = match self.uuid {
             Some(uuid) => uuid,
@@ -201,11 +200,11 @@ impl FormatOptions {
 /// Makes a new header with one keyslot and writes it: [`NewHeader::prepare`], then
 /// [`NewHeader::write`].
 ///
-/// `to` holds the header, and unless `options.detached` the data too; `data_size` is the size in
-/// bytes of the file or device that holds the data.
+/// `to` holds the header, and unless `options.detached` the data, too; `data_size` is the size in
+/// bytes of the data's file or device.
 ///
 /// # Errors
-/// Theirs. After those of preparing, all is as it was.
+/// The kinds of both. After an error of the first, nothing is changed.
 pub fn format(
     to: &(impl Target + ?Sized),
     data_size: u64,
@@ -221,13 +220,13 @@ pub(crate) fn bad(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadOption, why)
 }
 
-/// Makes a cipher as whoever opens the volume will, and tries it on one sector: what would be
-/// refused then, or read as noise, is refused now.
+/// Builds a cipher as an open will, and tests it on one sector: a cipher that could not be opened,
+/// or would read noise, is refused now.
 pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<()> {
     try_recipe(&Recipe::new(spec, sector_size, key.len()), key)
 }
 
-/// The same of a cipher that may keep something beside its sectors.
+/// Tests a cipher that may keep tags or IVs beside its sectors.
 pub(crate) fn try_recipe(recipe: &Recipe, key: &Key) -> Result<()> {
     let Recipe { cipher: spec, sector_size, .. } = recipe;
     let context = format!("cannot use cipher {spec} with sectors of {} bytes", sector_size.bytes());
@@ -247,14 +246,14 @@ pub(crate) fn try_recipe(recipe: &Recipe, key: &Key) -> Result<()> {
     let tried = cipher
         .seal(8, InOutBuf::from(&mut sector[..]), &mut tag)
         .and_then(|()| cipher.open(8, InOutBuf::from(&mut sector[..]), &tag));
-    // The kernel takes them, too: lmk in any mode but cbc, say.
+    // Some ciphers that the kernel accepts fail: lmk in modes other than cbc, for example.
     if tried.is_ok() && sector == plain {
         return Ok(());
     }
     Err(bad(format!("{context}: it does not read back what it wrote")))
 }
 
-/// Checks that the data begins before its device ends.
+/// Checks that the data begin before their device ends.
 pub(crate) fn leaves_data(data_size: u64, data_offset: u64) -> Result<()> {
     if data_size > data_offset {
         return Ok(());

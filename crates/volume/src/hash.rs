@@ -1,4 +1,4 @@
-//! The hashes that headers and passphrases name, chosen at run time.
+//! The hashes of headers and passphrases, chosen at run time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,7 +61,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// All of them.
+    /// All hashes.
     pub const ALL: [Self; 15] = [
         Self::Sha1,
         Self::Sha224,
@@ -80,7 +80,7 @@ impl Hash {
         Self::Streebog512,
     ];
 
-    /// The name that goes on disk: `sha256`.
+    /// Returns the name that is written to disk: `sha256`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha1 => "sha1",
@@ -97,31 +97,31 @@ impl Hash {
             Self::Blake2b512 => "blake2b-512",
             Self::Blake2s256 => "blake2s-256",
             Self::Sm3 => "sm3",
-            // The name in libgcrypt and the kernel; cryptsetup's too.
+            // This is the name in libgcrypt, the kernel and cryptsetup.
             Self::Streebog512 => "stribog512",
         }
     }
 
-    /// The length of its digest in bytes.
+    /// Returns the length of a digest in bytes.
     pub fn output_len(self) -> usize {
         self.start().output_size()
     }
 
-    /// A fresh state.
+    /// Returns an initial state.
     pub(crate) fn start(self) -> Box<dyn DynDigest> {
         with_digest!(self, D => Box::<D>::default())
     }
 
-    /// The digest of the parts, one after the other.
+    /// Returns the digest of the parts, one after the other.
     pub fn digest(self, parts: &[&[u8]]) -> Box<[u8]> {
         let mut state = self.start();
         parts.iter().for_each(|part| state.update(part));
         state.finalize()
     }
 
-    /// PBKDF2-HMAC (RFC 8018, 5.2) over this hash, filling `out`.
+    /// Fills `out` with PBKDF2-HMAC (RFC 8018, 5.2) over this hash.
     pub(crate) fn pbkdf2(self, passphrase: &[u8], salt: &[u8], iterations: u32, out: &mut [u8]) {
-        // HMAC takes a key of any length, so the one error of this call cannot happen.
+        // HMAC accepts a key of any length, so the only error of this call cannot occur.
         with_mac!(self, M => pbkdf2::pbkdf2::<M>(passphrase, salt, iterations, out)
             .expect("HMAC takes any key"));
     }
@@ -130,8 +130,6 @@ impl Hash {
 impl FromStr for Hash {
     type Err = Error;
 
-    /// # Errors
-    /// `Unsupported` for any other name.
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|hash| hash.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, format!("hash {} is not supported", crate::printable(name)))

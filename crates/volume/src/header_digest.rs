@@ -1,5 +1,4 @@
-//! A header as one number, for machines that must not trust their disk, and what such machines hold
-//! a header to.
+//! A header's digest, and the requirements on a header, for machines that do not trust their disk.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +10,11 @@ use crate::{Error, ErrorKind, Hash, Header, Result};
 
 const PREFIX: &str = "sha256:";
 
-/// SHA-256 over all of a header that decides how its volume opens.
+/// SHA-256 over the parts of a header that decide how its volume opens.
 ///
 /// LUKS1: the 592 bytes of the header. LUKS2: the text of the UUID, a zero byte, and the text of
-/// the JSON metadata of the copy that is used, without its zeros. What differs between the two
-/// copies, and the count of updates, is not in it.
+/// the JSON metadata of the used copy, without its zeros. The differences between the two copies,
+/// and the sequence number, are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderDigest([u8; 32]);
 
@@ -35,8 +34,6 @@ impl fmt::Display for HeaderDigest {
 impl FromStr for HeaderDigest {
     type Err = Error;
 
-    /// # Errors
-    /// `BadOption` for anything but `sha256:` and 64 hex digits.
     fn from_str(text: &str) -> Result<Self> {
         let bad = || Error::new(ErrorKind::BadOption, "a header's digest is sha256: and 64 hex digits");
         let digits = text.strip_prefix(PREFIX).filter(|digits| digits.len() == 64).ok_or_else(bad)?;
@@ -49,20 +46,20 @@ impl FromStr for HeaderDigest {
     }
 }
 
-/// What a header must be, by the word of somebody who does not trust the disk. Nothing is asked of
-/// it where nothing is set.
+/// The requirements on a header, by a user who does not trust the disk. An unset field requires
+/// nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Pinned {
-    /// Exactly this header.
+    /// The required digest.
     pub digest: Option<HeaderDigest>,
-    /// All data is encrypted with this.
+    /// The required cipher of all data.
     pub cipher: Option<CipherSpec>,
-    /// All data has this beside its sectors, in LUKS2's word: `aead`, `hmac(sha256)`, ..
+    /// The required integrity of all data, as LUKS2 names it: `aead`, `hmac(sha256)`, ..
     pub integrity: Option<String>,
 }
 
 impl Header {
-    /// What [`Pinned`] compares, and people note down.
+    /// Returns the digest that [`Pinned`] compares, and that people note down.
     pub fn digest(&self) -> HeaderDigest {
         match self {
             Self::Luks1(header) => header.digest(),
@@ -70,7 +67,7 @@ impl Header {
         }
     }
 
-    /// Refuses a header that is not what somebody pinned, before anything is done with it.
+    /// Refuses a header that does not meet the requirements, before it is used.
     ///
     /// # Errors
     /// `Untrusted`, naming the field.

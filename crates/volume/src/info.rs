@@ -1,15 +1,15 @@
-//! A header described for people and programs, as complete as luksDump; never a key.
+//! The description of a header for people and programs, as complete as luksDump, without any key.
 
 use serde::Serialize;
 
 mod text;
 
-/// What a header says.
+/// The description of a header.
 #[derive(Debug, Clone, Serialize)]
 pub struct Info {
     /// `luks1` or `luks2`.
     pub format: &'static str,
-    /// The UUID's text as it stands in the header.
+    /// The UUID's text in the header.
     pub uuid: String,
     /// LUKS2's label.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -17,7 +17,7 @@ pub struct Info {
     /// LUKS2's subsystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// LUKS2's count of updates.
+    /// LUKS2's sequence number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// The length of the header before the keyslots (LUKS2: of one copy), in bytes.
@@ -27,29 +27,29 @@ pub struct Info {
     /// The hash of LUKS2's checksums.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum: Option<&'static str>,
-    /// SHA-256 over what decides how the volume opens: `sha256:` and hex.
+    /// SHA-256 over the parts that decide how the volume opens: `sha256:` and hex.
     pub header_digest: String,
-    /// What is wrong with one of LUKS2's copies.
+    /// The fault of one of LUKS2's copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// Persistent flags of activation.
+    /// Persistent activation flags.
     pub flags: Vec<String>,
-    /// What a reader must know about to open this volume.
+    /// The requirements that a reader must know to open this volume.
     pub requirements: Vec<String>,
-    /// Where the data lies.
+    /// The segments of the data.
     pub segments: Vec<SegmentInfo>,
     /// The keyslots in use.
     pub keyslots: Vec<KeyslotInfo>,
     /// LUKS2's tokens.
     pub tokens: Vec<TokenInfo>,
-    /// What the volume key is checked against.
+    /// The digests of volume keys.
     pub digests: Vec<DigestInfo>,
     /// LUKS2's metadata, word for word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<serde_json::Value>,
 }
 
-/// A run of data.
+/// A segment of the data.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "each says it in its name; sizes and offsets are in bytes")]
 pub struct SegmentInfo {
@@ -57,7 +57,7 @@ pub struct SegmentInfo {
     #[serde(rename = "type")]
     pub kind: String,
     pub offset: u64,
-    /// None reaches to the end of the device.
+    /// `None` for a segment that extends to the end of the device.
     pub size: Option<u64>,
     pub cipher: Option<String>,
     pub key_bits: Option<u32>,
@@ -66,11 +66,11 @@ pub struct SegmentInfo {
     pub iv_offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity: Option<String>,
-    /// How many bits of the key are the MAC's beside the sectors.
+    /// The bits of the key that belong to the MAC beside the sectors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity_key_bits: Option<u32>,
     pub flags: Vec<String>,
-    /// Why this build cannot use it.
+    /// Why this build cannot use the segment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct KeyslotInfo {
     pub area_size: u64,
     /// The digest that confirms its key.
     pub digest: Option<u32>,
-    /// Why this build cannot use it.
+    /// Why this build cannot use the keyslot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -116,39 +116,39 @@ pub struct KdfInfo {
     /// Argon2's lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<u32>,
-    /// In hex.
+    /// The salt in hex.
     pub salt: String,
 }
 
-/// A token: where a passphrase may be had without asking.
+/// A token: a source of a passphrase without a question.
 #[derive(Debug, Clone, Serialize)]
 pub struct TokenInfo {
-    /// Its number.
+    /// The token's number.
     pub number: u32,
     /// `luks2-keyring`, `systemd-tpm2`, ..
     #[serde(rename = "type")]
     pub kind: String,
-    /// The keyslots it opens.
+    /// The keyslots that it opens.
     pub keyslots: Vec<u32>,
 }
 
 /// A digest of a volume key.
 #[derive(Debug, Clone, Serialize)]
 pub struct DigestInfo {
-    /// Its number.
+    /// The digest's number.
     pub number: u32,
     /// `pbkdf2`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// How it is made; none when this build does not know.
+    /// The derivation of the digest; `None` when this build lacks it.
     pub kdf: Option<KdfInfo>,
     /// The digest in hex.
     pub digest: Option<String>,
-    /// The keyslots that hold its key.
+    /// The keyslots with this digest's key.
     pub keyslots: Vec<u32>,
-    /// The segments under its key.
+    /// The segments under this digest's key.
     pub segments: Vec<u32>,
-    /// Why this build cannot use it.
+    /// Why this build cannot use the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

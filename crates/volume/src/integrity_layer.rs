@@ -1,17 +1,17 @@
-//! What has to lie between an authenticated volume and its device.
+//! The layer between an authenticated volume and its device.
 
 use underseal_cipher::SectorSize;
 
-/// dm-integrity's layout under a volume whose sectors have something beside them: whoever opens the
-/// volume opens that first, with these values, which its own superblock must have too.
+/// dm-integrity's layout under a volume that keeps tags or IVs beside its sectors. An open of the
+/// volume first opens this layer, with these values, which must match its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntegrityLayer {
-    /// Where its superblock is on the data device, in bytes.
+    /// The offset of its superblock on the data device, in bytes.
     pub offset: u64,
     /// Bytes beside each sector.
     pub tag_size: usize,
-    /// Its block: the volume's sector.
+    /// The size of its blocks: the volume's sector size.
     pub sector_size: SectorSize,
-    /// Writes go through its journal, unless whoever opens it says otherwise.
+    /// True when writes go through its journal, unless an open chooses otherwise.
     pub has_journal: bool,
 }

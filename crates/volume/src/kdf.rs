@@ -1,4 +1,4 @@
-//! From a passphrase to a key: PBKDF2 and Argon2, within the caller's limits.
+//! Key derivation from a passphrase: PBKDF2 and Argon2, within the caller's limits.
 
 use std::cell::Cell;
 use std::fmt;
@@ -36,14 +36,14 @@ pub enum Kdf {
         passes: u32,
         /// Memory in KiB.
         memory_kib: u32,
-        /// Lanes, each a thread at most.
+        /// Lanes, at most one thread each.
         lanes: u32,
         /// The salt.
         salt: Vec<u8>,
     },
 }
 
-/// The two forms of Argon2 that LUKS2 knows.
+/// The two variants of Argon2 in LUKS2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argon2Variant {
     /// Data-independent memory access.
@@ -62,7 +62,7 @@ pub enum PbkdfKind {
 }
 
 impl PbkdfKind {
-    /// The name that goes on disk: `argon2id`.
+    /// Returns the name that is written to disk: `argon2id`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pbkdf2 => "pbkdf2",
@@ -75,8 +75,6 @@ impl PbkdfKind {
 impl FromStr for PbkdfKind {
     type Err = Error;
 
-    /// # Errors
-    /// `Unsupported` for any other name.
     fn from_str(name: &str) -> Result<Self> {
         [Self::Pbkdf2, Self::Argon2i, Self::Argon2id].into_iter().find(|k| k.name() == name).ok_or_else(
             || {
@@ -93,11 +91,11 @@ impl fmt::Display for PbkdfKind {
     }
 }
 
-/// What a header may ask of this machine before it is refused.
+/// Limits for a header's demands on this machine.
 ///
-/// A header is not authenticated: without limits, whoever can write the disk could make an unlock
-/// eat all memory or run for years. It has room for many keyslots and digests, so work is counted
-/// over a whole unlock.
+/// A header is not authenticated: without limits, an attacker with write access to the disk could
+/// make an unlock exhaust the memory or run for years. It has room for many keyslots and digests,
+/// so work is counted over a whole unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KdfLimits {
     /// The most memory of one Argon2 run, in KiB.
@@ -106,11 +104,10 @@ pub struct KdfLimits {
     pub lanes: u32,
     /// The most work of all Argon2 runs of one unlock: passes times memory, in KiB.
     pub argon2_work_kib: u64,
-    /// The longest that all key derivations of one unlock may take, by this machine's measure,
-    /// which is taken first.
+    /// The longest time of all key derivations of one unlock, as estimated by a measurement before.
     pub time: Option<Duration>,
-    /// The most rounds of all PBKDF2 runs of one unlock: iterations for each block of the hash that
-    /// the key is long.
+    /// The most rounds of all PBKDF2 runs of one unlock: iterations, times the key's length in
+    /// blocks of the hash.
     pub rounds: u64,
 }
 
@@ -126,9 +123,9 @@ impl KdfLimits {
 }
 
 impl Default for KdfLimits {
-    /// Several times what cryptsetup would ever choose: 4 GiB (its own ceiling) or this machine's
-    /// memory if that is less, 64 lanes, 1 TiB of blocks filled (some 15 minutes), 2^29 rounds
-    /// (some minutes).
+    /// Several times the most that cryptsetup chooses: 4 GiB (its ceiling) or this machine's memory
+    /// if that is less, 64 lanes, 1 TiB of blocks filled (some 15 minutes), 2^29 rounds (some
+    /// minutes).
     fn default() -> Self {
         Self {
             memory_kib: benchmark::physical_memory_kib().min(4 << 20),
@@ -141,7 +138,7 @@ impl Default for KdfLimits {
 }
 
 impl Kdf {
-    /// Which kind it is.
+    /// Returns the kind.
     pub fn kind(&self) -> PbkdfKind {
         match self {
             Self::Pbkdf2 { .. } => PbkdfKind::Pbkdf2,
@@ -150,17 +147,15 @@ impl Kdf {
         }
     }
 
-    /// The salt.
+    /// Returns the salt.
     pub fn salt(&self) -> &[u8] {
         match self {
             Self::Pbkdf2 { salt, .. } | Self::Argon2 { salt, .. } => salt,
         }
     }
 
-    /// The limits that are left when a key of `len` bytes was derived.
-    ///
-    /// # Errors
-    /// `TooCostly`, naming the limit.
+    /// Returns the limits left after a derivation of `len` bytes. Fails with `TooCostly`, naming
+    /// the limit.
     fn spend(&self, len: usize, limits: KdfLimits) -> Result<KdfLimits> {
         let left = |what: &str, limit: u64, asked: u64| {
             limit.checked_sub(asked).ok_or_else(|| {
@@ -195,11 +190,11 @@ impl Kdf {
         Ok(KdfLimits { time: Some(time), ..limits })
     }
 
-    /// The key of `len` bytes for this passphrase.
+    /// Derives the key of `len` bytes for this passphrase.
     ///
     /// # Errors
-    /// `TooCostly` beyond `limits`, `BadHeader` for parameters that the algorithm does not take,
-    /// `Memory` when there is none.
+    /// `TooCostly` beyond `limits`, `BadHeader` for parameters that the algorithm refuses, `Memory`
+    /// when no memory is left.
     pub fn derive(&self, passphrase: &[u8], len: usize, limits: &KdfLimits) -> Result<Key> {
         self.spend(len, *limits)?;
         let mut key = new_key(len)?;
@@ -226,7 +221,7 @@ impl Kdf {
     }
 }
 
-/// What is left of its limits to one unlock.
+/// The remaining limits of one unlock.
 pub(crate) struct Budget(Cell<KdfLimits>);
 
 impl Budget {
@@ -234,7 +229,7 @@ impl Budget {
         Self(Cell::new(limits))
     }
 
-    /// As [`Kdf::derive`], paid for.
+    /// Derives as [`Kdf::derive`], within the remaining limits.
     pub(crate) fn derive(&self, kdf: &Kdf, passphrase: &[u8], len: usize) -> Result<Key> {
         let limits = self.0.get();
         self.0.set(kdf.spend(len, limits)?);
@@ -242,7 +237,7 @@ impl Budget {
     }
 }
 
-/// Argon2's memory, wiped when given back: its last blocks give away the key.
+/// Argon2's memory, which is wiped when freed: its last blocks reveal the key.
 struct Memory(Vec<Block>);
 
 impl Memory {
@@ -262,7 +257,7 @@ impl Drop for Memory {
     }
 }
 
-/// A zeroed key, with this crate's error.
+/// Returns a zeroed key, with this crate's error.
 pub(crate) fn new_key(len: usize) -> Result<Key> {
     Key::zeroed(len).map_err(|e| {
         let kind = match e.kind() {
@@ -273,7 +268,7 @@ pub(crate) fn new_key(len: usize) -> Result<Key> {
     })
 }
 
-/// A copy of `bytes` as a key, with this crate's error.
+/// Returns a copy of `bytes` as a key, with this crate's error.
 pub(crate) fn to_key(bytes: &[u8]) -> Result<Key> {
     let mut key = new_key(bytes.len())?;
     key.as_mut_bytes().copy_from_slice(bytes);
@@ -303,7 +298,7 @@ mod tests {
             assert!(refused.to_string().contains("20.0 s are allowed"), "{refused}");
         }
         assert!(start.elapsed() < Duration::from_secs(20));
-        // What one derivation takes is gone for the next.
+        // The time of one derivation is missing for the next.
         let budget = Budget::new(limits);
         budget.derive(&pbkdf2(1000), b"secret", 32).unwrap();
         assert!(budget.0.get().time < limits.time);
@@ -328,7 +323,7 @@ mod tests {
         assert_eq!(kind(pbkdf2(1001), 96), Err(ErrorKind::TooCostly));
         assert_eq!(kind(pbkdf2(1000), 96), Ok(()));
         assert_eq!(kind(pbkdf2(1), 1), Err(ErrorKind::TooCostly));
-        // The other purse is still full.
+        // The limit of Argon2 is still unused.
         assert_eq!(kind(argon2(4, 64), 32), Ok(()));
         assert_eq!(kind(argon2(2, 64), 32), Err(ErrorKind::TooCostly));
         assert_eq!(kind(argon2(1, 65), 32), Err(ErrorKind::TooCostly));

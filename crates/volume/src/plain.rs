@@ -1,26 +1,26 @@
-//! Plain volumes: no header, so every parameter comes from outside and a wrong one gives noise, not
-//! an error.
+//! Plain volumes: without a header, so every parameter comes from the caller, and a wrong parameter
+//! gives noise, not an error.
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use crate::format::bad;
 use crate::{Error, ErrorKind, Hash, Recipe, Result, Segment, Volume, kdf, unlock, volume};
 
-/// How a plain volume lies on its device. The key is apart: [`key_from_passphrase`] or a key file's
-/// bytes.
+/// The layout of a plain volume on its device. The key is separate: [`key_from_passphrase`], or a
+/// key file's bytes.
 #[derive(Debug, Clone)]
 pub struct PlainOptions {
     /// The cipher of the data.
     pub cipher: CipherSpec,
-    /// Bytes a sector.
+    /// The size of the sectors.
     pub sector_size: SectorSize,
-    /// IVs count sectors of that size, not of 512 bytes: cryptsetup's `--iv-large-sectors`.
+    /// IVs count sectors of that size instead of 512 bytes: cryptsetup's `--iv-large-sectors`.
     pub iv_large_sectors: bool,
-    /// Where the data begins on its device, in bytes: a multiple of 512.
+    /// The first byte of the data on its device: a multiple of 512.
     pub offset: u64,
-    /// Added to the sector number in IVs, in 512-byte units: cryptsetup's `--skip`.
+    /// The number added to the sector number in IVs, in 512-byte units: cryptsetup's `--skip`.
     pub iv_offset: u64,
-    /// The length in bytes; none takes all of the device.
+    /// The length in bytes. `None` stands for the whole device.
     pub size: Option<u64>,
     /// Passes discards down.
     pub allow_discards: bool,
@@ -29,8 +29,8 @@ pub struct PlainOptions {
 }
 
 impl Default for PlainOptions {
-    /// aes-xts-plain64 in 512-byte sectors over the whole device, as cryptsetup 2.7 and later (with
-    /// a key of 32 bytes). Before that it was aes-cbc-essiv:sha256.
+    /// Returns the options of cryptsetup 2.7 and later: aes-xts-plain64 in 512-byte sectors over
+    /// the whole device (with a key of 32 bytes). Older versions used aes-cbc-essiv:sha256.
     fn default() -> Self {
         Self {
             cipher: "aes-xts-plain64".parse().expect("a constant that parses"),
@@ -45,23 +45,23 @@ impl Default for PlainOptions {
     }
 }
 
-/// How a passphrase becomes a plain volume's key: cryptsetup's `--hash NAME[:BYTES]`.
+/// The way from a passphrase to a plain volume's key: cryptsetup's `--hash NAME[:BYTES]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassphraseHash {
-    /// None is cryptsetup's `plain`: the passphrase's own bytes.
+    /// The hash. `None` is cryptsetup's `plain`: the passphrase's own bytes.
     pub hash: Option<Hash>,
-    /// How many bytes of it are used, zeros after them; none uses as many as the key has.
+    /// The number of bytes used, followed by zeros. `None` uses the key's size.
     pub len: Option<usize>,
 }
 
 impl Default for PassphraseHash {
-    /// SHA-256, as cryptsetup 2.7 and later; before that it was ripemd160.
+    /// Returns the default of cryptsetup 2.7 and later: SHA-256. Older versions used ripemd160.
     fn default() -> Self {
         Self { hash: Some(Hash::Sha256), len: None }
     }
 }
 
-/// As it is parsed.
+/// The form that is parsed.
 impl std::fmt::Display for PassphraseHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.hash.map_or("plain", Hash::name))?;
@@ -72,8 +72,8 @@ impl std::fmt::Display for PassphraseHash {
 impl std::str::FromStr for PassphraseHash {
     type Err = Error;
 
-    /// # Errors
-    /// `Unsupported` for an unknown hash, `BadOption` for a length that is no number.
+    /// Fails with `Unsupported` for an unknown hash, and with `BadOption` for a length that is no
+    /// number.
     fn from_str(text: &str) -> Result<Self> {
         let (name, len) = match text.split_once(':') {
             Some((name, len)) => {
@@ -87,15 +87,15 @@ impl std::str::FromStr for PassphraseHash {
     }
 }
 
-/// The key of `key_size` bytes that cryptsetup's plain mode makes of a passphrase.
+/// Returns the key of `key_size` bytes that cryptsetup's plain mode derives from a passphrase.
 ///
-/// There is no salt and one round only: a passphrase that can be guessed is. Keys longer than the
-/// digest come from further rounds over the letter A, once in the second round, twice in the third,
-/// and the passphrase.
+/// The derivation has no salt and one round only, so a weak passphrase can be guessed. Keys longer
+/// than the digest come from further rounds over the byte `A`, once in the second round, twice in
+/// the third, and the passphrase.
 ///
 /// # Errors
-/// `BadOption` when the length asked for is more than the key's, or without a hash than the
-/// passphrase's; `Memory`.
+/// `BadOption` when the requested length exceeds the key's, or without a hash the passphrase's;
+/// `Memory`.
 pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: usize) -> Result<Key> {
     let chosen = hash.len;
     let used = chosen.unwrap_or(key_size);
@@ -117,19 +117,19 @@ pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: us
         let mut state = hash.start();
         state.update(&vec![b'A'; round]);
         state.update(passphrase.as_bytes());
-        // The buffer is one digest long, so this cannot fail.
+        // The buffer has the digest's length, so this cannot fail.
         state.finalize_into_reset(digest.as_mut_bytes()).expect("a buffer of the digest's length");
         chunk.copy_from_slice(&digest.as_bytes()[..chunk.len()]);
     }
     Ok(key)
 }
 
-/// The volume over a device of `data_size` bytes.
+/// Returns the volume over a device of `data_size` bytes.
 ///
 /// # Errors
-/// `TooSmall` when the device is, `BadOption` for offsets that are no whole sectors or a key that
-/// does not fit the cipher, `Unsupported` for the cipher, `NullCipher` unless allowed, `BadLayout`
-/// when sectors do not fit.
+/// `TooSmall` when the device is too small; `BadOption` for offsets that are no whole sectors, and
+/// for a key that does not fit the cipher; `Unsupported` for an unsupported cipher; `NullCipher`
+/// unless allowed; `BadLayout` when sectors do not fit.
 pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Volume> {
     unlock::allow_null(&options.cipher, options.allow_null)?;
     if !options.offset.is_multiple_of(512) {

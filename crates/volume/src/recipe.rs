@@ -8,7 +8,7 @@ use underseal_cipher::{
 
 use crate::{Error, ErrorKind, Result};
 
-/// What a segment's cipher is made from, but for the key.
+/// The parameters of a segment's cipher, without the key.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// Cipher, chain mode and IV generator.
@@ -19,21 +19,22 @@ pub struct Recipe {
     pub iv_large_sectors: bool,
     /// The key's length in bytes.
     pub key_size: usize,
-    /// What is kept beside sectors.
+    /// The tags or IVs beside sectors.
     pub integrity: Option<Integrity>,
 }
 
 impl Recipe {
-    /// For a cipher whose IVs count sectors of 512 bytes, under a key of `key_size` bytes.
+    /// Returns the parameters of a cipher whose IVs count sectors of 512 bytes, under a key of
+    /// `key_size` bytes.
     pub fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
         Self { cipher: cipher.clone(), sector_size, iv_large_sectors: false, key_size, integrity: None }
     }
 
-    /// Makes the cipher.
+    /// Builds the cipher.
     ///
     /// # Errors
-    /// `Unsupported` for a cipher that this build does not have, `BadHeader` for a key or sectors
-    /// that it does not take, `Memory`.
+    /// `Unsupported` for a cipher that this build does not have; `BadHeader` for a key or sectors
+    /// that the cipher refuses; `Memory`.
     pub fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
         let spec = &self.cipher;
         let built = match self.integrity {
@@ -43,7 +44,7 @@ impl Recipe {
         built.map_err(|e| cipher_error(spec, e))
     }
 
-    /// What the cipher is built from.
+    /// Returns the options that the cipher is built with.
     pub(crate) fn options<'a>(&'a self, key: &'a Key) -> BuildOptions<'a> {
         let Self { cipher: spec, sector_size, iv_large_sectors, integrity, .. } = self;
         let (sector_size, iv_large_sectors, integrity) = (*sector_size, *iv_large_sectors, *integrity);
@@ -51,14 +52,14 @@ impl Recipe {
     }
 }
 
-/// The cipher that changes nothing.
+/// Returns the cipher that changes nothing.
 pub(crate) fn null(sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = "cipher_null-ecb".parse().expect("a constant that parses");
     let none = Key::zeroed(0).map_err(|e| cipher_error(&spec, e))?;
     Recipe::new(&spec, sector_size, 0).build(&none)
 }
 
-/// A cipher's refusal, in this crate's error.
+/// Converts a cipher's error to this crate's error.
 pub(crate) fn cipher_error(spec: &CipherSpec, e: underseal_cipher::Error) -> Error {
     use underseal_cipher::ErrorKind as Cipher;
     let kind = match e.kind() {

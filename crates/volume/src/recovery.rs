@@ -1,29 +1,30 @@
-//! Keys that people can type, as systemd-cryptenroll makes them.
+//! Keys for typing, as systemd-cryptenroll makes them.
 //!
-//! 256 random bits as 64 letters in eight groups, with dashes between: of the alphabet "modhex",
-//! whose letters are at the same places of every keyboard. The keyslot's passphrase is that very
-//! text; who types it may leave the dashes out, and use capitals.
+//! A key is 256 random bits, written as 64 characters in eight groups, with dashes between the
+//! groups. The characters are the alphabet "modhex", which is at the same places of every keyboard.
+//! The keyslot's passphrase is exactly this text; users may type it without dashes, and in
+//! capitals.
 
 use crate::{Key, Result, kdf, random};
 
 const LETTERS: [u8; 16] = *b"cbdefghijklnrtuv";
-/// How many letters there are, and how many stand together.
+/// The number of characters, and the number in a group.
 const COUNT: usize = 64;
 const GROUP: usize = 8;
 const LEN: usize = COUNT + COUNT / GROUP - 1;
 
-/// A new key of this kind.
+/// Returns a new recovery key.
 ///
 /// # Errors
-/// `Memory` when there is none that can be locked; `Io` when the kernel gives no random bytes.
+/// `Memory` when no memory can be locked; `Io` when the kernel returns no random bytes.
 pub fn recovery_key() -> Result<Key> {
     let secret = random::key(COUNT / 2)?;
     let nibbles = secret.as_bytes().iter().flat_map(|byte| [byte >> 4, byte & 15]);
     written(nibbles.map(|nibble| LETTERS[usize::from(nibble)]))
 }
 
-/// Whether somebody typed one, with its dashes or without. Whether it is the right one only a
-/// keyslot can tell.
+/// Returns true when a typed passphrase has the form of a recovery key, with its dashes or without.
+/// Only a keyslot can decide whether it is the right key.
 pub fn is_recovery_key(typed: &Key) -> bool {
     let has_dashes = match typed.len() {
         COUNT => false,
@@ -36,7 +37,7 @@ pub fn is_recovery_key(typed: &Key) -> bool {
     })
 }
 
-/// One that was typed otherwise than it was printed, as it was printed.
+/// Returns a recovery key in its printed form, when it was typed in another form.
 pub(crate) fn as_printed(typed: &Key) -> Result<Option<Key>> {
     if !is_recovery_key(typed) {
         return Ok(None);
@@ -46,7 +47,7 @@ pub(crate) fn as_printed(typed: &Key) -> Result<Option<Key>> {
     Ok(Some(printed).filter(|printed| printed != typed))
 }
 
-/// The letters with their dashes.
+/// Returns the characters with their dashes.
 fn written(letters: impl Iterator<Item = u8>) -> Result<Key> {
     let mut key = kdf::new_key(LEN)?;
     let bytes = key.as_mut_bytes();

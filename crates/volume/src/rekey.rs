@@ -1,8 +1,8 @@
-//! Another key for a volume that is open: what dm-crypt's messages `key wipe` and `key set` need.
+//! Another key for an open volume: the basis of dm-crypt's messages `key wipe` and `key set`.
 //!
 //! ```text
-//!   Volume --without_key()--> Keyless --with_key(key)--> Volume     the same bytes, the same cipher, another key
-//!   Header --key_check()----> KeyCheck --confirm(key)               is it the right one? only a header knows
+//!   Volume --without_key()--> Keyless --with_key(key)--> Volume     the same bytes and cipher
+//!   Header --key_check()----> KeyCheck --confirm(key)               only a header can check a key
 //! ```
 
 use std::fmt;
@@ -13,24 +13,24 @@ use underseal_cipher::{Key, SectorCipher};
 use crate::kdf::Budget;
 use crate::{Error, ErrorKind, Kdf, KdfLimits, Recipe, Result, SegmentKind, Volume, kdf, recipe};
 
-/// Tells a volume's key from others without having it: by its header's digest.
+/// A check of a volume's key without the key: its header's digest.
 #[derive(Debug, Clone)]
 pub struct KeyCheck {
     pub(crate) kdf: Kdf,
     pub(crate) digest: Vec<u8>,
-    /// The key's length: a key and the same key with zeros behind it have one digest.
+    /// The key's length: a key and the same key with zeros behind it have the same digest.
     pub(crate) len: usize,
 }
 
 impl KeyCheck {
-    /// Whether this is the volume's key. It takes as long as the header's digest asks for, within
-    /// [`KdfLimits`].
+    /// Checks that this is the volume's key. The check takes as long as the header's digest needs,
+    /// within [`KdfLimits`].
     ///
     /// # Errors
-    /// `WrongKey` when it is not; `TooCostly`, `Memory`.
+    /// `WrongKey` when it is another key; `TooCostly`, `Memory`.
     pub fn confirm(&self, key: &Key) -> Result<()> {
         let budget = Budget::new(KdfLimits::default());
-        // Comparing keys takes constant time.
+        // Keys are compared in constant time.
         if key.len() == self.len
             && kdf::to_key(&self.digest)? == budget.derive(&self.kdf, key.as_bytes(), self.digest.len())?
         {
@@ -40,18 +40,18 @@ impl KeyCheck {
     }
 }
 
-/// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and
-/// can do nothing else.
+/// A volume without its key: it keeps the layout and the parameters of the cipher, and can do
+/// nothing else.
 pub struct Keyless {
-    /// With the null cipher in place of the one that is missing. Never given out.
+    /// The volume, with the null cipher in place of the missing cipher. It is never returned.
     volume: Volume,
-    /// The segment that it is missing from.
+    /// The segment with the missing cipher.
     crypt: usize,
     recipe: Arc<Recipe>,
 }
 
 impl Volume {
-    /// The same volume without its key.
+    /// Returns the same volume without its key.
     ///
     /// # Errors
     /// `Unsupported` unless exactly one segment is encrypted: a message goes to one target.
@@ -84,15 +84,15 @@ impl Volume {
 }
 
 impl Keyless {
-    /// What the key must fit.
+    /// Returns the parameters that the key must fit.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// The volume under another key. Whether it is the right one only its data can tell.
+    /// Returns the volume under another key. Only its data can tell whether it is the right key.
     ///
     /// # Errors
-    /// `BadOption` when its length is not the old one's; `Memory`; as when the volume was opened.
+    /// `BadOption` when its length is not the old key's; `Memory`; the kinds of opening the volume.
     pub fn with_key(&self, key: &Key) -> Result<Volume> {
         let size = self.recipe.key_size;
         if key.len() != size {
@@ -141,7 +141,7 @@ pub(crate) mod tests {
         Key::new(&bytes).unwrap()
     }
 
-    /// What the volume makes of a block of zeros at `offset`.
+    /// Returns the volume's ciphertext of a block of zeros at `offset`.
     fn encrypted(volume: &Volume, offset: u64) -> Vec<u8> {
         let segment = &volume.segments()[volume.segment_index(offset).unwrap()];
         let (cipher, sector) = segment.cipher(offset).unwrap();
@@ -173,7 +173,7 @@ pub(crate) mod tests {
     #[test]
     fn a_key_of_another_size_is_refused() {
         let keyless = volume(&format!("0 8 crypt aes-xts-plain64 {} 0 a 0", HEX[0])).without_key().unwrap();
-        // 64 bytes would be an aes-xts key, too.
+        // A key of 64 bytes would be an aes-xts key, too.
         for len in [0, 31, 33, 64] {
             let error = keyless.with_key(&Key::zeroed(len).unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadOption);

@@ -1,4 +1,4 @@
-//! What a header says besides keys and data: names, and flags for whoever opens the volume.
+//! The parts of a header besides keys and data: names, and flags for opening the volume.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,22 +7,22 @@ use uuid::Uuid;
 
 use crate::{Error, ErrorKind, Header, Result, Target};
 
-/// Changes to a header's names and flags; what is not named stays.
+/// Changes to a header's names and flags. Fields that are `None` or empty change nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// LUKS2: a name for people, up to 47 bytes.
+    /// LUKS2: a name for users, up to 47 bytes.
     pub label: Option<String>,
     /// LUKS2: a second name, up to 47 bytes.
     pub subsystem: Option<String>,
     /// The UUID.
     pub uuid: Option<Uuid>,
-    /// LUKS2: flags that are on from now on.
+    /// LUKS2: flags to switch on.
     pub on: Vec<PersistentFlag>,
-    /// LUKS2: flags that are off from now on.
+    /// LUKS2: flags to switch off.
     pub off: Vec<PersistentFlag>,
 }
 
-/// What LUKS2 says to whoever opens the volume.
+/// A flag of LUKS2 for opening the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are dm-crypt's options, by their names there")]
 pub enum PersistentFlag {
@@ -36,7 +36,7 @@ pub enum PersistentFlag {
 }
 
 impl PersistentFlag {
-    /// All of them.
+    /// All flags.
     pub const ALL: [Self; 7] = [
         Self::AllowDiscards,
         Self::SameCpuCrypt,
@@ -47,7 +47,7 @@ impl PersistentFlag {
         Self::NoJournal,
     ];
 
-    /// The name that goes on disk: `allow-discards`.
+    /// Returns the name on disk, for example `allow-discards`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllowDiscards => "allow-discards",
@@ -64,8 +64,7 @@ impl PersistentFlag {
 impl FromStr for PersistentFlag {
     type Err = Error;
 
-    /// # Errors
-    /// `BadOption` for any other name.
+    /// Fails with `BadOption` for any other name.
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|flag| flag.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
@@ -84,9 +83,9 @@ impl Header {
     /// Changes names and flags.
     ///
     /// # Errors
-    /// `BadOption` for a name that does not fit, or that LUKS1 has not; `Unsupported` when the
-    /// header requires what this build does not know; `Busy`, `Ambiguous` when the header cannot be
-    /// changed now; `Io`.
+    /// `BadOption` for a name that does not fit, or that LUKS1 does not have; `Unsupported` when
+    /// the header requires features that this build does not know; `Busy`, `Ambiguous` when the
+    /// header cannot be changed now; `Io`.
     pub fn set(&mut self, on: &(impl Target + ?Sized), settings: &Settings) -> Result<()> {
         match self {
             Self::Luks1(header) => header.set(on, settings),
@@ -94,9 +93,9 @@ impl Header {
         }
     }
 
-    /// Removes all keyslots and wipes their places: nobody opens the volume again, but with its
-    /// volume key or a backup of this header. The areas are wiped first: after a crash in between
-    /// the rest can be erased again. Gives the numbers of the keyslots that were in use.
+    /// Removes all keyslots and wipes their areas: after that, only the volume key or a backup of
+    /// this header opens the volume. The areas are wiped first: after a crash in between, the rest
+    /// can be erased again. Returns the numbers of the keyslots that were in use.
     ///
     /// # Errors
     /// `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.

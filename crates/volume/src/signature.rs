@@ -1,9 +1,9 @@
-//! What other formats leave at the start of a device.
+//! Signatures of other formats at the start of a device.
 
-/// So much is looked at: every common filesystem and partition table leaves something there.
+/// The number of bytes to check: every common filesystem and partition table has a signature there.
 pub const LOOKED_AT: u64 = 1 << 20;
 
-/// Where, which bytes, and what has them there.
+/// Offset, bytes, and the format's name.
 const SIGNATURES: [(usize, &[u8], &str); 11] = [
     (0, b"QFI\xfb", "a qcow2 image"),
     (0, b"XFSB", "an XFS filesystem"),
@@ -18,12 +18,12 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
-/// Sectors of 512 bytes that have superblocks of what can be used although sector 0 is lost. Marks
-/// on disk name them by their place in this list: new ones come at its end.
+/// Sectors of 512 bytes with superblocks of formats that can be used even if sector 0 is lost.
+/// Marks on disk refer to places in this list, so new sectors are added at its end.
 pub(crate) const SUPERBLOCK_SECTORS: [u64; 12] = [1, 2, 4, 7, 8, 16, 18, 64, 128, 130, 3, 10];
 
-/// Where, and which bytes: magic numbers in these sectors. Those of two bytes are also found where
-/// there is something else. Sources: the kernel's headers of these file systems.
+/// Offset and bytes: magic numbers in these sectors. Magic numbers of two bytes may also appear in
+/// other data. Sources: the kernel's headers of these file systems.
 const SUPERBLOCKS: [(usize, &[u8]); 40] = [
     (512, b"EFI PART"),
     (536, b"LVM2 001"),
@@ -67,7 +67,7 @@ const SUPERBLOCKS: [(usize, &[u8]); 40] = [
     (0x1055c, b"\x19\x01\x54\x19"),
 ];
 
-/// The superblocks in a device that begins with these bytes: a bit for each of
+/// Returns the superblocks in a device that begins with these bytes: a bit for each of
 /// [`SUPERBLOCK_SECTORS`].
 pub(crate) fn superblocks(start: &[u8]) -> u64 {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
@@ -78,17 +78,17 @@ pub(crate) fn superblocks(start: &[u8]) -> u64 {
     })
 }
 
-/// What a device that begins with these bytes holds, if it is one of the common formats. LUKS is
-/// not among them.
+/// Returns the format of a device that begins with these bytes, if it is a common format other than
+/// LUKS.
 pub fn signature(start: &[u8]) -> Option<&'static str> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(|(at, bytes, _)| there(*at, bytes)).map(|(.., name)| *name)
 }
 
-/// The block size of the file system that a device begins with: a device below it must not have
-/// larger sectors, or it cannot be mounted. `start` has the first [`LOOKED_AT`] bytes. Of an XFS
-/// the size of its sectors counts, which may be smaller than its blocks. `None` for what is
-/// unknown.
+/// Returns the block size of the file system that a device begins with: a device below it must not
+/// have larger sectors, or it cannot be mounted. `start` has the first [`LOOKED_AT`] bytes. For XFS
+/// the sector size counts, which may be smaller than the block size. The result is `None` for
+/// unknown formats.
 ///
 /// Sources: the kernel's documentation of ext4 (`s_log_block_size`), XFS (`sb_sectsize`) and btrfs
 /// (`sectorsize`); the BIOS parameter block of FAT and NTFS (bytes a sector); exFAT's
@@ -112,7 +112,7 @@ pub fn block_size(start: &[u8]) -> Option<u32> {
     {
         little(11)?
     } else {
-        // The second block of a disk with a partition table begins with this.
+        // A partition table has this signature at the beginning of its disk's second block.
         [512_u32, 1024, 2048, 4096].into_iter().find(|size| there(*size as usize, b"EFI PART"))?
     };
     (size.is_power_of_two() && (512..=1 << 16).contains(&size)).then_some(size)
@@ -122,10 +122,10 @@ pub fn block_size(start: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Bytes, and where they stand.
+    /// Offsets and bytes.
     type Pieces<'p> = &'p [(usize, &'p [u8])];
 
-    /// A start with these bytes in it.
+    /// Returns the start of a device with these bytes in it.
     fn start(pieces: Pieces<'_>) -> Vec<u8> {
         let mut start = vec![0; 1 << 17];
         for (at, bytes) in pieces {

@@ -1,26 +1,26 @@
-//! Text from headers: fixed fields on disk, and hostile names made fit for an error line.
+//! Text from headers: fixed fields on disk, and hostile names made safe for messages.
 
 use std::fmt;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Hostile text, cut and quoted for an error line.
+/// Returns hostile text, shortened and quoted for a message.
 pub(crate) fn printable(text: &str) -> String {
     let short: String = text.chars().take(64).collect();
     format!("\"{}\"", visible(&short))
 }
 
-/// Hostile text without what could move a terminal's cursor.
+/// Returns hostile text without characters that could move a terminal's cursor.
 pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Text in a field of `N` bytes: ends with a NUL, zeros after it.
+/// Text in a field of `N` bytes, ending with a NUL and zeros after it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct FixedText<const N: usize>(String);
 
 impl<const N: usize> FixedText<N> {
-    /// Takes `text` if it fits with its NUL. `what` names it in the error.
+    /// Accepts `text` if it fits with its NUL. `what` names it in the error.
     pub(crate) fn new(text: &str, what: &str) -> Result<Self> {
         let bad = |why: &str| Err(Error::new(ErrorKind::BadOption, format!("{what}: {why}")));
         if text.len() >= N {
@@ -32,7 +32,7 @@ impl<const N: usize> FixedText<N> {
         Ok(Self(text.into()))
     }
 
-    /// Reads a field of `N` bytes; what follows the first NUL is ignored, as cryptsetup does.
+    /// Reads a field of `N` bytes. Bytes after the first NUL are ignored, as in cryptsetup.
     pub(crate) fn parse(field: &[u8], what: &str) -> Result<Self> {
         let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("the {what} {why}"));
         let end = field.iter().position(|&b| b == 0).ok_or_else(|| bad("does not end"))?;

@@ -1,48 +1,48 @@
-//! What unlocking has in common in all formats.
+//! The shared parts of unlocking all formats.
 
 use underseal_cipher::{CipherSpec, Key};
 
 use crate::kdf::Budget;
 use crate::{Error, ErrorKind, KdfLimits, Result, recovery};
 
-/// How a passphrase is tried.
+/// The way a passphrase is tried.
 #[derive(Debug, Clone, Default)]
 pub struct UnlockOptions {
-    /// This keyslot only; else all by priority and number.
+    /// Only this keyslot; otherwise all, by priority and number.
     pub slot: Option<u32>,
     /// Any keyslot but this one.
     pub except: Option<u32>,
-    /// LUKS2: also keyslots that hold another key than the data's, where none is named. Such a key
-    /// opens no volume.
+    /// LUKS2: try also keyslots that hold another key than the data's, if no keyslot is named. Such
+    /// a key opens no volume.
     pub unbound: bool,
-    /// What the header may ask of this machine, over all keyslots and digests together.
+    /// The limits on this machine's work for all keyslots and digests together.
     pub limits: KdfLimits,
     /// Accepts keyslots that are not encrypted (`cipher_null`).
     pub allow_null: bool,
 }
 
-/// How a volume is put together.
+/// How a volume is activated.
 #[derive(Debug, Clone, Default)]
 pub struct ActivateOptions {
-    /// The header is in another file than the data.
+    /// The header is detached.
     pub detached: bool,
-    /// Passes discards down even where the header does not say so.
+    /// Passes discards down even if the header does not allow them.
     pub allow_discards: bool,
     /// Accepts data that is not encrypted (`cipher_null`).
     pub allow_null: bool,
-    /// The device of the data is that of the header's
-    /// [integrity layer](crate::Header::integrity_layer), and so is its size.
+    /// The data device is the device of the header's [integrity
+    /// layer](crate::Header::integrity_layer), and so is its size.
     pub over_integrity: bool,
 }
 
 /// A volume key that its header's digest has confirmed. A volume in the middle of a reencryption
-/// has two, and needs both.
+/// has two keys, and needs both.
 #[derive(Debug)]
 pub struct VolumeKey {
     pub(crate) key: Key,
     /// The number of the digest in LUKS2; 0 in LUKS1.
     pub(crate) digest: u32,
-    /// The other key, with its digest, of a volume in the middle of a reencryption.
+    /// The second key, with its digest, of a volume in the middle of a reencryption.
     pub(crate) other: Option<(u32, Key)>,
 }
 
@@ -51,9 +51,9 @@ impl VolumeKey {
         Self { key, digest, other: None }
     }
 
-    /// Puts another key of the same header beside this one: the old key of a volume in the middle
-    /// of a reencryption beside the new one, where no passphrase opens both. Of one key twice, one
-    /// is kept.
+    /// Adds another key of the same header: the old key of a volume in the middle of a reencryption
+    /// to the new key, when no passphrase opens both. If both keys are the same, one of them is
+    /// kept.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         let more = [Some((other.digest, other.key)), other.other];
@@ -63,39 +63,39 @@ impl VolumeKey {
         self
     }
 
-    /// The key of a digest, if it is here.
+    /// Returns the key of a digest, if it is present.
     pub(crate) fn of(&self, digest: u32) -> Option<&Key> {
         let other = self.other.as_ref().filter(|(number, _)| *number == digest).map(|(_, key)| key);
         if self.digest == digest { Some(&self.key) } else { other }
     }
 
-    /// The key itself.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The other one, of a volume in the middle of a reencryption.
+    /// Returns the second key of a volume in the middle of a reencryption.
     pub fn other(&self) -> Option<&Key> {
         self.other.as_ref().map(|(_, key)| key)
     }
 
-    /// The key itself, to be handed on.
+    /// Returns the key and gives up this value.
     pub fn into_key(self) -> Key {
         self.key
     }
 }
 
-/// What a passphrase opened.
+/// The result of a passphrase.
 #[derive(Debug)]
 pub struct Unlocked {
     /// The keyslot.
     pub slot: u32,
-    /// The key it held.
+    /// The keyslot's key.
     pub key: VolumeKey,
 }
 
-/// Tries a passphrase as it was typed; and a recovery key that opens nothing so, as it was printed.
-/// Both tries together stay within the limits of one unlock.
+/// Tries a passphrase as it was typed, and then a recovery key in its printed form. Both tries
+/// together stay within the limits of one unlock.
 pub(crate) fn within_limits(
     passphrase: &Key,
     options: &UnlockOptions,
@@ -108,10 +108,10 @@ pub(crate) fn within_limits(
     }
 }
 
-/// The first slot that opens.
+/// Returns the first slot that opens.
 ///
-/// A slot that cannot be tried (too costly, an unknown cipher) does not keep the passphrase from
-/// the others. It is reported when none opens.
+/// A slot that cannot be tried (too costly, an unknown cipher) does not prevent the others. Its
+/// error is reported when no slot opens.
 pub(crate) fn first_that_opens(
     slots: impl Iterator<Item = u32>,
     open: impl Fn(u32) -> Result<Unlocked>,
@@ -136,8 +136,8 @@ pub(crate) fn wrong_passphrase() -> Error {
     Error::new(ErrorKind::WrongPassphrase, "no keyslot opens with this passphrase")
 }
 
-/// A header is not authenticated: whoever can write it can swap the cipher for none
-/// (CVE-2025-59054).
+/// Headers are not authenticated, so an attacker who can write a header can replace the cipher by
+/// none (CVE-2025-59054).
 pub(crate) fn allow_null(spec: &CipherSpec, allowed: bool) -> Result<()> {
     if spec.is_null() && !allowed {
         let context =

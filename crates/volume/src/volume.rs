@@ -1,4 +1,4 @@
-//! An unlocked volume: which bytes lie where, under which cipher.
+//! An unlocked volume: the place and the cipher of its bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use underseal_cipher::{SectorCipher, SectorSize};
 
 use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result, recipe};
 
-/// A run of the volume.
+/// A range of the volume.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// Where it begins in the volume, in bytes.
+    /// The beginning in the volume, in bytes.
     pub start: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// What is there.
+    /// The kind of the segment.
     pub kind: SegmentKind,
 }
 
-/// What a segment is made of.
+/// The kind of a segment.
 #[derive(Debug, Clone)]
 pub enum SegmentKind {
     /// Bytes on a lower device.
@@ -29,31 +29,31 @@ pub enum SegmentKind {
     Error,
 }
 
-/// Bytes that lie in one piece on one lower device, under one cipher and key. Several of a volume
-/// may lie on the same bytes: whoever puts it together decides whether they may.
+/// Bytes in one piece on one lower device, under one cipher and key. Several segments of a volume
+/// may share the same bytes; the caller decides whether they may.
 #[derive(Clone)]
 pub struct Stored {
-    /// Which of the volume's lower devices they lie on; LUKS and plain volumes have one, number 0.
+    /// The number of the lower device; LUKS and plain volumes have one device, number 0.
     pub device: usize,
-    /// Where they begin there, in bytes.
+    /// The beginning on the lower device, in bytes.
     pub lower: u64,
-    /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
+    /// dm-crypt's IV offset: the number added to the sector number within the segment, in 512-byte
+    /// units.
     pub iv_offset: u64,
-    /// The cipher with its key; the null cipher for bytes that are stored as they are
-    /// (device-mapper's `linear`).
+    /// The cipher with its key, or the null cipher for plain bytes (device-mapper's `linear`).
     pub cipher: Arc<dyn SectorCipher>,
-    /// How to make that cipher from another key; none where there is no key.
+    /// The parameters of that cipher, to build it with another key. `None` without a key.
     pub recipe: Option<Arc<Recipe>>,
 }
 
 impl Segment {
-    /// A segment that lies on the first lower device; fields as in [`Stored`].
+    /// Returns a segment on the first lower device; the arguments are as in [`Stored`].
     pub fn stored(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Self {
         let kind = SegmentKind::Stored(Stored { device: 0, lower, iv_offset, cipher, recipe: None });
         Self { start, len, kind }
     }
 
-    /// The same segment, which takes another key.
+    /// Returns the same segment with the parameters for another key.
     #[must_use]
     pub fn with_recipe(mut self, recipe: Recipe) -> Self {
         if let SegmentKind::Stored(stored) = &mut self.kind {
@@ -62,7 +62,7 @@ impl Segment {
         self
     }
 
-    /// The same segment, on another lower device.
+    /// Returns the same segment, on another lower device.
     #[must_use]
     pub fn on_device(mut self, number: usize) -> Self {
         if let SegmentKind::Stored(stored) = &mut self.kind {
@@ -71,7 +71,7 @@ impl Segment {
         self
     }
 
-    /// How it is stored, if it is.
+    /// Returns the stored bytes of the segment, if it has any.
     pub fn as_stored(&self) -> Option<&Stored> {
         match &self.kind {
             SegmentKind::Stored(stored) => Some(stored),
@@ -79,25 +79,25 @@ impl Segment {
         }
     }
 
-    /// The lower device that holds the byte `offset` of the volume, which lies in this segment, and
-    /// its place there.
+    /// Returns the lower device and the place of the volume's byte `offset`, which is in this
+    /// segment.
     pub fn lower(&self, offset: u64) -> Option<(usize, u64)> {
         self.as_stored().map(|stored| (stored.device, stored.lower + (offset - self.start)))
     }
 
-    /// The cipher of the byte `offset` of the volume, which lies in this segment, and dm-crypt's
+    /// Returns the cipher of the volume's byte `offset`, which is in this segment, and dm-crypt's
     /// number of its sector.
     pub fn cipher(&self, offset: u64) -> Option<(&Arc<dyn SectorCipher>, u64)> {
         let sector = |stored: &Stored| ((offset - self.start) >> 9).wrapping_add(stored.iv_offset);
         self.as_stored().map(|stored| (&stored.cipher, sector(stored)))
     }
 
-    /// The size of its sectors: what its beginning and its length must be multiples of.
+    /// Returns the size of its sectors. The beginning and the length must be multiples of it.
     pub fn sector_size(&self) -> SectorSize {
         self.as_stored().map_or(SectorSize::S512, |stored| stored.cipher.sector_size())
     }
 
-    /// Where it ends in the volume, in bytes.
+    /// Returns the end in the volume, in bytes.
     pub fn end(&self) -> u64 {
         self.start + self.len
     }
@@ -114,7 +114,7 @@ impl fmt::Debug for Stored {
     }
 }
 
-/// An unlocked volume: segments that follow each other from byte 0 without a gap.
+/// An unlocked volume: segments from byte 0 on, without gaps.
 #[derive(Debug, Clone)]
 pub struct Volume {
     segments: Vec<Segment>,
@@ -124,12 +124,12 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Puts segments together.
+    /// Returns a volume of the given segments.
     ///
     /// # Errors
-    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it
-    /// ends or on none of its own sectors' multiples, one is not a whole number of its sectors, or
-    /// an offset wraps.
+    /// `BadLayout` without segments, when a segment is empty, does not begin at the end of the
+    /// previous segment, does not begin at a multiple of its own sectors or is not a whole number
+    /// of them, and when an offset wraps.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let bad = |why: String| Error::new(ErrorKind::BadLayout, why);
         let mut end = 0u64;
@@ -141,7 +141,7 @@ impl Volume {
                 return Err(bad(format!("segment {i} begins at byte {}, not at {end}", segment.start)));
             }
             if !segment.start.is_multiple_of(sector) {
-                // A request on the volume's blocks would cut its sectors.
+                // Otherwise a request on the volume's blocks would cut its sectors.
                 return Err(bad(format!("segment {i} begins amid a sector of {sector} bytes")));
             }
             if segment.len == 0 || !segment.len.is_multiple_of(sector) {
@@ -160,45 +160,45 @@ impl Volume {
         Ok(Self { segments, sector_size, allow_discards: false, dispatch: DispatchFlags::default() })
     }
 
-    /// So many bytes of a device as they are there, from its first one on.
+    /// Returns a volume of the first `size` bytes of a device, unchanged.
     ///
     /// # Errors
-    /// As [`Volume::new`].
+    /// The kinds of [`Volume::new`].
     pub fn as_it_lies(size: u64) -> Result<Self> {
         Self::new(vec![Segment::stored(0, size, 0, 0, recipe::null(SectorSize::S512)?)])
     }
 
-    /// The same volume, with or without discards passed to the lower device.
+    /// Returns the same volume, with or without discards passed to the lower device.
     ///
-    /// Off by default as in dm-crypt: discards tell whoever reads the disk which parts are in use.
+    /// Off by default as in dm-crypt: discards show which parts of the disk are in use.
     #[must_use]
     pub fn with_discards(mut self, allowed: bool) -> Self {
         self.allow_discards = allowed;
         self
     }
 
-    /// Whether discards pass to the lower device.
+    /// Returns true when discards pass to the lower device.
     pub fn allow_discards(&self) -> bool {
         self.allow_discards
     }
 
-    /// The same volume, with what its header or table says about dispatch.
+    /// Returns the same volume, with the dispatch flags of its header or table.
     #[must_use]
     pub fn with_dispatch(mut self, flags: DispatchFlags) -> Self {
         self.dispatch = flags;
         self
     }
 
-    /// What its header or table says about dispatch.
+    /// Returns the dispatch flags of its header or table.
     pub fn dispatch(&self) -> DispatchFlags {
         self.dispatch
     }
 
-    /// The same volume of another size: its last segment is longer, or shorter.
+    /// Returns the same volume with another size: its last segment is longer, or shorter.
     ///
     /// # Errors
-    /// `BadLayout` when nothing of that segment would be left, when the size is no whole number of
-    /// the volume's sectors, and when the segment would come to lie on another one's bytes.
+    /// `BadLayout` when no byte of that segment would be left, when the size is no whole number of
+    /// the volume's sectors, and when the segment would overlap another segment's bytes.
     pub fn resized(&self, size: u64) -> Result<Self> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadLayout, why));
         let sector = self.sector_size.bytes();
@@ -231,30 +231,30 @@ impl Volume {
         Ok(volume.with_dispatch(self.dispatch))
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end)
     }
 
-    /// The largest sector size of all segments: what requests must be aligned to.
+    /// Returns the largest sector size of all segments, the alignment of requests.
     pub fn sector_size(&self) -> SectorSize {
         self.sector_size
     }
 
-    /// The segments, in order.
+    /// Returns the segments, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The number of the segment that holds the byte `offset`, or none beyond the end.
+    /// Returns the number of the segment with the byte `offset`, or `None` beyond the end.
     pub fn segment_index(&self, offset: u64) -> Option<usize> {
         let after = self.segments.partition_point(|s| s.start <= offset);
         after.checked_sub(1).filter(|&i| offset < self.segments[i].end())
     }
 }
 
-/// The bytes from `offset` on that a segment covers: `size`, or all that a device of `data_size`
-/// bytes has.
+/// Returns the number of bytes from `offset` on that a segment covers: `size`, or the rest of a
+/// device of `data_size` bytes.
 pub(crate) fn data_length(
     data_size: u64,
     offset: u64,
@@ -272,7 +272,7 @@ pub(crate) fn data_length(
         )),
         Some(size) => Ok(size),
         None => {
-            // As a block device would show it: whole sectors of 512 bytes.
+            // Whole sectors of 512 bytes, as on a block device.
             let room = room & !511;
             let unit = sector_size.bytes() as u64;
             if room == 0 || !room.is_multiple_of(unit) {

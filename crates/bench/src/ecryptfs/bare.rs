@@ -1,4 +1,4 @@
-//! A folder mounted as it is: what FUSE alone costs, by the code that serves eCryptfs.
+//! A folder mounted unchanged: the cost of FUSE alone, by the code that serves eCryptfs.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use underseal_ecryptfs::fs::{Mount, MountConfig};
 /// Mounts `lower` at `at` without a cipher, until it is unmounted.
 ///
 /// # Errors
-/// When the system refuses.
+/// When the system refuses to mount, or the mount's loop fails.
 pub fn serve_bare_mount(lower: &Path, at: &Path, threads: u16) -> Result<()> {
     let config = MountConfig { threads: threads.into(), ..MountConfig::default() };
     Mount::new(lower, at, None, &config)?.run()

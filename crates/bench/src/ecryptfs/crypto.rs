@@ -1,4 +1,4 @@
-//! Crypto alone: whole requests on each path of the processor, beside extents one by one.
+//! The crypto alone: whole requests on each path of the processor, and extents one by one.
 
 use serde::Serialize;
 use underseal_cipher::CpuPath;
@@ -8,14 +8,14 @@ use super::EcryptfsReport;
 use crate::measure::{Effort, Subject, ThroughputSample, interleaved};
 use crate::observer::Observer;
 
-/// One subject over one shape of work.
+/// A subject over a shape of work.
 #[derive(Debug, Clone, Serialize)]
 pub struct CryptoRow {
     /// The cipher with its key's size.
     pub cipher: String,
     /// `encrypt` or `decrypt`.
     pub direction: &'static str,
-    /// The request's bytes.
+    /// The size of the request in bytes.
     pub request: usize,
     /// `extent by extent`, or `whole request` with the processor's path.
     pub subject: String,
@@ -23,7 +23,7 @@ pub struct CryptoRow {
     pub sample: ThroughputSample,
     /// Nanoseconds for one request.
     pub ns: f64,
-    /// Its throughput over that of extents one by one.
+    /// The subject's throughput divided by that of extents one by one.
     pub over_serial: f64,
 }
 

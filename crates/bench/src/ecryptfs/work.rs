@@ -1,4 +1,4 @@
-//! What is done to a mount: fio's requests, and a tree of small files.
+//! The work on a mount: fio's requests, and a tree of small files.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::fio::{FioResult, block, report, seen};
 use crate::nbd::NbdError as BenchError;
 use crate::rounds::BenchWorkload;
 
-/// One thing to measure.
+/// A workload of the mount.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MountWork {
-    /// Requests of one kind, through the page cache, by so many threads with a file each.
+    /// Requests of one kind, through the page cache, by `threads` threads with a file each.
     Requests { kind: &'static str, kib: u32, threads: u32 },
     /// A step in the life of a tree, in this order.
     Tree(&'static str),
@@ -48,14 +48,14 @@ impl BenchWorkload for MountWork {
         }
     }
 
-    /// The steps of a tree need each other.
+    /// The steps of a tree depend on each other.
     fn follows(&self) -> bool {
         matches!(self, Self::Tree(step) if *step != "untar")
     }
 }
 
 impl MountWork {
-    /// What we mean to reach beside gocryptfs.
+    /// The project's goal beside gocryptfs.
     pub(super) fn goal(name: &str) -> f64 {
         match name {
             name if name.starts_with("1M") => 2.0,
@@ -106,7 +106,7 @@ impl MountWork {
     }
 }
 
-/// What came to each of so many files.
+/// The result per file of a step over `files` files.
 fn each(files: u32, took: Duration, cpu: Duration) -> FioResult {
     let files = f64::from(files.max(1));
     let us = took.as_secs_f64() * 1e6 / files;
@@ -129,7 +129,7 @@ fn fio(
 ) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     fio.args(["--ioengine=psync", "--group_reporting", "--time_based"])
-        // What the kernel has of the files is dropped first, and each time they begin again.
+        // Linux's cached pages of the files are dropped first; the files start over each time.
         .args(["--invalidate=1", "--fallocate=none"])
         .arg(format!("--directory={}", on.plain.display()))
         .args([format!("--rw={kind}"), format!("--bs={kib}k"), format!("--numjobs={threads}")])
@@ -140,7 +140,7 @@ fn fio(
     report(&mut fio, on.name)
 }
 
-/// Packs a tree of so many small files.
+/// Packs a tree of `files` small files.
 pub(super) fn pack(folder: &Path, files: u32) -> Result<std::path::PathBuf, BenchError> {
     let failed = |e: std::io::Error| BenchError::because("a tree of small files cannot be made", e);
     let tree = folder.join("tree");

@@ -1,4 +1,4 @@
-//! The client: fio, whose threads each wait for one request at a time.
+//! The client: fio, each of whose threads waits for one request at a time.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::rounds::BenchWorkload;
 /// The longest request's bytes.
 const BLOCK: u64 = 1 << 20;
 
-/// Requests of one kind by so many threads.
+/// Requests of one kind by several threads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FuseWorkload {
     kind: &'static str,

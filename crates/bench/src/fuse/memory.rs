@@ -41,8 +41,8 @@ pub fn serve_fuse_memory(size: u64, path: &Path, threads: usize) -> Result<(), B
 }
 
 impl Memory {
-    /// Calls `with` for each piece of a range: its number, the range in it, and where that is in
-    /// the whole.
+    /// Calls `with` for each piece of a range: the piece's number, the range in it, and the place
+    /// in the whole range.
     fn pieces_of(offset: u64, len: usize, mut with: impl FnMut(usize, std::ops::Range<usize>, usize)) {
         let (mut at, mut done) = (usize::try_from(offset).unwrap_or(usize::MAX), 0);
         while done < len {
@@ -56,7 +56,7 @@ impl Memory {
 
 impl Filesystem for Memory {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // What the server under test asks for.
+        // The capabilities that the server under test requests.
         let wanted = InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(1 << 20);
@@ -94,7 +94,7 @@ impl Filesystem for Memory {
         if let Some(piece) = self.pieces.get(usize::try_from(offset).unwrap_or(usize::MAX) / PIECE)
             && from + len <= PIECE
         {
-            // Straight from the memory, as every aligned request.
+            // Directly from the memory, like every aligned request.
             return reply.data(&piece.read().unwrap_or_else(PoisonError::into_inner)[from..from + len]);
         }
         let mut data = vec![0; len];

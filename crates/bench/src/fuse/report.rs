@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use crate::beside::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::rounds::BenchWorkload;
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct FuseReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Threads of our servers and fuser's.
+    /// The number of threads of our servers and fuser's.
     pub threads: u16,
-    /// Workload by workload, server by server.
+    /// The rows by workload, then by server.
     pub rows: Vec<ServerRow>,
-    /// Peers that could not be measured, and why.
+    /// The peers that could not be measured, with reasons.
     pub left_out: Vec<String>,
 }
 

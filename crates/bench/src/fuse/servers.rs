@@ -1,4 +1,4 @@
-//! The servers that are measured, each in processes of its own, each with a mount.
+//! The measured servers, each in separate processes, each with a mount.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{BenchError, FuseOptions};
 use crate::nbd::{missing, process_time};
 use crate::place::{BenchFolder, cannot_make, this_program};
 
-/// Ours with the cipher: what the others are compared with.
+/// Underseal with the cipher, the reference of all comparisons.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
 /// The bare transport.
 pub(super) const MEMORY: &str = "fuser, memory, no cipher";
@@ -38,7 +38,7 @@ pub(super) struct MountedPeer {
 }
 
 impl MountedPeer {
-    /// The processor time that its processes have used.
+    /// Returns the processor time of its processes.
     pub(super) fn cpu_time(&self) -> Result<Duration, BenchError> {
         self.processes.iter().map(|process| process_time(self.name, process.id())).sum()
     }
@@ -59,7 +59,7 @@ impl Drop for MountedPeer {
     }
 }
 
-/// All that can be started, and why others cannot.
+/// Starts all available servers. Returns them, and why others could not start.
 pub(super) fn start(options: &FuseOptions) -> Result<(Vec<MountedPeer>, Vec<String>), BenchError> {
     let place = Mounts {
         options,
@@ -149,7 +149,7 @@ impl Mounts<'_> {
         Ok(file)
     }
 
-    /// Starts the commands one after the other and waits until the file has its size.
+    /// Starts the commands in order and waits until the file has its size.
     fn serve(
         &self,
         name: &'static str,

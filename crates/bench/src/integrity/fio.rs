@@ -1,4 +1,4 @@
-//! The client: fio, with so many requests in flight, through one of the doors.
+//! The client: fio, with several requests in flight, through one of the exports.
 
 use std::process::Command;
 
@@ -9,14 +9,14 @@ use super::{BenchError, IntegrityBenchOptions};
 use crate::fio::{FioResult, block, report, seen};
 use crate::rounds::BenchWorkload;
 
-/// Where the client comes in.
+/// The export that the client uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Door {
     Nbd,
     Fuse,
 }
 
-/// Requests of one kind through one door.
+/// Requests of one kind through one export.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IntegrityLoad {
     door: Door,

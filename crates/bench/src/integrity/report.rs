@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -10,29 +10,29 @@ use crate::fio::{FioResult, medians};
 use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
-/// One volume under one load, over all rounds.
+/// A volume under a load, over all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub struct IntegrityRow {
-    /// Through which door, and which requests.
+    /// The export and the requests.
     pub load: String,
-    /// How its sectors are authenticated.
+    /// The authentication of its sectors.
     pub volume: &'static str,
     /// Medians over the rounds.
     pub median: FioResult,
-    /// Its requests a second over those of the volume without tags, round by round.
+    /// The volume's requests a second divided by those of the volume without tags, round by round.
     pub of_plain: Range,
-    /// What we mean to reach.
+    /// The project's goal.
     pub goal: Option<f64>,
-    /// Every round as it was.
+    /// The results of every round.
     pub rounds: Vec<FioResult>,
 }
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct IntegrityReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Load by load, volume by volume.
+    /// The rows by load, then by volume.
     pub rows: Vec<IntegrityRow>,
 }
 

@@ -1,4 +1,4 @@
-//! The volumes that are measured, each with a server of its own.
+//! The measured volumes, each in a separate server.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{BenchError, IntegrityBenchOptions};
 use crate::place::{BenchFolder, SocketServer, cannot_make};
 
-/// Without tags: the first, which the others are compared with.
+/// Without tags: the first volume, to which the others are compared.
 const PLAIN: &str = "aes-xts";
 pub(super) const GCM_DIRECT: &str = "aes-gcm, no journal";
 pub(super) const GCM_JOURNAL: &str = "aes-gcm, journal";
@@ -34,7 +34,7 @@ impl Drop for BenchVolume {
     }
 }
 
-/// Makes and opens all of them.
+/// Makes and opens all volumes.
 pub(super) fn start(options: &IntegrityBenchOptions) -> Result<Vec<BenchVolume>, BenchError> {
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     let direct = |of: &[&'static str]| [of, &[DIRECT]].concat();

@@ -15,13 +15,13 @@ use crate::rounds::BenchWorkload;
 pub struct NbdWorkload {
     /// fio's word: `randread`, `write`, ..
     pub kind: &'static str,
-    /// A request's bytes.
+    /// The size of a request in bytes.
     pub block: u32,
-    /// Requests in flight.
+    /// The number of simultaneous requests.
     pub depth: u32,
-    /// What we mean to reach over nbdkit's luks filter.
+    /// The project's goal relative to nbdkit's luks filter.
     pub goal_nbdkit: Option<f64>,
-    /// What we mean to reach over qemu-nbd's luks driver.
+    /// The project's goal relative to qemu-nbd's luks driver.
     pub goal_qemu: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ impl BenchWorkload for NbdWorkload {
     }
 }
 
-/// Says what is missing.
+/// Refuses to run without fio's NBD engine.
 pub(super) fn check() -> Result<(), NbdError> {
     let engines = Command::new("fio")
         .arg("--enghelp")

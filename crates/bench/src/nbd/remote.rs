@@ -1,10 +1,9 @@
-//! Volumes on other servers: ours and its peers over nbdkit's memory, which costs next to nothing
-//! below them.
+//! Volumes on other servers: ours and its peers over nbdkit's memory, whose cost is negligible.
 //!
 //! ```text
-//!   fio -> underseal | nbdkit's luks filter and nbd plugin | qemu-nbd's luks driver -> nbdkit memory
-//!   fio -> nbdkit's nbd plugin                                                      -> nbdkit memory   no cipher
-//!   fio ->                                                                             nbdkit memory   no hop either
+//!   fio -> underseal | nbdkit luks + nbd plugin | qemu-nbd luks  -> nbdkit memory
+//!   fio -> nbdkit's nbd plugin                                   -> nbdkit memory   no cipher
+//!   fio ->                                                          nbdkit memory   no hop either
 //! ```
 
 use std::path::Path;
@@ -14,10 +13,10 @@ use super::NbdError;
 use super::servers::{NbdServerProcess, run, unix};
 use crate::place::BenchFolder;
 
-/// Ours: what the others are compared with.
+/// Underseal, the reference of all comparisons.
 const OURS: &str = "underseal over NBD";
 
-/// Starts a server over a memory of its own for each.
+/// Starts the servers, each over separate memory.
 pub(super) fn start(place: &BenchFolder) -> Result<Vec<NbdServerProcess>, NbdError> {
     Ok(vec![
         ours(place, OURS, "4096", true)?,
@@ -29,7 +28,7 @@ pub(super) fn start(place: &BenchFolder) -> Result<Vec<NbdServerProcess>, NbdErr
     ])
 }
 
-/// nbdkit's memory, with room for a header.
+/// Starts nbdkit's memory, with room for a header.
 fn memory(
     place: &BenchFolder,
     name: &'static str,
@@ -67,7 +66,7 @@ fn ours(
     Ok(NbdServerProcess::start(name, &mut open, socket, Vec::new())?.over(below))
 }
 
-/// Puts a LUKS1 volume of qemu's on a memory: qemu-img makes files only.
+/// Writes a LUKS1 volume of qemu's to a memory: qemu-img creates files only.
 fn luks1(place: &BenchFolder, below: &NbdServerProcess, stem: &str) -> Result<(), NbdError> {
     let image = place.luks1(stem)?;
     let copied = run(Command::new("nbdcopy").arg(&image).arg(below.uri()));

@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -10,32 +10,32 @@ use crate::fio::{FioResult, medians};
 use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
-/// One server under one workload, over all rounds.
+/// A server under a workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub struct NbdRow {
-    /// Which requests.
+    /// The requests.
     pub workload: String,
-    /// Whose server.
+    /// The server's name.
     pub server: &'static str,
     /// Medians over the rounds.
     pub median: FioResult,
-    /// Our requests a second over this server's, round by round: the smallest, the median, the
-    /// largest.
+    /// The quotient of our requests a second and this server's, round by round: the smallest, the
+    /// median, the largest.
     pub ours_over_this: [f64; 3],
-    /// Our p99 latency over this server's: the median of the rounds.
+    /// The quotient of our p99 latency and this server's: the median of the rounds.
     pub our_p99_over_this: f64,
-    /// What we mean to reach.
+    /// The project's goal.
     pub goal: Option<f64>,
-    /// Every round as it was.
+    /// The results of every round.
     pub rounds: Vec<FioResult>,
 }
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct NbdReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Workload by workload, server by server.
+    /// The rows by workload, then by server.
     pub rows: Vec<NbdRow>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn report(
 ) -> NbdReport {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
-        // Ours is the first.
+        // Our server is the first.
         let Some(ours) = seen.first() else { continue };
         for (server, rounds) in servers.iter().zip(seen) {
             let ratios =

@@ -1,4 +1,4 @@
-//! The servers that are measured, each in a process of its own.
+//! The measured servers, each in a separate process.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,22 +18,22 @@ use underseal_volume::{Segment, Volume};
 use super::{NbdError, NbdOptions};
 use crate::place::{BenchFolder, SocketServer, this_program};
 
-/// Ours with the cipher: the first, with which the others are compared.
+/// Our server with the cipher: the first, to which the others are compared.
 const OURS: &str = "underseal, 4 KiB sectors";
-/// Ours with the sectors that the LUKS1 peers have.
+/// Our server with the LUKS1 peers' sectors.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
-/// Ours over a VeraCrypt volume with the same cipher, beside the one above: the format costs
+/// Our server over a VeraCrypt volume with the same cipher as the server above: the format costs
 /// nothing.
 const OURS_VERACRYPT: &str = "underseal, VeraCrypt AES";
-/// Ours without structured replies, which cost libnbd two more calls a read.
+/// Our server without structured replies, which cost libnbd two more calls a read.
 const OURS_SIMPLE: &str = "underseal, simple replies";
-/// Ours, which sleeps at once when there is nothing to do.
+/// Our server, sleeping at once without requests.
 const OURS_SLEEPS: &str = "underseal, --busy-poll 0";
-/// nbdkit without them.
+/// nbdkit without structured replies.
 const NBDKIT_SIMPLE: &str = "nbdkit luks --no-sr";
-/// Ours without a cipher, over the same kind of file.
+/// Our server without a cipher, over the same kind of file.
 pub(super) const OURS_NULL: &str = "underseal, cipher_null";
-/// Ours without a cipher and without a file: the transport's limit.
+/// Our server without a cipher and without a file: the transport's limit.
 pub(super) const OURS_MEMORY: &str = "underseal, memory, no cipher";
 pub(super) const QEMU: &str = "qemu-nbd luks";
 pub(super) const NBDKIT: &str = "nbdkit luks";
@@ -42,13 +42,13 @@ const NBDKIT_FILE: &str = "nbdkit file, no cipher";
 pub(super) type NbdServerProcess = SocketServer;
 
 impl SocketServer {
-    /// Where fio finds it.
+    /// Returns the address for fio.
     pub(super) fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 }
 
-/// The processor time that a process has used, threads that have ended included.
+/// Returns the processor time of a process, including threads that have ended.
 pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", id))
         .map_err(|e| NbdError::because(format!("{} is gone", name), e))?;
@@ -152,7 +152,7 @@ pub(super) fn unix(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 
-/// Runs what must succeed.
+/// Runs a command, and fails when the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), NbdError> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| missing(command, e))?;
     if output.status.success() {
@@ -162,7 +162,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), NbdError> {
     Err(NbdError::new(format!("{:?} failed: {}", command.get_program(), text.trim())))
 }
 
-/// What to say of a program that could not be started.
+/// The error of a program that could not be started.
 pub(crate) fn missing(command: &Command, e: std::io::Error) -> NbdError {
     let program = command.get_program().to_string_lossy().into_owned();
     NbdError::because(

@@ -1,4 +1,4 @@
-//! The processes that are measured, each with an image of its own that it opens once.
+//! The measured processes, each with a separate image that it opens once.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -12,14 +12,14 @@ use super::{BenchError, Did, Workload, workload};
 use crate::nbd::missing;
 use crate::place::this_program;
 
-/// Ours with the cipher: what the others are compared with.
+/// Underseal with the cipher, the reference of all comparisons.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
 /// The same process and image without a cipher.
 pub(super) const OURS_NULL: &str = "underseal, cipher_null";
 pub(super) const LUKS2: &str = "librbd luks2";
 pub(super) const PLAIN: &str = "librbd, no cipher";
 
-/// One way through a process: some have two.
+/// A way through a process: some processes have two.
 pub(super) struct RbdClient {
     pub(super) name: &'static str,
     process: Rc<RefCell<Process>>,
@@ -33,7 +33,7 @@ impl RbdClient {
         self.process.borrow_mut().ask(self.name, &order)
     }
 
-    /// Writes every byte once, so that nobody reads what is not there.
+    /// Writes every byte once, so that no read meets an unwritten object.
     fn fill(&self) -> Result<(), BenchError> {
         let order =
             DriveOrder { workload: workload(true, 1024, 8), ciphers: self.ciphers, until: OrderEnd::All };
@@ -68,7 +68,7 @@ impl Process {
         Ok(Self { orders: Some(child.stdin.take().ok_or_else(no_pipe)?), child, answers })
     }
 
-    /// What it did for an order.
+    /// The answer of the process to an order.
     pub(super) fn ask(&mut self, name: &str, order: &DriveOrder) -> Result<Did, BenchError> {
         let failed = |e: std::io::Error| BenchError::because(format!("{name} does not answer"), e);
         let text = serde_json::to_string(order).map_err(|e| failed(e.into()))? + "\n";
@@ -82,13 +82,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It closes its image, and with that gives the lock back.
+        // The process closes its image, which releases the image's lock.
         drop(self.orders.take());
         let _ = self.child.wait();
     }
 }
 
-/// Ours first, each over an image that is full.
+/// Starts the clients, ours first, each over a full image.
 pub(super) fn start(images: &Images) -> Result<Vec<RbdClient>, BenchError> {
     let process = |driven| Process::start(driven, images).map(|process| Rc::new(RefCell::new(process)));
     let ours = process(DriveSubject::Ours)?;
@@ -98,7 +98,7 @@ pub(super) fn start(images: &Images) -> Result<Vec<RbdClient>, BenchError> {
         RbdClient { name: LUKS2, process: process(DriveSubject::Luks2)?, ciphers: true },
         RbdClient { name: PLAIN, process: process(DriveSubject::Plain)?, ciphers: false },
     ];
-    // Two of them have one image.
+    // Two of the clients share an image.
     clients.iter().filter(|client| client.name != OURS_NULL).try_for_each(RbdClient::fill)?;
     Ok(clients)
 }

@@ -1,4 +1,4 @@
-//! A client in a process of its own, so that its processor time is nobody else's: an order a line,
+//! A client in a separate process, whose processor time is the client's alone: one order per line,
 //! and an answer to each.
 
 use std::io::{BufRead, Write};
@@ -12,7 +12,7 @@ use super::librbd::Librbd;
 use super::ours::Ours;
 use super::{BenchError, Did, Workload};
 
-/// Whose calls are measured.
+/// The client whose calls are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriveSubject {
     /// Our queue.
@@ -24,10 +24,10 @@ pub enum DriveSubject {
 }
 
 impl DriveSubject {
-    /// All of them.
+    /// All subjects.
     pub const ALL: [Self; 3] = [Self::Ours, Self::Luks2, Self::Plain];
 
-    /// As an argument names it.
+    /// Returns the name as an argument.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -37,51 +37,52 @@ impl DriveSubject {
     }
 }
 
-/// What such a process works on.
+/// The options of a measured process.
 #[derive(Debug, Clone)]
 pub struct DriveOptions {
-    /// Whose calls.
+    /// The client.
     pub driven: DriveSubject,
     /// The image: `rbd:POOL/IMAGE` for ours, `POOL/IMAGE` for librbd's own.
     pub image: String,
     /// The cluster's configuration, for librbd.
     pub conf: Option<PathBuf>,
-    /// For librbd's encryption.
+    /// The passphrase for librbd's encryption.
     pub passphrase_file: PathBuf,
-    /// The bytes that are read and written.
+    /// The number of bytes that are read and written.
     pub size: u64,
 }
 
-/// What is to be done.
+/// A unit of work.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct DriveOrder {
     pub(super) workload: Workload,
-    /// Through a cipher, where there is the choice.
+    /// Through a cipher, if the client has the choice.
     pub(super) ciphers: bool,
     pub(super) until: OrderEnd,
 }
 
-/// How long, and where.
+/// The duration and the places of an order.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum OrderEnd {
-    /// For so long, at random places.
+    /// Random offsets for this number of seconds.
     Seconds(f64),
-    /// Once everywhere, from the beginning on.
+    /// Every place once, in order.
     All,
-    /// One request, at the beginning.
+    /// A single request, at the beginning.
     One,
 }
 
-/// Where the next request goes, as long as there is one.
+/// Returns the place of the next request, or `None` at the end.
 pub(super) type NextOffset<'p> = &'p mut dyn FnMut() -> Option<u64>;
 
-/// Requests of one kind, so many at a time, for as long as there are places; how many.
+/// A client that keeps requests of one kind in flight while `places` gives offsets; returns their
+/// number.
 pub(super) trait Drive {
     fn drive(&mut self, workload: Workload, ciphers: bool, places: NextOffset<'_>)
     -> Result<u64, BenchError>;
 }
 
-/// Opens an image, and works on it for as long as orders come in.
+/// Opens an image, and carries out orders until they end.
 ///
 /// # Errors
 /// When the image cannot be opened, an order cannot be read, or a request fails.
@@ -133,7 +134,7 @@ fn follow(client: &mut dyn Drive, order: &DriveOrder, size: u64) -> Result<Did, 
     })
 }
 
-/// Of all threads of this process: librbd's are among them.
+/// Returns the processor time of all threads of this process, including librbd's.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -1,5 +1,5 @@
 //! From a program's start to the first bytes: `underseal open` with the key at hand, as a client of
-//! its door sees it, beside a program that opens the image with librbd and reads.
+//! its export sees it, beside a program that opens the image with librbd and reads.
 
 use std::fmt;
 use std::path::Path;
@@ -18,16 +18,16 @@ use crate::Range;
 use crate::nbd::missing;
 use crate::observer::Observer;
 
-/// How many milliseconds later than librbd alone we mean to be, at most.
+/// The goal: the largest delay after librbd alone, in milliseconds.
 const GOAL: f64 = 60.0;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How soon the first bytes are there.
+/// The time to the first bytes.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FirstRead {
     underseal_ms: Range,
     librbd_ms: Range,
-    /// Round by round.
+    /// The delay round by round.
     later_ms: Range,
     goal_ms: f64,
     met: bool,
@@ -101,7 +101,7 @@ fn underseal(options: &RbdOptions, images: &Images) -> Result<f64, BenchError> {
     Ok(took)
 }
 
-/// None: nobody listens yet.
+/// The connected device, or `None` while no server listens.
 fn connected(socket: &Path) -> Option<Result<NbdDevice, BenchError>> {
     std::os::unix::net::UnixStream::connect(socket).ok()?;
     let failed = |e| BenchError::because("underseal open cannot be connected to", e);
@@ -113,7 +113,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// It gives the image's lock back before the next one comes.
+/// A server that releases the image's lock before the next server starts.
 struct Server(Child);
 
 impl Drop for Server {

@@ -1,4 +1,4 @@
-//! The images that are measured, which are gone when this is dropped.
+//! The measured images, removed on drop.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,9 +10,9 @@ use super::{BenchError, RbdOptions};
 use crate::nbd::run;
 use crate::place::cannot_make;
 
-/// Where the data of a LUKS2 volume begins.
+/// The beginning of a LUKS2 volume's data.
 pub(super) const DATA: u64 = 16 << 20;
-/// The bytes of the volume's key, AES-256-XTS.
+/// The size of the volume's key, AES-256-XTS, in bytes.
 pub(super) const KEY: usize = 64;
 
 pub(super) struct Images {
@@ -24,7 +24,7 @@ pub(super) struct Images {
 }
 
 impl Images {
-    /// Makes them: a volume of ours, one of librbd's own, a plain one.
+    /// Makes the images: a volume of ours, a volume of librbd's, a plain image.
     pub(super) fn new(options: &RbdOptions) -> Result<Self, BenchError> {
         let stem = format!("underseal-bench-{}", std::process::id());
         let folder = std::env::temp_dir().join(&stem);
@@ -61,7 +61,7 @@ impl Images {
         self.folder.join("pass")
     }
 
-    /// The key of our volume.
+    /// Returns the file of our volume's key.
     pub(super) fn key_file(&self) -> PathBuf {
         self.folder.join("key")
     }
@@ -74,16 +74,16 @@ impl Images {
         self.conf.as_deref()
     }
 
-    /// As Ceph's tools name an image.
+    /// Returns an image's name for Ceph's tools.
     pub(super) fn path(&self, name: &str) -> String {
         format!("{}/{}-{name}", self.pool, self.stem)
     }
 
-    /// As we name it.
+    /// Returns an image's address for underseal.
     pub(super) fn address(&self, name: &str) -> String {
         let conf = self.conf.as_ref().map(|conf| {
             let text = conf.to_string_lossy();
-            // What ends an option is taken for itself.
+            // Characters that end an option are escaped.
             let text: String = text
                 .chars()
                 .flat_map(|c| [(c == ':' || c == '\\').then_some('\\'), Some(c)])
@@ -113,14 +113,14 @@ impl Drop for Images {
     }
 }
 
-/// A key that is nothing but its bytes' numbers.
+/// Returns a key of consecutive bytes.
 pub(super) fn key() -> Vec<u8> {
     (0..=u8::MAX).take(KEY).collect()
 }
 
 /// The image with our volume.
 pub(super) const OURS: &str = "ours";
-/// The one that librbd has formatted.
+/// The image that librbd has formatted.
 pub(super) const LUKS2: &str = "luks2";
-/// One without a header.
+/// The image without a header.
 pub(super) const PLAIN: &str = "plain";

@@ -1,5 +1,5 @@
-//! Our queue over an image, as a server's thread has it: under a cipher and without one, over one
-//! connection.
+//! Our queue over an image, like in a server's thread: under a cipher and without a cipher, over
+//! one connection.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::drive::{Drive, NextOffset};
 use super::images::{DATA, key};
 use super::{BenchError, Workload};
 
-/// As many bytes as a server's queue has in flight at most.
+/// The largest number of bytes in flight, as in a server's queue.
 const MEMORY: usize = 32 << 20;
 const DEPTH: u32 = 128;
 
@@ -29,7 +29,7 @@ impl Ours {
                 let cipher = build(&spec.parse()?, &Key::new(key)?, SectorSize::S4096)?;
                 let volume = Volume::new(vec![Segment::stored(0, size, DATA, 0, cipher)])?;
                 let mapping = Mapping::new(volume, device.clone())?;
-                // As volumes are opened.
+                // Like in a server.
                 mapping.set_policy(Policy::ADAPTIVE)?;
                 Ok(Arc::new(mapping))
             };
@@ -44,7 +44,7 @@ impl Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        // The lock is given back, whoever still has the device.
+        // The lock is released even while another reference to the device exists.
         self.encrypted.let_go();
     }
 }

@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use super::{Did, Workload};
 use crate::rounds::BenchWorkload;
 use crate::{Machine, Range};
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct RbdReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     rows: Vec<Row>,
     first: FirstRead,
 }
 
-/// One client under one workload, over all rounds.
+/// A client under a workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     workload: String,
@@ -27,18 +27,18 @@ struct Row {
     requests_per_s: Range,
     /// 10^6 bytes.
     mb_per_s: Range,
-    /// The client's processor time for a request, all its threads together.
+    /// The client's processor time for a request, of all its threads together.
     cpu_us: Range,
-    /// Our requests a second over this client's, round by round.
+    /// The quotient of our requests a second and this client's, round by round.
     ours_over_this: Range,
-    /// The same of the processor time.
+    /// The same quotient of the processor time.
     our_cpu_over_this: Range,
     goal: Option<Goal>,
-    /// The medians reach it.
+    /// True when the medians reach the goal.
     met: Option<bool>,
 }
 
-/// What we mean to reach: one of both is enough.
+/// The project's goal: either value is enough.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Goal {
     throughput_at_least: f64,

@@ -1,4 +1,4 @@
-//! What is measured: each on a RAM disk of its own.
+//! The measured disks, each on a separate RAM disk.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use super::{BenchError, UblkOptions};
 use crate::nbd::{missing, run};
 
-/// Ours with the cipher: what the others are compared with.
+/// Underseal with the cipher, the reference of all comparisons.
 pub(super) const OURS: &str = "underseal";
-/// Ours without.
+/// Our device without a cipher.
 pub(super) const NULL: &str = "underseal, cipher_null";
 const DM_CRYPT: &str = "dm-crypt";
 const DM_CRYPT_INLINE: &str = "dm-crypt, no work queues";
@@ -30,7 +30,7 @@ pub(super) struct BenchDisk {
 impl Drop for BenchDisk {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
-            // Asked to end, it deletes its device.
+            // After this signal, the server deletes its device.
             let _ = Command::new("kill").arg(server.id().to_string()).status();
             let _ = server.wait();
         }
@@ -40,7 +40,7 @@ impl Drop for BenchDisk {
     }
 }
 
-/// All of them. The ciphers are the same: aes-xts-plain64, 512-bit keys, sectors of 4 KiB.
+/// Starts all devices. The ciphers are the same: aes-xts-plain64, 512-bit keys, sectors of 4 KiB.
 pub(super) fn start(options: &UblkOptions) -> Result<Vec<BenchDisk>, BenchError> {
     if options.devices.len() < DISKS.len() {
         let context = format!("{} RAM disks are needed, {} are given", DISKS.len(), options.devices.len());

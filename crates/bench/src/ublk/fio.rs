@@ -1,4 +1,4 @@
-//! The client: fio, with so many requests in flight.
+//! The client: fio, with several requests in flight.
 
 use std::process::Command;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl BenchWorkload for UblkWorkload {
     }
 }
 
-/// Writes every byte once, so that nobody reads holes.
+/// Writes every byte once, so that no read meets a hole.
 pub(super) fn fill(disk: &BenchDisk) -> Result<(), BenchError> {
     fio(disk, &["--rw=write", "--bs=1m", "--iodepth=4"]).map(drop)
 }
@@ -57,7 +57,7 @@ pub(super) fn run(
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.extend(["--time_based", "--norandommap"]);
     let report = fio(disk, &arguments)?;
-    // Of the kernel's threads nobody says for whom they work.
+    // The time of Linux's threads cannot be assigned to a disk.
     seen(&report, Duration::ZERO, disk.name)
 }
 

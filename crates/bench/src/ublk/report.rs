@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::beside::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::rounds::BenchWorkload;
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct UblkReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Workload by workload, disk by disk.
+    /// The rows by workload, then by disk.
     pub rows: Vec<ServerRow>,
 }
 

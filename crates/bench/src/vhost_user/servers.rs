@@ -1,24 +1,24 @@
-//! The servers that are measured, each in a process of its own, each with one ring.
+//! The measured servers, each in a separate process, each with one ring.
 
 use std::process::Command;
 
 use super::{BenchError, VhostUserOptions};
 use crate::place::{BenchFolder, SocketServer};
 
-/// Ours with the cipher: what the others are compared with.
+/// Underseal with the cipher, the reference of all comparisons.
 const OURS: &str = "underseal, 4 KiB sectors";
-/// Ours without a cipher, over the same kind of file.
+/// Our server without a cipher, over the same kind of file.
 pub(super) const OURS_NULL: &str = "underseal, cipher_null";
 pub(super) const DAEMON: &str = "qemu-storage-daemon luks";
 const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
 
-/// Ours first.
+/// Starts the servers, ours first.
 pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
 }
 
-/// The command on the servers' processor.
+/// Returns the command, pinned to the servers' processor.
 fn pinned(command: &Command) -> Command {
     if processors() < 2 {
         let mut same = Command::new(command.get_program());

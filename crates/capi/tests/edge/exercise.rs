@@ -79,8 +79,8 @@ const MOST: usize = 9000;
 /// Calls of one input.
 const CALLS: usize = 200;
 
-/// A device of the program: some bytes at its beginning, zeros behind, and an answer of its own at
-/// times.
+/// A device of the program: some bytes at its beginning, zeros behind, and after `patience` calls
+/// the answer `odd`.
 struct Device {
     bytes: Vec<u8>,
     /// Calls that succeed until one returns `odd`.
@@ -184,8 +184,8 @@ pub(crate) fn calls(input: &[u8]) -> bool {
         callbacks.pwrite = Some(pwrite);
         callbacks.flush = Some(flush);
     }
-    // SAFETY: the calls keep to the header: one thread, buffers of the lengths that are said, a
-    // device that lives longer than the handle.
+    // SAFETY: the calls keep to the header: one thread, buffers of the given lengths, a device that
+    // lives longer than the handle.
     unsafe { run(&mut input, &callbacks) }
 }
 

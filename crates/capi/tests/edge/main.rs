@@ -1,6 +1,6 @@
 //! The seeds of the fuzzer of the C functions.
 //!
-//!   exercise    what the fuzzer does with bytes
+//!   exercise    the fuzzer's function
 
 mod exercise;
 

@@ -15,15 +15,12 @@ use crate::{BadSector, CpuPath, Key, Result};
 
 pub(crate) enum Aegis {
     Kernel(AegisKey),
-    /// One sector at a time, by the library's AES round.
+    /// Sector by sector, with the library's AES round.
     Portable(Key),
 }
 
 impl Aegis {
-    /// From a key of 16 bytes.
-    ///
-    /// # Errors
-    /// `Memory` when it cannot be placed on locked pages.
+    /// Takes a key of 16 bytes. Returns `Memory` when it cannot be placed on locked pages.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Self> {
         Ok(match AegisKey::new(path, key)? {
             Some(kernel) => Self::Kernel(kernel),
@@ -31,7 +28,7 @@ impl Aegis {
         })
     }
 
-    /// Runs over the sectors, and gives their whole tags.
+    /// Encrypts or decrypts the sectors, and returns their whole tags.
     fn apply(
         &self,
         direction: CryptDirection,
@@ -86,7 +83,7 @@ impl State {
             [round(s4, &xor(&s0, block)), round(s0, &s1), round(s1, &s2), round(s2, &s3), round(s3, &s4)];
     }
 
-    /// What the next block is encrypted with.
+    /// The key stream of the next block.
     fn stream(&self) -> [u8; 16] {
         let [_, s1, s2, s3, s4] = &self.0;
         let mut both = *s2;

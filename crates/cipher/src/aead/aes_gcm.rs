@@ -13,7 +13,7 @@ pub(crate) struct AesGcm {
 }
 
 impl AesGcm {
-    /// Runs over the sectors, and gives their whole tags.
+    /// Encrypts or decrypts the sectors, and returns their whole tags.
     fn apply<const W: usize>(
         &self,
         direction: CryptDirection,

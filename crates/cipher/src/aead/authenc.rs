@@ -1,6 +1,6 @@
 //! `authenc(mac,mode)`: a chain mode, and a MAC over number || IV || ciphertext.
 //!
-//! The IV in it is the one that the mode is given: with `essiv` the encrypted one.
+//! The authenticated IV is the one that the mode gets: with `essiv` the encrypted one.
 
 use cipher::inout::InOutBuf;
 
@@ -15,7 +15,7 @@ pub(crate) struct Authenc<const W: usize> {
     pub(crate) mac: AnyMac,
 }
 
-/// What is authenticated with each sector.
+/// The authenticated bytes of each sector.
 fn associated<const W: usize>(run: Run, ivs: &[[u8; W]]) -> [Associated; MANY] {
     let mut all = [Associated::EMPTY; MANY];
     for (nth, (associated, iv)) in all.iter_mut().zip(ivs).enumerate() {

@@ -27,12 +27,10 @@ impl Drop for Context {
 }
 
 impl AwsLc {
-    /// ChaCha20-Poly1305 with tags of `tag` bytes.
-    ///
-    /// # Errors
-    /// `KeySize`; `Memory`.
+    /// ChaCha20-Poly1305 with tags of `tag` bytes. Returns `KeySize` for another key, and `Memory`
+    /// without locked pages.
     pub(crate) fn chacha(key: &[u8], tag: usize) -> Result<Self> {
-        // SAFETY: gives the library's constant.
+        // SAFETY: the call returns the library's constant.
         Self::new(unsafe { lc::EVP_aead_chacha20_poly1305() }, key, tag)
     }
 
@@ -53,7 +51,7 @@ impl AwsLc {
     }
 }
 
-/// Errors of the library queue up for whoever asks on this thread; nobody does.
+/// Clears the library's errors, which queue up in each thread and are never read here.
 fn forget_errors() {
     // SAFETY: touches the thread's own queue.
     unsafe { lc::ERR_clear_error() }
@@ -64,7 +62,7 @@ impl SectorAead for AwsLc {
         let (len, mut written) = (data.len(), 0);
         let (from, to) = data.into_raw();
         // SAFETY: every pointer goes with its length; source and destination are one buffer or
-        // apart, the tag is apart.
+        // apart, and the tag is apart.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 &raw const self.0.0,
@@ -82,7 +80,7 @@ impl SectorAead for AwsLc {
                 associated.len(),
             )
         };
-        // Lengths are all that it could refuse, and those are a sector's.
+        // The library can refuse lengths only, and these are a sector's.
         assert!(done == 1 && written == tag.len(), "AWS-LC seals a sector");
     }
 

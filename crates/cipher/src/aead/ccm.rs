@@ -22,15 +22,13 @@ pub(crate) struct Ccm {
 }
 
 impl Ccm {
-    /// With tags of an even number of bytes, 4 to 16.
-    ///
-    /// # Errors
-    /// `Memory` when the salt cannot be placed on locked pages.
+    /// Makes the mode with tags of an even number of bytes, 4 to 16. Returns `Memory` when the salt
+    /// cannot be placed on locked pages.
     pub(crate) fn new(cipher: AnyCipher<16>, salt: &[u8], tag: usize) -> Result<Self> {
         Ok(Self { cipher, salt: Key::new(salt)?, tag })
     }
 
-    /// flags || N || be32(number).
+    /// The block flags || N || be32(number).
     fn block(&self, flags: u8, iv: &[u8; 8], number: u32) -> [u8; 16] {
         let mut block = [0; 16];
         block[0] = flags;
@@ -44,7 +42,7 @@ impl Ccm {
     fn sums(&self, run: Run, ivs: &[[u8; 8]], plaintext: &[u8]) -> [[u8; 16]; MANY] {
         let (bytes, mut sums) = (plaintext.len() / ivs.len(), [[0; 16]; MANY]);
         let states = &mut sums[..ivs.len()];
-        // There are associated data; 4 bytes of length.
+        // The flags for associated data, and for 4 bytes of length.
         let flags = u8::try_from(0x40 | (((self.tag - 2) / 2) << 3) | 3).unwrap_or(0);
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         chain(&self.cipher, states, |nth| self.block(flags, &ivs[nth], len));

@@ -1,5 +1,5 @@
-//! `rfc7539(chacha20,poly1305)`, of RFC 8439, 2.8, put together from its parts: where no library
-//! does it whole.
+//! `rfc7539(chacha20,poly1305)`, of RFC 8439, 2.8, from its two parts: for processors without a
+//! library for the whole mode.
 //!
 //! Poly1305's key is the stream's block 0, the data's stream begins with block 1. Tag = Poly1305(A
 //! padded || C padded || le64(bytes of A) || le64(bytes of C)).
@@ -19,15 +19,12 @@ pub(crate) struct ChaChaPoly {
 }
 
 impl ChaChaPoly {
-    /// From a key of 32 bytes.
-    ///
-    /// # Errors
-    /// `Memory` when it cannot be placed on locked pages.
+    /// Takes a key of 32 bytes. Returns `Memory` when it cannot be placed on locked pages.
     pub(crate) fn new(key: &[u8]) -> Result<Self> {
         Ok(Self { key: Key::new(key)? })
     }
 
-    /// The stream from block 1 on, and Poly1305 under block 0.
+    /// The key stream from block 1 on, and Poly1305 with the key from block 0.
     fn parts(&self, nonce: &[u8; 12]) -> (chacha20::ChaCha20, Poly1305) {
         let mut key = [0; 32];
         key.copy_from_slice(self.key.as_bytes());

@@ -1,12 +1,11 @@
-//! Counter mode over any block cipher of 16 bytes, as `gcm` and `ccm` have it.
+//! Counter mode over any block cipher of 16 bytes, for `gcm` and `ccm`.
 
 use cipher::inout::InOutBuf;
 
 use crate::block::{AnyCipher, BlockCipher, blocks, xor};
 use crate::mode::GROUP;
 
-/// Adds the stream to data: it consists of the encrypted blocks of the counter, from number `first`
-/// on.
+/// Adds the key stream to data: the encrypted blocks of the counter, from number `first` on.
 pub(super) fn add_stream(
     cipher: &AnyCipher<16>,
     first: u32,

@@ -1,4 +1,4 @@
-//! Modes that take a sector a call, and how their nonces are made.
+//! Modes with one sector a call, and their nonces.
 //!
 //! `gcm`, `rfc7539`: the nonce is the IV, 12 bytes; authenticated is le64(number) || IV. `rfc4106`,
 //! `rfc7539esp`: the nonce is 4 bytes of salt, which the key ends with, and the IV of 8 bytes;
@@ -10,20 +10,20 @@ use super::{Aead, Associated, Tags, TagsMut, sectors};
 use crate::sector::Run;
 use crate::{BadSector, Key};
 
-/// An AEAD (RFC 5116) with its key, that takes a sector a call.
+/// A keyed AEAD (RFC 5116), with one sector a call.
 pub(crate) trait SectorAead: Send + Sync {
     /// Encrypts, and writes a tag as long as `tag`.
     fn seal(&self, nonce: &[u8; 12], associated: &[u8], data: InOutBuf<'_, '_, u8>, tag: &mut [u8]);
 
-    /// Decrypts if the tag is right; else leaves nothing decrypted and says no.
+    /// Decrypts if the tag is right; otherwise leaves nothing decrypted and returns false.
     fn open(&self, nonce: &[u8; 12], associated: &[u8], data: InOutBuf<'_, '_, u8>, tag: &[u8]) -> bool;
 }
 
-/// How a nonce is made of an IV.
+/// The rule that makes a nonce of an IV.
 pub(crate) enum Nonces {
-    /// It is the IV.
+    /// The nonce is the IV.
     Iv,
-    /// It is salt, then the IV.
+    /// The nonce is the salt, then the IV.
     Salted(Key),
 }
 
@@ -40,14 +40,14 @@ impl Nonces {
     }
 }
 
-/// Sector after sector.
+/// A mode that takes sector after sector.
 pub(crate) struct EachSector {
     pub(crate) each: Box<dyn SectorAead>,
     pub(crate) nonces: Nonces,
 }
 
 impl EachSector {
-    /// Nonce and authenticated bytes of a sector.
+    /// Calls a function with the nonce and the authenticated bytes of a sector.
     #[inline]
     fn with<const W: usize, T>(
         &self,

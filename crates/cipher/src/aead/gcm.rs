@@ -1,8 +1,8 @@
-//! `gcm`: counter mode and GHASH (NIST SP 800-38D), over any block cipher of 16 bytes: where no
-//! library does it whole.
+//! `gcm`: counter mode and GHASH (NIST SP 800-38D), over any block cipher of 16 bytes: for ciphers
+//! without a library for the whole mode.
 //!
-//! H = E(0). J = nonce || be32(1); block i of the stream is E(nonce || be32(1 + i)), i from 1. Tag = E(J) ^
-//! GHASH_H(A padded || C || be64(bits of A) || be64(bits of C)), cut.
+//! H = E(0). J = nonce || be32(1); block i of the stream is E(nonce || be32(1 + i)), i from 1. Tag
+//! = E(J) ^ GHASH_H(A padded || C || be64(bits of A) || be64(bits of C)), cut.
 
 use cipher::inout::InOutBuf;
 use ghash::GHash;
@@ -17,13 +17,12 @@ use crate::{Locked, Result};
 
 pub(crate) struct Gcm {
     cipher: AnyCipher<16>,
-    /// Under H.
+    /// GHASH with the key H.
     hash: Locked<GHash>,
 }
 
 impl Gcm {
-    /// # Errors
-    /// `Memory` when the subkey cannot be placed on locked pages.
+    /// Returns `Memory` when the subkey cannot be placed on locked pages.
     pub(crate) fn new(cipher: AnyCipher<16>) -> Result<Self> {
         let mut h = [[0; 16]];
         cipher.encrypt(&mut h);
@@ -51,7 +50,7 @@ impl Gcm {
     }
 }
 
-/// The counter's block; a sector has too few to wrap.
+/// The block of a counter; a sector has too few blocks for the counter to wrap.
 fn counter(nonce: &[u8; 12], number: u32) -> [u8; 16] {
     let mut block = [0; 16];
     block[..12].copy_from_slice(nonce);

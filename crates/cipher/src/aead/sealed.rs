@@ -9,40 +9,39 @@ use crate::sector::Run;
 use crate::wipe::wipe_stack;
 use crate::{BadSector, SectorCipher, SectorSize};
 
-/// The most stack that modes use; keys and what comes of them may be left there.
+/// The most stack of the modes, where remainders of keys may be.
 const SPILLED: usize = 8 << 10;
-/// The same over block ciphers of libraries, which hold every round key four times where vectors
-/// have four blocks (AVX-512).
+/// The most stack with block ciphers of libraries, which hold every round key four times where
+/// vectors have four blocks (AVX-512).
 const SPILLED_BY_LIBRARIES: usize = 16 << 10;
 
-/// What lies where in a tuple: the tag, the stored IV if there is one, zeros.
+/// The layout of a tuple: the tag, the stored IV if there is one, zeros.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TupleLayout {
     pub(crate) tag: usize,
     pub(crate) tuple: usize,
 }
 
-/// An authenticated mode, or one that stores its IVs.
+/// An authenticated mode, or one with stored IVs.
 pub(crate) struct TupleCipher<const W: usize> {
     pub(crate) mode: AnyAead<W>,
-    /// None: IVs are random, and stored.
+    /// `None`: IVs are random, and stored.
     pub(crate) iv: Option<Box<dyn IvGenerator<W>>>,
     pub(crate) layout: SectorSplit,
     pub(crate) places: TupleLayout,
-    /// What a sector's number has too much to be authenticated.
+    /// The IV offset, which is subtracted from authenticated sector numbers.
     pub(crate) iv_offset: u64,
-    /// The ciphers are libraries' own.
+    /// True when the ciphers are a library's.
     pub(crate) portable: bool,
 }
 
 impl<const W: usize> TupleCipher<W> {
-    /// Makes random IVs in one call of the system, and lays them into their places; all else
-    /// becomes zero.
+    /// Makes random IVs in one system call, and puts them into the tuples; the rest becomes zero.
     fn scatter_random(&self, tuples: &mut [u8], count: usize) -> Result<(), BadSector> {
         let TupleLayout { tag, tuple } = self.places;
         getrandom::fill(&mut tuples[..count * W]).map_err(|_| BadSector(0))?;
-        // From the last on: no IV that is still to be moved is written over, since tuples are no
-        // shorter than IVs.
+        // The last IV comes first: no IV that is still to be moved is overwritten, since tuples are
+        // no shorter than IVs.
         for nth in (0..count).rev() {
             let mut iv = [0; W];
             iv.copy_from_slice(&tuples[nth * W..][..W]);
@@ -64,7 +63,7 @@ impl<const W: usize> TupleCipher<W> {
         }
     }
 
-    /// Wipes what its modes have left on the stack below the caller's frame.
+    /// Wipes the stack of the modes below the caller's frame.
     #[inline(always)]
     fn tidy(&self) {
         if self.portable {
@@ -74,7 +73,7 @@ impl<const W: usize> TupleCipher<W> {
         }
     }
 
-    /// The request's first sector as IVs number it, and as it is authenticated.
+    /// The request's run as IVs number it, and as it is authenticated.
     fn runs(&self, first: u64) -> [Run; 2] {
         let SectorSplit { size, large } = self.layout;
         [Run::new(first, size, large), Run::new(first.wrapping_sub(self.iv_offset), size, false)]
@@ -171,7 +170,7 @@ mod tests {
                 });
                 let cipher = cipher.unwrap();
                 let (mut data, mut tags) = (vec![7; 40 * 512], vec![0; 40 * bytes]);
-                // Inverted, so that the list is not found itself.
+                // The needles are inverted, so that the list is not found itself.
                 let needles: Vec<[u8; 16]> =
                     key.as_bytes().as_chunks::<16>().0.iter().map(|part| part.map(|byte| !byte)).collect();
                 for open in [false, true] {

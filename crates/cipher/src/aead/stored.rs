@@ -1,5 +1,5 @@
-//! `integrity:N:none`: nothing is authenticated. A random IV is stored; a derived one is not, and
-//! tuples are zero.
+//! `integrity:N:none`: sectors are not authenticated. A random IV is stored; a derived one is not,
+//! and tuples are zero.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::mode::AnyMode;
 use crate::sector::Run;
 use crate::{BadSector, SectorCipher, SectorSize};
 
-/// A chain mode whose IVs are stored.
+/// A chain mode with stored IVs.
 pub(crate) struct StoredIv<const W: usize>(pub(crate) AnyMode<W>);
 
 impl<const W: usize> Aead<W> for StoredIv<W> {
@@ -30,7 +30,7 @@ impl<const W: usize> Aead<W> for StoredIv<W> {
     }
 }
 
-/// A cipher that uses nothing of the tuples beside its sectors.
+/// A cipher that does not use the tuples of its sectors.
 pub(crate) struct UnusedTuples {
     pub(crate) cipher: Arc<dyn SectorCipher>,
     pub(crate) tuple: usize,

@@ -21,7 +21,7 @@ use crate::mode::{
 };
 use crate::{CipherSpec, CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
 
-/// Everything that one cipher is made from.
+/// The inputs of one cipher.
 struct Assembly<'a> {
     options: &'a BuildOptions<'a>,
     plan: &'a ModePlan,
@@ -29,22 +29,21 @@ struct Assembly<'a> {
     key: &'a [u8],
     keys: &'a SplitKey<'a>,
     layout: SectorSplit,
-    /// The authenticated mode that it is all for, or part of.
+    /// The authenticated mode that the cipher is, or is a part of.
     sealed: Option<&'a AuthenticatedMode>,
 }
 
-/// What some IV generators need of a block cipher whose block is an IV.
+/// The functions with which IV generators key a block cipher whose block is an IV.
 struct Block<'a, const W: usize> {
     /// Keys the cipher.
     cipher: &'a dyn Fn(&[u8]) -> Result<AnyCipher<W>>,
-    /// Keys the mode, to be used for single blocks.
+    /// Keys the mode, for single blocks.
     mode: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
-    /// Keys the mode, to be used for whole sectors.
+    /// Keys the mode, for whole sectors.
     whole: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
 }
 
-/// Whether the IV generator treats the sectors of all keys together: the cipher of the first key is
-/// that of all.
+/// True when the IV generator treats the sectors of all keys together: one cipher serves all keys.
 pub(super) fn has_treatment(spec: &CipherSpec, plan: &ModePlan) -> bool {
     matches!(plan, ModePlan::Block { .. }) && plan.has_iv() && matches!(spec.iv(), "lmk" | "tcw" | "elephant")
 }
@@ -118,11 +117,11 @@ pub(super) fn assemble(
     }
 }
 
-/// What the AES kernels do of a assembly.
+/// The part of an assembly that the AES kernels do.
 enum Kernel {
-    /// All.
+    /// The whole cipher.
     Whole(Arc<dyn SectorCipher>),
-    /// The mode; not its IVs.
+    /// The mode without its IVs.
     Mode(AnyMode<16>),
 }
 
@@ -220,7 +219,7 @@ impl Assembly<'_> {
         }
     }
 
-    /// The IV generator that the specification names; none for random IVs.
+    /// The IV generator that the specification names; `None` for random IVs.
     fn iv<const W: usize>(&self, block: Option<Block<'_, W>>) -> Result<Option<Box<dyn IvGenerator<W>>>> {
         Ok(Some(match self.options.spec.iv() {
             _ if !self.plan.has_iv() => Box::new(NullIv),
@@ -258,7 +257,7 @@ impl Assembly<'_> {
         }
     }
 
-    /// Gives a mode its place beside the sectors.
+    /// Gives a mode the layout of its tuples.
     fn seal<const W: usize>(
         &self,
         mode: AnyAead<W>,
@@ -276,7 +275,7 @@ impl Assembly<'_> {
         }))
     }
 
-    /// How a tuple is divided, with IVs of so many bytes.
+    /// The layout of a tuple, with IVs of `iv` bytes.
     fn places(&self, iv: usize) -> Result<TupleLayout> {
         let spec = self.options.spec;
         let bad = |kernel: &str, why: String| refuse(ErrorKind::Unsupported, kernel, spec, why);
@@ -303,8 +302,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// The modes that a treatment has: one for each key, where it has them all. `first` is that of
-    /// the key at hand.
+    /// The modes of a treatment: one for each key, where the treatment handles all keys. `first` is
+    /// that of the present key.
     fn modes<const W: usize>(
         &self,
         first: AnyMode<W>,
@@ -327,12 +326,12 @@ impl Assembly<'_> {
         Arc::new(TreatedSectors { modes, by, layout: self.layout })
     }
 
-    /// The hash of the key, which must be a key itself.
+    /// The hash of the key, whose length must be a key size.
     fn essiv_key(&self, sizes: &[usize]) -> Result<Key> {
         let spec = self.options.spec;
         let name = spec.iv_option().unwrap_or("");
         let hash = hashes::named(name).ok_or_else(|| self.creating("there is no such hash"))?;
-        // Under a MAC, the MAC's key is hashed too.
+        // With a MAC, the hash includes the MAC's key.
         let of = if self.sealed.is_some() { self.options.key.as_bytes() } else { self.key };
         let salt = hashes::digest(hash, of)?;
         if !sizes.contains(&salt.len()) {
@@ -342,7 +341,7 @@ impl Assembly<'_> {
         Ok(salt)
     }
 
-    /// Under the first key, whichever the sector's is.
+    /// The generator's key is always the first one, whichever key the sector has.
     fn eboiv<const W: usize>(&self, block: Option<Block<'_, W>>) -> Result<Eboiv<W>> {
         match (block, self.plan) {
             (Some(block), ModePlan::Block { chain, .. }) if *chain != ChainMode::Ctr => {

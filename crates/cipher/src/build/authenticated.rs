@@ -1,4 +1,4 @@
-//! Authenticated modes by name: what each takes, and how it is keyed.
+//! Authenticated modes by name, with their parameters and keys.
 
 use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::macs::MacKind;
@@ -31,7 +31,8 @@ pub(super) enum AuthenticatedMode {
 }
 
 impl AuthenticatedMode {
-    /// The mode of this name; why not, if there is none. `mode` finds the chain mode of `authenc`.
+    /// Finds the mode of this name, or returns the reason for its absence. `mode` finds the chain
+    /// mode of `authenc`.
     pub(super) fn named(
         algorithm: &Algorithm,
         mode: impl FnOnce(&Algorithm) -> std::result::Result<ModePlan, String>,
@@ -109,7 +110,7 @@ impl AuthenticatedMode {
         }
     }
 
-    /// The MAC's key in bytes, unless the table says otherwise.
+    /// The default length of the MAC's key, in bytes.
     pub(super) fn mac_key(&self) -> usize {
         match self {
             Self::Authenc { mac, .. } => mac.bytes,
@@ -117,7 +118,7 @@ impl AuthenticatedMode {
         }
     }
 
-    /// Whether a tag may have so many bytes.
+    /// True when a tag may have `bytes` bytes.
     pub(super) fn takes_tag(&self, bytes: usize) -> bool {
         match self {
             Self::Gcm { salted: false, .. } => matches!(bytes, 4 | 8 | 12..=16),
@@ -137,7 +138,7 @@ impl AuthenticatedMode {
     }
 }
 
-/// A cipher that has keys of 16, 24 and 32 bytes, or of 16 alone.
+/// Finds a cipher with keys of 16, 24 and 32 bytes, or of 16 alone.
 fn of16(cipher: &Algorithm) -> std::result::Result<&'static BlockCipherKind, String> {
     let kind = BlockCipherKind::named(cipher.leaf().ok_or("it is built on a block cipher")?)?;
     if kind.block() == 16 && matches!(kind.keys, [16] | [16, 24, 32]) {
@@ -154,10 +155,7 @@ pub(super) enum KeyedAead {
     Aegis(Aegis),
 }
 
-/// Keys a mode in one piece.
-///
-/// # Errors
-/// `Memory` when keys cannot be placed on locked pages.
+/// Keys a mode in one piece. Returns `Memory` when keys cannot be placed on locked pages.
 pub(super) fn keyed(mode: &AuthenticatedMode, path: CpuPath, key: &[u8], tag: usize) -> Result<KeyedAead> {
     let salted = |each: Box<dyn SectorAead>, salt: &[u8]| {
         Ok(match salt {

@@ -18,8 +18,8 @@ const MOST: usize = 4;
 /// last.
 ///
 /// # Errors
-/// `Unsupported` for none or more than four, or one that keeps tags; `SectorSize` when their
-/// sectors differ.
+/// `Unsupported` without ciphers, with more than four, or with one that has tags; `SectorSize` when
+/// their sectors differ.
 pub fn chain(ciphers: Vec<Arc<dyn SectorCipher>>) -> Result<Arc<dyn SectorCipher>> {
     let Some(size) = ciphers.first().map(|cipher| cipher.sector_size()) else {
         return Err(Error::new(ErrorKind::Unsupported, "a chain of no ciphers"));
@@ -35,14 +35,14 @@ pub fn chain(ciphers: Vec<Arc<dyn SectorCipher>>) -> Result<Arc<dyn SectorCipher
 }
 
 /// Makes TrueCrypt's outer CBC over sectors of 512 bytes: one CBC whose block cipher is several in
-/// turn, the first one encrypting first, with the IVs and the whitening of dm-crypt's `tcw`.
+/// turn, in the order of encryption, with the IVs and the whitening of dm-crypt's `tcw`.
 ///
 /// `ciphers` are names and keys of ciphers of 16-byte blocks; `extra` is the IV's seed of 16 bytes,
 /// then 16 of whitening.
 ///
 /// # Errors
-/// `Unsupported` for a cipher that is not in this build or has other blocks, none or more than
-/// four; `KeySize`; `Memory`.
+/// `Unsupported` for a cipher that is not in this build or has other blocks, or for none or more
+/// than four; `KeySize`; `Memory`.
 pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Arc<dyn SectorCipher>> {
     let path = CpuPath::chosen()?;
     if !(1..=MOST).contains(&ciphers.len()) {
@@ -68,7 +68,7 @@ pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Ar
     Ok(Arc::new(TreatedSectors { modes: vec![Box::new(Cbc { data })], by, layout }))
 }
 
-/// Block ciphers in turn, as one.
+/// Several block ciphers in turn, as one.
 struct InTurn(Vec<AnyCipher<16>>);
 
 impl BlockCipher<16> for InTurn {

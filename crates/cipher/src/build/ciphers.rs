@@ -1,4 +1,4 @@
-//! The block ciphers of this build: names, block sizes, key sizes, and whose code they are.
+//! The block ciphers of this build: names, block sizes, key sizes, and implementations.
 
 use aes::{Aes128, Aes192, Aes256};
 use aria::{Aria128, Aria192, Aria256};
@@ -17,22 +17,22 @@ use crate::{CpuPath, Result};
 /// A block cipher by name.
 pub(super) struct BlockCipherKind {
     pub(super) name: &'static str,
-    /// Its key sizes in bytes, the preferred one last.
+    /// The key sizes in bytes, the preferred one last.
     pub(super) keys: &'static [usize],
-    /// The sizes of two such keys in one, for `xts`.
+    /// The sizes of two keys in one, for `xts`.
     pub(super) double: &'static [usize],
     /// The sizes with the 16 bytes of `lrw`.
     pub(super) lrw: &'static [usize],
     pub(super) make: BlockCipherBuilder,
 }
 
-/// Keys the cipher; of a key of one of its sizes.
+/// The function that keys the cipher, with a key of one of its sizes.
 pub(super) enum BlockCipherBuilder {
     Of8(fn(&[u8]) -> Result<AnyCipher<8>>),
     Of16(fn(&[u8], CpuPath) -> Result<AnyCipher<16>>),
 }
 
-/// Sizes of a key alone, for `xts`, for `lrw`.
+/// Key sizes: alone, for `xts`, for `lrw`.
 type KeySizes = (&'static [usize], &'static [usize], &'static [usize]);
 
 const AES_LIKE: KeySizes = (&[16, 24, 32], &[32, 48, 64], &[32, 40, 48]);
@@ -78,15 +78,15 @@ static KINDS: [BlockCipherKind; 14] = [
     }),
     of8("cast5", &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], library::<Cast5, 8>),
     of8("blowfish", BLOWFISH, library::<Blowfish, 8>),
-    // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel has no
-    // such cipher.
+    // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel does
+    // not have this variant.
     of8("blowfish_le", &[56], library::<BlowfishLE, 8>),
     of8("des", &[8], library::<Des, 8>),
     of8("des3_ede", &[24], library::<TdesEde3, 8>),
     of8("xtea", &[16], library::<Xtea, 8>),
 ];
 
-/// Ciphers of dm-crypt that no kept library has.
+/// Ciphers of dm-crypt that no maintained library has.
 const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
 
 const fn of16(
@@ -106,7 +106,7 @@ const fn of8(
 }
 
 impl BlockCipherKind {
-    /// The cipher of this name; why not, if there is none.
+    /// Finds the cipher of this name, or returns the reason for its absence.
     pub(super) fn named(name: &str) -> std::result::Result<&'static Self, String> {
         KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| {
             if OBSOLETE.contains(&name) {
@@ -117,7 +117,7 @@ impl BlockCipherKind {
         })
     }
 
-    /// Its block in bytes.
+    /// The block size in bytes.
     pub(super) fn block(&self) -> usize {
         match self.make {
             BlockCipherBuilder::Of8(_) => 8,
@@ -131,7 +131,7 @@ impl BlockCipherKind {
     }
 }
 
-/// AES on the vector code of the path, else of the library.
+/// AES on the path's vector code, else of the library.
 pub(super) fn aes(key: &[u8], path: CpuPath) -> Result<AnyCipher<16>> {
     if let Some(key) = AesKey::new(path, key)? {
         return Ok(Box::new(key));

@@ -1,4 +1,4 @@
-//! What eCryptfs needs: extents of a file, and blocks on their own for wrapped keys and for names.
+//! The ciphers of eCryptfs: extents of a file, and single blocks for wrapped keys and for names.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Ar
     Ok(built)
 }
 
-/// A block cipher over blocks on their own (ECB): for wrapped keys and short records, never for
+/// A block cipher over independent blocks (ECB): for wrapped keys and short records, never for
 /// data.
 pub struct EcbCipher(EcbDispatch);
 
@@ -65,7 +65,7 @@ impl EcbCipher {
         Ok(Self(made))
     }
 
-    /// The block in bytes.
+    /// The block size in bytes.
     pub fn size(&self) -> usize {
         match self.0 {
             EcbDispatch::Eight(_) => 8,

@@ -4,16 +4,16 @@ use sha2::digest::DynDigest;
 
 use crate::{Key, Result};
 
-/// A hash, and how many bytes of its digest are used.
+/// A hash, and the number of digest bytes in use.
 pub(super) struct TruncatedHash {
     function: Box<dyn DynDigest>,
     pub(super) bytes: usize,
 }
 
-/// The hash of this name in the kernel's words.
+/// The hash of this name in the kernel's naming.
 pub(super) fn named(name: &str) -> Option<TruncatedHash> {
     let whole = |function: Box<dyn DynDigest>| TruncatedHash { bytes: function.output_size(), function };
-    // Whirlpool, cut.
+    // Shortened Whirlpool has names here.
     let (name, cut) = match name {
         "wp256" => ("wp512", Some(32)),
         "wp384" => ("wp512", Some(48)),
@@ -41,14 +41,11 @@ pub(super) fn named(name: &str) -> Option<TruncatedHash> {
     Some(TruncatedHash { bytes: cut.unwrap_or(hash.bytes), ..hash })
 }
 
-/// The digest of a key, itself a key.
-///
-/// # Errors
-/// `Memory` when no page could be had.
+/// The digest of a key, itself a key. Returns `Memory` when the system has no page.
 pub(super) fn digest(mut hash: TruncatedHash, key: &[u8]) -> Result<Key> {
     let mut digest = Key::zeroed(hash.function.output_size())?;
     hash.function.update(key);
-    // The buffer is as long as the digest.
+    // The buffer has the digest's length.
     let _ = hash.function.finalize_into_reset(digest.as_mut_bytes());
     digest.truncate(hash.bytes);
     Ok(digest)

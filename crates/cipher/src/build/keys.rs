@@ -1,13 +1,13 @@
-//! How a volume key is cut: one key for each cipher, and what belongs to the IV generator.
+//! The parts of a volume key: a key for each cipher, and the IV generator's part.
 
 use super::authenticated::AuthenticatedMode;
 use super::plan::{ChainMode, ModePlan};
 use super::{list, refuse};
 use crate::{CipherSpec, ErrorKind, Integrity, Result};
 
-/// A volume key, cut.
+/// A volume key, split.
 pub(super) struct SplitKey<'a> {
-    /// The ciphers' keys; a power of two of them.
+    /// The ciphers' keys; their number is a power of two.
     pub(super) each: Vec<&'a [u8]>,
     /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector
     /// key; or the MAC's key.
@@ -15,11 +15,10 @@ pub(super) struct SplitKey<'a> {
 }
 
 impl<'a> SplitKey<'a> {
-    /// Subkey size = (key size - extra) / count. A MAC's key has its digest's size, or what
-    /// `integrity` says.
+    /// Splits a key. Subkey size = (key size - extra) / count. A MAC's key has its digest's size,
+    /// or the size of `integrity`.
     ///
-    /// # Errors
-    /// `KeySize`, in the kernel's words.
+    /// Returns `KeySize` in the kernel's words.
     pub(super) fn split(
         spec: &CipherSpec,
         plan: &ModePlan,
@@ -36,7 +35,7 @@ impl<'a> SplitKey<'a> {
             },
             _ if !plan.has_iv() => 0,
             (_, "tcw") => plan.iv_width() + 16,
-            // Version 3 has one key more, the seed.
+            // Version 3 has a key more, the seed.
             (_, "lmk") if !key.len().is_multiple_of(count) => key.len() / (count + 1),
             (_, "elephant") => key.len() / 2,
             _ => 0,
@@ -61,7 +60,7 @@ impl<'a> SplitKey<'a> {
         if matches!(of, ModePlan::Block { chain: ChainMode::Xts, .. }) && !size.is_multiple_of(2) {
             return Err(bad(format!("an xts key is two keys, not {size} bytes")));
         }
-        // The null cipher has a key of no bytes.
+        // The null cipher has a key without bytes.
         let each = (0..count).map(|nth| &key[nth * size..(nth + 1) * size]).collect();
         Ok(Self { each, extra: &key[key.len() - extra..] })
     }

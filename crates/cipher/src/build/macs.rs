@@ -7,7 +7,7 @@ use crate::{CpuPath, Error, ErrorKind, Result};
 
 /// A MAC by name.
 pub(super) struct MacKind {
-    /// Of the whole MAC; also of its key, unless the table says otherwise.
+    /// Bytes of the whole MAC; also the default length of its key.
     pub(super) bytes: usize,
     make: MacBuilder,
 }
@@ -18,7 +18,7 @@ enum MacBuilder {
 }
 
 impl MacKind {
-    /// The MAC of this name; why not, if there is none.
+    /// Finds the MAC of this name, or returns the reason for its absence.
     pub(super) fn named(mac: &Algorithm) -> std::result::Result<Self, String> {
         match (mac.chain(), mac.of()) {
             ("hmac", [hash]) => {
@@ -40,10 +40,8 @@ impl MacKind {
         }
     }
 
-    /// Keys it.
-    ///
-    /// # Errors
-    /// `KeySize` for a key that the cipher below does not take; `Memory`.
+    /// Keys the MAC. Returns `KeySize` for a key that the MAC's cipher refuses; `Memory` without
+    /// locked pages.
     pub(super) fn make(&self, key: &[u8], path: CpuPath) -> Result<AnyMac> {
         match &self.make {
             MacBuilder::Hmac(make) => make(key, path),
@@ -60,7 +58,7 @@ impl MacKind {
     }
 }
 
-/// Bytes of the digest, and what keys it.
+/// The digest's length, and the function that keys the HMAC.
 type Hmac = (usize, fn(&[u8], CpuPath) -> Result<AnyMac>);
 
 fn hmac(hash: &str) -> Option<Hmac> {

@@ -1,5 +1,4 @@
-//! The mode and cipher that a specification means: those that the kernel's crypto API finds by its
-//! name.
+//! The mode and cipher of a specification: those that the kernel's crypto API finds by its name.
 
 use super::authenticated::AuthenticatedMode;
 use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
@@ -22,8 +21,8 @@ pub(super) enum ModePlan {
     },
     Arc4,
     Null,
-    /// The null cipher, which has blocks of one byte, in a chain mode: what is written is chained,
-    /// and not encrypted.
+    /// The null cipher, which has blocks of one byte, in a chain mode: plaintext is chained, but
+    /// not encrypted.
     NullChain {
         chain: ChainMode,
     },
@@ -42,7 +41,7 @@ pub(super) enum ChainMode {
     Lrw,
 }
 
-/// A ChaCha.
+/// A variant of ChaCha.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChaChaVariant {
     ChaCha20,
@@ -55,8 +54,7 @@ const IVS: [&str; 11] =
     ["plain", "plain64", "plain64be", "null", "benbi", "essiv", "eboiv", "elephant", "lmk", "tcw", "random"];
 
 impl ModePlan {
-    /// # Errors
-    /// `Unsupported`, in the kernel's words.
+    /// Returns `Unsupported` in the kernel's words.
     pub(super) fn new(spec: &CipherSpec) -> Result<Self> {
         let find = if spec.is_authenticated() { find_authenticated } else { find };
         let plan = find(spec.algorithm()).and_then(|plan| plan.with_essiv(spec));
@@ -69,7 +67,8 @@ impl ModePlan {
         Ok(plan)
     }
 
-    /// Whether IVs mean anything to it; if not, the IV generator does not matter, as in the kernel.
+    /// True for modes that use IVs; for the others the IV generator does not matter, as in the
+    /// kernel.
     pub(super) fn has_iv(&self) -> bool {
         !matches!(self, Self::Block { chain: ChainMode::Ecb, .. } | Self::Arc4 | Self::Null)
     }
@@ -86,7 +85,7 @@ impl ModePlan {
         }
     }
 
-    /// The block size that the kernel reports, which `benbi` counts in: 1 for what works on single
+    /// The block size that the kernel reports, the unit of `benbi`: 1 for modes that work on single
     /// bytes.
     pub(super) fn reported_block(&self) -> usize {
         match self {
@@ -188,7 +187,7 @@ fn stream(name: &str) -> std::result::Result<ChaChaVariant, String> {
 }
 
 fn block(chain: ChainMode, of: &Algorithm) -> std::result::Result<ModePlan, String> {
-    // Only xts and lrw are built on ecb(..).
+    // The names `ecb(..)` are for xts and lrw only.
     let name = if matches!(chain, ChainMode::Xts | ChainMode::Lrw) { of.block_cipher() } else { of.leaf() };
     if name == Some("cipher_null") && matches!(chain, ChainMode::Cbc | ChainMode::Pcbc) {
         return Ok(ModePlan::NullChain { chain });

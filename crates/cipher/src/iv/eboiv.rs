@@ -1,8 +1,8 @@
 //! `eboiv`: the mode's encryption of a zero block with IV = le64(S * sector size): BitLocker's IV
 //! for CBC, where that is E(offset).
 //!
-//! Without `iv_large_sectors` S counts 512-byte units, so that with larger sectors the offset is
-//! too large by as much; dm-crypt has it so, and so it stays.
+//! Without `iv_large_sectors` S counts 512-byte units, so the offset is too large by the same
+//! factor with larger sectors; this is dm-crypt's behaviour, and stays.
 
 use super::IvGenerator;
 use crate::SectorSize;
@@ -14,7 +14,7 @@ pub(crate) struct Eboiv<const W: usize> {
     pub(crate) size: SectorSize,
 }
 
-/// Offsets that are encrypted together.
+/// Offsets in one call of the cipher.
 const TOGETHER: usize = 32;
 
 impl<const W: usize> IvGenerator<W> for Eboiv<W> {
@@ -27,7 +27,7 @@ impl<const W: usize> IvGenerator<W> for Eboiv<W> {
                 offset[..8].copy_from_slice(&number.wrapping_mul(self.size.bytes() as u64).to_le_bytes());
             }
             ivs.fill([0; W]);
-            // As many sectors, of a block each.
+            // The mode encrypts as many sectors, of one block each.
             self.mode.encrypt(&mut offsets[..ivs.len()], ivs.as_flattened_mut().into());
         }
     }

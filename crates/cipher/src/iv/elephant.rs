@@ -16,15 +16,15 @@ use crate::mode::ChainCipher;
 use crate::sector::Run;
 
 pub(crate) struct Elephant {
-    /// AES under Ks.
+    /// AES with the key Ks.
     pub(crate) sector_key: AnyCipher<16>,
     pub(crate) iv: super::Eboiv<16>,
     pub(crate) size: SectorSize,
-    /// Many sectors at once, where the processor can.
+    /// Vector code for many sectors at once, where the processor can run it.
     pub(crate) lanes: Option<DiffuserLanes>,
 }
 
-/// One of the two diffusers: where it looks, how it turns, how often it goes round.
+/// A diffuser: its offsets, rotations and number of rounds.
 struct Diffuser {
     /// Distances in words, from the end of the sector where they wrap.
     offsets: (usize, usize),
@@ -41,14 +41,14 @@ type Word = [u8; 4];
 
 impl Diffuser {
     fn term(&self, words: &[Word], i: usize) -> u32 {
-        // Sectors are a power of two.
+        // Sectors have a power of two of words.
         let (n, mask) = (words.len(), words.len() - 1);
         let at =
             |offset| u32::from_le_bytes(words[if self.back { i + n - offset } else { i + offset } & mask]);
         at(self.offsets.0) ^ at(self.offsets.1).rotate_left(self.turns[i % 4])
     }
 
-    /// The direction of the definition: reading.
+    /// Decrypts: the direction of the definition.
     fn undo(&self, words: &mut [Word]) {
         for _ in 0..self.rounds {
             for i in 0..words.len() {
@@ -57,7 +57,7 @@ impl Diffuser {
         }
     }
 
-    /// Its inverse: writing.
+    /// Encrypts: the inverse direction.
     fn apply(&self, words: &mut [Word]) {
         for _ in 0..self.rounds {
             for i in (0..words.len()).rev() {
@@ -79,7 +79,7 @@ fn undo(sector: &mut [u8]) {
     A.undo(words);
 }
 
-/// Sectors whose keys are made together.
+/// Sectors whose keys are made in one call.
 const TOGETHER: usize = 32;
 
 impl Elephant {

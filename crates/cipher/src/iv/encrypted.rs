@@ -1,4 +1,4 @@
-//! E(IV) under another key: the tweak of XTS, and ESSIV, which is E(`plain64`).
+//! E(IV) with another key: the tweak of XTS, and ESSIV, which is E(`plain64`).
 
 use super::IvGenerator;
 use crate::block::BlockCipher;
@@ -18,7 +18,7 @@ impl<I: IvGenerator<W>, C: BlockCipher<W>, const W: usize> IvGenerator<W> for En
     }
 }
 
-/// `plain64`, encrypted, without a way through memory in between.
+/// `plain64`, encrypted without a detour through memory.
 pub(crate) struct EncryptedNumbers {
     pub(crate) by: AesKey,
 }

@@ -18,8 +18,7 @@ pub(crate) struct ExtentIv {
 }
 
 impl ExtentIv {
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Returns `Memory` when the system has no page.
     pub(crate) fn new(key: &[u8]) -> Result<Self> {
         let mut digest: [u8; 16] = Md5::digest(key).into();
         let root = Locked::new(digest);
@@ -31,7 +30,8 @@ impl ExtentIv {
 impl<const W: usize> IvGenerator<W> for ExtentIv {
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
         let mut number = Decimal::new(run.number(0));
-        // RFC 1321, 3.1 and 3.2: a one bit behind the 32 bytes, their length in bits at the end.
+        // The padding of RFC 1321, 3.1 and 3.2: a one bit behind the 32 bytes, their length in bits
+        // at the end.
         let mut message = [0; 64];
         message[..16].copy_from_slice(&*self.root);
         (message[32], message[57]) = (0x80, 1);
@@ -51,19 +51,19 @@ impl<const W: usize> IvGenerator<W> for ExtentIv {
 /// MD5's initial state (RFC 1321, 3.3).
 const MD5: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
-/// A number that is counted up as text: divisions cost more than the carry.
+/// A number that counts up as text: divisions cost more than the carry.
 struct Decimal {
     text: [u8; 16],
     len: usize,
 }
 
 impl Decimal {
-    /// An extent's number has 16 digits at most: a file's length is less than 2^63.
+    /// Converts a number of at most 16 digits: a file's length is less than 2^63.
     fn new(mut number: u64) -> Self {
         let mut reversed = [0; 20];
         let mut len = 0;
         while len == 0 || number > 0 {
-            // A digit.
+            // The remainder is a digit.
             reversed[len] = b'0' + u8::try_from(number % 10).unwrap_or(0);
             number /= 10;
             len += 1;
@@ -83,7 +83,7 @@ impl Decimal {
             }
             *digit = b'0';
         }
-        // All were nines: one digit more.
+        // All digits were nines: the number gets another digit.
         if self.len < self.text.len() {
             self.text[0] = b'1';
             self.text[self.len] = b'0';

@@ -21,16 +21,16 @@ use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
 
 pub(crate) struct Lmk {
-    /// MD5 after the seed's block, or before any.
+    /// MD5's state after the seed's block, or before any.
     state: Locked<[u32; 4]>,
-    /// Many sectors at once, where the processor can.
+    /// Vector code for many sectors at once, where the processor can run it.
     lanes: Option<Md5Lanes>,
 }
 
 /// Sectors that are hashed together.
 const TOGETHER: usize = 32;
 
-/// Bytes of as many sectors.
+/// Bytes of these sectors.
 const BATCH: usize = 512 * TOGETHER;
 
 /// The most stack that the vectors use.
@@ -40,7 +40,8 @@ const SPILLED: usize = 10 << 10;
 const MD5: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 impl Lmk {
-    /// Version 3 has a seed: the first 16 bytes of the key behind the others, then zeros.
+    /// Makes a generator. Version 3 has a seed: the first 16 bytes of the key behind the others,
+    /// then zeros.
     pub(crate) fn new(seed: Option<&[u8]>, path: CpuPath) -> Result<Self> {
         let mut state = Locked::new(MD5)?;
         if let Some(seed) = seed {
@@ -99,13 +100,13 @@ impl Lmk {
     }
 }
 
-/// The sector's number, of which 56 bits count, as it is hashed behind it.
+/// The sector's number as hashed: 56 bits of it count.
 fn end(number: u64) -> [u32; 2] {
     let half = |at: u32| u32::try_from(number >> at & 0xffff_ffff).unwrap_or(0);
     [half(0), half(32) & 0x00ff_ffff | 0x8000_0000]
 }
 
-/// The same of a batch.
+/// The numbers of a batch's sectors as hashed.
 fn ends(run: Run) -> [[u32; 2]; TOGETHER] {
     std::array::from_fn(|nth| end(run.number(nth)))
 }
@@ -120,8 +121,8 @@ fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
     }
 }
 
-/// The means to overlap the hashing and the cipher of a request, and its first sector's key; none
-/// where the request is not worth it.
+/// The vector code that overlaps the hashing and the cipher of a request, and its first sector's
+/// key; `None` where the request is too short for it.
 fn overlap<'a, const W: usize>(
     modes: &RotatingModes<'a, W>,
     bytes: usize,
@@ -155,8 +156,7 @@ impl<const W: usize> Treatment<W> for Lmk {
         modes: &RotatingModes<'_, W>,
         data: InOutBuf<'i, 'o, u8>,
     ) -> InOutBuf<'i, 'o, u8> {
-        // With many keys sectors go one after the other, which takes so long that there is little
-        // to win.
+        // With many keys sectors go one after the other, and overlapping would gain little.
         let Some((beside, key)) = overlap(modes, data.len()).filter(|_| modes.modes.len() == 1) else {
             return data;
         };
@@ -210,13 +210,13 @@ mod tests {
     use crate::wipe::left_on_the_stack;
     use crate::{Key, SectorSize};
 
-    /// All sectors are one word over and over, which is in each lane then.
+    /// All sectors repeat one word, which is then in each lane.
     #[test]
     fn no_plaintext_is_left_on_the_stack() {
         let mut word = Key::zeroed(4).unwrap();
         getrandom::fill(word.as_mut_bytes()).unwrap();
         let clear: Vec<u8> = word.as_bytes().iter().copied().cycle().take(4 * BATCH).collect();
-        // Inverted, so that the needle is not found itself.
+        // The needle is inverted, so that it is not found itself.
         let needle: [u8; 4] = std::array::from_fn(|i| !word.as_bytes()[i]);
         let run = Run::new(9, SectorSize::S512, false);
         let check = |what: &str| {

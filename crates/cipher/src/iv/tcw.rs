@@ -23,12 +23,12 @@ pub(crate) struct Tcw<const W: usize> {
 
 struct Secret<const W: usize> {
     seed: [u8; W],
-    /// The 8 bytes for sector 0.
+    /// The 8 bytes of whitening for sector 0.
     whitening: u64,
 }
 
 impl<const W: usize> Tcw<W> {
-    /// From the last W + 16 bytes of the key.
+    /// Takes the last W + 16 bytes of the key.
     pub(crate) fn new(extra: &[u8], path: CpuPath) -> Result<Self> {
         let mut secret = Locked::new(Secret { seed: [0; W], whitening: 0 })?;
         let (seed, whitening) = extra.split_at(W);
@@ -57,8 +57,8 @@ fn twice(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// CRC-32 of a little-endian word, without what is usually added at both ends. Its time says
-/// nothing about the word.
+/// CRC-32 of a little-endian word, without the usual complements at both ends. Its time does not
+/// depend on the word.
 const fn crc32(mut word: u32) -> u32 {
     let mut bit = 0;
     while bit < 32 {
@@ -142,7 +142,7 @@ mod tests {
             let mut words = key;
             xor_repeated(&mut words, number);
             for word in words.chunks_exact_mut(4) {
-                // crc32fast complements at both ends; this takes both back.
+                // crc32fast complements at both ends; this code reverses both complements.
                 let mut crc = crc32fast::Hasher::new_with_initial(u32::MAX);
                 crc.update(word);
                 word.copy_from_slice(&(!crc.finalize()).to_le_bytes());

@@ -1,10 +1,10 @@
-//! AEGIS-128, written once: a sector in each lane, and as many vectors side by side as hide the
+//! AEGIS-128, written once: a sector in each lane, with enough vectors side by side to hide the
 //! latency of a round.
 
 use super::AEGIS_CONSTANTS;
 use super::vector::Vector;
 
-/// Bytes authenticated with a sector, padded to two blocks, and what they count for.
+/// The length of a sector's associated data, padded to two blocks, and its number of bits.
 pub(super) const HEAD: usize = 32;
 const HEAD_BITS: u64 = 24 * 8;
 
@@ -16,7 +16,7 @@ pub(super) struct AegisSectors {
     pub(super) heads: *const u8,
     pub(super) sums: *mut u8,
     pub(super) count: usize,
-    /// In each sector, a multiple of 16.
+    /// Bytes of each sector, a multiple of 16.
     pub(super) bytes: usize,
     pub(super) src: *const u8,
     pub(super) dst: *mut u8,
@@ -25,8 +25,8 @@ pub(super) struct AegisSectors {
 /// Encrypts or decrypts sectors and writes their whole tags.
 ///
 /// # Safety
-/// The processor has the features of `V`; what [`AegisSectors`] says is readable or writable;
-/// source and destination are the same or apart; there is a sector.
+/// The processor has the features of `V`; the memory of [`AegisSectors`] is readable or writable;
+/// source and destination are the same or apart; there is at least one sector.
 #[inline(always)]
 pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &AegisSectors) {
     let mut at = 0;
@@ -45,8 +45,8 @@ pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &AegisSectors) {
     }
 }
 
-/// Sectors from `at` on, in `G` vectors. Lanes that are left over do the run's last sector once
-/// more: all of them read it before one writes.
+/// Sectors from `at` on, in `G` vectors. Surplus lanes repeat the run's last sector: all of them
+/// read it before one writes.
 ///
 /// # Safety
 /// As [`aegis`]; the run has a sector `at`.
@@ -104,7 +104,7 @@ unsafe fn group<V: Vector, const G: usize, const ENCRYPT: bool>(raw: &AegisSecto
     }
 }
 
-/// Unrolled, since every state is to stay in registers.
+/// Applies a function to each state; unrolled, so that every state stays in registers.
 #[inline(always)]
 fn each<const G: usize>(mut apply: impl FnMut(usize)) {
     let mut g = 0;
@@ -114,7 +114,7 @@ fn each<const G: usize>(mut apply: impl FnMut(usize)) {
     }
 }
 
-/// One step: a block goes into the state.
+/// Adds a block to the state.
 ///
 /// # Safety
 /// The processor has the features of `V`.

@@ -1,4 +1,4 @@
-//! An AEGIS-128 key made ready for one CPU path: the safe face of its kernel.
+//! An AEGIS-128 key for one CPU path: the safe interface of its vector code.
 
 use cipher::inout::InOutBuf;
 
@@ -11,17 +11,15 @@ use super::{AegisRun, CryptDirection};
 use super::{aesni, avx512, vaes256};
 use crate::{CpuPath, Key, Result};
 
-/// A key, and the functions that use it: those of a path that the processor has.
+/// A key, and the functions of a path that the processor has.
 pub(crate) struct AegisKey {
     key: Key,
     functions: &'static [AegisFn; 2],
 }
 
 impl AegisKey {
-    /// From a key of 16 bytes; none for a path that has no kernel or a processor that lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Takes a key of 16 bytes; `None` for a path without vector code or a processor that lacks the
+    /// path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let functions = match path {
             _ if !path.is_available() || key.len() != 16 => return Ok(None),
@@ -33,14 +31,14 @@ impl AegisKey {
             CpuPath::Avx512 => &avx512::AEGIS,
             #[cfg(target_arch = "aarch64")]
             CpuPath::Neon => &neon::AEGIS,
-            // And those of other processors.
+            // The remaining paths are other processors'.
             _ => return Ok(None),
         };
         Ok(Some(Self { key: Key::new(key)?, functions }))
     }
 
-    /// Encrypts or decrypts sectors and writes their whole tags. What state it leaves on the stack
-    /// is the caller's to wipe.
+    /// Encrypts or decrypts sectors and writes their whole tags. The caller wipes the stack, where
+    /// the state may remain.
     ///
     /// # Panics
     /// When there is not one head and one sum for each IV, and as much data of whole blocks.
@@ -63,7 +61,7 @@ impl AegisKey {
         };
         let [encrypt, decrypt] = self.functions;
         let function = if direction == CryptDirection::Encrypt { encrypt } else { decrypt };
-        // SAFETY: the processor has this path; the assertions give the shapes; `InOutBuf` is one
+        // SAFETY: the processor has this path; the assertions check the shapes; `InOutBuf` is one
         // buffer or two apart.
         unsafe { function(&raw) }
     }

@@ -2,9 +2,9 @@
 //! Bridge, Bulldozer and later).
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. [`super::table`] hands these functions out only after the processor
-//! said that it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. [`super::table`] hands these functions out only for a
+//! processor with these instructions.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::x86_64::*;
@@ -114,10 +114,10 @@ impl Vector for Blocks1 {
         let mut k = 1;
         while k < IN_FLIGHT {
             let (left, right) = (_mm_cvtsi64_si128(k as i64), _mm_cvtsi64_si128(64 - k as i64));
-            // The bits that leave each half go to the other half: low is carried into high, and
-            // high comes back as h*1.
+            // Bits that leave a half go to the other half: low is carried into high, and high comes
+            // back as h*1.
             let over = _mm_srl_epi64(halves, right);
-            // x^7 + x^2 + x remain.
+            // The rest is x^7 + x^2 + x.
             let folded = _mm_clmulepi64_si128::<0x00>(over, _mm_set1_epi64x(0x86));
             t[k] = Self(_mm_xor_si128(_mm_xor_si128(_mm_sll_epi64(self.0, left), over), folded));
             k += 1;

@@ -1,9 +1,9 @@
 //! Four blocks a register: AVX-512 with VAES and VPCLMULQDQ (Zen 4 and later, Ice Lake and later).
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. [`super::table`] hands these functions out only after the processor
-//! said that it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. [`super::table`] hands these functions out only for a
+//! processor with these instructions.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::x86_64::*;
@@ -101,14 +101,14 @@ impl Vector for Blocks4 {
         let mut k = 0;
         while k < IN_FLIGHT {
             let left = _mm512_add_epi64(lane, _mm512_set1_epi64(4 * k as i64));
-            // The bits that leave each half go to the other half: low is carried into high, and
-            // high comes back as h*1. By 64, for x^0, the shift gives zero.
+            // Bits that leave a half go to the other half: low is carried into high, and high comes
+            // back as h*1. For x^0 the shift is by 64 and gives zero.
             let over = _mm512_srlv_epi64(halves, _mm512_sub_epi64(_mm512_set1_epi64(64), left));
             t[k] = Self(_mm512_xor_si512(_mm512_sllv_epi64(self.0, left), over));
             k += 1;
         }
-        // h*(x^7 + x^2 + x) remains. Multiplications compete with AES for its units, so each makes
-        // two: h of vector k, at most 15 bits, below that of vector k + 4.
+        // The rest is h*(x^7 + x^2 + x). Multiplications compete with AES for its units, so each
+        // makes two: h of vector k, at most 15 bits, below that of vector k + 4.
         let mut place = _mm512_setr_epi32(32, 16, 28, 12, 31, 15, 27, 11, 30, 14, 26, 10, 29, 13, 25, 9);
         let mut k = 0;
         while k < IN_FLIGHT / 2 {

@@ -1,5 +1,5 @@
-//! CBC of a batch of sectors, while MD5 hashes another one: AES rounds leave the units idle that
-//! MD5 wants, and the other way round.
+//! CBC of a batch of sectors, while MD5 hashes another: AES rounds and MD5 use different units of
+//! the processor.
 //!
 //! A block of MD5 in two vectors of lanes is 64 steps for 32 sectors; after each goes a round of
 //! AES for eight vectors. So 16 steps are one sector's decryption, or one block's encryption in
@@ -19,21 +19,21 @@ use super::words::WordVector;
 /// Bytes of a sector.
 const SECTOR: usize = 512;
 
-/// Decryption, whose IVs are zeros: what is hashed and its states, the round keys for each sector,
+/// Decryption with zero IVs: the hashed batch and its states, the round keys for each sector,
 /// source, destination.
 pub(super) type DecryptFn =
     unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST], &[*const RoundKey; MOST], *const u8, *mut u8);
-/// Encryption: what is hashed and its states, round keys, the sectors' IVs, source, destination.
+/// Encryption: the hashed batch and its states, round keys, the sectors' IVs, source, destination.
 pub(super) type EncryptFn =
     unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST], *const RoundKey, &[[u8; 16]; MOST], *const u8, *mut u8);
 
-/// For one number of rounds.
+/// The functions for one number of rounds.
 pub(super) struct Md5CbcFunctions {
     pub(super) decrypt: DecryptFn,
     pub(super) encrypt: EncryptFn,
 }
 
-/// For 10, 12 and 14 rounds: where registers are many and long enough.
+/// The functions for 10, 12 and 14 rounds, for processors with enough registers of enough length.
 #[cfg(target_arch = "x86_64")]
 pub(super) static AVX512: [Md5CbcFunctions; 3] =
     [avx512::functions::<10>(), avx512::functions::<12>(), avx512::functions::<14>()];
@@ -56,7 +56,7 @@ mod avx512 {
         src: *const u8,
         dst: *mut u8,
     ) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise, passed on.
         unsafe { super::decrypt::<Blocks4, Sixteen, R>(batch, states, keys, src, dst) }
     }
 
@@ -69,7 +69,7 @@ mod avx512 {
         src: *const u8,
         dst: *mut u8,
     ) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise, passed on.
         unsafe { super::encrypt::<Blocks4, Sixteen, R>(batch, states, keys, ivs, src, dst) }
     }
 }
@@ -99,7 +99,7 @@ unsafe fn decrypt<V: Vector, W: WordVector, const R: usize>(
 
 /// Sectors to be decrypted.
 struct Decrypt<V, const R: usize> {
-    /// Those of the sector at hand, and of the ones behind it.
+    /// The round keys of the present sector, and of those behind it.
     keys: *const *const RoundKey,
     src: *const u8,
     dst: *mut u8,
@@ -110,8 +110,8 @@ impl<V: Vector, const R: usize> InterleavedWork for Decrypt<V, R> {
     #[inline(always)]
     unsafe fn step(&mut self, nth: usize) {
         let (turn, x) = (nth % 16, &mut self.x);
-        // SAFETY: the caller's promise; in place a sector is written when all of it has been read,
-        // its chain too.
+        // SAFETY: the caller's promise; in place a sector is written after all of it has been read,
+        // and its chain too.
         unsafe {
             let mut k = 0;
             if turn == 0 {
@@ -170,7 +170,7 @@ unsafe fn encrypt<V: Vector, W: WordVector, const R: usize>(
     }
 }
 
-/// Sectors to be encrypted, side by side: at the block at hand.
+/// Sectors to be encrypted side by side, at the present block.
 struct Encrypt<V, const R: usize> {
     keys: *const RoundKey,
     src: *const u8,
@@ -178,7 +178,7 @@ struct Encrypt<V, const R: usize> {
     x: [V; IN_FLIGHT],
 }
 
-/// Where the sectors of a vector's blocks begin.
+/// The first bytes of the sectors of a vector's blocks.
 const OFFSETS: [usize; 4] = [0, SECTOR, 2 * SECTOR, 3 * SECTOR];
 
 impl<V: Vector, const R: usize> InterleavedWork for Encrypt<V, R> {

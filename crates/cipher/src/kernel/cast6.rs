@@ -1,8 +1,8 @@
 //! CAST-256 (RFC 2612), which Linux calls cast6, several blocks abreast.
 //!
 //! A block is a chain of 48 rounds, each of which waits for four look-ups; blocks side by side fill
-//! that time. The places that are looked up depend on key and data, as in the kernel's own code:
-//! the caches may tell of them.
+//! that time. The looked-up places depend on key and data, as in Linux's code: caches may reveal
+//! them.
 
 mod boxes;
 
@@ -14,7 +14,7 @@ use crate::{Locked, Result};
 /// Blocks side by side.
 const ABREAST: usize = 8;
 
-/// What four rounds take: words that are added, xored or subtracted from, and how far to rotate.
+/// The inputs of four rounds: words to add, xor or subtract from, and rotations.
 #[derive(Clone, Copy)]
 struct Quad {
     masks: [u32; 4],
@@ -27,10 +27,7 @@ pub(crate) struct Cast6Key {
 }
 
 impl Cast6Key {
-    /// Expands a key of 16, 20, 24, 28 or 32 bytes.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16, 20, 24, 28 or 32 bytes. Returns `Memory` when the system has no page.
     pub(crate) fn new(key: &[u8]) -> Result<Self> {
         let mut quads = Locked::new([Quad { masks: [0; 4], rotations: [0; 4] }; 12])?;
         expand(key, &mut quads);
@@ -38,14 +35,14 @@ impl Cast6Key {
         Ok(Self { quads })
     }
 
-    /// Encrypts blocks on their own, in place.
+    /// Encrypts independent blocks, in place.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         let (groups, rest) = blocks.as_chunks_mut::<ABREAST>();
         groups.iter_mut().for_each(|group| run::<ABREAST>(self.quads.iter(), group));
         rest.iter_mut().for_each(|block| run::<1>(self.quads.iter(), std::array::from_mut(block)));
     }
 
-    /// Decrypts blocks on their own, in place.
+    /// Decrypts independent blocks, in place.
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         let (groups, rest) = blocks.as_chunks_mut::<ABREAST>();
         groups.iter_mut().for_each(|group| run::<ABREAST>(self.quads.iter().rev(), group));
@@ -53,7 +50,7 @@ impl Cast6Key {
     }
 }
 
-/// Six quads forwards, six backwards (2.3): with the keys in the other order, the reverse.
+/// Six quads forwards, six backwards (2.3); with the keys in the other order, this is the inverse.
 #[inline(always)]
 fn run<'a, const N: usize>(mut quads: impl Iterator<Item = &'a Quad>, blocks: &mut [[u8; 16]; N]) {
     let mut x = [[0; N]; 4];
@@ -82,7 +79,7 @@ fn run<'a, const N: usize>(mut quads: impl Iterator<Item = &'a Quad>, blocks: &m
     }
 }
 
-/// A round of blocks side by side: `to` changes by what F of this kind makes of `from`.
+/// A round of blocks side by side: F of this kind, applied to `from`, changes `to`.
 #[inline(always)]
 fn round<const KIND: u8, const N: usize>(to: &mut [u32; N], from: &[u32; N], quad: &Quad, nth: usize) {
     for (to, from) in to.iter_mut().zip(from) {
@@ -90,7 +87,7 @@ fn round<const KIND: u8, const N: usize>(to: &mut [u32; N], from: &[u32; N], qua
     }
 }
 
-/// f1, f2 and f3 (2.1).
+/// The functions f1, f2 and f3 (2.1).
 #[inline(always)]
 fn f<const KIND: u8>(x: u32, mask: u32, by: u32) -> u32 {
     let x = match KIND {

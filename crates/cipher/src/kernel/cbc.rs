@@ -8,7 +8,7 @@ use super::schedule::RoundKey;
 use super::vector::Vector;
 use super::{IN_FLIGHT, LANES};
 
-/// Encrypts `sectors` sectors of `bytes` bytes each, whose IVs lie at `ivs`.
+/// Encrypts `sectors` sectors of `bytes` bytes each, with IVs at `ivs`.
 ///
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; `bytes` is
@@ -40,14 +40,14 @@ pub(super) unsafe fn cbc_encrypt<V: Vector, const R: usize>(
     }
 }
 
-/// Which sector each lane works on.
+/// The sector of each lane.
 struct Lanes {
     iv: [usize; LANES],
     data: [usize; LANES],
 }
 
 impl Lanes {
-    /// `count` sectors from `first`; the lanes beyond do the last sector again, with the same
+    /// Lanes for `count` sectors from `first`; surplus lanes repeat the last sector, with the same
     /// result.
     #[inline(always)]
     fn new(first: usize, count: usize, bytes: usize) -> Self {
@@ -61,11 +61,11 @@ impl Lanes {
     }
 }
 
-/// Sectors a multiple of this apart meet in the same sets of the first-level cache.
+/// Sectors a multiple of this apart share sets of the first-level cache.
 const PAGE: usize = 4096;
-/// Streams that meet there without pushing each other out.
+/// Streams that share these sets without evicting each other.
 const WAYS: usize = 8;
-/// Bytes of each sector that are fetched at once, where they meet: whole cache lines.
+/// Bytes of each sector that are fetched at once in this case: whole cache lines.
 const LINE: usize = 64;
 
 /// Encrypts the sectors of `N` vectors of lanes from their first block to their last.
@@ -83,8 +83,8 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     dst: *mut u8,
 ) {
     // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All
-    // lanes read a block, or a line, before any writes it, so a repeated lane sees what the first
-    // saw, in place too.
+    // lanes read a block, or a line, before any writes it, so a repeated lane reads the same bytes
+    // as the first, in place too.
     unsafe {
         let mut x = [V::gather(ivs, lanes.iv.as_ptr()); N];
         let mut k = 1;
@@ -120,7 +120,7 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// One block of every lane.
+/// Encrypts a block of every lane.
 ///
 /// # Safety
 /// As [`cbc_encrypt`], for a block at each lane's offset.
@@ -152,7 +152,7 @@ unsafe fn step<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// Decrypts `sectors` sectors of `bytes` bytes each, whose IVs lie at `ivs`.
+/// Decrypts `sectors` sectors of `bytes` bytes each, with IVs at `ivs`.
 ///
 /// # Safety
 /// As [`cbc_encrypt`], with `keys` for decryption.
@@ -167,7 +167,7 @@ pub(super) unsafe fn cbc_decrypt<V: Vector, const R: usize>(
 ) {
     for sector in 0..sectors {
         // SAFETY: groups tile 512 bytes exactly for every vector. In place, a block is read again
-        // as the chain of the one after it: later vectors are written first, and the group's last
+        // as the chain of the next one: later vectors are written first, and the group's last block
         // is kept for the next group.
         unsafe {
             let (src, dst) = (src.add(sector * bytes), dst.add(sector * bytes));

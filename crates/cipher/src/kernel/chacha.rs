@@ -1,8 +1,8 @@
 //! ChaCha with 12 or 20 rounds (RFC 8439): 4, 8 or 16 blocks side by side, and the subkeys of
 //! XChaCha for 8 sectors at once.
 //!
-//! A vector holds the same word of every block's state, so that no round needs a shuffle. Nothing
-//! is looked up and nothing branches, so it runs in constant time.
+//! A vector holds the same word of every block's state, so that no round needs a shuffle. There are
+//! no look-ups and no branches, so the time is constant.
 
 use cipher::inout::InOutBuf;
 
@@ -13,7 +13,7 @@ use super::words::WordVector;
 use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 
-/// Sectors whose subkeys are made together.
+/// Sectors whose subkeys are made in one call.
 pub(crate) const SUBKEYS: usize = 8;
 
 /// Bytes of a block.
@@ -27,16 +27,17 @@ type AddFn = unsafe fn(&[u8; 32], &[u8; 16], *const u8, *mut u8, usize);
 /// `HChaCha`: key, inputs, subkeys.
 type SubkeysFn = unsafe fn(&[u8; 32], &[[u8; 16]; SUBKEYS], &mut [[u8; 32]; SUBKEYS]);
 
-/// Vectors that ChaCha runs in. What a call leaves on the stack is the caller's to wipe.
+/// The vector code of ChaCha. The caller wipes the stack after a call.
 #[derive(Clone, Copy)]
 pub(crate) struct ChaChaLanes {
-    // Only ever functions of features that the processor has.
+    // Invariant: functions of features that the processor has.
     add: AddFn,
     subkeys: SubkeysFn,
 }
 
 impl ChaChaLanes {
-    /// The widest of a path that the processor has, for 6 or 10 double rounds; there may be none.
+    /// The widest vectors of a path that the processor has, for 6 or 10 double rounds; `None`
+    /// without vectors.
     pub(crate) fn of(path: CpuPath, double_rounds: usize) -> Option<Self> {
         let twelve = double_rounds == 6;
         match path {
@@ -59,11 +60,11 @@ impl ChaChaLanes {
         }
     }
 
-    /// Adds the stream to the data, whose first block has these last words of state.
+    /// Adds the key stream to the data; `words` are the last words of the first block's state.
     pub(crate) fn add(&self, key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         let bytes = data.len();
         let (src, dst) = data.into_raw();
-        // SAFETY: the processor has the features; `InOutBuf` is one buffer or two apart, of so many
+        // SAFETY: the processor has the features; `InOutBuf` is one buffer or two apart, of `bytes`
         // bytes.
         unsafe { (self.add)(key, words, src, dst, bytes) }
     }
@@ -89,7 +90,7 @@ unsafe fn neon<const DOUBLE: usize>(
     dst: *mut u8,
     bytes: usize,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { stream::<Four, DOUBLE>(key, words, src, dst, bytes) };
 }
 
@@ -102,7 +103,7 @@ unsafe fn avx2<const DOUBLE: usize>(
     dst: *mut u8,
     bytes: usize,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { stream::<Eight, DOUBLE>(key, words, src, dst, bytes) };
 }
 
@@ -117,17 +118,17 @@ unsafe fn avx512<const DOUBLE: usize>(
 ) {
     let (mut words, mut at) = (*words, 0);
     if bytes > 8 * BLOCK {
-        // What eight lanes can do is left to them.
+        // A remainder for eight lanes is left to them.
         let rest = bytes % (16 * BLOCK);
         at = if rest <= 8 * BLOCK { bytes - rest } else { bytes };
-        // SAFETY: passed on, for the first bytes.
+        // SAFETY: the caller's promise, passed on for the first bytes.
         unsafe { stream::<Sixteen, DOUBLE>(key, &words, src, dst, at) };
         let first = u32::from_le_bytes([words[0], words[1], words[2], words[3]]);
         // At most 1024 blocks.
         let blocks = u32::try_from(at / BLOCK).unwrap_or(0);
         words[..4].copy_from_slice(&first.wrapping_add(blocks).to_le_bytes());
     }
-    // SAFETY: passed on, for the bytes behind those.
+    // SAFETY: the caller's promise, passed on for the following bytes.
     unsafe { stream::<Eight, DOUBLE>(key, &words, src.add(at), dst.add(at), bytes - at) };
 }
 
@@ -138,7 +139,7 @@ unsafe fn subkeys_neon<const DOUBLE: usize>(
     inputs: &[[u8; 16]; SUBKEYS],
     subkeys: &mut [[u8; 32]; SUBKEYS],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { self::subkeys::<Four, DOUBLE>(key, inputs, subkeys) };
 }
 
@@ -149,7 +150,7 @@ unsafe fn subkeys_avx2<const DOUBLE: usize>(
     inputs: &[[u8; 16]; SUBKEYS],
     subkeys: &mut [[u8; 32]; SUBKEYS],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { self::subkeys::<Eight, DOUBLE>(key, inputs, subkeys) };
 }
 
@@ -171,7 +172,7 @@ unsafe fn subkeys<V: WordVector, const DOUBLE: usize>(
     }
     for (nth, subkeys) in subkeys.chunks_exact_mut(V::LANES).enumerate() {
         // SAFETY: the caller's promise of features; there is an input for each lane; a lane's bytes
-        // are 64, and the first half, which is kept, is whole vectors.
+        // are 64, and the kept first half is whole vectors.
         unsafe {
             let mut x = state::<V>(key, [0; 4]);
             for (x, column) in x[12..].iter_mut().zip(&columns) {
@@ -211,13 +212,13 @@ unsafe fn state<V: WordVector>(key: &[u8; 32], last: [u32; 4]) -> [V; 16] {
     }
 }
 
-/// The rounds, without what is added behind them.
+/// The rounds, without the final addition.
 ///
 /// # Safety
 /// As [`state`].
 #[inline(always)]
 unsafe fn rounds<V: WordVector, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by_8]: [V; 2]) {
-    // Four quarter rounds side by side: each is a chain of instructions that wait for each other.
+    // Four quarter rounds side by side: each is a chain of dependent instructions.
     macro_rules! quarters {
         ($([$a:literal $b:literal $c:literal $d:literal])*) => {
             $(x[$a] = x[$a].add(x[$b]); x[$d] = x[$d].xor(x[$a]).turn::<16, 16>(by_16);)*
@@ -237,10 +238,10 @@ unsafe fn rounds<V: WordVector, const DOUBLE: usize>(x: &mut [V; 16], [by_16, by
     }
 }
 
-/// Adds the stream. The number of the block wraps within its word.
+/// Adds the key stream. The number of the block wraps within its word.
 ///
 /// # Safety
-/// The processor has the features of `V`; `src` is readable and `dst` writable for so many bytes,
+/// The processor has the features of `V`; `src` is readable and `dst` writable for `bytes` bytes,
 /// and they are the same or apart.
 #[inline(always)]
 unsafe fn stream<V: WordVector, const DOUBLE: usize>(
@@ -254,8 +255,8 @@ unsafe fn stream<V: WordVector, const DOUBLE: usize>(
     for (word, bytes) in last.iter_mut().zip(words.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*bytes);
     }
-    // SAFETY: whole vectors as long as there are, then what is left of one; the rest is the
-    // caller's promise.
+    // SAFETY: whole vectors as long as possible, then the rest of one; all else is the caller's
+    // promise.
     unsafe {
         let mut start = state::<V>(key, last);
         start[12] = start[12].add(V::lanes());
@@ -308,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// One block after the other, by the library.
+    /// The library's stream, one block after the other.
     fn library<R: Rounds>(key: &[u8; 32], words: &[u8; 16], data: &mut [u8]) {
         let nonce: [u8; 12] = words[4..].try_into().unwrap();
         let first = u32::from_le_bytes(words[..4].try_into().unwrap());

@@ -13,23 +13,23 @@ use crate::CpuPath;
 
 /// The most lanes.
 const MOST: usize = 16;
-/// Words of the longest sector: in longer ones, the lanes would push each other out of the cache.
+/// Words of the longest sector: longer ones would evict each other's lanes from the cache.
 const LONGEST: usize = 1024;
 
-/// A sector's place for each lane, and its bytes.
+/// The address of a sector for each lane, and its length in bytes.
 type SectorsFn = unsafe fn(&[*mut u8; MOST], usize);
 
-/// Vectors that the diffusers run in.
+/// The vector code of the diffusers.
 #[derive(Clone, Copy)]
 pub(crate) struct DiffuserLanes {
     lanes: usize,
-    // Only ever functions of features that the processor has.
+    // Invariant: functions of features that the processor has.
     apply: SectorsFn,
     undo: SectorsFn,
 }
 
 impl DiffuserLanes {
-    /// The widest of a path that the processor has; there may be none.
+    /// The widest vectors of a path that the processor has; `None` without vectors.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
@@ -47,20 +47,20 @@ impl DiffuserLanes {
         }
     }
 
-    /// Whether sectors of so many bytes go.
+    /// True for supported sector lengths.
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         bytes.is_multiple_of(64) && (bytes / 4).is_power_of_two() && bytes / 4 <= LONGEST
     }
 
-    /// A, then B, of each sector.
+    /// Applies A, then B, to each sector.
     ///
     /// # Panics
-    /// When the data is no whole number of sectors of a size that [`Self::takes`].
+    /// When the data is no whole number of sectors of a length that [`Self::takes`] supports.
     pub(crate) fn apply(&self, data: &mut [u8], bytes: usize) {
         self.run(self.apply, data, bytes);
     }
 
-    /// B, then A, undone in each sector.
+    /// Undoes B, then A, in each sector.
     ///
     /// # Panics
     /// As [`Self::apply`].
@@ -73,10 +73,10 @@ impl DiffuserLanes {
         for group in data.chunks_mut(self.lanes * bytes) {
             let count = group.len() / bytes;
             let at = group.as_mut_ptr();
-            // Lanes that are left over do the last sector once more; all are read before one is
-            // written.
+            // Surplus lanes repeat the last sector; all are read before one is written.
             let places = std::array::from_fn(|lane| at.wrapping_add(lane.min(count - 1) * bytes));
-            // SAFETY: the processor has the features; every lane has a sector of such a size.
+            // SAFETY: the processor has the features; every lane has a sector of a supported
+            // length.
             unsafe { function(&places, bytes) }
         }
     }
@@ -85,21 +85,21 @@ impl DiffuserLanes {
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 unsafe fn neon<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { sectors::<Four, APPLY>(places, bytes) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { sectors::<Eight, APPLY>(places, bytes) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { sectors::<Sixteen, APPLY>(places, bytes) };
 }
 
@@ -151,12 +151,12 @@ unsafe fn sectors<V: WordVector, const APPLY: bool>(places: &[*mut u8; MOST], by
             d.add(i).write(V::every(0));
         }
     }
-    // What was plaintext is not left on the stack.
+    // The assembler barrier keeps the wiping of plaintext words from being optimised away.
     black_box(&mut words);
 }
 
 /// Decrypts one round of the diffuser A, as it is defined: d_i += d_(i-2) ^ (d_(i-5) <<< 9, 0, 13,
-/// 0). The last five words stay in registers, for the next waits for them.
+/// 0). The last five words stay in registers, since the next one needs them.
 ///
 /// # Safety
 /// The processor has the features of `V`; there are `n` words, a power of two from 16.
@@ -184,8 +184,8 @@ unsafe fn undo_a<V: WordVector>(d: *mut V, n: usize) {
     }
 }
 
-/// The reverse of [`undo_a`]: backwards, and nothing waits for what it changes but at the end. The
-/// six words from the next on are in registers.
+/// The inverse of [`undo_a`]: backwards, where no word waits for a changed one except at the end.
+/// The following six words are in registers.
 ///
 /// # Safety
 /// As [`undo_a`].
@@ -212,7 +212,7 @@ unsafe fn apply_a<V: WordVector>(d: *mut V, n: usize) {
     }
 }
 
-/// One round of B as it is defined, which undoes it: d_i += d_(i+2) ^ (d_(i+5) <<< 0, 10, 0, 25).
+/// A round of B as it is defined, for decryption: d_i += d_(i+2) ^ (d_(i+5) <<< 0, 10, 0, 25).
 ///
 /// # Safety
 /// As [`undo_a`].
@@ -239,7 +239,7 @@ unsafe fn undo_b<V: WordVector>(d: *mut V, n: usize) {
     }
 }
 
-/// The reverse of [`undo_b`]: backwards, the five words behind in registers.
+/// The inverse of [`undo_b`]: backwards, with the five words behind in registers.
 ///
 /// # Safety
 /// As [`undo_a`].

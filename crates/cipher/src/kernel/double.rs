@@ -1,7 +1,7 @@
-//! A tweak of XTS times x.
+//! The next tweak of XTS: times x.
 
-/// The tweak of the next block; its words, the lower one first. The compiler would shift both words
-/// as one, which takes some processors six times as long.
+/// The tweak of the next block; words are stored with the lower one first. The compiler would shift
+/// both words as one, which takes six times as long on some processors.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn double([mut low, mut high]: [u64; 2]) -> [u64; 2] {
@@ -23,7 +23,7 @@ pub(crate) fn double([mut low, mut high]: [u64; 2]) -> [u64; 2] {
     [low, high]
 }
 
-/// The tweak of the next block; its words, the lower one first.
+/// The tweak of the next block; words are stored with the lower one first.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn double([low, high]: [u64; 2]) -> [u64; 2] {

@@ -1,4 +1,4 @@
-//! Blocks on their own: the tweaks of XTS, the IVs of ESSIV.
+//! Independent blocks: the tweaks of XTS, the IVs of ESSIV.
 
 use super::schedule::RoundKey;
 use super::vector::Vector;
@@ -34,8 +34,8 @@ pub(super) unsafe fn ecb<V: Vector, const R: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Encrypts `blocks` blocks le64(first + (i << shift)) to `dst`: from registers, since what has
-/// just been written in small pieces cannot be read as a vector without a stall.
+/// Encrypts `blocks` blocks le64(first + (i << shift)) to `dst`, from registers: a vector read
+/// right after narrower writes of its bytes would stall.
 ///
 /// # Safety
 /// As [`ecb`], with `keys` for encryption.
@@ -72,7 +72,7 @@ pub(super) unsafe fn numbers<V: Vector, const R: usize>(
     }
 }
 
-/// `N` vectors that lie one after another.
+/// Encrypts or decrypts `N` contiguous vectors.
 ///
 /// # Safety
 /// As [`ecb`], for these vectors.
@@ -135,7 +135,7 @@ pub(super) unsafe fn rounds<V: Vector, const R: usize, const ENCRYPT: bool, cons
     unsafe { rounds_between::<V, ENCRYPT, N>(keys, 1, R, x) }
 }
 
-/// The rounds `from` to `to`, which is not one of them.
+/// The rounds from `from` up to, and without, `to`.
 ///
 /// # Safety
 /// As [`ecb`]; each is one of the R + 1 round keys.

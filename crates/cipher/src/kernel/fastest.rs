@@ -1,4 +1,4 @@
-//! Which CPU path encrypts fastest with AES-CBC here.
+//! The CPU path that encrypts fastest with AES-CBC on this processor.
 //!
 //! The widest vectors are not always the fastest: CBC encrypts one block of each sector at a time,
 //! and gathers and scatters them. So the paths are tried when AES-CBC is first used, 128 KiB a
@@ -29,18 +29,18 @@ impl DirectedFunctions {
     }
 }
 
-/// Bytes of a try: sectors enough for all lanes of the widest vectors.
+/// Bytes of a try: enough sectors for all lanes of the widest vectors.
 const TRIED: usize = 128 << 10;
 /// Calls of a path.
 const CALLS: usize = 8;
-/// A narrower path must take less by this many percent.
+/// The percentage by which a narrower path must be faster.
 const MARGIN: u128 = 5;
 
-/// By size of keys, and whether sectors are whole pages.
+/// The chosen path, by size of keys, and by whether sectors are whole pages.
 static FOUND: [[OnceLock<CpuPath>; 2]; 3] = [const { [const { OnceLock::new() }; 2] }; 3];
 
-/// The functions of AES-CBC for the `nth` size of keys and sectors of `bytes` bytes: of the path
-/// `widest`, and for encryption of the fastest one of it and narrower ones.
+/// The functions of AES-CBC for the `nth` size of keys and sectors of `bytes` bytes: decryption of
+/// the path `widest`, and encryption of the fastest path up to that width.
 pub(super) fn cbc(
     widest: CpuPath,
     nth: usize,
@@ -75,7 +75,7 @@ fn try_paths(
             let began = Instant::now();
             let at = data.as_mut_ptr();
             // SAFETY: `table` has only paths of this processor; there are as many keys as any size
-            // has, an IV for each sector, and the sectors are in one buffer.
+            // needs, an IV for each sector, and the sectors are in one buffer.
             unsafe { run(keys, ivs.as_ptr().cast(), TRIED / sector, sector, at, at) }
             *best = (*best).min(began.elapsed());
         }

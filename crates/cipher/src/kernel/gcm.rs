@@ -9,8 +9,8 @@ use super::schedule::RoundKey;
 use super::vector::Vector;
 use super::{Blocks1, IN_FLIGHT};
 
-/// The most powers: one for each block of eight of the widest vectors. Where vectors fold, the sums
-/// of their halves follow.
+/// The most powers: one for each block of eight of the widest vectors. With folding vectors, the
+/// sums of their halves follow.
 pub(super) const MOST_POWERS: usize = 4 * IN_FLIGHT;
 
 /// The sum of the halves of each block, in its low half.
@@ -25,20 +25,20 @@ unsafe fn folded<V: Vector>(x: V) -> V {
 
 /// A sector, by address.
 pub(super) struct GcmSector {
-    /// Powers of H, the highest first; as many as there are blocks in eight vectors.
+    /// Powers of H, the highest first, as many as the blocks of eight vectors.
     pub(super) powers: *const u8,
-    /// The nonce, and 4 bytes that are not looked at.
+    /// The nonce, and 4 ignored bytes.
     pub(super) nonce: *const u8,
-    /// What is authenticated beside, in whole blocks, and how many these are.
+    /// The associated data, in whole blocks, and the number of blocks.
     pub(super) head: *const u8,
     pub(super) head_blocks: usize,
     /// The last block of the hash.
     pub(super) lengths: [u8; 16],
-    /// A multiple of 512, and not 0.
+    /// Bytes of the sector, a positive multiple of 512.
     pub(super) bytes: usize,
     pub(super) src: *const u8,
     pub(super) dst: *mut u8,
-    /// GHASH of it all.
+    /// The address for the GHASH of all blocks.
     pub(super) sum: *mut u8,
 }
 
@@ -80,8 +80,8 @@ pub(super) unsafe fn powers_of<V: Vector>(h: Blocks1, powers: *mut u8) {
 /// Encrypts or decrypts a sector, and hashes its ciphertext.
 ///
 /// # Safety
-/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what
-/// [`GcmSector`] says is readable or writable; source and destination are the same or apart.
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; the memory
+/// of [`GcmSector`] is readable or writable; source and destination are the same or apart.
 #[inline(always)]
 pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
     keys: *const RoundKey,
@@ -137,10 +137,10 @@ pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`,
-/// if it is to. Where they overlap, each is hashed before it is written. `start` is added to
-/// counters before the first round; with `REVERSED` their bytes and those of what is hashed are, as
-/// GCM has them.
+/// Encrypts eight vectors of counters with `CIPHER`, and hashes eight vectors of ciphertext from
+/// `hashed` with `HASH`. Where both overlap, each vector is hashed before it is written. `start` is
+/// added to counters before the first round; with `REVERSED` the bytes of counters and hashed
+/// blocks are reversed, as in GCM.
 ///
 /// # Safety
 /// As [`gcm`], for one group.
@@ -168,7 +168,7 @@ pub(super) unsafe fn step<
         let mut sums = [zero; 3];
         let front = V::in_front(*hash);
         // Few registers hold four vectors and a hash of reversed bytes, and the processor looks
-        // ahead from four to the next four. Without the reversing there is room for all eight.
+        // ahead from four vectors to the next four. Without the reversal all eight fit.
         if V::SPILLS && REVERSED {
             let half = 4 * V::BYTES;
             part::<V, R, 4, CIPHER, HASH, REVERSED>(
@@ -193,7 +193,7 @@ pub(super) unsafe fn step<
 }
 
 /// `N` vectors of a step, which all are read before one is written. `front` is added to the first
-/// that is hashed.
+/// hashed one.
 ///
 /// # Safety
 /// As [`gcm`], for these vectors.
@@ -240,7 +240,7 @@ unsafe fn part<
                 }
             }
             if HASH && r <= N {
-                // Backwards: the first waits for the hash before.
+                // The order is backwards: the first vector waits for the previous hash.
                 let at = (N - r) * V::BYTES;
                 let mut block = V::load(hashed.add(at));
                 if REVERSED {

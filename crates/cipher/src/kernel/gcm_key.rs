@@ -1,4 +1,4 @@
-//! An AES-GCM key made ready for one CPU path: the safe face of its kernel.
+//! An AES-GCM key for one CPU path: the safe interface of its vector code.
 
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
@@ -14,11 +14,8 @@ pub(crate) struct GcmKey {
 }
 
 impl GcmKey {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
-    /// lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16, 24 or 32 bytes; `None` for a path without vector code or a processor
+    /// that lacks the path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let Some(aes) = AesKey::new(path, key)? else { return Ok(None) };
         let mut powers = Locked::new([[0; 16]; MOST_POWERS])?;
@@ -30,12 +27,11 @@ impl GcmKey {
         Ok(Some(Self { aes, powers }))
     }
 
-    /// Encrypts or decrypts sectors and writes their whole tags. What it leaves on the stack is the
-    /// caller's to wipe.
+    /// Encrypts or decrypts sectors and writes their whole tags. The caller wipes the stack.
     ///
     /// # Panics
     /// When there is not one head and one sum for each nonce, and one sector of a multiple of 512
-    /// bytes.
+    /// bytes for each.
     pub(crate) fn apply(&self, direction: CryptDirection, run: GcmRun<'_>, data: InOutBuf<'_, '_, u8>) {
         let GcmRun { firsts, heads, head, sums } = run;
         let count = firsts.len();
@@ -51,8 +47,8 @@ impl GcmKey {
             CryptDirection::Decrypt => self.aes.functions.gcm_decrypt,
         };
         for nth in 0..count {
-            // SAFETY: the assertions say that there are so many sectors; the processor has this
-            // path; `InOutBuf` is one buffer or two apart.
+            // SAFETY: the assertions check the number of sectors; the processor has this path;
+            // `InOutBuf` is one buffer or two apart.
             unsafe {
                 let raw = GcmSector {
                     powers: self.powers.as_ptr().cast(),

@@ -1,18 +1,18 @@
-//! HCTR2 over whole sectors: POLYVAL by carry-less multiplication, and XCTR beside it.
+//! HCTR2 over whole sectors: POLYVAL by carry-less multiplication, interleaved with XCTR.
 //!
-//! A sector is as many blocks as there are in a number of groups of vectors. Its first is not
-//! hashed, and the tweak's second half goes before the others: that takes the first's place, so
-//! that nothing is left over at the end.
+//! A sector has as many blocks as a number of groups of vectors. Its first block is not hashed, and
+//! the tweak's second half comes before the others: it takes the first one's place, so that no
+//! block is left over at the end.
 
 use super::gcm::{multiply, powers_of, step};
 use super::schedule::RoundKey;
 use super::vector::Vector;
 use super::{Blocks1, IN_FLIGHT, gcm};
 
-/// What is made of hbar.
+/// The values that depend on hbar.
 #[repr(C)]
 pub(super) struct PolyvalKey {
-    /// The highest first; as many as there are blocks in eight vectors.
+    /// Powers of hbar, the highest first, as many as the blocks of eight vectors.
     pub(super) powers: [[u8; 16]; gcm::MOST_POWERS],
     /// The hash of the length of the tweak.
     pub(super) length: [u8; 16],
@@ -34,7 +34,8 @@ pub(super) unsafe fn expand<V: Vector>(hbar: &[u8; 16], key: &mut PolyvalKey) {
     }
 }
 
-/// Hashes the tweak, and the sector behind its first block. `head` gets what stands for the tweak.
+/// Hashes the tweak, and the sector behind its first block. `head` receives the tweak's part of the
+/// hash.
 ///
 /// # Safety
 /// The processor has the features of `V`; the key is for it; `src` is readable for `bytes` bytes, a
@@ -56,7 +57,7 @@ pub(super) unsafe fn hash<V: Vector>(
         let front = multiply(first, h).xor(Blocks1::load(tweak.as_ptr().add(16)));
         front.store(head.as_mut_ptr());
         let mut hash = front.xor(Blocks1::load(src));
-        // Counted and never encrypted.
+        // The counter advances, but is never encrypted.
         let mut counter = V::in_front(h);
         let mut at = 0;
         while at < bytes {
@@ -79,25 +80,25 @@ pub(super) unsafe fn hash<V: Vector>(
     }
 }
 
-/// A sector, once its first block is known.
+/// A sector with a known first block.
 pub(super) struct Hctr2Sector<'a> {
-    /// What stands for the tweak in the hash.
+    /// The tweak's part of the hash.
     pub(super) head: &'a [u8; 16],
-    /// S, which XCTR's stream is made of.
+    /// S, from which XCTR's stream is made.
     pub(super) s: &'a [u8; 16],
-    /// A multiple of 512, and not 0.
+    /// Bytes of the sector, a positive multiple of 512.
     pub(super) bytes: usize,
     pub(super) src: *const u8,
     pub(super) dst: *mut u8,
 }
 
-/// Adds the stream to the sector behind its first block, which is spoilt, and hashes what comes
-/// out.
+/// Adds the key stream to the sector behind its first block, which is overwritten, and hashes the
+/// result.
 ///
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; the hash's
-/// key is for `V`; what [`Hctr2Sector`] says is readable or writable; source and destination are
-/// the same or apart.
+/// key is for `V`; the memory of [`Hctr2Sector`] is readable or writable; source and destination
+/// are the same or apart.
 #[inline(always)]
 pub(super) unsafe fn stream<V: Vector, const R: usize>(
     keys: *const RoundKey,

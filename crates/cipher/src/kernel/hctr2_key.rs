@@ -1,4 +1,4 @@
-//! An HCTR2 key made ready for one CPU path: the safe face of its kernel.
+//! An HCTR2 key for one CPU path: the safe interface of its vector code.
 
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
@@ -9,16 +9,16 @@ use crate::block::xor;
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
 
-/// The most stack that the kernel uses; a test looks for what may be left.
+/// The most stack of the vector code; a test checks it.
 const SPILLED: usize = 1536;
 
-/// Sectors whose first blocks are encrypted together.
+/// Sectors whose first blocks are encrypted in one call.
 const TOGETHER: usize = 8;
 
-/// Bytes that are gone over twice before the next: they stay in the first-level cache.
+/// Bytes that two passes handle before the next: they stay in the first-level cache.
 const CLOSE: usize = 32 << 10;
 
-/// Round keys and what is made of E(0) and E(1) on locked pages, and the functions that use them.
+/// Round keys and the values from E(0) and E(1) on locked pages, and the functions that use them.
 pub(crate) struct Hctr2Key {
     aes: AesKey,
     secret: Locked<Secret>,
@@ -31,11 +31,8 @@ struct Secret {
 }
 
 impl Hctr2Key {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
-    /// lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16, 24 or 32 bytes; `None` for a path without vector code or a processor
+    /// that lacks the path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let Some(aes) = AesKey::new(path, key)? else { return Ok(None) };
         let hash = PolyvalKey { powers: [[0; 16]; gcm::MOST_POWERS], length: [0; 16] };
@@ -62,8 +59,8 @@ impl Hctr2Key {
         assert!(bytes * tweaks.len() == data.len() && bytes.is_multiple_of(512) && bytes > 0);
         let (mut src, mut dst) = data.into_raw();
         for tweaks in tweaks.chunks((CLOSE / bytes).clamp(1, TOGETHER)) {
-            // SAFETY: the assertion says that there are so many sectors; `InOutBuf` is one buffer
-            // or two apart, readable and writable.
+            // SAFETY: the assertion checks the number of sectors; `InOutBuf` is one buffer or two
+            // apart, readable and writable.
             unsafe {
                 self.group(direction, tweaks, bytes, src, dst);
                 (src, dst) = (src.add(tweaks.len() * bytes), dst.add(tweaks.len() * bytes));
@@ -72,11 +69,11 @@ impl Hctr2Key {
         wipe_stack::<SPILLED>();
     }
 
-    /// At most [`TOGETHER`] sectors.
+    /// Encrypts or decrypts at most [`TOGETHER`] sectors.
     ///
     /// # Safety
     /// `bytes` is a positive multiple of 512; `src` is readable and `dst` writable for a sector of
-    /// it for each tweak, and they are the same or apart.
+    /// this length for each tweak, and they are the same or apart.
     unsafe fn group(
         &self,
         direction: CryptDirection,

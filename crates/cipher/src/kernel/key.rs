@@ -1,4 +1,4 @@
-//! A key made ready for one CPU path: the safe face of the kernels.
+//! An AES key for one CPU path: the safe interface of the vector code.
 
 use std::marker::PhantomData;
 
@@ -18,27 +18,27 @@ use crate::sector::{Run, SectorSize};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result, SharedDestination, SharedSource};
 
-/// The most stack that a kernel uses; a test looks for what may be left.
+/// The most stack of most vector code; a test checks it.
 const SPILLED: usize = 1792;
-/// The same for long XTS, which has a ring of tweaks there.
+/// The most stack of XTS over long requests, which has a ring of tweaks there.
 const SPILLED_AHEAD: usize = 2816;
-/// The same for CBC, which fetches lines of sectors to the stack.
+/// The most stack of CBC, which fetches lines of sectors to the stack.
 const SPILLED_BY_CBC: usize = 4608;
 
 /// An expanded AES key on locked pages, and the functions that use it.
 pub(crate) struct AesKey {
     pub(super) schedule: Locked<Schedule>,
-    // Only ever the functions of a path that the processor has.
+    // Invariant: the functions of a path that the processor has.
     pub(super) functions: &'static Functions,
-    /// The functions that sectors are encrypted and decrypted with.
+    /// The functions for encryption and decryption of sectors.
     directed: DirectedFunctions,
     path: CpuPath,
     bytes: usize,
     beside_md5: Option<CbcWithMd5>,
 }
 
-/// Where whole sectors are read and where they are written: the same bytes, or others. One of the
-/// two may be shared with another process.
+/// The source and the destination of whole sectors: the same bytes, or others. One of the two may
+/// be shared with another process.
 #[derive(Clone, Copy)]
 pub(crate) struct SectorBytes<'a> {
     src: *const u8,
@@ -62,7 +62,7 @@ impl<'a> From<&'a mut [u8]> for SectorBytes<'a> {
 }
 
 impl<'a> SectorBytes<'a> {
-    /// Out of shared memory.
+    /// Reads shared memory.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -71,7 +71,7 @@ impl<'a> SectorBytes<'a> {
         Self { src: source.as_ptr(), dst: data.as_mut_ptr(), len: data.len(), bytes: PhantomData }
     }
 
-    /// Into shared memory.
+    /// Writes shared memory.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -85,8 +85,8 @@ impl<'a> SectorBytes<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct CbcWithMd5(&'static beside::Md5CbcFunctions);
 
-/// Sectors of 512 bytes that are hashed as LMK has it, 32 or fewer of them: MD5's state before, and
-/// the words behind each.
+/// At most 32 sectors of 512 bytes to be hashed for LMK: MD5's state before, and the words behind
+/// each.
 pub(crate) struct Md5Batch<'a> {
     pub(crate) state: &'a [u32; 4],
     pub(crate) sectors: &'a [u8],
@@ -100,14 +100,14 @@ impl Md5Batch<'_> {
 }
 
 impl CbcWithMd5 {
-    /// The most stack that is used.
+    /// The most stack in use.
     pub(crate) const SPILLED: usize = 10 << 10;
 
-    /// The states of what is hashed; the data is decrypted, each sector under its own key, with IVs
-    /// of zeros. What may be left on the stack is the caller's to wipe.
+    /// Returns the states of the hashed batch; decrypts the data, each sector with its key, with
+    /// zero IVs. The caller wipes the stack.
     ///
     /// # Panics
-    /// When the data is not 32 sectors of 512 bytes, or a key is not such a one.
+    /// When the data is not 32 sectors of 512 bytes, or a key has another length.
     pub(crate) fn decrypt(
         self,
         keys: &[&AesKey; 32],
@@ -117,14 +117,13 @@ impl CbcWithMd5 {
         assert!(data.len() == 32 * 512 && keys.iter().all(|key| self.takes(key)));
         let keys = keys.map(|key| key.schedule.decrypt.as_ptr());
         let (mut states, (src, dst)) = ([[0; 16]; 32], data.into_raw());
-        // SAFETY: the processor has this path; the assertion gives the shape; `InOutBuf` is one
+        // SAFETY: the processor has this path; the assertion checks the shape; `InOutBuf` is one
         // buffer or two apart, readable and writable.
         unsafe { (self.0.decrypt)(&hashed.batch(), &mut states, &keys, src, dst) }
         states
     }
 
-    /// The states of what is hashed; the data is encrypted. What may be left on the stack is the
-    /// caller's to wipe.
+    /// Returns the states of the hashed batch; encrypts the data. The caller wipes the stack.
     ///
     /// # Panics
     /// As [`Self::decrypt`].
@@ -149,18 +148,15 @@ impl CbcWithMd5 {
 }
 
 impl AesKey {
-    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that
-    /// lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16, 24 or 32 bytes; `None` for a path without vector code or a processor
+    /// that lacks the path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let (Some(table), Some(nth)) = (table(path), [16, 24, 32].iter().position(|&n| n == key.len()))
         else {
             return Ok(None);
         };
         let mut schedule = Locked::new(Schedule::EMPTY)?;
-        // SAFETY: `table` says that the processor has AES instructions.
+        // SAFETY: `table` returns functions only for a processor with AES instructions.
         unsafe { schedule.expand(key) };
         wipe_stack::<SPILLED>();
         let functions = &table[nth];
@@ -174,20 +170,20 @@ impl AesKey {
         }))
     }
 
-    /// Encrypts blocks on their own, in place.
+    /// Encrypts independent blocks, in place.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         self.encrypt_blocks_untidied(blocks);
         self.tidy::<SPILLED>();
     }
 
-    /// As [`Self::encrypt_blocks`]; what may be left on the stack is the caller's to wipe.
+    /// As [`Self::encrypt_blocks`]; the caller wipes the stack.
     pub(crate) fn encrypt_blocks_untidied(&self, blocks: &mut [[u8; 16]]) {
         let at = blocks.as_mut_ptr().cast::<u8>();
         // SAFETY: the processor has this path; the blocks are readable and writable.
         unsafe { (self.functions.ecb_encrypt)(self.schedule.encrypt.as_ptr(), at, at, blocks.len()) }
     }
 
-    /// Decrypts blocks on their own, in place.
+    /// Decrypts independent blocks, in place.
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         let at = blocks.as_mut_ptr().cast::<u8>();
         // SAFETY: as in `encrypt_blocks`.
@@ -209,7 +205,7 @@ impl AesKey {
         }
     }
 
-    /// Applies XTS to whole sectors, whose encrypted tweaks are given.
+    /// Applies XTS to whole sectors, with encrypted tweaks.
     ///
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each tweak.
@@ -232,7 +228,7 @@ impl AesKey {
         self.cbc(CryptDirection::Encrypt, ivs, data.into());
     }
 
-    /// Decrypts whole sectors with CBC, which may go to memory that another process has, too.
+    /// Decrypts whole sectors with CBC, which may go to memory of another process, too.
     ///
     /// # Panics
     /// As [`Self::cbc_encrypt`].
@@ -252,20 +248,20 @@ impl AesKey {
         }
     }
 
-    /// The same key for CBC, encrypting on the path that is fastest for that here, if its own is
-    /// the processor's best.
+    /// The same key for CBC: encryption uses the path that is fastest for it here, if the key's
+    /// path is the processor's best.
     pub(crate) fn for_cbc(self, sector_size: SectorSize) -> Self {
         let nth = [16, 24, 32].iter().position(|&n| n == self.bytes).unwrap_or(0);
         let directed = fastest::cbc(self.path, nth, sector_size.bytes(), table);
         Self { directed: directed.unwrap_or(self.directed), ..self }
     }
 
-    /// The paths that sectors are encrypted and decrypted on.
+    /// The paths for encryption and decryption.
     pub(crate) fn paths(&self) -> [CpuPath; 2] {
         self.directed.0.map(|(path, _)| path)
     }
 
-    /// What runs CBC beside MD5, where the path has it.
+    /// The functions that run CBC beside MD5, where the path has them.
     pub(crate) fn beside_md5(&self) -> Option<CbcWithMd5> {
         self.beside_md5
     }
@@ -281,12 +277,12 @@ impl AesKey {
             CryptDirection::Encrypt => self.schedule.encrypt.as_ptr(),
             CryptDirection::Decrypt => self.schedule.decrypt.as_ptr(),
         };
-        // SAFETY: the processor has this path; the assertion above gives the shape; `SectorBytes`
+        // SAFETY: the processor has this path; the assertion above checks the shape; `SectorBytes`
         // are one buffer or two apart, readable and writable.
         unsafe { run(keys, ivs.as_ptr().cast(), ivs.len(), bytes, src, dst) }
     }
 
-    /// Leaves no round key behind on the stack.
+    /// Wipes round keys from the stack.
     fn tidy<const BYTES: usize>(&self) {
         if self.functions.spills {
             wipe_stack::<BYTES>();
@@ -294,7 +290,7 @@ impl AesKey {
     }
 }
 
-/// The functions of a path, for the `nth` size of keys, that run beside MD5.
+/// The functions of a path that run beside MD5, for the `nth` size of keys.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no path has any"))]
 fn beside_md5(path: CpuPath, nth: usize) -> Option<CbcWithMd5> {
     match path {
@@ -318,7 +314,7 @@ fn table(path: CpuPath) -> Option<&'static FunctionTable> {
         CpuPath::Avx512 => Some(&avx512::TABLE),
         #[cfg(target_arch = "aarch64")]
         CpuPath::Neon => Some(&neon::TABLE),
-        // And those of other processors.
+        // The remaining paths are other processors'.
         _ => None,
     }
 }
@@ -339,7 +335,7 @@ mod tests {
 
     type Use = fn(&AesKey, &mut [[u8; 16]; 16], &mut [u8]);
 
-    /// Every use of a key, each on its own: what one leaves, the next would wipe.
+    /// Every use of a key, each alone: one use would wipe the remainders of another.
     const USES: [(&str, Use); 13] = [
         ("expansion", |_, _, _| {}),
         ("numbers", |key, ivs, _| key.encrypt_numbers(Run::new(5, SectorSize::S4096, false), ivs)),

@@ -1,4 +1,4 @@
-//! MD5 of many sectors as LMK has it, one in each lane of words (RFC 1321).
+//! MD5 of many sectors for LMK, one in each lane of words (RFC 1321).
 
 use std::mem::MaybeUninit;
 
@@ -16,7 +16,7 @@ pub(super) const MOST: usize = 32;
 pub(super) struct Batch<'a> {
     state: &'a [u32; 4],
     sectors: [*const u8; MOST],
-    /// The first two words behind each.
+    /// The first two words behind each sector.
     ends: [[u32; MOST]; 2],
 }
 
@@ -24,8 +24,8 @@ pub(super) struct Batch<'a> {
 type SectorsFn = unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST]);
 
 impl<'a> Batch<'a> {
-    /// Of as many sectors as there are ends: up to [`MOST`], and some. Lanes that are left over do
-    /// the last sector once more.
+    /// A batch of as many sectors as there are ends: at least one, at most [`MOST`]. Surplus lanes
+    /// repeat the last sector.
     ///
     /// # Panics
     /// When a sector has less than 512 bytes, or there are too many, or none.
@@ -41,16 +41,16 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What is done between the steps of MD5: the units of a processor that it has no work for have it.
+/// Work between the steps of MD5, for units of the processor that MD5 leaves idle.
 pub(super) trait InterleavedWork {
-    /// The steps of a block of all vectors but one are followed by it: `nth` counts from 0 to 63.
+    /// Called after each of the 64 steps of a block: `nth` counts from 0 to 63.
     ///
     /// # Safety
-    /// What the implementing module says.
+    /// The conditions of the implementing module.
     unsafe fn step(&mut self, nth: usize);
 }
 
-/// Nothing.
+/// No other work.
 struct NoWork;
 
 impl InterleavedWork for NoWork {
@@ -58,19 +58,19 @@ impl InterleavedWork for NoWork {
     unsafe fn step(&mut self, _nth: usize) {}
 }
 
-/// Vectors that MD5 runs in.
+/// The vector code of MD5.
 #[derive(Clone, Copy)]
 pub(crate) struct Md5Lanes {
-    /// Sectors in one vector, and in one call.
+    /// Sectors in one vector; two vectors are a call.
     lanes: usize,
-    // Only ever functions of features that the processor has: one vector of sectors, and two in
-    // turn.
+    // Invariant: functions of features that the processor has: for one vector of sectors, and for
+    // two in turn.
     one: SectorsFn,
     two: SectorsFn,
 }
 
 impl Md5Lanes {
-    /// The widest of a path that the processor has; there may be none.
+    /// The widest vectors of a path that the processor has; `None` without vectors.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
@@ -112,36 +112,36 @@ impl Md5Lanes {
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 unsafe fn neon<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { hash::<Four, N, _>(batch, states, &mut NoWork) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { hash::<Eight, N, _>(batch, states, &mut NoWork) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise, passed on.
     unsafe { hash::<Sixteen, N, _>(batch, states, &mut NoWork) };
 }
 
-/// Room for the words of a block: at its end the last block's are put, which begins four words
-/// before its end.
+/// Room for the words of a block; the last block's words, which begin four words before their end,
+/// go to its end.
 const ROOM: usize = 20;
-/// Where in it the words of a block begin.
+/// The first word of a block in that room.
 const FRONT: usize = ROOM - 16;
 
-/// The hashes of the sectors of `N` vectors of lanes, one or two. While a block is hashed, the next
-/// one's words are fetched.
+/// Hashes the sectors of `N` vectors of lanes, one or two. While a block is hashed, the next one's
+/// words are fetched.
 ///
 /// # Safety
-/// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no
-/// more lanes than [`MOST`]; what `beside` asks for 512 steps.
+/// The processor has the features of `V`; each lane's pointer is readable for 512 bytes; there are
+/// at most [`MOST`] lanes; the conditions of `beside` hold for 512 steps.
 #[inline(always)]
 pub(super) unsafe fn hash<V: WordVector, const N: usize, B: InterleavedWork>(
     batch: &Batch<'_>,
@@ -150,7 +150,7 @@ pub(super) unsafe fn hash<V: WordVector, const N: usize, B: InterleavedWork>(
 ) {
     // SAFETY: the caller's promise; blocks begin behind the first 16 bytes, so seven are whole, and
     // 48 bytes are left, which are fetched with the 16 before them. Words are written before they
-    // are read: those of `now` by what was `next`.
+    // are read: `now` takes the words of `next`.
     unsafe {
         let mut sums = [[V::every(0); N]; 4];
         let mut i = 0;
@@ -171,7 +171,7 @@ pub(super) unsafe fn hash<V: WordVector, const N: usize, B: InterleavedWork>(
         while block < 8 {
             let mut fetch = Fetch::<V, N> { lanes: &batch.sectors, at: 80 + 64 * block, to: next.add(FRONT) };
             if block >= 6 {
-                // There is no ninth block: the eighth is fetched once more.
+                // The eighth block is the last: it is fetched once more.
                 (fetch.at, fetch.to) = (448, next);
                 let mut n = 0;
                 while n < N {
@@ -213,7 +213,7 @@ impl<V: WordVector, const N: usize> Fetch<'_, V, N> {
     /// The processor has the features of `V`; there are 64 bytes at `at` in each lane, and room.
     #[inline(always)]
     unsafe fn unit(&self, nth: usize) {
-        // In turn: a piece does not wait for the one before.
+        // The lanes take turns: a piece does not wait for the one before.
         let (n, piece) = (nth % N, nth / N);
         // SAFETY: the caller's promise.
         unsafe { V::fetch(piece, &self.lanes[n * V::LANES..], self.at, self.to.add(n * ROOM)) }
@@ -224,7 +224,7 @@ impl<V: WordVector, const N: usize> Fetch<'_, V, N> {
 ///
 /// # Safety
 /// The processor has the features of `V`; at `words` there are 16 for each vector, [`ROOM`] apart;
-/// what `fetch` and `beside` ask.
+/// the conditions of `fetch` and `beside` hold.
 #[inline(always)]
 unsafe fn compress<V: WordVector, const N: usize, B: InterleavedWork>(
     state: &mut [[V; N]; 4],
@@ -234,8 +234,8 @@ unsafe fn compress<V: WordVector, const N: usize, B: InterleavedWork>(
 ) {
     let [mut a, mut b, mut c, mut d] = *state;
     let apart = 64 / (V::PIECES * N);
-    // The vectors in turn: each step of one waits for the step before. Words are read where they
-    // are wanted: a compiler that may read them before keeps them in registers that there are not.
+    // The vectors take turns, since each step of one waits for the step before. Words are read
+    // where they are used: a compiler that could read them earlier would run out of registers.
     macro_rules! step {
         ($a:ident $b:ident $c:ident $d:ident, $f:expr, $nth:expr, $word:expr, $left:literal $right:literal) => {
             let (sine, mut n) = (V::every(SINES[$nth]), 0);

@@ -1,9 +1,9 @@
-//! One block a register: the AES and PMULL instructions of aarch64.
+//! A block in each register: the AES and PMULL instructions of aarch64.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. [`super::table`] hands these functions out only after the processor
-//! said that it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. [`super::table`] hands these functions out only for a
+//! processor with these instructions.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::aarch64::*;
@@ -50,7 +50,7 @@ impl Blocks1 {
         Self(vreinterpretq_u8_p128(vmull_high_p64(vreinterpretq_p64_u8(a), vreinterpretq_p64_u8(b))))
     }
 
-    /// Words of 64 bits to the left by so many bits, or to the right by as many less than none.
+    /// Shifts words of 64 bits to the left by `left` bits, or to the right for a negative number.
     #[inline(always)]
     unsafe fn shifted(self, left: i64) -> Self {
         Self(vreinterpretq_u8_u64(vshlq_u64(vreinterpretq_u64_u8(self.0), vdupq_n_s64(left))))
@@ -64,8 +64,8 @@ impl Blocks1 {
     }
 }
 
-/// An instruction adds its key first, and the cipher's are added last: zero is added here, and the
-/// compiler puts the round before's in its place.
+/// The instructions add their key first, while the cipher adds it last: so they add zero here, and
+/// the compiler replaces it by the key of the round before.
 impl Vector for Blocks1 {
     const SPILLS: bool = false;
     const FOLDS: bool = true;
@@ -146,10 +146,10 @@ impl Vector for Blocks1 {
         let mut t = [self; IN_FLIGHT];
         let mut k = 1;
         while k < IN_FLIGHT {
-            // The bits that leave each half go to the other half: low is carried into high, and
-            // high comes back as h*1.
+            // Bits that leave a half go to the other half: low is carried into high, and high comes
+            // back as h*1.
             let over = halves.shifted(k as i64 - 64);
-            // x^7 + x^2 + x remain.
+            // The rest is x^7 + x^2 + x.
             t[k] = self.shifted(k as i64).xor3(over, product(over.low(), 0x86));
             k += 1;
         }

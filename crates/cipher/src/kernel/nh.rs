@@ -1,8 +1,8 @@
 //! NH, the fast half of Adiantum's hash, by vector multiplications: one, two or four units of 16
 //! bytes at a time.
 //!
-//! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that what is multiplied
-//! lies side by side.
+//! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that the factors lie side
+//! by side.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64::*;
@@ -14,15 +14,15 @@ use crate::mode::{NH_PASSES, NH_PIECE, NhKey};
 
 type PieceFn = unsafe fn(&NhKey, &[u8]) -> [u64; NH_PASSES];
 
-/// Vectors that NH runs in.
+/// The vector code of NH.
 #[derive(Clone, Copy)]
 pub(crate) struct NhLanes {
-    // Only ever a function of features that the processor has.
+    // Invariant: a function of features that the processor has.
     piece: PieceFn,
 }
 
 impl NhLanes {
-    /// The widest of a path that the processor has; there may be none.
+    /// The widest vectors of a path that the processor has; `None` without vectors.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
@@ -39,11 +39,11 @@ impl NhLanes {
     /// The sums of at most [`NH_PIECE`] bytes, in whole units of 16.
     ///
     /// # Panics
-    /// When it is more, or none.
+    /// When the piece is longer, or empty.
     #[inline]
     pub(crate) fn piece(&self, key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
         assert!(piece.len() <= NH_PIECE && piece.len().is_multiple_of(16));
-        // SAFETY: the processor has the features; the key is as long as such a piece needs it.
+        // SAFETY: the processor has the features; the key is long enough for the longest piece.
         unsafe { (self.piece)(key, piece) }
     }
 }
@@ -53,8 +53,8 @@ impl NhLanes {
 unsafe fn neon(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [vdupq_n_u64(0); NH_PASSES];
     let mut keys = key.as_ptr().cast::<u8>();
-    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it
-    // moves on by from pass to pass.
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and each pass begins
+    // a unit later.
     unsafe {
         for unit in piece.as_chunks::<16>().0 {
             let m = vreinterpretq_u32_u8(vld1q_u8(unit.as_ptr()));
@@ -81,8 +81,8 @@ unsafe fn avx2(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [_mm256_setzero_si256(); NH_PASSES];
     let mut keys = key.as_ptr().cast::<u8>();
     let (pairs, rest) = piece.as_chunks::<32>();
-    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it
-    // moves on by from pass to pass.
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and each pass begins
+    // a unit later.
     unsafe {
         for pair in pairs {
             let m = _mm256_shuffle_epi32::<SIDE_BY_SIDE>(_mm256_loadu_si256(pair.as_ptr().cast()));
@@ -110,7 +110,7 @@ unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [_mm512_setzero_si512(); NH_PASSES];
     let mut keys = key.as_ptr().cast::<u8>();
     let (fours, rest) = piece.as_chunks::<64>();
-    // SAFETY: as above; of what is left over only whole units are loaded.
+    // SAFETY: as above; of the remainder only whole units are loaded.
     unsafe {
         for four in fours {
             let m = _mm512_shuffle_epi32::<SIDE_BY_SIDE>(_mm512_loadu_si512(four.as_ptr().cast()));
@@ -121,7 +121,7 @@ unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
             keys = keys.add(64);
         }
         if !rest.is_empty() {
-            // A bit for each word that is there.
+            // A bit for each present word.
             let there = (1u16 << (rest.len() / 4)) - 1;
             let m = _mm512_maskz_loadu_epi32(there, rest.as_ptr().cast());
             let m = _mm512_shuffle_epi32::<SIDE_BY_SIDE>(m);
@@ -135,7 +135,7 @@ unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     folded(sums.map(|sum| _mm256_add_epi64(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum))))
 }
 
-/// Each vector's four sums together.
+/// The sums of the four lanes of each vector.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn folded([a, b, c, d]: [__m256i; NH_PASSES]) -> [u64; NH_PASSES] {
@@ -143,7 +143,7 @@ fn folded([a, b, c, d]: [__m256i; NH_PASSES]) -> [u64; NH_PASSES] {
     let cd = _mm256_add_epi64(_mm256_unpacklo_epi64(c, d), _mm256_unpackhi_epi64(c, d));
     let (low, high) = (_mm256_permute2x128_si256::<0x20>(ab, cd), _mm256_permute2x128_si256::<0x31>(ab, cd));
     let mut sums = [0; NH_PASSES];
-    // SAFETY: as long as the vector.
+    // SAFETY: the array has the vector's length.
     unsafe { _mm256_storeu_si256(sums.as_mut_ptr().cast(), _mm256_add_epi64(low, high)) }
     sums
 }

@@ -11,7 +11,7 @@ use super::vector::Vector;
 /// The most round keys: AES-256's.
 pub(super) const MAX_ROUND_KEYS: usize = 15;
 
-/// One round key, repeated to the width of the widest vector so that every path loads it whole.
+/// A round key, repeated to the width of the widest vector so that every path loads it whole.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct RoundKey(pub(super) [[u8; 16]; 4]);
@@ -20,7 +20,8 @@ pub(super) struct RoundKey(pub(super) [[u8; 16]; 4]);
 #[repr(C)]
 pub(super) struct Schedule {
     pub(super) encrypt: [RoundKey; MAX_ROUND_KEYS],
-    /// For the equivalent inverse cipher (5.3.5): in reverse, the inner ones through InvMixColumns.
+    /// The keys of the equivalent inverse cipher (5.3.5): in reverse order, the inner ones through
+    /// InvMixColumns.
     pub(super) decrypt: [RoundKey; MAX_ROUND_KEYS],
 }
 

@@ -1,9 +1,9 @@
 //! Serpent, bit-sliced (Anderson, Biham, Knudsen, "Serpent: A Proposal for the Advanced Encryption
 //! Standard", 1998).
 //!
-//! Its S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or
-//! 16, and four vectors in turn (NEON: two). Nothing is looked up and nothing branches, so it runs
-//! in constant time.
+//! The S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or
+//! 16, and four vectors in turn (NEON: two). There are no look-ups and no branches, so the time is
+//! constant.
 //!
 //! ```text
 //!   SerpentKey    round keys on locked pages + the functions of one width of register
@@ -23,20 +23,20 @@ use boxes::substitute;
 
 use crate::{CpuPath, Locked, Result};
 
-/// One for each round, and one more.
+/// A key for each round, and one more.
 type RoundKeys = [[u32; 4]; 33];
 
-/// The round keys of both directions: the proposal's for decryption, for encryption as its rounds
-/// add them.
+/// The round keys of both directions: for decryption the proposal's, for encryption in the order of
+/// its additions.
 struct Keys {
     encrypt: RoundKeys,
     decrypt: RoundKeys,
 }
 
-/// Blocks on their own, in place.
+/// A function for independent blocks, in place.
 type BlocksFn = unsafe fn(&Keys, &mut [[u8; 16]]);
 
-/// What is compiled for one width of register.
+/// The functions for one width of register.
 struct SerpentFunctions {
     encrypt: BlocksFn,
     decrypt: BlocksFn,
@@ -45,16 +45,13 @@ struct SerpentFunctions {
 /// An expanded Serpent key on locked pages, and the functions that use it.
 pub(crate) struct SerpentKey {
     keys: Locked<Keys>,
-    // Only ever functions whose features the processor has.
+    // Invariant: functions whose features the processor has.
     functions: &'static SerpentFunctions,
 }
 
 impl SerpentKey {
-    /// Expands a key of 16 to 32 bytes; none for a path that has no vectors or a processor that
-    /// lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16 to 32 bytes; `None` for a path without vectors or a processor that lacks
+    /// the path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         functions(path).map(|functions| Self::with(functions, key)).transpose()
     }
@@ -67,13 +64,13 @@ impl SerpentKey {
         Ok(Self { keys, functions })
     }
 
-    /// Encrypts blocks on their own, in place.
+    /// Encrypts independent blocks, in place.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         // SAFETY: the processor has the features.
         unsafe { (self.functions.encrypt)(&self.keys, blocks) }
     }
 
-    /// Decrypts blocks on their own, in place.
+    /// Decrypts independent blocks, in place.
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
         // SAFETY: as above.
         unsafe { (self.functions.decrypt)(&self.keys, blocks) }
@@ -91,7 +88,7 @@ fn functions(path: CpuPath) -> Option<&'static SerpentFunctions> {
         CpuPath::Avx512 => Some(&vectors::AVX512),
         #[cfg(target_arch = "x86_64")]
         CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("avx2") => Some(&vectors::AVX2),
-        // AVX comes with the path.
+        // The path includes AVX.
         #[cfg(target_arch = "x86_64")]
         _ => Some(&vectors::AVX),
     }
@@ -113,7 +110,7 @@ fn expand(key: &[u8], keys: &mut RoundKeys) {
         w.rotate_left(1);
         w[7] = *word;
     }
-    // S3, S2, .. backwards from the first.
+    // The S-boxes are S3, S2, .. backwards from the first.
     for (nth, key) in keys.iter_mut().enumerate() {
         *key = match nth % 8 {
             0 => substitute::<u32, 3>(*key),
@@ -136,13 +133,13 @@ mod tests {
     use super::*;
     use crate::wipe::left_on_the_stack;
 
-    /// Those that this processor has; the path in use takes one of them only.
+    /// The widths of this processor; the path in use has only one of them.
     #[cfg(target_arch = "aarch64")]
     fn all() -> Vec<(&'static str, &'static SerpentFunctions)> {
         vec![("NEON", &vectors::NEON)]
     }
 
-    /// Those that this processor has; the path in use takes one of them only.
+    /// The widths of this processor; the path in use has only one of them.
     #[cfg(target_arch = "x86_64")]
     fn all() -> Vec<(&'static str, &'static SerpentFunctions)> {
         [
@@ -179,7 +176,8 @@ mod tests {
     fn no_round_keys_are_left_on_the_stack() {
         for (name, functions) in all() {
             let key = SerpentKey::with(functions, &[0x9c; 32]).unwrap();
-            // Inverted, so that the list is not found itself; alone, and in every lane.
+            // The keys are inverted, so that the list is not found itself; alone, and in every
+            // lane.
             let of = |pair: [u32; 2]| [pair, [pair[0]; 2], [pair[1]; 2]];
             let both = [key.keys.encrypt, key.keys.decrypt].concat();
             let needles: Vec<[u32; 2]> =

@@ -1,5 +1,5 @@
-//! SHA-256 of many messages of one length, one in each lane of a vector, as HMAC has them (FIPS
-//! 180-4, 6.2; RFC 2104).
+//! HMAC-SHA256's hash of many messages of one length, one in each lane of a vector (FIPS 180-4,
+//! 6.2; RFC 2104).
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -20,18 +20,18 @@ type Pointers = [*const u8; MOST];
 /// Pads' states, heads, their length, sectors, their length, sums.
 type HmacFn = unsafe fn(&[[u32; 8]; 2], &Pointers, usize, &Pointers, usize, &mut [[u8; 32]; MOST]);
 
-/// Vectors that HMAC-SHA256 runs in.
+/// The vector code of HMAC-SHA256.
 pub(crate) struct Sha256Lanes {
     lanes: usize,
-    /// From so many messages on they beat one message after the other.
+    /// The number of messages from which vectors are faster than one message after the other.
     few: usize,
-    // Only ever a function of features that the processor has.
+    // Invariant: a function of features that the processor has.
     hmac: HmacFn,
 }
 
 impl Sha256Lanes {
-    /// The vectors that are faster on this path than one message after the other; there may be
-    /// none.
+    /// The vectors that are faster on this path than one message after the other; `None` without
+    /// them.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
@@ -81,12 +81,12 @@ impl Sha256Lanes {
         is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2 })
     }
 
-    /// Writes the HMACs of `count` messages from the first on, and says of how many: those that are
-    /// left are too few.
+    /// Writes the HMACs of the first messages of `count`, and returns their number: the rest are
+    /// too few for vectors.
     ///
     /// # Panics
-    /// When a message is not a head of at most 55 bytes, and a sector of a multiple of 64 bytes, of
-    /// one length each.
+    /// When a message is not a head of at most 55 bytes and a sector of a multiple of 64 bytes, or
+    /// the messages differ in these lengths.
     pub(crate) fn hmac<'a>(
         &self,
         states: &[[u32; 8]; 2],
@@ -104,13 +104,13 @@ impl Sha256Lanes {
             let n = self.lanes.min(count - done);
             let (mut heads, mut sectors) = ([std::ptr::null(); MOST], [std::ptr::null(); MOST]);
             for lane in 0..MOST {
-                // Lanes that are left over do the last message once more.
+                // Surplus lanes repeat the last message.
                 let (of_head, of_sector) = message(done + lane.min(n - 1));
                 assert!(of_head.len() == head && of_sector.len() == bytes);
                 (heads[lane], sectors[lane]) = (of_head.as_ptr(), of_sector.as_ptr());
             }
             let mut out = [[0; 32]; MOST];
-            // SAFETY: the processor has the features; the assertions give the lengths.
+            // SAFETY: the processor has the features; the assertions check the lengths.
             unsafe { (self.hmac)(states, &heads, head, &sectors, bytes, &mut out) }
             for (sum, out) in sums[done..done + n].iter_mut().zip(&out) {
                 sum[..32].copy_from_slice(out);
@@ -189,8 +189,8 @@ pub(super) const K: [u32; 64] = [
     0xc671_78f2,
 ];
 
-/// FIPS 180-4, 4.1.2: rotations to the right by three numbers, of which the last may shift; each
-/// with what it leaves of 32.
+/// FIPS 180-4, 4.1.2: rotations to the right by three numbers, of which the last may be a shift;
+/// each number comes with 32 minus it.
 macro_rules! sigmas {
     ($($name:ident $a:literal $a_left:literal, $b:literal $b_left:literal, $third:ident::<$($c:literal),+>;)*) => { $(
         /// # Safety
@@ -212,7 +212,7 @@ sigmas! {
 /// Adds a block of each message to its state.
 ///
 /// # Safety
-/// As [`WordVector`]; so many blocks as it has lanes are readable.
+/// As [`WordVector`]; each lane's block is readable.
 #[inline(always)]
 unsafe fn compress<V: WordVector>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
@@ -282,7 +282,7 @@ macro_rules! entry_point {
             bytes: usize,
             sums: &mut [[u8; 32]; MOST],
         ) {
-            // SAFETY: passed on.
+            // SAFETY: the caller's promise, passed on.
             unsafe { hmac::<$words>(states, heads, head, sectors, bytes, sums) }
         }
     };
@@ -321,7 +321,7 @@ unsafe fn hmac<V: WordVector>(
             block[head..].copy_from_slice(&sector[..64 - head]);
         }
         compress(&mut state, &pointers(&blocks));
-        // What lies in the sector from the first block's end to the last whole block's.
+        // The bytes of the sector from the first block's end to the last whole block's.
         for at in (64 - head..bytes - head).step_by(64) {
             compress(&mut state, &sectors.map(|sector| sector.add(at)));
         }
@@ -339,7 +339,7 @@ unsafe fn hmac<V: WordVector>(
     }
 }
 
-/// The states as bytes, a message after the other.
+/// The states as bytes, one message after the other.
 ///
 /// # Safety
 /// As [`WordVector`].

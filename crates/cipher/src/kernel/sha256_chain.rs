@@ -1,10 +1,10 @@
-//! SHA-256 of 88 bytes in a chain, as BitLocker stretches passwords (FIPS 180-4, 6.2).
+//! SHA-256 of 88 bytes in a chain, BitLocker's stretching of passwords (FIPS 180-4, 6.2).
 //!
 //! A link hashes the last digest (32 bytes, zeros at first), the initial digest (32), the salt (16)
-//! and its own number (8, little-endian). These are two blocks, of which the first digest and the
-//! number change. By the processor's instructions the digest stays in registers: a way through
-//! memory costs a sixth of the time, and the schedule of the second block is made beside the rounds
-//! of the first.
+//! and the link's number (8, little-endian). These are two blocks, of which the first digest and
+//! the number change. With the processor's instructions the digest stays in registers: a detour
+//! through memory costs a sixth of the time, and the schedule of the second block is made during
+//! the rounds of the first.
 
 use sha2::block_api::compress256;
 use zeroize::Zeroize;
@@ -41,7 +41,7 @@ struct Link {
     state: [u32; 8],
 }
 
-/// Through the library, whatever the processor has.
+/// Hashes with the library, on any processor.
 fn portable(initial: &[u8; 32], salt: [u8; 16], count: u64, digest: &mut [u8; 32]) -> Result<()> {
     let mut link = Locked::new(Link { blocks: [[0; 64]; 2], state: [0; 8] })?;
     let Link { blocks, state } = &mut *link;
@@ -69,7 +69,7 @@ mod x86 {
     use super::{BITS, START};
     use crate::kernel::sha256::K;
 
-    /// Four words, the first of them lowest.
+    /// A vector of four words, the first one lowest.
     #[inline]
     #[target_feature(enable = "sse4.1")]
     fn words(words: [u32; 4]) -> __m128i {
@@ -92,7 +92,7 @@ mod x86 {
         };
     }
 
-    /// The words 16 behind `$this`, in its place, out of the 16 from there on.
+    /// The words 16 behind `$this`, in its place, from the 16 words from there on.
     macro_rules! schedule {
         ($this:ident, $next:ident, $third:ident, $last:ident) => {
             let behind = _mm_alignr_epi8::<4>($last, $third);
@@ -102,7 +102,7 @@ mod x86 {
     }
 
     /// The 64 rounds over a block, whose words are in four vectors. A state is two vectors, FEBA
-    /// and HGDC from the lowest word on, as the instructions want it. The rounds are written out: a
+    /// and HGDC from the lowest word on, as the instructions require. The rounds are written out: a
     /// loop over them is not unrolled, and takes several times as long.
     #[inline]
     #[target_feature(enable = "sha,sse4.1")]
@@ -153,7 +153,7 @@ mod x86 {
             let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
             let (low, high) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
             let state = block(state, [salt, words([low, high, 0x8000_0000, 0]), _mm_setzero_si128(), end]);
-            // From FEBA and HGDC to ABCD and EFGH, which are the next message's words.
+            // FEBA and HGDC become ABCD and EFGH, which are the next message's words.
             let abef = _mm_shuffle_epi32::<0x1b>(state.0);
             let ghcd = _mm_shuffle_epi32::<0xb1>(state.1);
             last = (_mm_blend_epi16::<0xf0>(abef, ghcd), _mm_alignr_epi8::<8>(ghcd, abef));

@@ -2,15 +2,15 @@
 //! 16, 32 or 64 blocks at once.
 //!
 //! A register has the bytes at one place of many blocks (or words, for SM4), so that an S-box is
-//! one AES instruction for 16 of them or more, and what mixes bytes is xor of registers. Affine
-//! maps are permutes by halves of bytes, or GFNI's instruction for them. Nothing is looked up in
-//! memory and nothing branches, so it runs in constant time; a key's expansion reads whole tables.
+//! one AES instruction for 16 bytes or more, and linear layers are xors of registers. Affine maps
+//! are permutes by halves of bytes, or GFNI's instruction for them. There are no look-ups in memory
+//! and no branches, so the time is constant; a key's expansion reads whole tables.
 //!
 //! ```text
 //!   Sliced<C>     round keys on locked pages + the functions of the path's widths of register
 //!        +-- camellia, aria, sm4   the ciphers, written once over `ByteVector`
-//!        +-- kuznyechik            beside them: its S-box is a table, which the widest registers look up
-//!        +-- affine                S-boxes as maps around the AES's, made when this is compiled
+//!        +-- kuznyechik            its S-box is a table, in the widest registers
+//!        +-- affine                S-boxes as maps around the AES's, made at compile time
 //!        +-- vectors               registers of 16, 32 and 64 bytes
 //! ```
 
@@ -41,7 +41,7 @@ const FEWEST: usize = 16;
 
 /// A cipher's round keys, ready for registers.
 pub(crate) trait SlicedCipher: Send + Sync + Sized + 'static {
-    /// None yet.
+    /// The value before a key is expanded.
     const EMPTY: Self;
 
     /// Expands a key of one of the cipher's sizes.
@@ -57,7 +57,7 @@ pub(crate) trait SlicedCipher: Send + Sync + Sized + 'static {
 /// An expanded key on locked pages, and the functions that use it.
 pub(crate) struct Sliced<C: SlicedCipher> {
     cipher: Locked<C>,
-    // Only ever those that the processor has; the last one takes 16 blocks.
+    // Invariant: widths that the processor has; the last one takes 16 blocks.
     widths: &'static [SlicedWidth<C>],
 }
 
@@ -65,11 +65,8 @@ impl<C: SlicedCipher> Sliced<C> {
     /// Blocks of the widest registers.
     pub(crate) const WIDEST: usize = 64;
 
-    /// Expands a key of one of the cipher's sizes; none for a path that has no vectors or a
-    /// processor that lacks it.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of one of the cipher's sizes; `None` for a path without vectors or a processor
+    /// that lacks the path. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         match SlicedWidth::of(path) {
             [] => Ok(None),
@@ -77,11 +74,8 @@ impl<C: SlicedCipher> Sliced<C> {
         }
     }
 
-    /// Expands a key for groups of [`Sliced::WIDEST`] blocks only; none for a path or a processor
-    /// without the widest registers.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key for groups of [`Sliced::WIDEST`] blocks only; `None` for a path or a processor
+    /// without the widest registers. Returns `Memory` when the system has no page.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(unused_variables, reason = "there are no widest registers")
@@ -124,7 +118,7 @@ impl<C: SlicedCipher> Sliced<C> {
         if let (Some(width), false) = (self.widths.last(), left.is_empty()) {
             let mut group = [[0; 16]; FEWEST];
             group[..left.len()].copy_from_slice(left);
-            // SAFETY: as above; the last width takes so many.
+            // SAFETY: as above; the last width takes groups of this size.
             unsafe { function(width)(&self.cipher, &mut group) }
             left.copy_from_slice(&group[..left.len()]);
         }
@@ -153,7 +147,7 @@ mod tests {
             .collect()
     }
 
-    /// Those that this processor has; the path in use takes one of them only.
+    /// The widths of this processor; the path in use has only one of them.
     #[cfg(target_arch = "x86_64")]
     fn all<C: SlicedCipher>() -> Vec<(&'static str, &'static [SlicedWidth<C>])> {
         let [avx, avx2] = [is_x86_feature_detected!("avx"), is_x86_feature_detected!("avx2")];
@@ -223,8 +217,8 @@ mod tests {
             let other = [0, 0xff, 0x0f, 0x01].map(|byte| [!everywhere(byte); 2]);
             let needles: std::collections::BTreeSet<[u32; 2]> =
                 pairs.chain(alone).filter(|pair| !other.contains(pair)).collect();
-            // What sorted the list left parts of it there, and one byte of a key may be another's
-            // inverse.
+            // Sorting the list left parts of it on the stack, and a byte of a key may be the
+            // inverse of another.
             wipe_stack::<{ 64 << 10 }>();
             for apply in [Sliced::encrypt_blocks, Sliced::decrypt_blocks] {
                 let mut blocks = [[0; 16]; 127];

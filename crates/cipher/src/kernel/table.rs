@@ -1,4 +1,4 @@
-//! The function table of each CPU path, and who may have it.
+//! The function table of each CPU path, for processors that have the path.
 
 use super::schedule::RoundKey;
 
@@ -9,22 +9,22 @@ pub(super) type NumbersFn = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize)
 /// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
 pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
 
-/// AES-GCM over a sector: keys, and what goes where.
+/// AES-GCM over a sector: keys, and the sector's memory.
 pub(super) type GcmFn = unsafe fn(*const RoundKey, &super::gcm::GcmSector);
 /// Powers of GCM's H: H, and where to.
 pub(super) type PowersFn = unsafe fn(*const u8, *mut u8);
-/// What HCTR2's hash needs of hbar.
+/// Expands HCTR2's hash key from hbar.
 pub(super) type Hctr2ExpandFn = unsafe fn(&[u8; 16], &mut super::hctr2::PolyvalKey);
-/// HCTR2's hash of a sector: key, tweak, sector, its bytes, what stands for the tweak, the hash.
+/// HCTR2's hash of a sector: key, tweak, sector, its bytes, the tweak's part, the hash.
 pub(super) type Hctr2HashFn =
     unsafe fn(&super::hctr2::PolyvalKey, &[u8; 32], *const u8, usize, &mut [u8; 16], &mut [u8; 16]);
-/// HCTR2's stream over a sector, and the hash of what comes out.
+/// HCTR2's stream over a sector, and the hash of the result.
 pub(super) type Hctr2StreamFn =
     unsafe fn(*const RoundKey, &super::hctr2::PolyvalKey, &super::hctr2::Hctr2Sector<'_>, &mut [u8; 16]);
 /// AEGIS-128 over a run of sectors.
 pub(super) type AegisFn = unsafe fn(&super::aegis::AegisSectors);
 
-/// One algorithm of one CPU path for one number of rounds.
+/// The functions of one CPU path for one number of rounds.
 pub(crate) struct Functions {
     /// Whether they may leave round keys on the stack.
     pub(super) spills: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Functions {
     pub(super) encrypt_numbers: NumbersFn,
     pub(super) xts_encrypt: SectorsFn,
     pub(super) xts_decrypt: SectorsFn,
-    /// Other ones, which reach further down the stack, for so many bytes and more.
+    /// The functions for requests of at least this many bytes, which use more stack.
     pub(super) xts_long: Option<(usize, [SectorsFn; 2])>,
     pub(super) cbc_encrypt: SectorsFn,
     pub(super) cbc_decrypt: SectorsFn,

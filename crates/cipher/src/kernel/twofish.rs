@@ -5,9 +5,9 @@
 //! both for one byte of a word, so that g is four look-ups. A block is a chain of 16 rounds, each
 //! of which waits for its look-ups; blocks side by side fill that time.
 //!
-//! The places that are looked up depend on key and data, as in the kernel's own code: the caches
-//! may tell of them. Where there are vectors, groups of 32 blocks go through [`permute`] instead,
-//! which looks nothing up and is a quarter faster; what is left over of a run comes here.
+//! The looked-up places depend on key and data, as in Linux's code: caches may reveal them. Where
+//! there are vectors, groups of 32 blocks go through [`permute`] instead, which has no look-ups and
+//! is a quarter faster; the rest of a run comes here.
 
 #[cfg_attr(not(target_arch = "x86_64"), path = "twofish/no_permute.rs")]
 mod permute;
@@ -30,15 +30,12 @@ pub(crate) struct TwofishKey {
     tables: Locked<Tables>,
     subkeys: Locked<Subkeys>,
     boxes: Locked<Boxes>,
-    // Only ever those that the processor has.
+    // Invariant: widths that the processor has.
     widths: &'static [Width],
 }
 
 impl TwofishKey {
-    /// Expands a key of 16, 24 or 32 bytes.
-    ///
-    /// # Errors
-    /// `Memory` when no page could be had.
+    /// Expands a key of 16, 24 or 32 bytes. Returns `Memory` when the system has no page.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Self> {
         let mut new = Self {
             tables: Locked::new([[0; 256]; 4])?,

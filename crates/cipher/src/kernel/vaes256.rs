@@ -1,10 +1,10 @@
-//! Two blocks a register: AVX2 with VAES and VPCLMULQDQ (Zen 3, Alder Lake), and BMI2 for what the
-//! integer units do beside.
+//! Two blocks a register: AVX2 with VAES and VPCLMULQDQ (Zen 3, Alder Lake), and BMI2 for the work
+//! of the integer units.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. [`super::table`] hands these functions out only after the processor
-//! said that it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. [`super::table`] hands these functions out only for a
+//! processor with these instructions.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::x86_64::*;
@@ -97,8 +97,8 @@ impl Vector for Blocks2 {
         let mut k = 0;
         while k < IN_FLIGHT {
             let left = _mm256_add_epi64(_mm256_set1_epi64x(2 * k as i64), _mm256_setr_epi64x(0, 0, 1, 1));
-            // The bits that leave each half go to the other half: low is carried into high, and
-            // high comes back as h*1. By 64, for x^0, the shift gives zero.
+            // Bits that leave a half go to the other half: low is carried into high, and high comes
+            // back as h*1. For x^0 the shift is by 64 and gives zero.
             let over = _mm256_srlv_epi64(halves, _mm256_sub_epi64(_mm256_set1_epi64x(64), left));
             // x^7 + x^2 + x remain.
             let folded = _mm256_clmulepi64_epi128::<0x00>(over, _mm256_set1_epi64x(0x86));

@@ -1,4 +1,4 @@
-//! What the algorithms need of a vector register of AES blocks.
+//! The operations of the algorithms on a vector register of AES blocks.
 
 use super::schedule::RoundKey;
 use super::{Blocks1, IN_FLIGHT};
@@ -9,7 +9,7 @@ use super::{Blocks1, IN_FLIGHT};
 struct Unaligned<T>(T);
 
 /// Reads a register, with a volatile load: the compiler does not read the bytes again instead of
-/// keeping them. No store needs the like: what a kernel stores it never reads back.
+/// keeping them. Stores need no volatility: stored bytes are never read back.
 ///
 /// # Safety
 /// The register's bytes at `at` are readable.
@@ -46,7 +46,7 @@ pub(super) trait Vector: Copy {
     /// Loads a round key.
     unsafe fn key(at: *const RoundKey) -> Self;
     unsafe fn store(self, at: *mut u8);
-    /// One block in every place.
+    /// A block, repeated in every place.
     unsafe fn repeat(block: *const u8) -> Self;
     /// le64(first + (i << shift)), zero-padded, in block i. The sum wraps.
     unsafe fn numbers(first: u64, shift: u32) -> Self;
@@ -66,7 +66,7 @@ pub(super) trait Vector: Copy {
 
     /// The blocks one place later, the last block of `before` in front.
     unsafe fn preceded_by(self, before: Self) -> Self;
-    /// Blocks from `BLOCKS` places, each so many bytes from `at`.
+    /// Blocks from `BLOCKS` places, at offsets from `at`.
     unsafe fn gather(at: *const u8, offsets: *const usize) -> Self;
     /// The reverse of `gather`.
     unsafe fn scatter(self, at: *mut u8, offsets: *const usize);
@@ -77,12 +77,12 @@ pub(super) trait Vector: Copy {
     unsafe fn swap_bytes(self) -> Self;
     /// Each block with its halves exchanged.
     unsafe fn swap_halves(self) -> Self;
-    /// Carry-less products of the blocks' low halves; of their high ones; the sum of those of low
-    /// by high and high by low.
+    /// Carry-less products of the blocks' low halves; of their high ones; the sum of the products
+    /// of low by high and high by low.
     unsafe fn product_low(self, other: Self) -> Self;
     unsafe fn product_high(self, other: Self) -> Self;
     unsafe fn product_mixed(self, other: Self) -> Self;
-    /// All blocks, one xor the other.
+    /// The xor of all blocks.
     unsafe fn sum(self) -> Blocks1;
     /// A block in the first place, zeros in the others.
     unsafe fn in_front(block: Blocks1) -> Self;

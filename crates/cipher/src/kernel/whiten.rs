@@ -3,7 +3,7 @@
 
 use crate::CpuPath;
 
-/// What adds them.
+/// The vector code that adds the bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Whiten {
     // Only ever a function of features that the processor has.

@@ -1,5 +1,5 @@
-//! Words of 32 bits, one of each of several streams in a register: what ChaCha, MD5, SHA-256 and
-//! Elephant's diffusers are made of.
+//! Words of 32 bits, one of each of several streams in a register: for ChaCha, MD5, SHA-256 and
+//! Elephant's diffusers.
 
 #[cfg(target_arch = "x86_64")]
 mod eight;
@@ -46,8 +46,8 @@ pub(super) trait WordVector: Copy {
     unsafe fn swap_bytes(self) -> Self;
     /// `LEFT` and `RIGHT` are 32 together.
     unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(self) -> Self;
-    /// What [`WordVector::turn`] by 16 and by 8 wants: one shuffle instead of three instructions,
-    /// where that is less.
+    /// The shuffles for [`WordVector::turn`] by 16 and by 8: one instruction instead of three,
+    /// where that is faster.
     unsafe fn turns() -> [Self; 2];
     /// [`WordVector::rotate`] by whole bytes.
     unsafe fn turn<const LEFT: i32, const RIGHT: i32>(self, by: Self) -> Self;
@@ -67,9 +67,8 @@ pub(super) trait WordVector: Copy {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[Self; 16]>().write(Self::from_lanes(lanes, at)) }
     }
-    /// The same. What is added to it is not added to its parts, as a compiler likes it for those
-    /// that are known: the sum of what is there early with what comes last would then wait for that
-    /// twice.
+    /// The same value, opaque to the compiler, which would otherwise reassociate sums: an early
+    /// summand added to the last one would make the sum wait twice.
     #[inline(always)]
     unsafe fn apart(self) -> Self {
         self

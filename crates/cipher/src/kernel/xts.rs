@@ -25,14 +25,14 @@ pub(super) const fn makes_tweaks_ahead_from<V: Vector, const R: usize>() -> usiz
     }
 }
 
-/// Applies XTS to `sectors` sectors of `bytes` bytes each, whose encrypted tweaks lie at `tweaks`:
-/// with `LONG`, as is best from [`makes_tweaks_ahead_from`] on, and without it, below.
+/// Applies XTS to `sectors` sectors of `bytes` bytes each, with encrypted tweaks at `tweaks`: with
+/// `LONG`, which is best from [`makes_tweaks_ahead_from`] on, and without it, below.
 ///
 /// # Safety
 /// The processor has the features of `V`; `keys` are `R + 1` round keys of this direction; `bytes`
 /// is a positive multiple of 512; `tweaks` holds `sectors` blocks; `src` is readable and `dst`
-/// writable for all sectors, and they are the same or apart. Another process may change what is at
-/// either meanwhile: blocks are read once.
+/// writable for all sectors, and they are the same or apart. Another process may change the bytes
+/// of either meanwhile: blocks are read once.
 #[inline(always)]
 pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool, const LONG: bool>(
     keys: *const RoundKey,
@@ -90,15 +90,15 @@ unsafe fn in_vectors<V: Vector, const R: usize, const ENCRYPT: bool>(
     }
 }
 
-/// What comes after a group: nothing,
+/// No group follows.
 const NOTHING: u8 = 0;
-/// the next group of its sector,
+/// The next group of the sector follows.
 const ADVANCE: u8 = 1;
-/// or the first of the next sector, whose tweak is given.
+/// The first group of the next sector follows, with a given tweak.
 const NEXT_SECTOR: u8 = 2;
 
-/// Eight vectors, and the tweaks of the eight that come `AFTER`. Those are made before the rounds:
-/// behind them, the next group would wait for them.
+/// Encrypts or decrypts eight vectors, and makes the tweaks of the eight that come `AFTER`. The
+/// tweaks are made before the rounds: after them, the next group would wait for them.
 ///
 /// # Safety
 /// As [`xts`], for one group.
@@ -152,7 +152,7 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>
     }
 }
 
-/// Fetches what lies [`AHEAD`] of `N` vectors.
+/// Prefetches `N` vectors from [`AHEAD`] bytes on.
 ///
 /// # Safety
 /// Sound for any address.

@@ -7,7 +7,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, mu
 
 use crate::{Error, ErrorKind, Result};
 
-/// Who is told of memory that cannot be locked.
+/// The callback for memory that cannot be locked.
 static TELL: OnceLock<fn(&std::io::Error)> = OnceLock::new();
 static TOLD: Once = Once::new();
 
@@ -15,7 +15,7 @@ pub(super) fn when_not_locked(tell: fn(&std::io::Error)) {
     let _ = TELL.set(tell);
 }
 
-/// Zeroed pages, locked and left out of core dumps. Whoever writes to them wipes them.
+/// Zeroed pages, locked and left out of core dumps. Their user wipes them.
 pub(super) struct LockedPages {
     at: NonNull<u8>,
     len: usize,
@@ -24,11 +24,11 @@ pub(super) struct LockedPages {
 impl LockedPages {
     /// Maps at least `len` bytes.
     ///
-    /// Failing to lock them is not an error, and told once: the default limit is a few megabytes.
+    /// A failure to lock them is no error, and reported once: the default limit is a few megabytes.
     pub(super) fn new(len: usize) -> Result<Self> {
         let len = len.max(1).next_multiple_of(rustix::param::page_size());
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
-        // memory of ours.
+        // existing memory.
         let at = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }
@@ -64,7 +64,7 @@ impl LockedPages {
 
 impl Drop for LockedPages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and nobody refers to it any longer.
+        // SAFETY: the mapping is owned, whole, and has no references any longer.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }

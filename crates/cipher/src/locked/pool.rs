@@ -1,10 +1,10 @@
 //! Small secrets share chunks of locked pages.
 //!
-//! A page each would cost four system calls a key, and the default limit of locked memory would
+//! A page for each would cost four system calls a key, and the default limit of locked memory would
 //! hold some two thousand of them: a mounted folder has several keys for every open file.
 //!
-//! Chunks are cut into slots of one size, a power of two, and stay for as long as the process
-//! lives: as much memory as there were secrets at one time.
+//! Chunks are cut into slots of one size, a power of two, and stay for the life of the process: as
+//! much memory as the largest number of secrets needed.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -15,22 +15,22 @@ use crate::Result;
 
 /// The smallest slot: a cache line.
 const SMALLEST: usize = 64;
-/// The largest: a page. What is larger has pages of its own.
+/// The largest slot: a page. Larger secrets have separate pages.
 const LARGEST: usize = 4096;
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// The slots that one call to the kernel makes.
+/// The bytes of slots that one call to the kernel makes.
 const CHUNK: usize = 32 << 10;
 
-/// Slots that nobody has, by their size.
+/// Free slots, by their size.
 static FREE: [Mutex<Free>; SIZES] = [const { Mutex::new(Free(Vec::new())) }; SIZES];
 
 struct Free(Vec<NonNull<u8>>);
 
-// SAFETY: these are addresses of memory that nobody refers to, and which no thread owns.
+// SAFETY: these are addresses of memory without references, which no thread owns.
 unsafe impl Send for Free {}
 
-/// A zeroed slot for `len` bytes and its size, which it is aligned to; `None` when that is too long
-/// to share.
+/// Takes a zeroed slot for `len` bytes; returns it with its size, which is also its alignment;
+/// `None` for a length that is too large to share.
 pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
     if len > LARGEST {
         return Ok(None);
@@ -38,7 +38,7 @@ pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
     let size = len.next_power_of_two().max(SMALLEST);
     let mut free = of(size).lock().unwrap_or_else(PoisonError::into_inner);
     if free.0.is_empty() {
-        // Never unmapped.
+        // The chunk is never unmapped.
         let chunk = ManuallyDrop::new(LockedPages::new(CHUNK)?);
         // SAFETY: every offset lies in the chunk.
         free.0.extend((0..chunk.len()).step_by(size).map(|offset| unsafe { chunk.at().add(offset) }));
@@ -49,7 +49,7 @@ pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
 /// Takes a slot back.
 ///
 /// # Safety
-/// It is one that [`take`] gave, of this size, is all zeros, and is not used any more.
+/// The slot comes from [`take`], has this size, is all zeros, and is not used any more.
 pub(super) unsafe fn give_back(at: NonNull<u8>, size: usize) {
     of(size).lock().unwrap_or_else(PoisonError::into_inner).0.push(at);
 }

@@ -1,5 +1,5 @@
-//! HMAC-SHA256 of numbered blocks, as dm-integrity makes tags with it: for a layer that keeps tags
-//! and has no cipher.
+//! HMAC-SHA256 of numbered blocks, the tags of dm-integrity: for a layer with tags and without a
+//! cipher.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use crate::aead::{Associated, MANY};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Result};
 
-/// HMAC-SHA256 under one key, of many blocks a call.
+/// HMAC-SHA256 with one key, of many blocks a call.
 pub struct BlockHmac(HmacSha256);
 
 impl BlockHmac {
-    /// Bytes of a sum.
+    /// Bytes of a MAC.
     pub const SIZE: usize = 32;
     /// The longest salt.
     const LONGEST_SALT: usize = 16;
 
-    /// From a key of any length.
+    /// Takes a key of any length.
     ///
     /// # Errors
-    /// `Memory` when its states cannot be placed on locked pages; `Unsupported` as
+    /// `Memory` when the states cannot be placed on locked pages; `Unsupported` as
     /// [`CpuPath::chosen`].
     pub fn new(key: &[u8]) -> Result<Self> {
         let mac = HmacSha256::new(CpuPath::chosen()?, key);
@@ -29,7 +29,7 @@ impl BlockHmac {
         Ok(Self(mac?))
     }
 
-    /// Calls `each` with the number and the sum of each block of `size` bytes, a multiple of 512,
+    /// Calls `each` with the number and the MAC of each block of `size` bytes, a multiple of 512,
     /// in `data`: the MAC of the salt, le64(its first 512-byte sector) and the block. The first
     /// block begins at `sector`.
     ///

@@ -1,4 +1,4 @@
-//! `cmac` (NIST SP 800-38B): CBC-MAC whose last block is masked.
+//! `cmac` (NIST SP 800-38B): CBC-MAC with a masked last block.
 //!
 //! With L = E(0): K1 = x * L, K2 = x^2 * L in GF(2^128). The last block M: M ^ K1 if it is whole,
 //! else (M || 1 || 0..) ^ K2.
@@ -12,7 +12,7 @@ use crate::{Locked, Result};
 
 pub(crate) struct Cmac {
     cipher: AnyCipher<16>,
-    /// K1 and K2.
+    /// The masks K1 and K2.
     masks: Locked<[[u8; 16]; 2]>,
 }
 
@@ -23,8 +23,7 @@ fn double(block: [u8; 16]) -> [u8; 16] {
 }
 
 impl Cmac {
-    /// # Errors
-    /// `Memory` when the masks cannot be placed on locked pages.
+    /// Returns `Memory` when the masks cannot be placed on locked pages.
     pub(crate) fn new(cipher: AnyCipher<16>) -> Result<Self> {
         let mut l = [[0; 16]];
         cipher.encrypt(&mut l);
@@ -35,7 +34,7 @@ impl Cmac {
     }
 }
 
-/// Block `at` of head || sector, and how many of its bytes there are.
+/// Block `at` of head || sector, and the number of its bytes.
 fn block(head: &[u8], sector: &[u8], at: usize) -> ([u8; 16], usize) {
     let (mut block, start) = ([0; 16], at * 16);
     let len = 16.min(head.len() + sector.len() - start);

@@ -9,16 +9,13 @@ use crate::{Error, ErrorKind, Locked, Result};
 
 struct Library<D: EagerHash>(Locked<Hmac<D>>);
 
-/// Keys the HMAC of a hash.
-///
-/// # Errors
-/// `Memory` when its states cannot be placed on locked pages.
+/// Keys the HMAC of a hash. Returns `Memory` when its states cannot be placed on locked pages.
 pub(crate) fn library<D>(key: &[u8]) -> Result<AnyMac>
 where
     D: EagerHash + 'static,
     Hmac<D>: Send + Sync,
 {
-    // A key may have any length.
+    // HMAC keys may have any length.
     let keyed = Hmac::<D>::new_from_slice(key)
         .map_err(|e| Error::new(ErrorKind::KeySize, format!("{} bytes of key", key.len())).with_source(e))?;
     Ok(Box::new(Library(Locked::new(keyed)?)))

@@ -15,16 +15,14 @@ const INITIAL: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
 pub(crate) struct HmacSha256 {
-    /// Behind the inner pad, and behind the outer.
+    /// The states behind the inner pad, and behind the outer.
     states: Locked<[[u32; 8]; 2]>,
     lanes: Option<Sha256Lanes>,
 }
 
 impl HmacSha256 {
-    /// From a key of any length.
-    ///
-    /// # Errors
-    /// `Memory` when the states cannot be placed on locked pages.
+    /// Takes a key of any length. Returns `Memory` when the states cannot be placed on locked
+    /// pages.
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Self> {
         let mut padded = [0; 64];
         if key.len() > 64 {

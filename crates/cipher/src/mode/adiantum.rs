@@ -19,17 +19,17 @@ use crate::{CpuPath, Locked, Result};
 
 pub(crate) struct Adiantum<R> {
     stream: ChaCha<R>,
-    /// Under K_E.
+    /// The block cipher with the key K_E.
     block: AnyCipher<16>,
     hash: Locked<HashKey>,
-    /// What the message's hash runs in, where the processor has more than words.
+    /// Vector code for the message's hash, where the processor can run it.
     lanes: Option<NhLanes>,
 }
 
-/// Bytes that are gone over three times before the next: they stay in the first-level cache.
+/// Bytes that three passes handle before the next: they stay in the first-level cache.
 const CLOSE: usize = 32 << 10;
 
-/// Behind C_M in every nonce, as the state's last words have it.
+/// The bytes behind C_M in every nonce, as the state's last words.
 const REST_OF_NONCE: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 impl<R: Rounds> Adiantum<R> {
@@ -51,7 +51,7 @@ impl<R: Rounds> Adiantum<R> {
         Ok(Self { stream, block, hash, lanes: NhLanes::of(path) })
     }
 
-    /// At most [`SUBKEYS`] sectors.
+    /// Encrypts or decrypts at most [`SUBKEYS`] sectors.
     fn group(&self, tweaks: &[[u8; 32]], data: InOutBuf<'_, '_, u8>, encrypt: bool) {
         let (count, bytes) = (tweaks.len(), data.len() / tweaks.len());
         let wide = bytes - 16;

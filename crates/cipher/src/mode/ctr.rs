@@ -1,7 +1,7 @@
 //! `ctr`: C_j = P_j ^ E(IV + j), the sum big-endian over the whole block (NIST SP 800-38A, 6.5).
 //!
 //! Sectors whose counters overlap share their key stream: with `plain64` sector S and block j meet
-//! where be(le64(S)) + j is the same. dm-crypt takes it; it protects little.
+//! where be(le64(S)) + j is the same. dm-crypt accepts this; it protects little.
 
 use cipher::inout::InOutBuf;
 

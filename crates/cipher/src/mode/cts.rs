@@ -1,5 +1,5 @@
 //! `cts(cbc(..))`: CBC with ciphertext stealing (CBC-CS3: NIST SP 800-38A addendum; RFC 3962).
-//! Sectors are whole blocks, so all that it does is exchange the last two.
+//! Sectors are whole blocks, so the mode only exchanges the last two.
 
 use cipher::inout::InOutBuf;
 

@@ -1,4 +1,4 @@
-//! `ecb`: each block on its own (NIST SP 800-38A, 6.1), without an IV. Equal blocks have equal
+//! `ecb`: each block independently (NIST SP 800-38A, 6.1), without an IV. Equal blocks have equal
 //! ciphertexts.
 
 use cipher::inout::InOutBuf;

@@ -1,9 +1,9 @@
 //! `hctr2`: a sector as one wide block, from AES in counter mode and POLYVAL (Crowley, Huckleberry,
 //! Biggers, "Length-preserving encryption with HCTR2", 2021).
 //!
-//! With hbar = E(le128(0)) and L = E(le128(1)), M || N = P with 16 bytes of M: MM = M ^ H(T, N), UU = E(MM),
-//! S = MM ^ UU ^ L, V = N ^ XCTR(S), U = UU ^ H(T, V), C = U || V. XCTR's block i, from 1, is E(S ^ le128(i)).
-//! H(T, X) = POLYVAL_hbar(le128(2 bits(T) + 2) || T || X) for whole blocks.
+//! With hbar = E(le128(0)) and L = E(le128(1)), M || N = P with 16 bytes of M: MM = M ^ H(T, N), UU
+//! = E(MM), S = MM ^ UU ^ L, V = N ^ XCTR(S), U = UU ^ H(T, V), C = U || V. XCTR's block i, from 1,
+//! is E(S ^ le128(i)). H(T, X) = POLYVAL_hbar(le128(2 bits(T) + 2) || T || X) for whole blocks.
 
 use cipher::inout::InOutBuf;
 use polyval::Polyval;
@@ -37,14 +37,13 @@ pub(crate) struct Hctr2<C> {
 }
 
 struct Secret {
-    /// POLYVAL under hbar, after the length and before the tweak.
+    /// POLYVAL with the key hbar, after the length and before the tweak.
     hash: Polyval,
     l: [u8; 16],
 }
 
 impl<C: BlockCipher<16>> Hctr2<C> {
-    /// # Errors
-    /// `Memory` when the subkeys cannot be placed on locked pages.
+    /// Returns `Memory` when the subkeys cannot be placed on locked pages.
     pub(crate) fn new(data: C) -> Result<Self> {
         let mut subkeys = [[0; 16], 1u128.to_le_bytes()];
         data.encrypt(&mut subkeys);

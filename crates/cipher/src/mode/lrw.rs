@@ -14,13 +14,12 @@ pub(crate) struct Lrw<C> {
     pub(crate) data: C,
     /// K2 * x^k, by k.
     powers: Locked<[u128; 128]>,
-    /// K2 * (2^(k + 1) - 1), by k: what T changes by where k bits of I carry.
+    /// K2 * (2^(k + 1) - 1), by k: the change of T where k bits of I carry.
     steps: Locked<[u128; 128]>,
 }
 
 impl<C> Lrw<C> {
-    /// # Errors
-    /// `Memory` when the tables cannot be placed on locked pages.
+    /// Returns `Memory` when the tables cannot be placed on locked pages.
     pub(crate) fn new(data: C, tweak: &[u8]) -> Result<Self> {
         let (mut powers, mut steps) = (Locked::new([0u128; 128])?, Locked::new([0; 128])?);
         let (mut power, mut sum) = (tweak.iter().fold(0, |sum, &byte| (sum << 8) | u128::from(byte)), 0);
@@ -48,7 +47,7 @@ impl<C: BlockCipher<16>> Lrw<C> {
             let mut sector;
             (sector, rest) = rest.split_at(per_sector);
             let first = u128::from_be_bytes(*iv);
-            // With `benbi` a sector goes on where the last one ended.
+            // With `benbi` a sector's counter continues that of the last one.
             if i != first {
                 (i, t) = (first, self.product(first));
             }

@@ -8,9 +8,9 @@ use super::{AnyMode, ChainCipher};
 use crate::sector::Run;
 use crate::{SectorCipher, SectorSize};
 
-/// One cipher for each key.
+/// A cipher for each key.
 pub(crate) struct ManyKeys {
-    /// A power of two of them.
+    /// The ciphers; their number is a power of two.
     pub(crate) ciphers: Vec<Arc<dyn SectorCipher>>,
     pub(crate) size: SectorSize,
 }
@@ -54,12 +54,11 @@ impl SectorCipher for ManyKeys {
     }
 }
 
-/// A mode for each key, or the only one, where an IV generator treats all sectors of a run
-/// together.
+/// A mode for each key, or one for all, where an IV generator treats all sectors of a run together.
 pub(crate) struct RotatingModes<'a, const W: usize> {
-    /// A power of two of them.
+    /// The modes; their number is a power of two.
     pub(crate) modes: &'a [AnyMode<W>],
-    /// Where the sectors are.
+    /// The run of the sectors.
     pub(crate) run: Run,
 }
 

@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 use super::poly1305::{AccumulatedSum, Poly1305};
 use crate::kernel::NhLanes;
 
-/// Bytes of a message that NH takes at once.
+/// Bytes of a message that NH hashes together.
 pub(crate) const NH_PIECE: usize = 1024;
 pub(crate) const NH_PASSES: usize = 4;
 /// K_N in 32-bit words.
@@ -44,7 +44,7 @@ impl HashKey {
         this
     }
 
-    /// The part that stands for the tweak and the message's length.
+    /// The part of the hash for the tweak and the message's length.
     #[inline]
     pub(crate) fn header(&self, tweak: &[u8; 32], bytes: usize) -> u128 {
         let words = tweak.as_chunks::<8>().0;
@@ -54,7 +54,7 @@ impl HashKey {
         self.header.add(sum, [word(2), word(3)]).finish()
     }
 
-    /// The part that stands for the message, which is whole 16-byte units.
+    /// The part of the hash for the message, which has whole 16-byte units.
     #[inline]
     pub(crate) fn message(&self, lanes: Option<&NhLanes>, message: &[u8]) -> u128 {
         let mut sum = AccumulatedSum::default();

@@ -1,9 +1,9 @@
 //! `cipher_null`: ciphertext = plaintext. For measuring the path without crypto; it protects
 //! nothing.
 //!
-//! As a block cipher it has blocks of one byte. A chain mode over it still chains: of `cbc`, C_j =
-//! P_j ^ C_(j-1) with the first byte of the IV before it. A bare `cipher_null` means that, with
-//! `plain`.
+//! As a block cipher it has blocks of one byte. A chain mode over it still chains: with `cbc`, C_j
+//! = P_j ^ C_(j-1) with the first byte of the IV before it. A bare `cipher_null` means
+//! `cipher_null-cbc-plain`.
 
 use cipher::inout::InOutBuf;
 
@@ -64,7 +64,7 @@ impl SectorCipher for Null {
     }
 }
 
-/// Each byte as it is.
+/// The identity, as a block cipher.
 pub(crate) struct NullBlock;
 
 impl BlockCipher<1> for NullBlock {
@@ -73,7 +73,8 @@ impl BlockCipher<1> for NullBlock {
     fn decrypt(&self, _blocks: &mut [[u8; 1]]) {}
 }
 
-/// A mode over blocks of one byte, whose IV is the first of the 8 that dm-crypt makes at least.
+/// A mode over blocks of one byte, whose IV is the first of dm-crypt's 8 bytes, the least that it
+/// makes.
 pub(crate) struct OneByteBlocks(pub(crate) AnyMode<1>);
 
 impl ChainCipher<8> for OneByteBlocks {

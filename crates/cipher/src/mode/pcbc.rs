@@ -14,7 +14,7 @@ pub(crate) struct Pcbc<C> {
 }
 
 impl<C> Pcbc<C> {
-    /// Takes one block of all sectors at a time.
+    /// Encrypts or decrypts one block of all sectors at a time.
     fn sectors<const B: usize>(&self, chain: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>, encrypt: bool)
     where
         C: BlockCipher<B>,

@@ -1,8 +1,8 @@
 //! Poly1305 without its final addition, in words of 64 bits (Bernstein, "The Poly1305-AES
 //! message-authentication code", 2005).
 //!
-//! Adiantum hashes a few blocks at a time under one key: a library's preparation costs more than
-//! they do, and the two multiplications that each waits for are hidden behind NH's.
+//! Adiantum hashes a few blocks at a time with one key: a library's preparation costs more than
+//! these blocks do, and NH's work hides the latency of their two multiplications.
 
 use zeroize::Zeroize;
 
@@ -12,7 +12,7 @@ pub(crate) struct Poly1305 {
     r1: u64,
 }
 
-/// What has been added up so far, modulo 2^130 - 5 and a few bits above.
+/// The sum so far, modulo 2^130 - 5 and a few bits above.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AccumulatedSum([u64; 3]);
 
@@ -52,7 +52,7 @@ impl Poly1305 {
         let (h0, carry) = words(d0);
         let (h1, carry) = words(d1 + u128::from(carry));
         let h2 = h2 * r0 + carry;
-        // What is above 2^130 comes back five times.
+        // The bits above 2^130 come back five times.
         let over = (h2 >> 2) + (h2 & !3);
         let (h0, carry) = words(u128::from(h0) + u128::from(over));
         let (h1, carry) = words(u128::from(h1) + u128::from(carry));
@@ -65,7 +65,7 @@ impl AccumulatedSum {
     pub(crate) fn finish(self) -> u128 {
         let [h0, h1, h2] = self.0;
         let low = u128::from(h0) | u128::from(h1) << 64;
-        // h - p = h + 5 - 2^130: which of the two it is decides a mask.
+        // h - p = h + 5 - 2^130: a mask selects one of the two.
         let (less, carry) = low.overflowing_add(5);
         let over = u128::from((h2 + u64::from(carry)) >> 2).min(1).wrapping_neg();
         (less & over) | (low & !over)

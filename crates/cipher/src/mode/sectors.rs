@@ -10,7 +10,7 @@ use crate::iv::{IvGenerator, Treatment};
 use crate::sector::{Run, whole};
 use crate::{BadSector, CpuPath, SectorCipher, SectorSize, SharedDestination, SharedSource};
 
-/// How a request is cut into sectors, and how those are numbered.
+/// The division of a request into sectors, and their numbering.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SectorSplit {
     pub(crate) size: SectorSize,
@@ -20,7 +20,7 @@ pub(crate) struct SectorSplit {
 
 /// IVs live on the stack and are zeroed first, so a request of few sectors gets a short array.
 const FEW: usize = 8;
-/// Sectors whose IVs are made together.
+/// Sectors whose IVs are made in one call.
 const MANY: usize = 32;
 
 impl SectorSplit {
@@ -167,9 +167,9 @@ impl<M: ChainCipher<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Chai
     }
 }
 
-/// A chain mode and a treatment of the data around it.
+/// A chain mode inside a treatment.
 pub(crate) struct TreatedSectors<T, const W: usize> {
-    /// One for each key: a power of two of them.
+    /// A mode for each key; their number is a power of two.
     pub(crate) modes: Vec<AnyMode<W>>,
     pub(crate) by: T,
     pub(crate) layout: SectorSplit,
@@ -181,7 +181,7 @@ impl<T, const W: usize> TreatedSectors<T, W> {
         RotatingModes { modes: &self.modes, run }
     }
 
-    /// Gives a request to `together`, and what that has left of it to `each`, run by run.
+    /// Gives a request to `together`, and the rest of it to `each`, run by run.
     fn request<'i, 'o>(
         &self,
         first: u64,
@@ -191,7 +191,7 @@ impl<T, const W: usize> TreatedSectors<T, W> {
     ) {
         let (len, SectorSplit { size, large }) = (data.len(), self.layout);
         let rest = together(&self.modes(Run::new(first, size, large)), data);
-        // In units of 512 bytes.
+        // Sector numbers count 512 bytes.
         let done = (len - rest.len()) as u64 >> 9;
         let each = |run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>| each(&self.modes(run), ivs, data);
         self.layout.request(first.wrapping_add(done), rest, each);

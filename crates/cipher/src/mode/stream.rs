@@ -1,9 +1,9 @@
-//! Stream ciphers as dm-crypt takes them: `chacha20`, `xchacha20`, `xchacha12`, `arc4`.
+//! Stream ciphers in dm-crypt: `chacha20`, `xchacha20`, `xchacha12`, `arc4`.
 //!
 //! The IV gives the state's last four words. ChaCha: IV = the first block's number (32 bits), then
 //! the nonce (RFC 8439). XChaCha: HChaCha's input, 8 bytes of nonce, 8 bytes of position
-//! (draft-irtf-cfrg-xchacha-03, 2.3). Two writes to one sector share their key stream; whoever sees
-//! both sees their difference.
+//! (draft-irtf-cfrg-xchacha-03, 2.3). Two writes to one sector share their key stream; an attacker
+//! with both ciphertexts knows the difference of their contents.
 
 use std::marker::PhantomData;
 
@@ -34,19 +34,18 @@ pub(crate) struct ChaCha<R> {
     rounds: PhantomData<R>,
 }
 
-/// The most stack that the vectors use; a test looks for what may be left.
+/// The most stack of the vectors; a test checks it.
 pub(super) const SPILLED: usize = 3072;
 
 impl<R: Rounds> ChaCha<R> {
-    /// From a key of 32 bytes.
+    /// Takes a key of 32 bytes.
     pub(crate) fn new(key: &[u8], path: CpuPath) -> Result<Self> {
         let mut locked = Locked::new([0; 32])?;
         locked.copy_from_slice(key);
         Ok(Self { key: locked, lanes: ChaChaLanes::of(path, R::COUNT), rounds: PhantomData })
     }
 
-    /// Adds the key stream from the state's last words on. What it leaves on the stack is the
-    /// caller's to wipe.
+    /// Adds the key stream from the state's last words on. The caller wipes the stack.
     pub(super) fn add(&self, key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         match &self.lanes {
             Some(lanes) => lanes.add(key, words, data),
@@ -54,8 +53,8 @@ impl<R: Rounds> ChaCha<R> {
         }
     }
 
-    /// The block's number wraps within its word, which the library takes for the end of the stream:
-    /// this drives its core.
+    /// The block's number wraps within its word, which the library treats as the end of the stream:
+    /// so this drives the library's core.
     fn add_by_library(key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         let mut nonce = [0; 12];
         nonce.copy_from_slice(&words[4..]);
@@ -80,7 +79,7 @@ impl<R: Rounds> ChaCha<R> {
         }
     }
 
-    /// `HChaCha` of the first `count` inputs. What it leaves on the stack is the caller's to wipe.
+    /// `HChaCha` of the first `count` inputs. The caller wipes the stack.
     pub(super) fn subkeys(
         &self,
         inputs: &[[u8; 16]; SUBKEYS],
@@ -203,7 +202,7 @@ mod tests {
             let words: Vec<&[u8]> = stack.chunks_exact(4).collect();
             for key in [key, subkey] {
                 for pair in key.as_chunks::<4>().0.windows(2) {
-                    // In order, and in every lane.
+                    // The key's words in order, and one of them in every lane.
                     let left = |a: &[u8; 4], b: &[u8; 4]| words.windows(2).any(|w| w[0] == a && w[1] == b);
                     assert!(!left(&pair[0], &pair[1]), "a key in order, {}", path.name());
                     assert!(!left(&pair[0], &pair[0]), "a key's word in lanes, {}", path.name());

@@ -1,8 +1,8 @@
 //! `xts`: XEX with a tweak for each sector (IEEE 1619-2007, NIST SP 800-38E).
 //!
 //! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2.
-//! The modes here take T for their IV; [`EncryptedTweaks`] makes it of the IV, where no generator
-//! has.
+//! The modes here take T as their IV; [`EncryptedTweaks`] makes T of the IV, where no generator
+//! does.
 
 use cipher::inout::InOutBuf;
 
@@ -43,7 +43,7 @@ impl ChainCipher<16> for AesXts {
     }
 }
 
-/// A mode whose IVs are encrypted first.
+/// A mode with encrypted IVs.
 pub(crate) struct EncryptedTweaks<M, C> {
     pub(crate) mode: M,
     /// Encrypts the IVs: key2.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 pub(crate) struct Algorithm {
     name: String,
     of: Vec<Algorithm>,
-    /// The innermost names, joined: what it is all about.
+    /// The innermost names, joined: the ciphers.
     cipher: String,
 }
 
@@ -30,17 +30,17 @@ impl Algorithm {
         &self.cipher
     }
 
-    /// What it is applied to.
+    /// The arguments of the name.
     pub(crate) fn of(&self) -> &[Algorithm] {
         &self.of
     }
 
-    /// The name, if it is applied to nothing.
+    /// The name, if it has no arguments.
     pub(crate) fn leaf(&self) -> Option<&str> {
         self.of.is_empty().then_some(&self.name)
     }
 
-    /// The block cipher that it is, also written `ecb(..)`.
+    /// The name of a block cipher, also in the form `ecb(..)`.
     pub(crate) fn block_cipher(&self) -> Option<&str> {
         match (self.name.as_str(), &self.of[..]) {
             ("ecb", [inner]) => inner.leaf(),
@@ -48,7 +48,7 @@ impl Algorithm {
         }
     }
 
-    /// Of `essiv(X,HASH)`, X and HASH.
+    /// The arguments X and HASH of `essiv(X,HASH)`.
     pub(crate) fn without_essiv(&self) -> Option<(Self, String)> {
         match (self.name.as_str(), &self.of[..]) {
             ("essiv", [inner, hash]) if !inner.is_authenticated() => {

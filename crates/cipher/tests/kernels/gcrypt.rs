@@ -1,5 +1,5 @@
-//! libgcrypt, which has Twofish, Serpent, Camellia and SM4 with modes of its own; loaded at run
-//! time, so that nothing is needed to build.
+//! libgcrypt, which implements Twofish, Serpent, Camellia and SM4 with modes; loaded at run time,
+//! so that the build does not need it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::LazyLock;
@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 use libloading::Library;
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    // SAFETY: what it does when it is loaded is no more than to register itself.
+    // SAFETY: the library's initialisers only register themselves.
     let library = unsafe { Library::new("libgcrypt.so.20") };
     let library = library.unwrap_or_else(|e| panic!("this test needs the package libgcrypt20: {e}"));
-    // SAFETY: the function's signature; it begins the library's life, once.
+    // SAFETY: the function has this signature; the call initialises the library, once.
     unsafe {
         let check: libloading::Symbol<'_, extern "C" fn(*const c_char) -> *const c_char> =
             library.get(b"gcry_check_version\0").unwrap();
@@ -26,7 +26,7 @@ fn function<F>(name: &str) -> Function<F> {
     unsafe { LIBRARY.get(name.as_bytes()).unwrap() }
 }
 
-/// Its numbers of modes.
+/// libgcrypt's numbers of modes.
 pub(crate) const ECB: c_int = 1;
 pub(crate) const CBC: c_int = 3;
 pub(crate) const CTR: c_int = 6;
@@ -39,7 +39,7 @@ pub(crate) struct Gcrypt {
 }
 
 impl Gcrypt {
-    /// By the cipher's name in dm-crypt; none for ciphers and sizes of keys that it has not.
+    /// Finds the cipher by its name in dm-crypt; `None` for unsupported ciphers and key sizes.
     pub(crate) fn new(cipher: &str, mode: c_int, key: &[u8]) -> Option<Self> {
         let algorithm = match (cipher, key.len() / if mode == XTS { 2 } else { 1 }) {
             ("twofish", 16) => 303,

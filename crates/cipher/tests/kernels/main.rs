@@ -1,4 +1,4 @@
-//! Every CPU path against AWS-LC, OpenSSL and the other paths, byte for byte.
+//! Every CPU path against AWS-LC, OpenSSL and other paths, byte for byte.
 
 mod gcrypt;
 mod peers;
@@ -10,7 +10,7 @@ use underseal_cipher::{
     SharedSource, build_with,
 };
 
-/// One request, and how its buffers lie.
+/// A request, with the alignment of its buffers.
 #[derive(Debug, Clone)]
 struct Case {
     key: Vec<u8>,
@@ -18,7 +18,7 @@ struct Case {
     large: bool,
     first: u64,
     data: Vec<u8>,
-    /// Bytes that input and output are off a cache line.
+    /// The offsets of input and output from a cache line.
     off: (usize, usize),
     in_place: bool,
 }
@@ -38,8 +38,8 @@ impl Case {
         .unwrap()
     }
 
-    /// Sends `data` through `apply`, at this case's alignments, and checks that nothing around it
-    /// is touched.
+    /// Sends `data` through `apply`, at this case's alignments, and checks that the bytes around it
+    /// are unchanged.
     fn through(&self, data: &[u8], apply: impl Fn(InOutBuf<'_, '_, u8>)) -> Vec<u8> {
         const AROUND: u8 = 0xa5;
         let place = |off: usize| {
@@ -62,8 +62,8 @@ impl Case {
         output[at].to_vec()
     }
 
-    /// Sends `data` through `seal_from` or `open_to`, whose shared memory is as this case's input
-    /// or output, and checks that nothing around it is touched.
+    /// Sends `data` through `seal_from` or `open_to`, with shared memory aligned as this case's
+    /// input or output, and checks that the bytes around it are unchanged.
     fn shared(&self, data: &[u8], cipher: &dyn SectorCipher, encrypt: bool) -> Vec<u8> {
         const AROUND: u8 = 0x5a;
         let mut shared = vec![AROUND; data.len() + 256];
@@ -73,7 +73,7 @@ impl Case {
         if encrypt {
             shared[at.clone()].copy_from_slice(data);
             output.fill(AROUND);
-            // SAFETY: the vector stays, and nothing else uses it meanwhile.
+            // SAFETY: the vector outlives the source, and has no other user meanwhile.
             let source = unsafe { SharedSource::new(shared.as_ptr().add(start), data.len()) };
             cipher.seal_from(self.first, source, &mut output, &mut []).unwrap();
             assert_eq!(&shared[at.clone()], data, "the source is left as it was");
@@ -130,7 +130,7 @@ fn cases(keys: &'static [usize]) -> impl Strategy<Value = Case> {
             };
             let data = (0..count * size.bytes() / 8).flat_map(|_| random()).collect();
             let off = if aligned { (0, 0) } else { off };
-            // The layer above only asks for whole sectors.
+            // The layer above only uses whole sectors.
             let first = first / size.units() * size.units();
             Case { key, size, large, first, data, off, in_place }
         })
@@ -144,7 +144,7 @@ fn check(
 ) -> Result<(), TestCaseError> {
     let sectors = case.data.chunks(case.size.bytes());
     let want: Vec<u8> = sectors.zip(case.ivs()).flat_map(|(sector, iv)| expected(&iv, sector)).collect();
-    // The last one has the path of each direction that is fastest here.
+    // The last case uses the path of each direction that is fastest here.
     for path in paths().map(Some).chain([None]) {
         let cipher = case.cipher(spec, path);
         let got = case.through(&case.data, |data| cipher.encrypt(case.first, data));
@@ -175,11 +175,11 @@ fn check(
     Ok(())
 }
 
-/// Modes that both libraries' ciphers are compared in.
+/// Modes in which the ciphers of both libraries are compared.
 const CHAINS: [&str; 4] = ["xts", "cbc", "ctr", "ecb"];
 
-/// Checks all paths against RustCrypto's blocks and, where it has the cipher, libgcrypt's modes.
-/// The key is one for XTS.
+/// Checks all paths against RustCrypto's blocks and, where libgcrypt has the cipher, its modes. The
+/// key is one for XTS.
 fn with_two_libraries(cipher: &str, chain: &str, mut case: Case) -> Result<(), TestCaseError> {
     let mode = match chain {
         "xts" => gcrypt::XTS,
@@ -228,7 +228,7 @@ proptest! {
         check(&case, "aes-cbc-essiv:sha256", |iv, sector| peers::aws_lc_cbc(&case.key, &essiv(iv), sector))?;
     }
 
-    /// No kernel of the vectors has these two.
+    /// No kernel of the tables has these two ciphers.
     #[test]
     fn aria_and_sm4_are_those_of_openssl(case in cases(&[16, 24, 32])) {
         let (cipher, key) = match case.key.len() {

@@ -1,4 +1,4 @@
-//! One sector at a time through OpenSSL and AWS-LC.
+//! Single sectors through OpenSSL and AWS-LC.
 
 use openssl::symm::{Cipher, Crypter, Mode};
 
@@ -15,12 +15,12 @@ pub(crate) fn openssl_cbc(key: &[u8], iv: &[u8; 16], data: &[u8]) -> Vec<u8> {
     openssl(cipher, key, Some(iv), data)
 }
 
-/// One block under AES-256.
+/// A block under AES-256.
 pub(crate) fn openssl_ecb(key: &[u8; 32], block: &[u8; 16]) -> [u8; 16] {
     openssl(Cipher::aes_256_ecb(), key, None, block).try_into().unwrap()
 }
 
-/// A cipher by OpenSSL's name for it.
+/// A cipher by OpenSSL's name.
 pub(crate) fn openssl_named(name: &str, key: &[u8], iv: &[u8; 16], data: &[u8]) -> Vec<u8> {
     let cipher = openssl::cipher::Cipher::fetch(None, name, None).unwrap();
     let mut ctx = openssl::cipher_ctx::CipherCtx::new().unwrap();

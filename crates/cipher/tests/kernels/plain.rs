@@ -1,5 +1,4 @@
-//! The modes over one block of RustCrypto's ciphers after the other, as their definitions have
-//! them.
+//! The modes by their definitions, over one block of RustCrypto's ciphers after the other.
 
 use cipher::{Array, BlockCipherEncrypt, KeyInit, consts::U16};
 
@@ -10,7 +9,7 @@ type OneBlock = Box<dyn Fn([u8; 16]) -> [u8; 16]>;
 pub(crate) struct Plain {
     chain: String,
     data: OneBlock,
-    /// XTS's second key; the first again in other modes.
+    /// XTS's second key; in other modes the first again.
     tweak: OneBlock,
 }
 
@@ -28,7 +27,7 @@ fn xor(a: [u8; 16], b: &[u8]) -> [u8; 16] {
 }
 
 impl Plain {
-    /// By dm-crypt's names.
+    /// Makes a mode from dm-crypt's names.
     pub(crate) fn new(cipher: &str, chain: &str, key: &[u8]) -> Self {
         let keyed = |key: &[u8]| match cipher {
             "twofish" => keyed::<twofish::Twofish>(key),

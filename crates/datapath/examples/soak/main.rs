@@ -1,11 +1,10 @@
-//! Plays volumes against models of their disks, with faults and changes of everything, for as long
-//! as it is told.
+//! Plays volumes against models of their disks, with faults and changes of all settings, for a
+//! given time.
 //!
-//! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`;
-//! `--round N` plays one round of a failure again: its threads may meet in another order.
-//! `--lower NbdShared` plays over one kind of device only, `--reencrypt 1` only rounds in which the
-//! volume is reencrypted, `--tags 1` only those of authenticated ones, `--layers 1` only those over
-//! integrity volumes.
+//! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`; `--round
+//! N` repeats one round of a failure: its threads may meet in another order. `--lower NbdShared`
+//! plays over one kind of device only, `--reencrypt 1` only rounds with a reencryption, `--tags 1`
+//! only rounds with authenticated volumes, `--layers 1` only rounds over integrity volumes.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -56,7 +55,7 @@ fn main() {
                 && tags.is_none_or(|wanted| wanted == (setup.tags > 0))
         };
         let mut rounds = std::iter::repeat_with(|| Setup::new(round.unwrap_or_else(|| dice.next())));
-        // Of any thousand there are some over each device.
+        // A thousand rounds have some over each device.
         let setup = rounds.by_ref().take(1000).find(wanted).expect("there is such a device");
         println!("{:6.0} s, round {number}: {setup}", begun.elapsed().as_secs_f64());
         let played = setup.play(folder.path(), Duration::from_secs(each.min(seconds)));

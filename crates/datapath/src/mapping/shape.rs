@@ -1,4 +1,4 @@
-//! What stays as it is for as long as a volume is open.
+//! The properties of a volume that stay the same while it is open.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use underseal_volume::{Segment, Volume};
 
 use crate::layout::Layout;
 
-/// What the volume and its devices ask of requests, and allow.
+/// The limits of a volume and its devices for requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestLimits {
-    /// What the cipher and the devices need.
+    /// The unit of the cipher and the devices, in bytes.
     pub(super) sector: u32,
-    /// What requests should be multiples of.
+    /// The unit that requests should have.
     pub(super) block: u32,
-    /// What they must be multiples of.
+    /// The unit that requests must have.
     pub(super) least: u32,
     pub(super) preferred_block: u32,
     pub(super) read_only: bool,
     pub(super) discards: bool,
     pub(super) zoned: bool,
     pub(super) memory_alignment: u32,
-    /// The most that is kept beside sectors: so many bytes beside so many.
+    /// The largest ratio of tuples to data: bytes of tuples, and bytes of sectors that have them.
     pub(super) tags: (u64, u64),
 }
 
@@ -37,7 +37,7 @@ impl RequestLimits {
             least: sector,
             preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
             read_only,
-            // What is discarded would not fit what is kept beside it.
+            // Discarded sectors would not match their tuples.
             discards: volume.allow_discards()
                 && geometries().all(|geometry| geometry.discard)
                 && most_tags(volume).0 == 0,
@@ -47,15 +47,15 @@ impl RequestLimits {
         }
     }
 
-    /// Where nothing is written, no cipher can spread it.
+    /// Where nothing is written, no cipher spreads a byte over its sector.
     pub(super) fn layout_of(&self, volume: &Volume) -> Layout {
         let layout = Layout::of(volume);
         Layout { spreads: layout.spreads && !self.read_only, ..layout }
     }
 }
 
-/// The most bytes that a volume keeps beside its sectors, and beside how many: of the segment that
-/// has most to a byte.
+/// The bytes of a sector's tuple, and of the sector, in the segment with the most tuple bytes for
+/// each byte of data.
 fn most_tags(volume: &Volume) -> (u64, u64) {
     let stored = volume.segments().iter().filter_map(Segment::as_stored);
     let each = stored.map(|s| (s.cipher.tag_size() as u64, s.cipher.sector_size().bytes() as u64));

@@ -1,5 +1,4 @@
-//! A volume that lies in the zones of its device as one run, whole zone by whole zone: it has zones
-//! itself.
+//! The zones of a volume that covers whole zones of one device in a row.
 
 use std::io;
 
@@ -18,13 +17,13 @@ impl Mapping {
         Some(Zones { conventional: zones.conventional.saturating_sub(before), ..zones })
     }
 
-    /// How many zones may be in use at a time.
+    /// The limits on zones in use at a time.
     pub fn zone_limits(&self) -> ZoneLimits {
         self.zoned().map_or_else(ZoneLimits::default, |(device, _)| device.zone_limits())
     }
 
-    /// Up to `most` zones from `offset` on, as they are now; there may be more, and none beyond the
-    /// end. It asks the device, and waits for it.
+    /// Returns the current state of up to `most` zones from `offset` on, none beyond the end. Asks
+    /// the device and waits for it.
     ///
     /// # Errors
     /// The system's; `ENOTTY` for a volume without zones.
@@ -44,7 +43,7 @@ impl Mapping {
         Ok(zones)
     }
 
-    /// Does something to the zones of a range, and waits for it.
+    /// Applies an action to the zones of a range, and waits for it.
     ///
     /// # Errors
     /// `EROFS`; `EINVAL` beyond the end; the system's.
@@ -59,7 +58,7 @@ impl Mapping {
         device.act_on_zones(action, lower + offset, len)
     }
 
-    /// The one device, and where the volume begins on it.
+    /// The volume's only device, and the volume's first byte on it.
     fn zoned(&self) -> Option<(&dyn Device, u64)> {
         let layout = self.control.settings().layout;
         let [(_, SegmentPlace::Stored { device, lower, .. })] = layout.lies[..] else { return None };

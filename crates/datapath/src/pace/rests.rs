@@ -1,28 +1,28 @@
-//! How long to rest after a step.
+//! The rest of a reencryption after each step.
 //!
-//! While there are requests all the time, a rest is so many times as long as the step before it;
-//! where there are few, it is as much shorter. How many times, is found out: requests that end
-//! during steps are compared with those that end between them. Where the slowest hundredth of them
-//! takes more than twice as long, steps become rarer, so rare at most that they are that hundredth
-//! themselves; where not, more frequent again, but nine tenths of the time are the users' always.
+//! Under constant load a rest is a multiple of the step before it; under light load it is
+//! proportionally shorter. The factor is measured: latencies of requests that end during steps are
+//! compared with those that end between steps. While the 99th percentile during steps is more than
+//! twice as long, steps become rarer, until they are a hundredth of the time themselves; otherwise
+//! they become more frequent, but nine tenths of the time are always left to clients.
 
 use std::time::Duration;
 
 use crate::Histogram;
 
-/// How many times as long as the step a rest is, at first and at least, and at most.
+/// The limits of a rest's length as a multiple of the step's; the first value is the initial one.
 const LEAST: f64 = 9.0;
 const MOST: f64 = 100.0;
-/// However busy the users are, it never stands still for longer.
+/// The longest rest, however busy the clients are.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Fewer requests say nothing of the slowest hundredth.
+/// The number of requests below which a 99th percentile means nothing.
 const ENOUGH: u64 = 200;
 
-/// What the volume's users did for some time.
+/// The clients' requests during some time.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     pub(super) took: Duration,
-    /// How long their requests took that ended then.
+    /// The latencies of requests that ended in this time.
     pub(super) users: Histogram,
 }
 
@@ -32,7 +32,7 @@ impl Window {
     }
 }
 
-/// What was found out so far.
+/// The measurements so far.
 #[derive(Debug)]
 pub(super) struct Rests {
     times: f64,
@@ -47,7 +47,7 @@ impl Default for Rests {
 }
 
 impl Rests {
-    /// The rest after `step`, which came after a rest of its own.
+    /// Returns the rest after `step`, which followed the rest `rest`.
     pub(super) fn after(&mut self, rest: &Window, step: &Window) -> Duration {
         self.during.merge(&step.users);
         self.between.merge(&rest.users);
@@ -62,7 +62,7 @@ impl Rests {
     }
 }
 
-/// How many requests were in flight, in the mean, and 1 at most.
+/// The mean number of requests in flight, at most 1.
 fn load(rest: &Window, step: &Window) -> f64 {
     let in_flight = rest.users.total() + step.users.total();
     let took = (rest.took + step.took).max(Duration::from_nanos(1));
@@ -75,7 +75,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(10);
 
-    /// Requests that took so long, so many of them.
+    /// `requests` requests that took `each`, in a time of `took`.
     fn window(took: Duration, each: Duration, requests: usize) -> Window {
         let mut users = Histogram::default();
         (0..requests).for_each(|_| users.record(each));
@@ -91,7 +91,7 @@ mod tests {
         let mut rests = Rests::default();
         let rest = rests.after(&window(STEP, micros(100), 100), &window(STEP, micros(100), 100));
         assert!(rest >= 8 * STEP && rest <= 10 * STEP, "{rest:?}");
-        // A request now and then: a hundredth of the time there is one.
+        // Rare requests: one is in flight for a hundredth of the time.
         let seldom = rests.after(&window(99 * STEP, micros(100), 100), &window(STEP, STEP, 0));
         assert!(seldom > Duration::ZERO && seldom <= STEP, "{seldom:?}");
     }

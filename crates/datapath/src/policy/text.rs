@@ -1,4 +1,4 @@
-//! Policies as users write them: `inline`, `read=inline,write=workers,order=sorted`.
+//! Policies as text: `inline`, `read=inline,write=workers,order=sorted`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use underseal_volume::DispatchFlags;
 use super::{Affinity, Dispatch, Policy, WriteOrder};
 use crate::{Error, ErrorKind, Result};
 
-/// What `--policy` takes, for help texts and errors.
+/// The names that `--policy` takes, for help texts and errors.
 const NAMES: &str = "inline, workers, same-cpu, adaptive, kernel";
 
-/// The policy that version 0.2 knew, though no volume could have it.
+/// The policy that version 0.2 parsed, though no volume could have it.
 const REMOVED: &str = "engine";
 
-/// The least that a request may be split into: the smallest sector.
+/// The smallest maximum size of a request: the smallest sector.
 const LEAST: u32 = 512;
 
 impl FromStr for Policy {
     type Err = Error;
 
-    /// A name, changes to it after commas
+    /// Parses a name, a name with changes after commas
     /// (`workers,write=inline,order=sorted,high-priority,max-read-size=64K`), or changes to
     /// `inline` alone.
     fn from_str(text: &str) -> Result<Self> {
@@ -94,7 +94,7 @@ impl Policy {
     }
 }
 
-/// Bytes, with K or M; 0 or `none`: not split. Whole sectors only.
+/// Parses bytes, with K or M; 0 or `none` mean unlimited. Whole sectors only.
 fn size(text: &str) -> Option<Option<u32>> {
     if matches!(text, "none" | "0") {
         return Some(None);
@@ -142,7 +142,7 @@ impl fmt::Display for Policy {
 }
 
 impl Dispatch {
-    /// As `--policy` names it.
+    /// The name for `--policy`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Inline => "inline",

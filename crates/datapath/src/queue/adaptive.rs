@@ -1,16 +1,16 @@
-//! The adaptive policy: inline while the queue keeps up, what is more goes to idle workers.
+//! The adaptive policy: inline while the queue keeps up; idle workers take the surplus.
 //!
 //! ```text
-//!   backlog:  [ next | ... | ... | last ]     cost = what this thread will take for all of it, as measured
-//!                |                  |
-//!          this thread        idle workers, while the cost is above the watermark;
-//!                             what none of them came to is taken back
+//!   backlog:  [ next | ... | ... | last ]     cost = measured time of all of it on this thread
+//!                 |                  |
+//!           this thread        idle workers, while the cost is above the watermark;
+//!                              tasks that no worker has begun are taken back
 //! ```
 //!
-//! The watermark is twice the time that a worker takes to come to a task, as measured: work that
-//! this thread would reach sooner is not worth waking one for. On a busy machine workers come late,
-//! so little is handed over; on an idle one they come soon. Whether sharing pays beyond it is
-//! [tried](trial), and each trial begins as if they came soon.
+//! The watermark is twice the measured time in which a worker begins a task: work that this thread
+//! would reach sooner is not worth a wakeup. On a busy machine workers begin late, so little is
+//! handed over; on an idle one they begin soon. A [trial](trial) finds out whether sharing pays
+//! beyond that, and each trial starts with the shortest time.
 
 #[cfg(test)]
 mod tests;
@@ -25,39 +25,39 @@ use crate::slot::RequestClass;
 use crate::stats::{QueueStats, nanos};
 use crate::workers::Task;
 
-/// The watermark lies in between, whatever was measured.
+/// The limits of the watermark, whatever was measured.
 const LEAST: u64 = 20_000;
 const MOST: u64 = 10_000_000;
-/// What workers take to come, before it is measured: the least watermark.
+/// The time in which a worker begins a task, before it is measured: half of the least watermark.
 const SOON: u64 = LEAST / 2;
-/// What takes less, in nanoseconds, is done at once where there is no backlog: handing it over
+/// A piece that takes less, in nanoseconds, is done at once without a backlog: handing it over
 /// would take as long.
 const TRIFLE: u64 = 2_500;
-/// Of so many trifles one is measured.
+/// Of this many trifles, one is measured.
 const MEASURED: u32 = 64;
 /// The smallest part of a request that is shared, in bytes.
 const SMALLEST_PART: u64 = 64 << 10;
 
 pub(super) struct Adaptive {
-    /// Slots whose next piece can be done at once.
+    /// Slots whose next piece can be encrypted or decrypted at once.
     backlog: VecDeque<BacklogEntry>,
     bytes: u64,
-    /// Nanoseconds.
+    /// The backlog's cost in nanoseconds.
     cost: u64,
-    /// The slot that this thread is at.
+    /// The slot that this thread works on.
     running: Option<u32>,
-    /// The lower device does not answer reads at once: there is nothing to share before it has.
+    /// The lower device does not answer reads at once: their crypto cannot begin before.
     reads_block: bool,
     reads: Costs,
     writes: Costs,
-    /// How long workers that have nothing to do take to come to a task, in nanoseconds.
+    /// The time in which an idle worker begins a task, in nanoseconds.
     reaction: u64,
     trial: Trial,
-    /// Tasks at workers.
+    /// Tasks with workers.
     away: usize,
-    /// Since when there is nothing to do.
+    /// Set while the queue is idle: since when.
     idle: Option<Instant>,
-    /// Trifles so far.
+    /// The number of trifles so far.
     trifles: u32,
 }
 
@@ -67,37 +67,37 @@ pub(super) struct BacklogEntry {
     pub(super) index: u32,
     pub(super) class: RequestClass,
     pub(super) len: u64,
-    /// What this thread will take for it, in nanoseconds.
+    /// The estimated time on this thread, in nanoseconds.
     cost: u64,
-    /// Parts can be made of it.
+    /// The request can be divided into parts.
     divides: bool,
 }
 
-/// What to do about the backlog.
+/// The next action for the backlog.
 pub(super) enum BacklogPlan {
-    /// This thread does it.
+    /// This thread does the piece.
     Do(BacklogEntry),
-    /// A worker does it; if none can, this thread.
+    /// A worker does the piece; if no worker can, this thread does.
     Give(BacklogEntry),
-    /// It becomes parts of so many bytes, which join the backlog in its place.
+    /// The request is divided into parts of this many bytes, which replace it in the backlog.
     Divide(BacklogEntry, u64),
 }
 
-/// What a plan depends on beside the backlog.
+/// The facts beside the backlog that a plan depends on.
 pub(super) struct Outlook<F> {
     pub(super) now: Instant,
     /// Bytes that have moved on so far.
     pub(super) moved: u64,
-    /// There are slots for parts.
+    /// Slots for parts are free.
     pub(super) spare_parts: bool,
-    /// Whether a worker can take one more, when so many are with workers.
+    /// Whether a worker can take one more task, by the number of tasks with workers.
     pub(super) has_room: F,
 }
 
 /// Powers of two of lengths, up to 4 GiB.
 const CLASSES: usize = 33;
 
-/// Nanoseconds a byte, by the power of two of the length; 0: not known yet.
+/// Nanoseconds a byte, by the power of two of the length; 0: not measured yet.
 struct Costs([f32; CLASSES]);
 
 impl Adaptive {
@@ -122,7 +122,7 @@ impl Adaptive {
         self.backlog.is_empty()
     }
 
-    /// This thread is at a slot from now on. The one that it was at.
+    /// Sets the slot that this thread works on, and returns the previous one.
     pub(super) fn at(&mut self, index: Option<u32>) -> Option<u32> {
         std::mem::replace(&mut self.running, index)
     }
@@ -131,68 +131,68 @@ impl Adaptive {
         self.running == Some(index)
     }
 
-    /// Tasks of the queue's at workers: the next one waits for them.
+    /// The number of the queue's tasks with workers, which delay the next one.
     pub(super) fn away(&self) -> usize {
         self.away
     }
 
-    /// Notes that a worker has one more.
+    /// Counts a task that was given to a worker.
     pub(super) fn gave(&mut self) {
         self.away += 1;
     }
 
-    /// Notes how the lower device answered a read.
+    /// Notes whether the lower device answered a read at once.
     pub(super) fn saw_read(&mut self, blocked: bool) {
         self.reads_block = blocked;
     }
 
-    /// True when a read begins at once: there is nothing to do or to share before the lower device
-    /// has answered.
+    /// True when a read may begin at once: the lower device answers later, so there is no crypto to
+    /// share yet.
     pub(super) fn reads_block(&self) -> bool {
         self.reads_block
     }
 
-    /// Notes that a task is back.
+    /// Notes that a worker returned a task.
     pub(super) fn surplus_over(&mut self, task: &Task, now: Instant) {
         self.away -= 1;
         self.rests(now);
         if task.follows {
-            // It waited for the task before it, which says nothing about the worker.
+            // The task waited for the one before it, so its delay says nothing about the worker.
             return;
         }
         self.reacted(nanos(task.started.saturating_duration_since(task.given)));
     }
 
-    /// Notes that a task was taken back before any worker came to it.
+    /// Notes that a task was taken back before a worker began it.
     pub(super) fn took_back(&mut self, task: &Task) {
         self.away -= 1;
         self.reacted(nanos(task.given.elapsed()));
     }
 
-    /// Notes the end of a piece, after which there may be nothing to do.
+    /// Notes the end of a piece, after which the queue may be idle.
     pub(super) fn rests(&mut self, now: Instant) {
         self.idle = (self.backlog.is_empty() && self.away == 0).then_some(now);
     }
 
-    /// Notes what a piece took that this thread did.
+    /// Notes how long this thread took for a piece.
     pub(super) fn took(&mut self, class: RequestClass, len: u64, time: u64) {
         self.costs(class).took(len, time);
     }
 
-    /// True when a request is done at once: nothing is before it, and handing it over would take as
-    /// long. One of many is measured, in the backlog.
+    /// True when a request is done at once: the backlog is empty, and handing the request over
+    /// would take as long. One in [`MEASURED`] is measured, in the backlog.
     pub(super) fn is_trifle(&mut self, class: RequestClass, len: u64) -> bool {
         let alone = self.backlog.is_empty() && self.away == 0;
         if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
             return false;
         }
-        // What it takes is no rest.
+        // The request's time is not idle time.
         self.idle = None;
         !self.is_one_of_many()
     }
 
-    /// True when what this piece takes is to be measured: trifles rarely, since that takes time
-    /// too.
+    /// True when the time of this piece is to be measured: rarely for trifles, since measuring
+    /// takes time.
     pub(super) fn is_measured(&mut self, piece: &BacklogEntry) -> bool {
         piece.cost >= TRIFLE || self.backlog.is_empty() || self.is_one_of_many()
     }
@@ -202,7 +202,7 @@ impl Adaptive {
         self.trifles.is_multiple_of(MEASURED)
     }
 
-    /// Puts a slot into the backlog. True: it is to be shown.
+    /// Adds a slot to the backlog. True: the statistics are to be updated.
     pub(super) fn join(
         &mut self,
         now: Instant,
@@ -222,15 +222,15 @@ impl Adaptive {
         self.cost > LEAST
     }
 
-    /// The next thing to do; none when there is no backlog. While the cost of what is behind the
-    /// first is above the watermark, the end goes to idle workers.
+    /// Returns the next action; `None` without a backlog. While the cost of all pieces behind the
+    /// first is above the watermark, the last ones go to idle workers.
     pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<BacklogPlan> {
         let first = self.backlog.front().copied()?;
         let surplus = self.surplus();
         if self.cost > LEAST && (surplus.is_some() || first.divides) {
             let shares = self.shares(outlook.now, outlook.moved);
             let ours = self.costs(first.class).of(first.len);
-            // A worker that is at it already comes to the next task at once.
+            // A busy worker begins its next task at once.
             let watermark = if self.away > 0 { LEAST } else { self.watermark() };
             let can_give = shares && (outlook.has_room)(self.away);
             if can_give
@@ -244,7 +244,7 @@ impl Adaptive {
             if can_give && alone && ours > watermark && first.divides && outlook.spare_parts {
                 self.backlog.pop_front();
                 self.leave(&first);
-                // Parts enough to make up for threads that come late.
+                // Enough parts to make up for workers that begin late.
                 return Some(BacklogPlan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
             }
         }
@@ -253,19 +253,19 @@ impl Adaptive {
         Some(BacklogPlan::Do(first))
     }
 
-    /// The last behind the first that takes longer than handing it over.
+    /// The last piece behind the first that takes longer than handing it over.
     fn surplus(&self) -> Option<usize> {
-        /// So many are looked at.
+        /// The number of pieces that are looked at.
         const LAST: usize = 8;
         let mut behind = (1..self.backlog.len()).rev().take(LAST);
         behind.find(|nth| self.backlog[*nth].cost >= TRIFLE)
     }
 
-    /// There is work to share: whether that is better than to go on alone.
+    /// Whether sharing is better than working alone. Called while there is work to share.
     fn shares(&mut self, now: Instant, moved: u64) -> bool {
         let (before, shares) = (self.trial.is_sharing(), self.trial.shares(now, moved));
         if shares && !before {
-            // Workers that came late may come sooner by now.
+            // Workers may begin sooner by now.
             self.reaction = SOON;
         }
         shares
@@ -301,7 +301,7 @@ impl Costs {
         (len.max(1).ilog2() as usize).min(CLASSES - 1)
     }
 
-    /// What a piece will take, in nanoseconds.
+    /// The estimated time of a piece, in nanoseconds.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -309,7 +309,7 @@ impl Costs {
         reason = "an estimate"
     )]
     fn of(&self, len: u64) -> u64 {
-        // Before anything is known: 2 GB/s.
+        // 2 GB/s before the first measurement.
         const UNKNOWN: f32 = 0.5;
         let class = Self::class(len);
         let known = |class: &usize| self.0[*class] > 0.0;
@@ -317,7 +317,7 @@ impl Costs {
         (nearest.map_or(UNKNOWN, |class| self.0[class]) * len as f32) as u64
     }
 
-    /// The same, if pieces of about this length were measured.
+    /// As `of`, if pieces of about this length were measured.
     fn known(&self, len: u64) -> Option<u64> {
         (self.0[Self::class(len)] > 0.0).then(|| self.of(len))
     }

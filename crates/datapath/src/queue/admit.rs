@@ -1,5 +1,4 @@
-//! A request comes in: it is checked, gets its slot and memory, and waits for whatever it must not
-//! overtake.
+//! Admission of a request: checks, slot and memory, and waiting for earlier requests.
 
 use std::ops::Range;
 
@@ -52,16 +51,14 @@ impl Queue {
         if writes { self.mapping.check_guards(offset..offset + len) } else { Ok(()) }
     }
 
-    /// Answers a request that does not come in.
+    /// Completes a request that is not admitted.
     pub(super) fn refuse(&mut self, tag: u64, error: Error, buffer: Option<Buffer>) {
         self.post.stats.others.ended(0, false);
         self.ready.push_back(Completion { tag, result: Err(error), buffer });
     }
 
-    /// Memory for the tuples of so many bytes; none where the volume keeps none.
-    ///
-    /// # Errors
-    /// `Full`.
+    /// Returns memory for the tuples of `len` bytes; `None` for a volume without tuples. Returns
+    /// `Full` when the memory is short.
     pub(super) fn tags(&mut self, len: u64) -> std::result::Result<Option<Buffer>, Full> {
         match self.mapping.tags_for(len) {
             0 => Ok(None),
@@ -69,14 +66,14 @@ impl Queue {
         }
     }
 
-    /// Encrypted zeros' memory.
+    /// Memory for encrypted zeros.
     pub(super) fn zeros(&mut self, len: u64) -> Option<Buffer> {
         self.arena.alloc(usize::try_from(len.min(ZEROS)).ok()?)
     }
 
-    /// A write of shared bytes that covers sectors in part: with the bytes in its own memory, since
-    /// they go into sectors that are read first. The memory comes back when the shared bytes are
-    /// gone.
+    /// Copies the bytes of a shared write into its own memory, if it covers sectors in part: these
+    /// sectors are read first, and the bytes go into them. Returns the memory when the shared
+    /// memory is gone.
     pub(super) fn with_own_bytes(&self, request: Request) -> std::result::Result<Request, Buffer> {
         match request {
             Request::WriteShared { offset, from, mut data, durable }
@@ -89,10 +86,8 @@ impl Queue {
         }
     }
 
-    /// What a request becomes, with all the memory that it will need.
-    ///
-    /// # Errors
-    /// Gives the request back when there is not enough memory now.
+    /// Makes a request's slot, with all memory that the request will need. Returns the request when
+    /// memory is short.
     pub(super) fn slot(&mut self, tag: u64, request: Request) -> std::result::Result<Slot, Request> {
         let (start, len) = request.range().unwrap_or((0, 0));
         let (wide, edges) = self.widen(start..start + len);
@@ -111,7 +106,7 @@ impl Queue {
         }
         let moves = match &request {
             _ if request.moves() => wide.end - wide.start,
-            // Those of the sectors at its ends beside those of its memory.
+            // Tuples of the partly covered sectors and of the zeros' memory.
             Request::WriteZeroes { .. } => {
                 len.min(ZEROS) + if partial { 2 * u64::from(self.mapping.sector()) } else { 0 }
             }
@@ -150,7 +145,7 @@ impl Queue {
             }
             Request::Flush => (SlotOperation::Flush { device: 0 }, false, None, RequestClass::Flush),
             Request::Discard { durable, .. } => {
-                // Only whole sectors can go.
+                // Only whole sectors can be discarded.
                 let sector = u64::from(self.mapping.sector());
                 range = range.start.next_multiple_of(sector)..range.end / sector * sector;
                 range.end = range.end.max(range.start);
@@ -175,11 +170,12 @@ impl Queue {
         Ok(Slot { tag, then_flush, spare, tags, shared, ..Slot::new(op, range, buffer, class, self.now) })
     }
 
-    /// Memory to read what a request covers in part: so many pieces of so many bytes.
+    /// Memory for the sectors that a request covers in part: the number of buffers, and their
+    /// length.
     fn scratch(&self, request: &Request, wide: &Range<u64>, edges: usize) -> (usize, usize) {
         let sector = self.mapping.sector() as usize;
-        // Whole sectors are written from where they lie in the caller's memory. Where the devices
-        // do not take that, everything is read and written with what was read.
+        // Whole sectors are written from the caller's memory. Where the devices cannot use that,
+        // the whole range is read, changed and written in one buffer.
         let behind =
             request.range().map_or(0, |(start, _)| (wide.start + sector as u64 - start) % sector as u64);
         if matches!(request, Request::Write { .. }) && !self.mapping.takes_memory_at(behind) {
@@ -188,7 +184,7 @@ impl Queue {
         (edges, sector)
     }
 
-    /// The sectors that a range covers, if only in part, and how many it does cover in part.
+    /// Returns the whole sectors that contain a range, and how many of them it covers in part.
     pub(super) fn widen(&self, range: Range<u64>) -> (Range<u64>, usize) {
         let sector = u64::from(self.mapping.sector());
         let wide = range.start / sector * sector..range.end.next_multiple_of(sector);
@@ -197,7 +193,7 @@ impl Queue {
         (wide, if one { 1 } else { usize::from(head) + usize::from(tail) })
     }
 
-    /// Takes a request in.
+    /// Admits a request.
     pub(super) fn admit(&mut self, slot: Slot) {
         let index = self.enter(slot);
         if self.settings.suspended {
@@ -207,7 +203,7 @@ impl Queue {
         }
     }
 
-    /// A request is in flight from here on.
+    /// Counts a request as in flight, and stores its slot.
     pub(super) fn enter(&mut self, slot: Slot) -> u32 {
         self.requests += 1;
         self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
@@ -233,15 +229,15 @@ impl Queue {
             }
         }
         if let Some(most) = most {
-            // At least a sector is moved at a time.
+            // A part has at least one sector.
             let sector = u64::from(self.mapping.sector());
             self.slots.get(index).most = u64::from(most).max(sector) / sector * sector;
         }
         self.take_lock(index);
     }
 
-    /// Writes into one sector follow each other where sectors are written in part, and writes into
-    /// one zone of a zoned device always: an io_uring may reorder what is in flight together.
+    /// The range by which writes are ordered: whole sectors where sectors are written in part, and
+    /// always whole zones on a zoned device, since io_uring may reorder requests in flight.
     fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
         match self.epochs.current() {
             Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),

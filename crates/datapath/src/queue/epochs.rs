@@ -1,7 +1,7 @@
-//! What requests run under: each pins, when it begins, what is set then, and ends under that.
+//! Epochs: a request pins the current settings when it begins, and ends under them.
 //!
-//! The queue has one reference to each volume in use, and counts its own requests: a reference for
-//! each request would be counted on a cache line that all queues share.
+//! The queue has one reference to each volume in use, and counts its requests itself: a reference
+//! for each request would be counted on a cache line that all queues share.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::control::VolumeSettings;
 
 pub(super) struct Epochs {
     all: Vec<Epoch>,
-    /// The number of the one that requests begin in.
+    /// The number of the epoch in which requests begin.
     current: u32,
 }
 
 struct Epoch {
-    /// None: the key is wiped.
+    /// `None`: the key is wiped.
     volume: Option<Arc<Volume>>,
-    /// Its requests take the sectors' lock.
+    /// Requests of this epoch take the range lock.
     locks: bool,
-    /// Requests that have pinned it.
+    /// Requests that have pinned this epoch.
     users: u32,
 }
 
@@ -29,7 +29,7 @@ impl Epochs {
         Self { all: vec![Epoch::new(settings)], current: 0 }
     }
 
-    /// Begins another epoch, unless what is set makes no difference to requests.
+    /// Begins another epoch, unless the new settings make no difference to requests.
     pub(super) fn set(&mut self, settings: &VolumeSettings) {
         let next = Epoch::new(settings);
         let now = &self.all[self.current as usize];
@@ -52,13 +52,13 @@ impl Epochs {
         self.current = u32::try_from(free).unwrap_or(u32::MAX);
     }
 
-    /// One more request runs under what is set now.
+    /// Counts a request in the current epoch, and returns the epoch's number.
     pub(super) fn pin(&mut self) -> u32 {
         self.all[self.current as usize].users += 1;
         self.current
     }
 
-    /// One of its requests is over.
+    /// Notes that a request of an epoch is over.
     pub(super) fn unpin(&mut self, number: u32) {
         self.all[number as usize].users -= 1;
         self.forget(number);
@@ -80,12 +80,12 @@ impl Epochs {
         self.volume(self.current)
     }
 
-    /// Whether requests that begin now take the sectors' lock.
+    /// True when requests that begin now take the range lock.
     pub(super) fn locks(&self) -> bool {
         self.all[self.current as usize].locks
     }
 
-    /// True when all that began before the last change is over.
+    /// True when all requests of earlier epochs are over.
     pub(super) fn old_are_over(&self) -> bool {
         (0..).zip(&self.all).all(|(number, epoch)| number == self.current || epoch.users == 0)
     }

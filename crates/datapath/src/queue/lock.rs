@@ -1,5 +1,5 @@
-//! The lock that all queues share: where a sector has to be written as a whole, or be read as one,
-//! or is moved.
+//! The range lock in a queue: for sectors that must be read and written as a whole, or that a range
+//! mover moves.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::mover::LockWaiter;
 use crate::slot::{LockState, RequestClass, SlotOperation};
 
 impl Queue {
-    /// Begins, when its sectors are its own, or are shared with others that read.
+    /// Locks a request's range, shared for reads, and begins the request once it holds the lock.
     pub(super) fn take_lock(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let moves = match slot.op {
@@ -23,14 +23,13 @@ impl Queue {
             if claimed == LockOutcome::Waits {
                 return;
             }
-            // Who had the sectors may have moved them.
+            // The previous holder may have been a range mover, which changes the settings.
             self.renew();
         }
         self.begin(index);
     }
 
-    /// Takes the lock of whole sectors for a write on the fast path; `None`: another request has
-    /// one of them.
+    /// Locks whole sectors for a write on the fast path; `None`: another request has one of them.
     pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<LockState> {
         if !self.epochs.locks() {
             return Some(LockState::None);
@@ -40,14 +39,14 @@ impl Queue {
         taken.then_some(LockState::Taken)
     }
 
-    /// Gives back what [`lock_now`](Self::lock_now) took.
+    /// Releases a lock from [`lock_now`](Self::lock_now).
     pub(super) fn unlock_now(&self, range: Range<u64>, lock: LockState) {
         if lock == LockState::Taken {
             self.mapping.locks().give_back(range, false);
         }
     }
 
-    /// A request does nothing with its sectors any more.
+    /// Releases the lock of a request that is done with its sectors.
     pub(super) fn unlock(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let (range, shared) = (slot.start..slot.end, slot.class == RequestClass::Read);

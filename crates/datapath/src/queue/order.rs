@@ -1,16 +1,16 @@
-//! Which encrypted write goes down next.
+//! The order in which encrypted writes are submitted.
 
 use std::collections::VecDeque;
 
 use crate::piece::Piece;
 
-/// Writes that wait for others.
+/// Writes that wait for their turn.
 pub(super) struct WriteQueue {
-    /// Encrypted, to be sorted: their lower device and offset.
+    /// Encrypted writes to be sorted: lower device, offset, slot.
     sorted: Batch,
-    /// Takes the place of `sorted` while that is written.
+    /// Replaces `sorted` while that is being written.
     spare: Batch,
-    /// All that go down as they came, encrypted or not.
+    /// Writes to be submitted in order of arrival, encrypted or not.
     arrivals: VecDeque<u32>,
 }
 
@@ -27,30 +27,30 @@ impl WriteQueue {
         self.sorted.is_empty() && self.arrivals.is_empty()
     }
 
-    /// A write that goes down after all that came before it.
+    /// Adds a write that is submitted after all earlier ones.
     pub(super) fn arrived(&mut self, index: u32) {
         self.arrivals.push_back(index);
     }
 
-    /// The one of those whose turn it is.
+    /// The write whose turn it is, in order of arrival.
     pub(super) fn first(&self) -> Option<u32> {
         self.arrivals.front().copied()
     }
 
-    /// It goes down no more, or has gone.
+    /// Removes a write that has been submitted or has failed.
     pub(super) fn forget(&mut self, index: u32) {
         if let Some(at) = self.arrivals.iter().position(|other| *other == index) {
             self.arrivals.remove(at);
         }
     }
 
-    /// A write that goes down in the order of sectors.
+    /// Adds a write that is submitted in the order of sectors.
     pub(super) fn sort(&mut self, piece: &Piece, index: u32) {
         self.sorted.push((piece.device, piece.lower, index));
     }
 
-    /// What has come together since the last time, by sector. It is to be
-    /// [given back](WriteQueue::reuse).
+    /// Returns the writes since the last call, by sector. The caller [returns the
+    /// list](WriteQueue::reuse).
     pub(super) fn batch(&mut self) -> Option<Batch> {
         if self.sorted.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! A slot moves on: piece by piece through the lower device, until it is over.
+//! Moves a slot on: piece by piece through the lower device, until it is over.
 
 mod crypt;
 mod parts;
@@ -13,11 +13,11 @@ use crate::slot::{RequestClass, Slot, SlotOperation, SlotStage};
 use crate::stats::nanos;
 use crate::{Completion, Error, ErrorKind, Result, WriteOrder};
 
-/// What a step came to.
+/// The result of a step.
 pub(super) enum StepOutcome {
     /// The piece is done.
     Done,
-    /// Somebody else has it, or it waits for its turn.
+    /// Another thread or the lower device has the piece, or it waits for its turn.
     Pending,
     Failed(Error),
 }
@@ -43,7 +43,8 @@ impl Queue {
                 _ => return self.complete(index, Ok(())),
             }
             if slot.op == SlotOperation::WriteZeros && self.zeros_left == 0 {
-                // A file in memory takes zeros without blocking: nothing else would end this loop.
+                // A file in memory takes zeros without blocking: without this the loop would not
+                // end.
                 return self.long_zeros.push_back(index);
             }
             match self.step(index) {
@@ -54,8 +55,8 @@ impl Queue {
         }
     }
 
-    /// Begins a turn: each turn makes and writes about a piece of zeros, whatever number of
-    /// requests wants some.
+    /// Begins a turn: a turn makes and writes about one piece of zeros, whatever number of requests
+    /// wants zeros.
     pub(super) fn write_long_zeros(&mut self) {
         self.zeros_left = ZEROS;
         for _ in 0..self.long_zeros.len() {
@@ -68,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// A step ended that was taken outside of [`Queue::run`].
+    /// Continues after a step that was taken outside of [`Queue::run`].
     fn went_on(&mut self, index: u32, step: StepOutcome) {
         match step {
             StepOutcome::Done => self.run(index),
@@ -77,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// Does the next piece, or hands it to somebody.
+    /// Does the next piece, or hands it to a worker or the lower device.
     fn step(&mut self, index: u32) -> StepOutcome {
         let slot = self.slots.get(index);
         let op = slot.op;
@@ -107,7 +108,7 @@ impl Queue {
             (SlotOperation::Discard, _) if !self.mapping.discards() => self.advance(index),
             (SlotOperation::Discard, _) => self.start(index, device, Io::Discard { offset, len }),
             (SlotOperation::Prefetch, _) => self.start(index, device, Io::Prefetch { offset, len }),
-            // It came when it was.
+            // The volume was unencrypted here when this request arrived; it no longer is.
             (SlotOperation::ZeroBelow { fast, .. }, _) if !piece.is_null(volume) => {
                 self.write_zeros_instead(index, fast)
             }
@@ -150,7 +151,7 @@ impl Queue {
         }
     }
 
-    /// Writes the piece, whose bytes are encrypted.
+    /// Writes a piece that is encrypted.
     fn write(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
@@ -173,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// Starts what is left of a piece of which so many bytes have been read or written.
+    /// Starts the rest of a piece in the ring, after `done` bytes were read or written.
     fn start_rest(&mut self, index: u32, mut buffer: Buffer, done: usize) -> StepOutcome {
         if let Err(failure) = self.take_rest(index, &mut buffer) {
             return self.fail(index, buffer, failure.into());
@@ -182,7 +183,7 @@ impl Queue {
         let piece = slot.piece;
         let durable = slot.op.is_durable();
         let io = if piece.tags > 0 {
-            // They go as a whole.
+            // A piece with tuples is read or written as a whole.
             let (offset, range) = (piece.lower, piece.range());
             let Some(tags) = slot.tags.take() else { return self.fail(index, buffer, kept()) };
             match slot.op.reads() {
@@ -200,8 +201,8 @@ impl Queue {
         self.start(index, piece.device, io)
     }
 
-    /// Makes one piece of what is left of a request in cached pieces, since the lower device does
-    /// not take this one at once. The rest of a write is encrypted.
+    /// Makes one piece of the rest of a request with cached pieces, after the lower device did not
+    /// take the current piece at once. The rest of a write is encrypted.
     fn take_rest(&mut self, index: u32, buffer: &mut [u8]) -> std::result::Result<(), CryptoFailure> {
         let slot = self.slots.get(index);
         if !slot.is_cached() || slot.piece.end() >= slot.end {
@@ -229,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// A request came back from the lower device.
+    /// Handles a completion of the lower device.
     pub(super) fn finished(&mut self, done: Finished) {
         let index = done.slot;
         if !self.slots.has(index) {
@@ -275,7 +276,7 @@ impl Queue {
         }
         let slot = self.slots.get(index);
         let len = slot.end - slot.at;
-        // It came without: nothing was to be written then.
+        // The request came without memory for zeros: nothing was to be written then.
         let Some(buffer) = self.zeros(len).or_else(|| self.zeros(self.mapping.sector().into())) else {
             return self.starves(index);
         };
@@ -293,20 +294,20 @@ impl Queue {
         StepOutcome::Done
     }
 
-    /// There is no memory for its zeros now.
+    /// Notes that a request waits for memory for its zeros.
     fn starves(&mut self, index: u32) -> StepOutcome {
         self.slots.get(index).op = SlotOperation::WriteZeros;
         self.starved.push_back(index);
         StepOutcome::Pending
     }
 
-    /// Writes what may go down now. False when there was nothing. This is the one place from which
-    /// writes are submitted that wait for others: whatever lets them go on comes here afterwards.
+    /// Submits the writes whose turn it is. False when there is none. Writes that wait for their
+    /// turn are submitted here only: each event that may end their waiting is followed by a call.
     pub(super) fn write_in_order(&mut self) -> bool {
         let batch = self.order.batch();
         let mut any = batch.is_some();
         if let Some(mut batch) = batch {
-            // What is written may end and let others begin, whose turn is the next time.
+            // A finished write may let others begin, which are submitted by the next call.
             for (_, _, index) in batch.drain(..) {
                 if let Some(buffer) = self.slots.get(index).stage.take() {
                     let step = self.write(index, buffer);
@@ -336,8 +337,8 @@ impl Queue {
         any
     }
 
-    /// The piece goes down. A write of several pieces keeps its place in the line until the last
-    /// one goes.
+    /// Notes that a piece is submitted. A write of several pieces keeps its place in the order
+    /// until its last piece is.
     fn leave_line(&mut self, index: u32) {
         let slot = self.slots.get(index);
         if slot.piece.end() >= slot.end {
@@ -345,7 +346,7 @@ impl Queue {
         }
     }
 
-    /// The lower device is done with a piece.
+    /// Notes that the lower device is done with a piece.
     fn lower_over(&mut self, index: u32) {
         let now = self.tick();
         let slot = self.slots.get(index);
@@ -354,8 +355,8 @@ impl Queue {
         self.post.stats.lower.record(nanos(latency), 1);
     }
 
-    /// The error of reading a piece: what the device finds not to be as it was written counts as if
-    /// a cipher had.
+    /// Returns the error of a failed read. A sector that a device's tags refuse counts like one
+    /// that a cipher refuses.
     pub(super) fn unread(&self, piece: &Piece, e: underseal_device::Error) -> Error {
         let at = e.mismatch_at().and_then(|at| at.checked_sub(piece.lower)).filter(|skip| *skip < piece.len);
         let error = self.lower(piece.device, e);
@@ -369,7 +370,7 @@ impl Queue {
         Error::lower(self.mapping.devices()[device].name(), e)
     }
 
-    /// All is done with the piece.
+    /// Moves a slot behind its piece.
     fn advance(&mut self, index: u32) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.at += slot.piece.len;
@@ -377,13 +378,13 @@ impl Queue {
         StepOutcome::Done
     }
 
-    /// The piece, whose memory this is, failed.
+    /// Returns the piece's memory to the slot, and the error.
     fn fail(&mut self, index: u32, buffer: Buffer, error: Error) -> StepOutcome {
         self.slots.get(index).stage = SlotStage::Ready(Some(buffer));
         StepOutcome::Failed(error)
     }
 
-    /// A request, or a part of one, is over.
+    /// Completes a request or a part of one.
     fn complete(&mut self, index: u32, result: Result<()>) {
         let slot = self.slots.get(index);
         if slot.order == WriteOrder::Arrival {
@@ -435,7 +436,7 @@ fn beyond() -> Error {
     Error::new(ErrorKind::OutOfRange, "beyond the volume's end")
 }
 
-/// A lower device breaks its contract.
+/// The lower device broke its contract.
 fn kept() -> Error {
     Error::new(ErrorKind::Lower, "the request's memory did not come back from the lower device")
 }

@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Each power of two is divided into so many buckets: a bucket is at most 1/16 of its value wide.
+/// The number of buckets for each power of two: a bucket is at most 1/16 of its value wide.
 const PARTS: usize = 1 << PARTS_BITS;
 const PARTS_BITS: u32 = 4;
-/// The largest power of two that has buckets of its own: 2^41 ns are 36 minutes.
+/// The largest power of two with buckets: 2^41 ns are 36 minutes.
 const LARGEST: u32 = 41;
 const BUCKETS: usize = PARTS * (LARGEST - PARTS_BITS + 2) as usize;
 
-/// How often requests took how long.
+/// A histogram of latencies.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
-    /// The sum of all, in nanoseconds.
+    /// The sum of all latencies, in nanoseconds.
     total: u64,
 }
 
@@ -25,30 +25,30 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts a latency.
     pub fn record(&mut self, value: Duration) {
         let nanos = nanos(value);
         self.counts[bucket(nanos)] += 1;
         self.total = self.total.saturating_add(nanos);
     }
 
-    /// How many there are.
+    /// The number of latencies.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together.
+    /// The sum of all latencies.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total)
     }
 
-    /// Their mean, zero without any.
+    /// The mean latency; zero without any.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// What a share of them (0.5: half, 0.999: all but one in a thousand) took at most: at most a
-    /// sixteenth too much. Zero without any.
+    /// The latency that a share of all (0.5: half, 0.999: all but one in a thousand) does not
+    /// exceed: at most a sixteenth too large. Zero without any.
     pub fn quantile(&self, share: f64) -> Duration {
         let count = self.count();
         #[expect(
@@ -68,19 +68,19 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// The buckets that are not empty: the longest that falls into each, and how many did.
+    /// The buckets that are not empty: the longest latency of each, and its number of latencies.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let some = self.counts.iter().enumerate().filter(|(_, n)| **n > 0);
         some.map(|(index, n)| (Duration::from_nanos(upper(index)), *n))
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(other.counts.iter()).for_each(|(to, n)| *to += n);
         self.total = self.total.saturating_add(other.total);
     }
 
-    /// What came since `earlier`, an older state of the same histogram.
+    /// The counts since `earlier`, an older state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = self.clone();
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Histogram {
     }
 }
 
-/// A histogram that one thread counts in while others read it.
+/// A histogram that one thread writes while others read it.
 pub(crate) struct LiveHistogram {
     counts: Box<[AtomicU64]>,
     total: AtomicU64,
@@ -108,7 +108,7 @@ impl LiveHistogram {
         Self { counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), total: AtomicU64::new(0) }
     }
 
-    /// Counts `times` alike. Only the thread that owns the histogram calls this.
+    /// Counts a latency `times` times. Only the owner's thread calls this.
     pub(crate) fn record(&self, nanos: u64, times: u64) {
         add(&self.counts[bucket(nanos)], times);
         add(&self.total, nanos.saturating_mul(times));
@@ -122,7 +122,7 @@ impl LiveHistogram {
     }
 }
 
-/// Adds to a counter that one thread writes: cheaper than an atomic addition.
+/// Adds to a counter that only one thread writes: cheaper than an atomic addition.
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -140,7 +140,7 @@ fn bucket(nanos: u64) -> usize {
     PARTS * shift as usize + usize::try_from(nanos >> shift).unwrap_or(0)
 }
 
-/// The largest value that falls into a bucket.
+/// The largest value of a bucket.
 fn upper(bucket: usize) -> u64 {
     if bucket < PARTS {
         return bucket as u64;

@@ -1,4 +1,4 @@
-//! A piece of a request in the hands of a worker.
+//! A task: a piece of a request for a worker.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,30 +10,30 @@ use crate::piece::{CryptoFailure, Piece};
 use crate::post::{QueueInbox, QueueMessage};
 use crate::shared::SharedView;
 
-/// One call of the cipher, perhaps with the I/O before or after it.
+/// A call of the cipher, in some tasks with the I/O before or after it.
 pub(crate) struct Task {
     pub(crate) slot: u32,
     pub(crate) work: CryptoWork,
-    /// It may be taken back: it was given away only to be faster.
+    /// The task may be taken back: it was handed over only to be done sooner.
     pub(crate) is_surplus: bool,
-    /// Another surplus task was with workers when it was given.
+    /// Another surplus task was with workers when this one was given.
     pub(crate) follows: bool,
     pub(crate) volume: Arc<Volume>,
     pub(crate) piece: Piece,
     /// The request's memory.
     pub(crate) buffer: Buffer,
-    /// Where its plaintext comes from or goes to, if not its memory.
+    /// The source or destination of the plaintext, if not the request's memory.
     pub(crate) shared: Option<SharedView>,
-    /// Its memory for tuples.
+    /// The request's memory for tuples.
     pub(crate) tags: Option<Buffer>,
-    /// Whose it is.
+    /// The queue that gets the task back.
     pub(crate) home: Arc<QueueInbox>,
     pub(crate) given: Instant,
     pub(crate) started: Instant,
     pub(crate) outcome: TaskOutcome,
 }
 
-/// What is to be done.
+/// The work of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CryptoWork {
     Decrypt,
@@ -42,13 +42,13 @@ pub(crate) enum CryptoWork {
     EncryptAndWrite,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug)]
 pub(crate) enum TaskOutcome {
     Untouched,
-    /// All that was asked for is done.
+    /// The work is done.
     Done,
-    /// The device would have blocked after so many bytes. What was to be encrypted is.
+    /// The device would have blocked after this many bytes. Bytes to be written are encrypted.
     Blocked(usize),
     Failed(underseal_device::Error),
     /// The cipher refused a sector.
@@ -58,14 +58,14 @@ pub(crate) enum TaskOutcome {
 }
 
 impl Task {
-    /// Does it, in the calling thread.
+    /// Does the task, in the calling thread.
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
         self.started = Instant::now();
         let Self { work, volume, piece, buffer, tags, shared, .. } = self;
         let shared = shared.as_ref();
         let tags = tags.as_deref_mut().unwrap_or_default();
         let channel = channels.get_mut(piece.device);
-        // A worker without channels does the crypto only.
+        // A worker without channels only does crypto.
         let moved = match (&work, channel) {
             (CryptoWork::Decrypt, _) => Ok(Immediate::Done),
             (CryptoWork::ReadAndDecrypt, None) => Ok(Immediate::Blocked(0)),
@@ -89,7 +89,7 @@ impl Task {
         };
     }
 
-    /// Sends it home.
+    /// Returns the task to its queue.
     pub(crate) fn send(self) {
         let home = self.home.clone();
         home.send(QueueMessage::Task(self));

@@ -1,5 +1,5 @@
-//! The table of attacks of `docs/integrity.md`: each is made on the bytes of a volume's disk, under
-//! everything that protects volumes.
+//! The table of attacks of `docs/integrity.md`: each attack changes the bytes of a volume's disk,
+//! under each kind of protection.
 
 mod volume;
 
@@ -12,14 +12,14 @@ use volume::{
     open,
 };
 
-/// What the owner sees of an attack.
+/// The effect of an attack that the owner sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// The volume does not open, and is left as it is.
+    /// The volume does not open, and is not changed.
     Refused(ErrorKind),
-    /// Reading what was changed fails.
+    /// Reading the changed bytes fails.
     Fails,
-    /// Nothing: what the attacker wanted is read.
+    /// Nothing: the attacker's bytes are read.
     Nothing,
 }
 
@@ -36,11 +36,12 @@ const COLUMNS: [Column; 7] = [HASH, KEYED, KEYED_MAC, AEAD, CHACHA, AEAD_MAC, NO
 /// A disk after an attack.
 struct Attacked {
     bytes: Vec<u8>,
-    /// The blocks that it is about, and what is read when it succeeds; nothing: whatever it is.
+    /// The attacked blocks, with their contents after a successful attack; `None`: any new
+    /// contents.
     blocks: Vec<(u64, Option<Block>)>,
 }
 
-/// An attack, and what is seen of it in each column.
+/// An attack, and its effect in each column.
 struct Row {
     name: &'static str,
     make: fn(&Copies) -> Attacked,
@@ -112,7 +113,7 @@ fn tag_byte(copies: &Copies) -> Attacked {
     Attacked { bytes, blocks: vec![(5, None)] }
 }
 
-/// Writes a block as one who has not the keys: with his own, and the hash as everybody can make it.
+/// Writes a block as an attacker without the keys: with a key of the attacker, and the public hash.
 fn forge(copies: &Copies, bytes: &mut [u8], block: u64, of: &[u8]) {
     let [data, tag] = copies.places(block);
     let mut made = vec![0; tag.len()];
@@ -132,7 +133,7 @@ fn forged(copies: &Copies) -> Attacked {
     Attacked { bytes, blocks: vec![(5, None)] }
 }
 
-/// Swaps what is there of the pair.
+/// Swaps parts of the pair.
 fn swap_pair(copies: &Copies, parts: &[usize]) -> Attacked {
     let mut bytes = copies.old.clone();
     let (one, two) = (copies.places(PAIR[0]), copies.places(PAIR[1]));
@@ -171,7 +172,7 @@ fn old_device(copies: &Copies) -> Attacked {
     Attacked { bytes: copies.old.clone(), blocks: vec![(CHANGED, Some(contents(CHANGED, 1)))] }
 }
 
-/// A block of a volume that somebody else made, with other keys and another salt.
+/// A block of another owner's volume, with another key and another salt.
 fn foreign(copies: &Copies) -> Attacked {
     let mut bytes = copies.old.clone();
     let theirs = Copies::of(copies.column, true);
@@ -183,7 +184,7 @@ fn foreign(copies: &Copies) -> Attacked {
     Attacked { bytes, blocks: vec![(5, None)] }
 }
 
-/// Changes the section of the journal that has entries for [`CHANGED`] and the next.
+/// Changes the section of the journal that has entries for [`CHANGED`] and the next block.
 fn in_journal(copies: &Copies, block: u64, wanted: Option<Block>, change: impl Fn(&mut [u8])) -> Attacked {
     let mut bytes = copies.journal.clone();
     change(&mut bytes[copies.section()..]);
@@ -218,7 +219,7 @@ fn one_entry_less(copies: &Copies) -> Attacked {
     in_journal(copies, CHANGED, Some(contents(CHANGED, 1)), |section| section[4..8].fill(0xff))
 }
 
-/// Both are: that is an empty journal.
+/// Both entries are marked: that is an empty journal.
 fn no_entry(copies: &Copies) -> Attacked {
     let mut attacked = one_entry_less(copies);
     attacked.bytes[copies.section() + 512..][4..8].fill(0xff);
@@ -254,7 +255,7 @@ fn cut_and_said(copies: &Copies) -> Attacked {
     attacked
 }
 
-/// Opens what an attacker left, in this mode, and looks whether the owner sees what he should.
+/// Opens the attacked bytes in a mode, and checks the effect.
 fn look_at(copies: &Copies, attacked: &Attacked, mode: WriteMode, seen: Seen, what: &str) {
     let column = &copies.column;
     let opened = open(column, &attacked.bytes, &column.options(mode));
@@ -296,7 +297,7 @@ fn look_at(copies: &Copies, attacked: &Attacked, mode: WriteMode, seen: Seen, wh
 fn every_attack_is_noticed_or_not_as_the_table_says() {
     for (nth, column) in COLUMNS.iter().enumerate() {
         let copies = Copies::of(*column, true);
-        // Nothing is noticed where there was no attack.
+        // Without an attack nothing is noticed.
         for bytes in [&copies.old, &copies.journal, &copies.new] {
             let attacked = Attacked { bytes: bytes.clone(), blocks: vec![] };
             look_at(&copies, &attacked, WriteMode::Journal, Nothing, column.name);
@@ -314,7 +315,7 @@ fn what_the_mode_makes_of_a_bitmap_that_somebody_claims() {
     for (mode, seen) in [(WriteMode::Journal, KEY), (WriteMode::Direct, KEY), (WriteMode::Bitmap, Nothing)] {
         look_at(&copies, &bitmap(&copies), mode, seen, &format!("{mode:?}"));
     }
-    // Whoever allows it has the forger's data made authentic.
+    // With legacy recalculation allowed, the forger's data gets valid tags.
     let options =
         underseal_integrity::OpenSettings { legacy_recalculate: true, ..KEYED.options(WriteMode::Journal) };
     for attacked in [recalculating(&copies), bitmap(&copies)] {
@@ -376,11 +377,11 @@ fn the_flag_that_gives_the_superblock_its_mac_can_be_taken_away() {
         let mut attacked = cut_and_said(&copies);
         look_at(&copies, &attacked, WriteMode::Journal, TAG, column.name);
         attacked.bytes[FIXED_HMAC / 8] ^= 1 << (FIXED_HMAC % 8);
-        // Salt and MAC belong together: tags that are made here have neither now.
+        // Salt and MAC belong together: recalculated tags have neither now.
         let blocks = (0..copies.geometry.provided()).map(|block| (block, Some(contents(block, 1))));
         attacked.blocks = blocks.collect();
         look_at(&copies, &attacked, WriteMode::Journal, seen, column.name);
-        // It takes no recalculation along.
+        // The attack does not work together with a recalculation.
         attacked.bytes[24] |= u8::try_from(Flags::RECALCULATING.0).unwrap();
         if column.hash.is_some() {
             look_at(&copies, &attacked, WriteMode::Journal, KEY, column.name);
@@ -416,8 +417,8 @@ fn no_bit_of_a_superblock_makes_wrong_data_right() {
 
 #[test]
 fn a_header_that_names_another_type_makes_a_forger_s_data_be_read() {
-    // AES-GCM encrypts as CTR does, from its second counter on: whoever says that the type is
-    // `none` can turn any bit.
+    // AES-GCM encrypts as CTR does, from its second counter on: with the type changed to `none`, an
+    // attacker can flip any bit.
     let copies = Copies::of(AEAD, true);
     let mut bytes = copies.old.clone();
     let [data, tuple] = copies.places(5);
@@ -448,7 +449,7 @@ fn a_volume_that_was_cut_short_says_how_large_it_was() {
         assert_eq!(e.kind(), ErrorKind::TooSmall, "{text}");
         assert!(text.contains(&format!("{} sectors", len / 512)), "{text}");
     }
-    // What is left can be read.
+    // The rest can be read.
     let bytes = &copies.old[..SIZE - (128 << 10)];
     let recovery = open(&AEAD, bytes, &AEAD.options(WriteMode::Recovery));
     let mut volume = recovery.map_err(|(e, _)| e).unwrap();

@@ -13,12 +13,12 @@ use underseal_integrity::{
 };
 use underseal_volume::{Segment, Volume};
 
-/// Bytes of a device: a journal so long that nothing is copied back yet, and some areas of 64
+/// Bytes of a device: a journal long enough that nothing is copied back yet, and some areas of 64
 /// blocks.
 pub(crate) const SIZE: usize = 768 << 10;
 const BLOCK: usize = 512;
 
-/// What protects a volume: a column of the table.
+/// The protection of a volume: a column of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Column {
     pub(crate) hash: Option<&'static str>,
     /// The journal has a MAC with a key.
     pub(crate) mac: bool,
-    /// The cipher above, its key's length, and what it keeps beside a sector.
+    /// The cipher above the layer, its key's length, and the length of its tuples.
     pub(crate) cipher: (&'static str, usize),
     pub(crate) beside: Option<(usize, IntegrityKind)>,
 }
@@ -62,7 +62,7 @@ pub(crate) const NONE: Column = Column {
 
 pub(crate) type Block = Vec<u8>;
 
-/// What a block of this version holds.
+/// The contents of a block in a version.
 pub(crate) fn contents(block: u64, version: u64) -> Block {
     let word = |i: u64| (block << 32 | version << 16 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..BLOCK as u64 / 8).flat_map(|i| word(i).to_le_bytes()).collect()
@@ -72,7 +72,7 @@ fn key(byte: u8, len: usize) -> Key {
     Key::new(&(0..len).map(|i| byte.wrapping_add(u8::try_from(i).unwrap())).collect::<Vec<_>>()).unwrap()
 }
 
-/// Bytes as a disk.
+/// A disk in memory.
 pub(crate) struct Image(pub(crate) RefCell<Vec<u8>>);
 
 impl Disk for Image {
@@ -99,7 +99,7 @@ impl Disk for Image {
 }
 
 impl Column {
-    /// The hash under a key: the owner's is 1.
+    /// The hash with a key: the owner's key is 1.
     pub(crate) fn hash(&self, of: u8) -> Option<KeyedHash> {
         self.hash.map(|name| {
             let key = name.starts_with("hmac").then(|| key(of, 32));
@@ -109,7 +109,7 @@ impl Column {
 
     pub(crate) fn options(&self, mode: WriteMode) -> OpenSettings {
         let mac = self.mac.then(|| KeyedHash::new("hmac(sha256)", Some(&key(2, 32))).unwrap());
-        // As whoever is above says, if there is one who needs tags.
+        // The layer above sets the tag size, if it needs tags.
         let tag_size = self.beside.map(|(bytes, _)| u16::try_from(bytes).unwrap());
         let block_size = u32::try_from(BLOCK).ok().filter(|_| tag_size.is_some());
         OpenSettings { hash: self.hash(1), journal_mac: mac, tag_size, block_size, ..OpenSettings::new(mode) }
@@ -135,7 +135,7 @@ impl Column {
         .unwrap()
     }
 
-    /// A new volume whose blocks were never written.
+    /// Formats a volume whose blocks were never written.
     fn format(&self, has_salt: bool) -> Vec<u8> {
         let image = Image(RefCell::new(vec![0; SIZE]));
         let options = self.options(WriteMode::Journal);
@@ -153,14 +153,14 @@ impl Column {
     }
 }
 
-/// A volume that is open.
+/// An open volume.
 pub(crate) struct Open {
     ram: Arc<RamDevice>,
     layer: Arc<IntegrityDevice>,
     queue: Queue,
 }
 
-/// Opens a volume with these bytes; when it is refused, says also what the bytes were afterwards.
+/// Opens a volume with these bytes; a refusal also returns the bytes after it.
 pub(crate) fn open(
     column: &Column,
     bytes: &[u8],
@@ -211,7 +211,7 @@ impl Open {
         over.result.map(|()| bytes.unwrap_or_default()).map_err(|e| e.kind())
     }
 
-    /// What is on the disk after a flush, the volume being open.
+    /// Flushes, and returns the disk's bytes while the volume is open.
     fn flushed(&mut self) -> Vec<u8> {
         self.ask(Request::Flush).unwrap();
         all(&self.ram)
@@ -232,7 +232,7 @@ impl Open {
     }
 }
 
-/// This block and the next have a newer version.
+/// This block and the next one have a newer version.
 pub(crate) const CHANGED: u64 = 16;
 
 /// Copies of one volume's disk at several times.
@@ -244,7 +244,7 @@ pub(crate) struct Copies {
     pub(crate) old: Vec<u8>,
     /// [`CHANGED`] and the next have version 2 in the journal, and version 1 in their places.
     pub(crate) journal: Vec<u8>,
-    /// Then the volume was closed.
+    /// As `journal`, after the volume was closed.
     pub(crate) new: Vec<u8>,
 }
 
@@ -265,15 +265,14 @@ impl Copies {
         Self { column, geometry: looked.geometry, superblock: looked.superblock, old, journal, new }
     }
 
-    /// Where the data and the tag of a block are.
+    /// The ranges of a block's data and tag.
     pub(crate) fn places(&self, block: u64) -> [std::ops::Range<usize>; 2] {
         let place = self.geometry.place(block);
         let (data, tag) = (usize::try_from(place.data).unwrap(), usize::try_from(place.tag).unwrap());
         [data..data + BLOCK, tag..tag + self.geometry.tag_size()]
     }
 
-    /// Where the section of the journal begins that has the newer version, among the bytes of
-    /// [`Copies::journal`].
+    /// The first byte of the journal section with the newer version, in [`Copies::journal`].
     pub(crate) fn section(&self) -> usize {
         let begins = |at: &usize| self.journal[*at..at + 8] == CHANGED.to_le_bytes();
         let mut sections = (0..self.geometry.sections())
@@ -281,7 +280,7 @@ impl Copies {
         sections.find(begins).expect("it is the first entry of a section")
     }
 
-    /// Where the journal is.
+    /// The range of the journal.
     pub(crate) fn journal_area(&self) -> std::ops::Range<usize> {
         let from = usize::try_from(self.geometry.journal_offset()).unwrap();
         from..from + usize::try_from(self.geometry.journal_bytes()).unwrap()

@@ -1,4 +1,4 @@
-//! Chance that a seed decides.
+//! Random numbers from a seed.
 
 /// The splitmix64 generator (Steele, Lea and Flood, 2014).
 #[derive(Clone)]
@@ -9,7 +9,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// Dice of their own for one of several threads.
+    /// Independent dice for one of several threads.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
         Self(mix(seed ^ mix(number.wrapping_add(1))))
     }
@@ -23,7 +23,7 @@ impl Dice {
         self.next() % bound.max(1)
     }
 
-    /// True once in so many times.
+    /// True once in `times` times, in the mean.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -32,7 +32,7 @@ impl Dice {
         all[usize::try_from(self.below(all.len() as u64)).unwrap()].clone()
     }
 
-    /// Mostly small, at most `most`, at least 1.
+    /// A length from 1 to `most`, mostly small.
     pub(crate) fn length(&mut self, most: u64) -> u64 {
         let shift = self.below(u64::from(most.max(1).ilog2()) + 1);
         1 + self.below((most >> shift).max(1))
@@ -45,7 +45,7 @@ pub(crate) fn mix(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A seed that nobody chose.
+/// A random seed.
 pub(crate) fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     mix(u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap() ^ u64::from(std::process::id()))

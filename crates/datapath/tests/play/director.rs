@@ -1,4 +1,4 @@
-//! Changes everything that can be changed while the players play.
+//! Changes all settings while the players play.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::rewriter::Rewriter;
 use super::round::{Devices, Setup, Shared};
 use super::site::Site;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 
 /// The disk is full.
 const FULL: Fault = Fault::Error(28);
 
-/// Directs a round. How many policies and power cuts there were.
+/// Directs a round. Returns the numbers of policies and power cuts.
 pub(crate) fn direct(
     setup: &Setup,
     shared: &Shared,
@@ -34,7 +34,7 @@ pub(crate) fn direct(
 ) -> (u64, u64) {
     let mut dice = Dice::of(setup.seed, 1);
     let (mut changes, mut cuts) = (0, 0);
-    // After its first error in writing, a layer is to be opened anew.
+    // After its first write error a layer must be opened again.
     let is_final = setup.faults && setup.layer.is_some();
     change(setup, &shared.mapping(), &mut dice);
     while Instant::now() < until && !shared.stop.load(SeqCst) {
@@ -77,7 +77,7 @@ pub(crate) fn direct(
         devices.controls.iter().for_each(|control| control.clear());
         rewriter.finish(&shared.mapping());
         assert_eq!(shared.mapping().volume().unwrap().segments().len(), 1);
-        // As one finds it who comes later.
+        // A later process opens the volume after this.
         cut_power(setup, shared, devices, Some(rewriter), &mut dice);
     }
     if is_final && !shared.stop.load(SeqCst) {
@@ -86,7 +86,7 @@ pub(crate) fn direct(
     (changes, cuts)
 }
 
-/// Sets another policy. Where writes keep their order, some are refused.
+/// Sets another policy. Where writes keep their order, some policies are refused.
 fn change(setup: &Setup, mapping: &Mapping, dice: &mut Dice) {
     let policy = policy(dice);
     let keeps_order = policy.write == Dispatch::Inline || policy.write_order == WriteOrder::Arrival;
@@ -114,15 +114,15 @@ pub(crate) fn policy(dice: &mut Dice) -> Policy {
 
 fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
     let refused = |e: underseal_datapath::Error| e.kind();
-    // While it is reencrypted its keys are not to be changed.
+    // Keys must not change during a reencryption.
     if !setup.rewrites {
         assert_eq!(mapping.wipe_key().map_err(refused), Err(ErrorKind::NotSuspended));
     }
     let begun = tick(&shared.clock);
     match mapping.suspend(LONG) {
-        // It flushes, for everybody.
+        // The suspension flushes, for all players.
         Ok(()) => shared.has_flushed(begun),
-        // The flush: the volume runs on.
+        // The flush failed: the volume runs on.
         Err(e) if setup.may_fail() && [ErrorKind::Lower, ErrorKind::NoSpace].contains(&e.kind()) => return,
         Err(e) => panic!("{e}"),
     }
@@ -139,7 +139,7 @@ fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
     mapping.resume().unwrap();
 }
 
-/// Has a part of the volume for itself, as one that moves it, and sets it anew.
+/// Locks ranges of the volume as a range mover, and replaces their layout.
 fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     for _ in 0..dice.length(4) {
@@ -148,7 +148,7 @@ fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
         let end = (start + dice.length(1 << 10) * sector).min(setup.size);
         let claim = mover.claim(start..end, LONG).unwrap();
         thread::sleep(Duration::from_micros(dice.length(1000)));
-        // Keys are what they were: only where things lie may be another place.
+        // The keys are unchanged: only positions may change.
         claim.relay(Volume::clone(&mapping.volume().unwrap())).unwrap();
     }
 }
@@ -168,8 +168,8 @@ fn inject(setup: &Setup, control: &FaultControl, dice: &mut Dice) {
     }
 }
 
-/// The order matters: what is in flight when the power goes ends before it comes back. Where
-/// nothing may fail, the volume is only closed and opened again.
+/// The order matters: requests in flight when the power goes end before it comes back. In a round
+/// without faults, the volume is only closed and opened again.
 fn cut_power(
     setup: &Setup,
     shared: &Shared,
@@ -178,7 +178,7 @@ fn cut_power(
     dice: &mut Dice,
 ) {
     if let Some(rewriter) = rewriter.as_ref().filter(|_| dice.one_in(2)) {
-        // Amid a step, if there is one before long.
+        // In the middle of a step, if one begins soon.
         let end = Instant::now() + Duration::from_millis(50);
         while !rewriter.site.writes.load(SeqCst) && Instant::now() < end {
             thread::yield_now();
@@ -186,7 +186,7 @@ fn cut_power(
         thread::sleep(Duration::from_micros(dice.length(500)));
     }
     shared.uncertain.store(true, SeqCst);
-    // A layer that has failed is opened anew with or without the power going.
+    // A failed layer is opened again with or without a power cut.
     let is_closed_only = setup.faults && setup.layer.is_some() && dice.one_in(3);
     if setup.may_fail() && !is_closed_only {
         rewriter.iter().for_each(|rewriter| rewriter.site.is_off.store(true, SeqCst));
@@ -215,7 +215,7 @@ fn cut_power(
     shared.restored.fetch_add(1, SeqCst);
 }
 
-/// Opens the layers as they stand: their journals are replayed. That may be cut too.
+/// Opens the layers as they stand: their journals are replayed, which may be cut too.
 fn reopen_layers(setup: &Setup, layers: &Layers, devices: &Devices, dice: &mut Dice) {
     while setup.may_fail() && dice.one_in(3) {
         thread::scope(|scope| {
@@ -231,7 +231,7 @@ fn reopen_layers(setup: &Setup, layers: &Layers, devices: &Devices, dice: &mut D
     layers.open().unwrap_or_else(|e| panic!("{setup}: {}", underseal_error::with_causes(&e)));
 }
 
-/// Opens the volume as it stands. That may fail too, and be cut.
+/// Opens the volume as it stands, which may fail or be cut.
 fn reopen(setup: &Setup, site: &Site, devices: &Devices, dice: &mut Dice) -> Volume {
     for attempt in 0.. {
         if attempt > 3 {

@@ -1,7 +1,8 @@
-//! What the blocks of one player may hold.
+//! The possible contents of one player's blocks.
 //!
-//! A block is what the last acknowledged write put there, or a later one that failed. After a power
-//! cut it may also be anything that was written since the last flush, or before it.
+//! A block has the contents of the last acknowledged write, or of a later one that failed. After a
+//! power cut it may also have those of any write since the last flush, or of the last one before
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,17 +13,17 @@ use super::round::Setup;
 /// The smallest block, in bytes.
 pub(crate) const UNIT: u64 = 512;
 
-/// What a block holds: bytes that only this number makes.
+/// The contents of a block: bytes that only this number makes.
 pub(crate) type Stamp = u64;
 pub(crate) const ZEROS: Stamp = 0;
-/// It was discarded, or never written.
+/// The block was discarded, or never written.
 pub(crate) const ANYTHING: Stamp = u64::MAX;
 
 pub(crate) struct Disk {
     blocks: Vec<Block>,
-    /// Counts what happens to all players' blocks.
+    /// Counts events of all players' blocks.
     clock: Arc<AtomicU64>,
-    /// What is acknowledged is not safe before a flush.
+    /// Acknowledged writes are not safe before a flush.
     is_volatile: bool,
     /// A write that fails may leave a block that cannot be read.
     tears: bool,
@@ -30,14 +31,14 @@ pub(crate) struct Disk {
 
 #[derive(Clone)]
 struct Block {
-    /// It holds one of these if nothing that came since is there.
+    /// The possible contents if no later change has reached the disk.
     base: Vec<Stamp>,
     since: Vec<Change>,
     in_flight: u32,
-    /// When a write to it last began or ended.
+    /// The time at which a write to the block last began or ended.
     touched: u64,
-    /// A power cut, or a write that failed, may have torn it, and since when it was written again
-    /// after that.
+    /// True when a power cut or a failed write may have torn the block; `mended` is the time when
+    /// it was written again after that.
     torn: bool,
     mended: u64,
 }
@@ -66,7 +67,7 @@ impl Disk {
         &mut self.blocks[place(offset)..place(offset + len)]
     }
 
-    /// A change begins. Its number.
+    /// Begins a change, and returns its number.
     pub(crate) fn begin(&mut self, offset: u64, len: u64, stamp: Stamp) -> u64 {
         let now = self.now();
         for block in self.range(offset, len) {
@@ -77,7 +78,7 @@ impl Disk {
         now
     }
 
-    /// It is over; `durable`: it was asked to be safe from a power cut.
+    /// Ends a change; `durable`: it is safe from a power cut.
     pub(crate) fn end(&mut self, offset: u64, len: u64, id: u64, ok: bool, durable: bool) {
         let now = self.now();
         let safe = ok && (durable || !self.is_volatile);
@@ -86,7 +87,7 @@ impl Disk {
             block.in_flight -= 1;
             block.touched = now;
             block.torn |= tears;
-            // A power cut has forgotten the order of what was in flight.
+            // A power cut has forgotten the order of changes in flight.
             let Some(at) = block.since.iter().position(|change| change.id == id) else { continue };
             if ok {
                 block.mended = if block.torn { now } else { block.mended };
@@ -99,7 +100,7 @@ impl Disk {
         }
     }
 
-    /// A flush that was submitted at `begun`, by any player, has succeeded.
+    /// Notes that a flush, submitted at `begun` by any player, has succeeded.
     pub(crate) fn flushed(&mut self, begun: u64) {
         for block in &mut self.blocks {
             let safe = |change: &Change| change.acknowledged.is_some_and(|at| at < begun);
@@ -109,7 +110,7 @@ impl Disk {
         }
     }
 
-    /// The power was cut, and nothing is in flight any more.
+    /// Notes a power cut; no request is in flight any more.
     pub(crate) fn cut(&mut self) {
         for block in &mut self.blocks {
             assert_eq!(block.in_flight, 0);
@@ -121,11 +122,11 @@ impl Disk {
         }
     }
 
-    /// Checks what was read; `since` is the time when the read began. Blocks that were written
-    /// meanwhile may be anything. How many were checked.
+    /// Checks the bytes of a read that began at `since`, and returns the number of checked blocks.
+    /// Blocks that were written meanwhile may have any contents.
     ///
     /// # Panics
-    /// When a block holds what it cannot.
+    /// When a block's contents are impossible.
     pub(crate) fn check(
         &mut self,
         offset: u64,
@@ -162,15 +163,15 @@ impl Disk {
         checked
     }
 
-    /// Whether a read that began at `since` may have met a block that was torn, also by a write
-    /// whose failure is told later.
+    /// True when a read that began at `since` may have met a torn block, also one torn by a write
+    /// whose failure is reported later.
     pub(crate) fn may_be_torn(&mut self, offset: u64, len: u64, since: u64) -> bool {
         let tears = self.tears;
         let may_tear = |block: &Block| tears && (block.in_flight > 0 || block.touched > since);
         self.range(offset, len).iter().any(|block| block.torn || block.mended > since || may_tear(block))
     }
 
-    /// Takes over the blocks of another model that are `mine`.
+    /// Copies the blocks of another model that are `mine`.
     pub(crate) fn take_over(&mut self, other: &Self, mine: impl Fn(u64) -> bool) {
         for (number, (block, theirs)) in (0..).zip(self.blocks.iter_mut().zip(&other.blocks)) {
             if mine(number) {
@@ -180,19 +181,19 @@ impl Disk {
     }
 }
 
-/// The time, which never stands still.
+/// Advances the clock, which never stands still.
 pub(crate) fn tick(clock: &AtomicU64) -> u64 {
     clock.fetch_add(1, SeqCst) + 1
 }
 
 impl Block {
-    /// Whatever came before this change is gone for good.
+    /// Makes a change permanent, and forgets earlier ones.
     fn settle(&mut self, at: usize) {
         self.base = vec![self.since[at].stamp];
         self.since.drain(..=at);
     }
 
-    /// What it may hold while the power stays.
+    /// The possible contents while the power stays on.
     fn possible(&self) -> Vec<Stamp> {
         let last = self.since.iter().rposition(|change| change.acknowledged.is_some());
         let later = self.since[last.unwrap_or(0)..].iter().map(|change| change.stamp);

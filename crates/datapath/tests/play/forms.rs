@@ -1,4 +1,4 @@
-//! The forms that a volume takes one after the other, and how it comes from one to the next.
+//! The forms of a volume: how it is stored before and after each reencryption.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::dice::Dice;
 use super::round::{CIPHERS, Setup};
 
 const GRAIN: u64 = 64 << 10;
-/// Where a volume's bytes begin, at least and at most.
+/// The limits of the volume's first byte on its device.
 const LOWEST: u64 = GRAIN;
 const HIGHEST: u64 = LOWEST + (1 << 20);
-/// No step is longer.
+/// The longest step.
 const LONGEST: u64 = 512 << 10;
-/// What a device has beyond the volume's size: places to begin at, and one for what is moved aside.
+/// The device's bytes beyond the volume's size: room for the start, and for the moved segment.
 pub(crate) const ROOM: u64 = HIGHEST + LONGEST;
 
 /// How a volume is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Form {
-    /// The cipher and its key's length; none: as it is.
+    /// The cipher and its key's length; `None`: unencrypted.
     cipher: Option<(&'static str, u8)>,
     key: u64,
     sector: u32,
@@ -38,8 +38,7 @@ impl Form {
         let sectors: Vec<u32> =
             [512, 4096, 16384, 65536].into_iter().filter(|sector| *sector <= setup.sector).collect();
         let sector = dice.pick(&sectors);
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
-        // any disk.
+        // A torn sector is lost as a whole where its cipher is not local, as on any disk.
         let cipher = if setup.may_fail() && sector > 512 { CIPHERS[0] } else { dice.pick(&CIPHERS) };
         let plain = !encrypted && dice.one_in(4);
         let sector = if plain { 512 } else { sector };
@@ -70,11 +69,11 @@ impl Form {
     }
 }
 
-/// Another form, and the way there.
+/// Another form, and the plan of the reencryption to it.
 pub(crate) fn next(setup: &Setup, dice: &mut Dice, old: &Form) -> (Form, Plan) {
     loop {
         let (new, plan) = draw(setup, dice, old);
-        // What a crash would lose, by the plan's own word, is not asked for where there are some.
+        // A plan that a crash could damage, by its own account, is not used in rounds with crashes.
         if plan.check().is_ok() && (!setup.may_fail() || plan.atomic() == Some(512)) {
             return (new, plan);
         }
@@ -110,7 +109,7 @@ fn draw(setup: &Setup, dice: &mut Dice, old: &Form) -> (Form, Plan) {
         Protection::Checksum { block, .. } => block,
         _ => unit,
     };
-    // Not too many steps.
+    // The number of steps is limited.
     let shortest = (setup.size / 64).next_multiple_of(alignment);
     let hot_zone = (shortest + dice.below(8) * alignment.max(16384)).min(LONGEST) / alignment * alignment;
     let direction = match (up, down) {

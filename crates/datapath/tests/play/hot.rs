@@ -1,12 +1,12 @@
-//! Blocks that all players write at the same time. Whatever is read there is what one of the writes
-//! has put there, block by block: which one nobody can tell.
+//! Blocks that all players write at the same time. Each block has the contents of one whole write,
+//! of any player.
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::dice::{Dice, mix};
 use super::round::{Setup, Shared};
 
-/// A few blocks of them, where one is often met by others.
+/// A few of these blocks, so that players often meet.
 pub(crate) fn range(dice: &mut Dice, setup: &Setup, block: u32) -> (u64, u64) {
     let block = u64::from(block);
     let room = (setup.hot / block).min(8);
@@ -16,7 +16,7 @@ pub(crate) fn range(dice: &mut Dice, setup: &Setup, block: u32) -> (u64, u64) {
     (setup.size - setup.hot + at * block, (1 + dice.below(most)) * block)
 }
 
-/// What the next write puts there: its number, in each word another way.
+/// Fills the data of the next write: its number, with a different value in each word.
 pub(crate) fn fill(data: &mut [u8], offset: u64, shared: &Shared) {
     let number = shared.hot_writes.fetch_add(1, SeqCst) + 1;
     for (at, word) in (offset / 8..).zip(data.chunks_exact_mut(8)) {
@@ -24,10 +24,10 @@ pub(crate) fn fill(data: &mut [u8], offset: u64, shared: &Shared) {
     }
 }
 
-/// Checks what was read, of blocks that were written before. How many blocks that were.
+/// Checks the bytes of a read of written blocks, and returns their number.
 ///
 /// # Panics
-/// When a block is not what one write has put there.
+/// When a block is not of one whole write.
 pub(crate) fn check(data: &[u8], offset: u64, block: u32, shared: &Shared) -> u64 {
     let most = shared.hot_writes.load(SeqCst);
     let mut checked = 0;

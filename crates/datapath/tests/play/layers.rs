@@ -1,5 +1,5 @@
-//! Integrity volumes between a round's volume and its devices: the tags of real ciphers lie in
-//! them, or their own.
+//! Integrity volumes between a round's volume and its devices, with tags from real ciphers or from
+//! the layer.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use underseal_integrity::{
 use super::dice::Dice;
 use super::way::Way;
 
-/// A cipher with tags: its name, the bytes of its key, and what it keeps beside a sector.
+/// A cipher with tags: its name, the bytes of its key, and the bytes of its tuples.
 type Sealed = (&'static str, u8, u16);
 
 const SEALED: [Sealed; 5] = [
@@ -24,15 +24,15 @@ const SEALED: [Sealed; 5] = [
     ("capi:aegis128-random", 16, 32),
 ];
 
-/// What a seed decides about the layers.
+/// The properties of the layers, by the seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layer {
     pub(crate) mode: WriteMode,
-    /// The cipher whose tags they keep; none: they make their own.
+    /// The cipher whose tags the layers store; `None`: the layers make the tags.
     pub(crate) sealed: Option<Sealed>,
     hash: &'static str,
     journal_mac: bool,
-    /// Superblock, journal and tags lie on a device of their own.
+    /// Superblock, journal and tags lie on a second device.
     pub(crate) meta: bool,
     pub(crate) discards: bool,
     settings: [u64; 3],
@@ -57,20 +57,20 @@ impl Layer {
             journal_mac: mode == WriteMode::Journal && dice.one_in(3),
             settings: [dice.below(3) * (32 << 10), dice.below(2000), 1 + dice.below(4)],
             meta: !is_inline && dice.one_in(3),
-            // Ciphers with tags have none.
+            // Ciphers with tags allow no discards.
             discards: makes_tags && !is_inline && dice.one_in(2),
         }
     }
 
-    /// What the device has to keep beside each block: longer than any tag, as the disk was
+    /// The tuple bytes of a device with inline tags: more than any tag needs, as the disk was
     /// formatted.
     pub(crate) fn tuple(&self) -> Option<u32> {
         (self.mode == WriteMode::Inline).then_some(40)
     }
 
-    /// Whether a block that is being written when the power goes, or when the device fails, cannot
-    /// be read until it is written again: data and tag are of different times. In mode B tags are
-    /// made anew after a cut, but not after a write that failed.
+    /// True when a block that is being written at a power cut or device fault cannot be read until
+    /// it is written again: its data and tag differ in age. In mode B tags are made again after a
+    /// power cut, but not after a failed write.
     pub(crate) fn tears(&self, faults: bool, cuts: bool) -> bool {
         match self.mode {
             WriteMode::Direct | WriteMode::Inline => faults || cuts,
@@ -93,7 +93,7 @@ impl Layer {
         }
     }
 
-    /// The cipher over the layers, where they do not make their tags themselves.
+    /// The cipher over the layers, where they do not make the tags.
     pub(crate) fn cipher(&self, sector: u32, key: u8) -> Option<Arc<dyn SectorCipher>> {
         let (spec, len, bytes) = self.sealed?;
         let bytes = usize::from(bytes);
@@ -111,13 +111,13 @@ impl Layer {
     }
 }
 
-/// What one layer lies on.
+/// The devices of a layer.
 pub(crate) struct Below {
     pub(crate) data: Arc<dyn Device>,
     pub(crate) meta: Option<Arc<dyn Device>>,
 }
 
-/// The layers, as they were opened last.
+/// The layers, as last opened.
 pub(crate) struct Layers {
     layer: Layer,
     below: Vec<Below>,
@@ -125,7 +125,7 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// New ones over these devices. No block has a tag that fits.
+    /// Formats layers over these devices. No block has a valid tag.
     pub(crate) fn new(layer: Layer, sector: u32, below: Vec<Below>) -> Self {
         let options = layer.options();
         for device in &below {
@@ -135,7 +135,7 @@ impl Layers {
             let of = NewSuperblock {
                 tag_size: layer.sealed.map(|(_, _, bytes)| bytes),
                 block_size: sector,
-                // A few sections, so that they are used again soon.
+                // A few sections, so that they are soon used again.
                 journal_sectors: Some(1200),
                 interleave_sectors: Some(1024),
                 ..NewSuperblock::default()
@@ -148,10 +148,7 @@ impl Layers {
         layers
     }
 
-    /// Opens them as they stand; nobody has them open.
-    ///
-    /// # Errors
-    /// What the layer's opening says.
+    /// Opens the layers as they stand, while they are closed. Returns the layer's error.
     pub(crate) fn open(&self) -> underseal_integrity::Result<()> {
         let [tag_cache, millis, workers] = self.layer.settings;
         let settings = RunSettings {
@@ -171,10 +168,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Nothing is in flight, and nobody comes any more. Whether they are clean now.
+    /// Closes the layers, with no request in flight. Returns whether all are clean.
     pub(crate) fn close(&self) -> bool {
         let open = std::mem::take(&mut *self.open.lock().unwrap());
-        // Each of them, whatever becomes of the others.
+        // Every layer is closed, also after the failure of another.
         let closed: Vec<_> = open.iter().map(|layer| layer.close()).collect();
         closed.iter().all(Result::is_ok)
     }
@@ -183,7 +180,7 @@ impl Layers {
         self.open.lock().unwrap().iter().map(|layer| layer.clone() as Arc<dyn Device>).collect()
     }
 
-    /// Blocks whose tag did not fit, as they count them.
+    /// The layers' count of blocks whose tag did not match.
     pub(crate) fn mismatches(&self) -> u64 {
         self.open.lock().unwrap().iter().map(|layer| layer.status().mismatches).sum()
     }

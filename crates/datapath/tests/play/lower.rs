@@ -1,4 +1,4 @@
-//! What a round's volume lies on.
+//! The lower devices of a round.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ pub(crate) enum Lower {
     Ram,
     Cached,
     Direct,
-    /// Memory of the system's, whose files know no way of their own to answer at once.
+    /// A tmpfs, whose files do not support `RWF_NOWAIT`.
     Tmpfs,
     Stripe,
     Nvme,
     /// Zones that are written in sequence.
     Zoned,
-    /// An NBD server, a connection for each queue.
+    /// An NBD server, with a connection for each queue.
     Nbd,
-    /// One that wants a single client: all queues share a connection.
+    /// An NBD server for a single client: all queues share a connection.
     NbdShared,
 }
 
@@ -50,7 +50,7 @@ impl Lower {
 /// Bytes of a zone.
 pub(crate) const ZONE: u64 = 256 << 10;
 
-/// A device, and what goes when the round is over.
+/// A device, with the server and folder that end with the round.
 pub(crate) struct Place {
     pub(crate) device: Arc<dyn Device>,
     _server: Option<Server>,
@@ -58,7 +58,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The round's device of this number.
+    /// Makes the round's device of this number.
     pub(crate) fn new(setup: &Setup, folder: &Path, number: u64) -> Self {
         let size = setup.size + ROOM;
         let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
@@ -73,7 +73,7 @@ impl Place {
         match setup.device {
             Lower::Ram => on(ram()),
             Lower::Cached => file(folder, false),
-            // A file system without direct I/O is written through its cache.
+            // A filesystem without direct I/O is written through its cache.
             Lower::Direct => file(folder, setup.block >= 512),
             Lower::Tmpfs => file(Path::new("/dev/shm"), false),
             Lower::Stripe => on(Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap())),
@@ -84,7 +84,7 @@ impl Place {
             }
             Lower::Nbd | Lower::NbdShared => {
                 let server = Server::start(behaviour(setup, size, number));
-                // What it acknowledged is in its memory, which outlives its connections.
+                // Acknowledged writes are in the server's memory, which survives its connections.
                 let uri = server.uri("&unflushed=trust");
                 let device = NbdDevice::open(uri.parse().unwrap(), false).unwrap();
                 Self { device: Arc::new(device), _server: Some(server), _folder: None }
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// What a server may do: answer in pieces, in another order, and end connections amid requests.
+/// The server's behaviour: replies in pieces, in another order, and lost connections.
 fn behaviour(setup: &Setup, size: u64, number: u64) -> Behaviour {
     let mut dice = Dice::of(setup.seed, 50 + number);
     let mut is = Behaviour::plain(usize::try_from(size).unwrap());

@@ -1,5 +1,4 @@
-//! A volume with a LUKS2 header of its own file: how far its reencryption is, is in there, and
-//! nowhere else.
+//! A volume with a detached LUKS2 header: only the header has the progress of its reencryption.
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_datapath::ServedVolume;
@@ -17,15 +16,15 @@ use super::round::{CIPHERS, Setup};
 use super::site::{NoStep, Result, Sums};
 use super::way::Way;
 
-/// What keyslots and what protects a step take: two keyslots, and some.
+/// Bytes of two keyslots, and of the protection of a step.
 const KEYSLOTS: u64 = 1 << 20;
-/// No step is longer.
+/// The longest step.
 const LONGEST: u64 = 256 << 10;
 
 pub(crate) struct Luks {
-    /// Something was asked for, and has not come to its end.
+    /// An operation was begun, and is not finished.
     pub(crate) is_under_way: bool,
-    /// The header was seen to say so.
+    /// The header has been seen with this operation.
     is_begun: bool,
 }
 
@@ -58,8 +57,7 @@ impl Luks {
     fn form(setup: &Setup, dice: &mut Dice) -> ((&'static str, u8), SectorSize) {
         let sectors: Vec<u32> = [512, 4096].into_iter().filter(|sector| *sector <= setup.sector).collect();
         let sector = SectorSize::new(dice.pick(&sectors)).unwrap();
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
-        // any disk.
+        // A torn sector is lost as a whole where its cipher is not local, as on any disk.
         let torn = setup.may_fail() && sector > SectorSize::S512;
         (if torn { CIPHERS[0] } else { dice.pick(&CIPHERS) }, sector)
     }
@@ -75,7 +73,7 @@ impl Luks {
         header.unlock(on, &passphrase(), &UnlockOptions::default())
     }
 
-    /// Does what is to be done, or begins something.
+    /// Continues the operation in progress, or begins one.
     pub(crate) fn carry_out(
         &mut self,
         (setup, dice, sums): (&Setup, &mut Dice, &mut Sums),
@@ -85,7 +83,7 @@ impl Luks {
         let mut header = Self::header(on)?;
         if header.reencryption()?.is_none() {
             if self.is_begun {
-                // Something failed when the header had forgotten the old key.
+                // A failure came after the header had dropped the old key.
                 let key = Self::unlock(&header, on)?.key;
                 let options = ActivateOptions { detached: true, ..ActivateOptions::default() };
                 let volume = header.activate(&key, setup.size + ROOM, &options)?;
@@ -109,7 +107,7 @@ impl Luks {
         let options = Options { workers: 2, memory, keep_lost: false };
         let outcome = reencrypt::run(data, &mut ledger, users, &options)?;
         if outcome == Outcome::Finished {
-            // As a server does.
+            // A server does the same.
             let plan = ledger.plan();
             users.claim(0..plan.size)?.relay(plan.volume(Progress { done: plan.size, hot: None })?)?;
             drop(ledger);
@@ -157,7 +155,7 @@ impl Luks {
         header.begin_reencryption(on, unlocked.key, &kept, setup.size + ROOM, &options).map(drop)
     }
 
-    /// What a process finds that opens the volume: a step that was cut is made good first.
+    /// Opens the volume as a new process does: an interrupted step is recovered first.
     pub(crate) fn open(
         &mut self,
         (setup, sums): (&Setup, &mut Sums),
@@ -173,7 +171,7 @@ impl Luks {
                 reencrypt::run(data, &mut ledger, &NoStep, &Options { workers: 2, ..Options::default() })?;
                 sums.recovered += 1;
             }
-            // Users write to it as it stands, so that is where it must stand after a crash.
+            // Clients write to the volume as it stands, so it must be the same after a crash.
             ledger.secure()?;
             drop(ledger);
             header = Self::header(on)?;

@@ -1,19 +1,18 @@
-//! Threads that use a volume as hard as they can, each with its own model of what must be on the
-//! disk.
+//! Threads that use a volume as hard as they can, each with a model of the disk's contents.
 //!
 //! ```text
-//!   round:   a volume and its devices, as a seed decides
-//!     +-- players   a thread and a queue each; all kinds of requests, blocks that only this player writes
-//!     |     disk      what each of its blocks may hold now, and after a power cut
-//!     |     hot       blocks that all of them write, none of which may be half of one write and half of another
+//!   round:   a volume and its devices, by a seed
+//!     +-- players   a thread and a queue each; all kinds of requests, blocks of this player only
+//!     |     disk      the possible contents of each block, now and after a power cut
+//!     |     hot       blocks that all players write; none may mix two writes
 //!     |     zones     the player of a volume that is written in sequence
-//!     +-- layers    integrity volumes under an authenticated one, opened anew after each power cut
-//!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
-//!     |     rewriter  has the volume reencrypted, and its operator
-//!     |     site      what that thread does, and what a process finds that comes after a crash
-//!     |     luks      the same for a volume that has a header
-//!     |     forms     what a volume is reencrypted from and to, in which way
-//!     +-- watchdog  ends the process, with the seed, when nothing moves any more
+//!     +-- layers    integrity volumes under an authenticated one, reopened after each power cut
+//!     +-- director  changes policy and key, suspends, injects faults, cuts the power
+//!     |     rewriter  reencrypts the volume, with an operator
+//!     |     site      the reencryption's thread, and the opening after a crash
+//!     |     luks      the same for a volume with a header
+//!     |     forms     the volume's form before and after a reencryption
+//!     +-- watchdog  ends the process, and prints the seed, when nothing moves any more
 //! ```
 
 #![allow(dead_code, reason = "each program uses a part of it")]

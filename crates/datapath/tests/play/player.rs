@@ -1,4 +1,4 @@
-//! One thread with one queue.
+//! A player: a thread with a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -16,16 +16,16 @@ pub(crate) struct Player<'r> {
     setup: &'r Setup,
     shared: &'r Shared,
     mapping: Arc<Mapping>,
-    /// Of its door.
+    /// The options of the player's export.
     options: QueueOptions,
     queue: Queue,
     disk: Disk,
     dice: Dice,
     number: u64,
-    /// By tag.
+    /// Sent requests, by tag.
     sent: Vec<Option<Sent>>,
     free: Vec<usize>,
-    /// Power cuts that it has seen.
+    /// Power cuts that the player has seen.
     cuts: u64,
     checked: u64,
     requests: u64,
@@ -46,10 +46,10 @@ enum Sent {
     Flush {
         begun: u64,
     },
-    /// A read of blocks that everybody writes.
+    /// A read of blocks that all players write.
     Hot {
         offset: u64,
-        /// Whether each of them was written before it was sent.
+        /// True when each of the blocks was written before the read was sent.
         is_written: bool,
     },
     Other,
@@ -77,14 +77,14 @@ impl<'r> Player<'r> {
         }
     }
 
-    /// Plays until the round ends, and checks all that it wrote. How many blocks and requests there
-    /// were.
+    /// Plays until the round ends, and checks all blocks that it wrote. Returns the numbers of
+    /// blocks and requests.
     pub(crate) fn play(mut self) -> (u64, u64) {
         self.write_everything();
         while !self.shared.stop.load(SeqCst) {
             if self.cuts < self.shared.cuts.load(SeqCst) {
                 self.drain();
-                // Whoever flushed did so for all.
+                // A flush of any player counts for all.
                 self.disk.flushed(self.shared.flushed.load(SeqCst));
                 self.disk.cut();
                 self.cuts += 1;
@@ -105,7 +105,7 @@ impl<'r> Player<'r> {
             }
             self.take();
             if self.queue.in_flight() > 0 {
-                // Now and then nothing is waited for, so that more piles up.
+                // Now and then the player does not wait, so that more requests pile up.
                 if self.dice.one_in(4) {
                     self.queue.poll().unwrap()
                 } else {
@@ -120,7 +120,7 @@ impl<'r> Player<'r> {
         (self.checked, self.requests)
     }
 
-    /// The volume may have been opened anew.
+    /// Takes the current mapping, which may be a new one.
     fn come_back(&mut self) {
         let now = self.shared.mapping();
         if !Arc::ptr_eq(&now, &self.mapping) {
@@ -129,7 +129,7 @@ impl<'r> Player<'r> {
         }
     }
 
-    /// The queue goes with work in it; what it had was done, or was not.
+    /// Drops the queue with requests in flight; each of them was done, or was not.
     fn reopen(&mut self) {
         self.take();
         let fresh = Queue::open(self.mapping.clone(), self.options).unwrap();
@@ -182,7 +182,7 @@ impl<'r> Player<'r> {
     fn check_everything(&mut self) {
         let size = self.mapping.size();
         let is_torn = self.setup.may_tear();
-        // Where others' blocks may be torn, each of the own is read by itself.
+        // Where blocks of other players may be torn, each block is read alone.
         let most = if is_torn { u64::from(self.mapping.block()) } else { self.options.max_request as u64 };
         let mut at = 0;
         while at < size {
@@ -200,7 +200,7 @@ impl<'r> Player<'r> {
         }
     }
 
-    /// All memory has come back.
+    /// Checks that all memory has come back.
     fn check_memory(&mut self) {
         assert_eq!(self.queue.in_flight(), 0);
         let longest = self.options.max_request.max(1 << 20);
@@ -218,7 +218,7 @@ impl<'r> Player<'r> {
             return (at * block, block);
         }
         let (start, end) = self.setup.region(self.number);
-        // Half of them close together, so that they overlap.
+        // Half of the ranges are close together, so that they overlap.
         let room = (end - start) / block;
         let near = if self.dice.one_in(2) { room.min(64) } else { room };
         let at = self.dice.below(near);
@@ -226,7 +226,7 @@ impl<'r> Player<'r> {
         (start + at * block, self.dice.length(most) * block)
     }
 
-    /// Sends some request. False when there was no room for it.
+    /// Sends a request. False when the queue had no room.
     fn send_one(&mut self) -> bool {
         if self.setup.hot > 0 && self.dice.one_in(6) {
             return self.send_hot();
@@ -239,7 +239,7 @@ impl<'r> Player<'r> {
             45..55 => self.write_in_place(offset, len, durable),
             55..86 => {
                 let whole = self.dice.one_in(4) && !in_region && !self.setup.may_tear();
-                // The shared part as a whole: other players' blocks are in between.
+                // The shared part as a whole: blocks of other players are in between.
                 if whole {
                     self.read(0, self.setup.shared.min(self.options.max_request as u64))
                 } else {
@@ -290,12 +290,13 @@ impl<'r> Player<'r> {
         sent
     }
 
-    /// Reads or writes where everybody does.
+    /// Reads or writes blocks that all players write.
     fn send_hot(&mut self) -> bool {
         let (offset, len) = hot::range(&mut self.dice, self.setup, self.mapping.block());
         if self.dice.one_in(2) {
             let request = Request::Read { offset, len: usize::try_from(len).unwrap() };
-            // Before that a block may be of no write, although it is when the answer comes.
+            // Before this flag a block may have no write at the read, although it has one at the
+            // check.
             let is_written = self.shared.hot_is_written.load(SeqCst);
             return self.submit(Sent::Hot { offset, is_written }, request);
         }
@@ -365,7 +366,7 @@ impl<'r> Player<'r> {
     }
 
     fn change(&mut self, offset: u64, len: u64, stamp: Stamp, durable: bool, request: Request) -> bool {
-        // It may be done by the time that it is noted, but it is answered later.
+        // The write may be done before it is noted here, but its completion is taken later.
         let Some(tag) = self.submit_as(request) else { return false };
         let id = self.disk.begin(offset, len, stamp);
         self.sent[tag] = Some(Sent::Change { offset, len, id, durable });

@@ -1,5 +1,5 @@
-//! Has the volume reencrypted, again and again: a thread that is no queue's, and what its operator
-//! does meanwhile.
+//! Reencrypts the volume again and again, on a thread without a queue, and controls it as an
+//! operator does.
 
 use std::num::NonZeroU64;
 use std::panic::resume_unwind;
@@ -26,7 +26,7 @@ impl Rewriter {
         Self { site, running: None }
     }
 
-    /// Begins, goes on, pauses, stops, is slower or faster.
+    /// Begins, resumes, pauses or stops the reencryption, or changes its rate.
     pub(crate) fn direct(&mut self, mapping: &Arc<Mapping>, dice: &mut Dice) {
         if self.running.as_ref().is_some_and(|running| running.thread.is_finished()) {
             self.join();
@@ -51,7 +51,7 @@ impl Rewriter {
         self.running = Some(Running { pace, thread });
     }
 
-    /// Waits until it has come to rest between two steps, or has failed.
+    /// Waits until the reencryption has stopped between two steps, or has failed.
     pub(crate) fn stop(&mut self) {
         if let Some(running) = &self.running {
             running.pace.stop();
@@ -65,7 +65,7 @@ impl Rewriter {
         }
     }
 
-    /// Brings what was begun to its end; nothing fails any more.
+    /// Finishes the reencryption, without further faults.
     pub(crate) fn finish(&mut self, mapping: &Arc<Mapping>) {
         if let Some(Running { pace, .. }) = &self.running {
             pace.go_on();

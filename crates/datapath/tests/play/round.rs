@@ -1,4 +1,4 @@
-//! One round: everything that a seed decides, and the threads that play it.
+//! A round: the properties that a seed decides, and the threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,13 +24,13 @@ use super::site::{Site, Sums};
 use super::toy::Toy;
 use super::zones;
 
-/// After so long without any progress the process ends.
+/// The time without progress after which the process ends.
 const HANGS: Duration = Duration::from_secs(240);
 
-/// Bytes of a device for what integrity volumes keep beside the data: more than they need.
+/// Bytes of a device for integrity volumes' metadata: more than they need.
 const META: u64 = 4 << 20;
 
-/// The first does not spread what it encrypts over the sector, the others do.
+/// The first cipher is local, the others are not.
 pub(crate) const CIPHERS: [(&str, u8); 4] = [
     ("aes-xts-plain64", 64),
     ("aes-cbc-essiv:sha256", 32),
@@ -38,45 +38,45 @@ pub(crate) const CIPHERS: [(&str, u8); 4] = [
     ("aes-hctr2-plain64", 32),
 ];
 
-/// What a seed decides.
+/// The properties of a round, by the seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) device: Lower,
     pub(crate) sector: u32,
-    /// What requests are multiples of: the sector, or less.
+    /// The unit of requests: the sector, or less.
     pub(crate) block: u32,
     pub(crate) threads: u64,
     pub(crate) queue: QueueOptions,
-    /// Of every other player, who comes through another door.
+    /// The options of every second player, which uses another export's.
     pub(crate) other: QueueOptions,
     pub(crate) size: u64,
-    /// So many bytes at the front belong to all players, a block each in turn.
+    /// Bytes at the front whose blocks belong to the players in turn.
     pub(crate) shared: u64,
     /// The cipher of the volume's second half, and its key's length.
     pub(crate) second: (&'static str, u8),
-    /// So many bytes at the end are written by everybody, where the volume promises that each block
-    /// is then what one write has put there.
+    /// Bytes at the end that all players write, where the volume promises that each block then has
+    /// the contents of one write.
     pub(crate) hot: u64,
     pub(crate) discards: bool,
-    /// Requests fail.
+    /// True when requests fail.
     pub(crate) faults: bool,
-    /// The device has a volatile cache, and its power is cut.
+    /// True when the device has a volatile cache, and its power is cut.
     pub(crate) cache: bool,
-    /// Its ciphers keep so many bytes beside each sector.
+    /// Tuple bytes of the toy cipher; 0 for other ciphers.
     pub(crate) tags: u32,
-    /// Or they are real ones, or plain, over integrity volumes.
+    /// Integrity volumes under the volume, with real ciphers or without.
     pub(crate) layer: Option<Layer>,
-    /// It is reencrypted, again and again, and then it is one segment; its state lies on the other
-    /// device.
+    /// True when the volume, of one segment, is reencrypted again and again; the state lies on the
+    /// second device.
     pub(crate) rewrites: bool,
-    /// How far that is, a LUKS2 header says.
+    /// True when a LUKS2 header has the progress.
     pub(crate) luks: bool,
 }
 
-/// The lower devices of a round, and what makes them fail.
+/// The lower devices of a round, and the control of their faults.
 pub(crate) struct Devices {
-    /// Those that the volume lies on; none where layers are between.
+    /// The volume's devices; empty where layers are between.
     all: Vec<Arc<dyn Device>>,
     pub(crate) layers: Option<Layers>,
     pub(crate) controls: Vec<Arc<FaultControl>>,
@@ -86,8 +86,8 @@ impl Devices {
     fn new(setup: &Setup, places: &[Place]) -> Self {
         let faulty = |device: Arc<dyn Device>| {
             if setup.cache {
-                // Larger blocks would take a write that was flushed back with a neighbour that was
-                // not.
+                // Larger blocks would revert a flushed write together with a neighbour that was not
+                // flushed.
                 FaultDevice::with_volatile_cache(device, setup.seed, 512)
             } else {
                 FaultDevice::new(device, setup.seed)
@@ -123,12 +123,12 @@ impl Devices {
         }
     }
 
-    /// What the volume lies on.
+    /// The devices of the volume.
     fn of_volume(&self) -> Vec<Arc<dyn Device>> {
         self.layers.as_ref().map_or_else(|| self.all.clone(), Layers::devices)
     }
 
-    /// The power goes: of one after the other, either of them first.
+    /// Cuts the power of the devices, one after the other.
     pub(crate) fn go_off(&self, backwards: bool) {
         let mut controls: Vec<_> = self.controls.iter().collect();
         if backwards {
@@ -142,31 +142,32 @@ impl Devices {
     }
 }
 
-/// What the threads of a round share.
+/// The state that the threads of a round share.
 #[derive(Default)]
 pub(crate) struct Shared {
     mapping: Mutex<Option<Arc<Mapping>>>,
     pub(crate) stop: AtomicBool,
-    /// The power is being cut: what was read just now may be from before or after.
+    /// The power is being cut: a read may be from before or after.
     pub(crate) uncertain: AtomicBool,
-    /// How often the power went: the players end what they have.
+    /// Power cuts so far: the players finish their requests.
     pub(crate) cuts: AtomicU64,
     /// How many players have done so.
     pub(crate) drained: AtomicU64,
     /// How often the power came back.
     pub(crate) restored: AtomicU64,
-    /// Counts what happens, for all players alike.
+    /// Counts events, for all players.
     pub(crate) clock: Arc<AtomicU64>,
-    /// What was acknowledged to any player before this is on stable storage.
+    /// Writes acknowledged before this time, to any player, are on stable storage.
     pub(crate) flushed: AtomicU64,
-    /// Writes to the blocks that all write, and whether each of those was written.
+    /// The number of writes to the blocks that all players write, and whether each of these blocks
+    /// was written.
     pub(crate) hot_writes: AtomicU64,
     pub(crate) hot_is_written: AtomicBool,
     pub(crate) progress: AtomicU64,
 }
 
 impl Shared {
-    /// The volume, as it was opened last.
+    /// The mapping that was opened last.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.mapping.lock().unwrap().clone().expect("it is open")
     }
@@ -175,13 +176,13 @@ impl Shared {
         *self.mapping.lock().unwrap() = Some(mapping);
     }
 
-    /// A flush that was submitted at this time has succeeded.
+    /// Notes that a flush that was submitted at this time has succeeded.
     pub(crate) fn has_flushed(&self, begun: u64) {
         self.flushed.fetch_max(begun, SeqCst);
     }
 }
 
-/// What came of a round.
+/// The result of a round.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Played {
     pub(crate) requests: u64,
@@ -197,12 +198,12 @@ impl Setup {
         let device = dice.pick(&Lower::ALL);
         let sector = dice.pick(&[512, 4096, 4096, 16384, 65536]);
         let least = if device == Lower::Direct { 4096.min(sector) } else { 512 };
-        // Zones know no writes but in order, and what comes of one that failed nobody knows.
+        // Zones take writes in order only, and the effect of a failed write is unknown.
         let zoned = device == Lower::Zoned;
         let block = if dice.one_in(2) || zoned { sector } else { least.max(512).min(sector) };
         let threads = dice.pick(&[1, 2, 3, 4]);
         let (faults, cache) = (!zoned && dice.one_in(2), !zoned && dice.one_in(3));
-        // A sector that is torn does not fit its tag; nor do blocks of a file that are larger than
+        // A torn sector does not match its tag; nor do blocks of a file that are larger than
         // sectors.
         let tagged = !zoned && (sector >= 4096 || device != Lower::Direct) && Dice::of(seed, 30).one_in(4);
         let tags = if tagged { 20 } else { 0 };
@@ -214,11 +215,10 @@ impl Setup {
             Some(_) => (layers.one_in(3), layers.below(4) > 0),
             None => (faults, cache),
         };
-        // A block that is torn cannot be read, so nobody changes a part of it.
+        // A torn block cannot be read, so no player changes a part of one.
         let block = if layer.is_some_and(|layer| layer.tears(faults, cache)) { sector } else { block };
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
-        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on
-        // any disk.
+        // A torn sector is lost as a whole where its cipher is not local, as on any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
         let rewrites = !zoned && dice.clone().one_in(2) && !tagged && layer.is_none();
         let spreads = (second != CIPHERS[0] || tagged || layer.is_some_and(|layer| layer.sealed.is_some()))
@@ -243,7 +243,7 @@ impl Setup {
             shared,
             second,
             hot,
-            // A zone is emptied by discarding it.
+            // A zone is emptied by a discard.
             discards: zoned || (dice.one_in(2) && layer.is_none_or(|layer| layer.discards)),
             faults,
             cache,
@@ -254,7 +254,7 @@ impl Setup {
         }
     }
 
-    /// The queue of a player: NBD's, FUSE's and virtual machines' are of other depths and sizes.
+    /// The options of a player's queue: exports differ in depth and size.
     pub(crate) fn queue_of(&self, number: u64) -> QueueOptions {
         if number.is_multiple_of(2) || self.is_zoned() { self.queue } else { self.other }
     }
@@ -263,12 +263,13 @@ impl Setup {
         self.faults || self.cache
     }
 
-    /// A block whose write was cut short or failed cannot be read until it is written again.
+    /// True when a block whose write was cut short or failed cannot be read until it is written
+    /// again.
     pub(crate) fn may_tear(&self) -> bool {
         self.layer.is_some_and(|layer| layer.tears(self.faults, self.cache))
     }
 
-    /// What was acknowledged may be lost before it is flushed: with the power, or with a layer's
+    /// True when acknowledged writes may be lost before a flush: by a power cut, or with a layer's
     /// memory after its last error.
     pub(crate) fn is_volatile(&self) -> bool {
         self.cache || (self.faults && self.layer.is_some())
@@ -278,7 +279,7 @@ impl Setup {
         self.device == Lower::Zoned
     }
 
-    /// The part of the volume that one player has for itself. Parts do not end where sectors do.
+    /// The range of the volume that only one player uses. Ranges do not end where sectors do.
     pub(crate) fn region(&self, number: u64) -> (u64, u64) {
         let block = u64::from(self.block);
         let blocks = (self.size - self.shared - self.hot) / block;
@@ -286,14 +287,14 @@ impl Setup {
         (from(number), from(number + 1))
     }
 
-    /// Whose a byte is.
+    /// The player that a byte belongs to.
     pub(crate) fn owner(&self, at: u64) -> u64 {
         if at >= self.size - self.hot {
             return u64::MAX;
         }
         if at < self.shared {
             let blocks = self.shared / u64::from(self.block);
-            // What is left over in the end is the last one's.
+            // The last player has the remainder.
             let number = at / u64::from(self.block);
             return if number < blocks / self.threads * self.threads {
                 number % self.threads
@@ -309,7 +310,7 @@ impl Setup {
         (offset.next_multiple_of(sector), (offset + len) / sector * sector)
     }
 
-    /// Two segments that lie the other way round, the second on a device of its own.
+    /// Two segments in reverse order, the second on the second device.
     pub(crate) fn volume(&self, key: u8) -> Volume {
         let cipher = |spec: &str, length: u8| {
             if let Some(sealed) = self.layer.and_then(|layer| layer.cipher(self.sector, key)) {
@@ -344,10 +345,10 @@ impl Setup {
         Arc::new(mapping)
     }
 
-    /// Plays for so long.
+    /// Plays for a time.
     ///
     /// # Panics
-    /// When the volume was not a disk.
+    /// When the volume did not behave as a disk.
     pub(crate) fn play(&self, folder: &Path, time: Duration) -> Played {
         let places: Vec<Place> = (0..2).map(|number| Place::new(self, folder, number)).collect();
         let devices = Devices::new(self, &places);
@@ -423,7 +424,7 @@ impl fmt::Display for Setup {
     }
 }
 
-/// What was never written has no tags that fit.
+/// Zeros the volume: blocks that were never written have no valid tags.
 fn wipe(mapping: &Arc<Mapping>) {
     let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 65536 }).unwrap();
     let (offset, len) = (0, mapping.size());

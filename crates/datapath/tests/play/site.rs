@@ -1,5 +1,4 @@
-//! A volume's place, and the reencryption that is under way there: what a process does about it,
-//! and what one finds that comes after it.
+//! A volume's reencryption: the process that does it, and the next process after a crash.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,32 +20,32 @@ use super::luks::Luks;
 use super::round::Setup;
 use super::way::Way;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
-/// Of keys that nobody guesses.
+/// PBKDF2 iterations, few, since the keys are never guessed.
 const ITERATIONS: u32 = 1000;
-/// Both copies of a state.
+/// Bytes of both copies of a state.
 const COPIES: usize = 32 << 10;
 
 pub(crate) struct Site {
     setup: Setup,
     data: Arc<dyn Device>,
-    /// What the state lies on.
+    /// The device of the state.
     on: Arc<dyn Device>,
-    /// There is no power.
+    /// True while the power is off.
     pub(crate) is_off: AtomicBool,
-    /// A step is written that is not on stable storage.
+    /// True while a step is written that is not on stable storage.
     pub(crate) writes: Arc<AtomicBool>,
     kept: Mutex<Kept>,
 }
 
-/// What its owner knows: keys, and what was asked for.
+/// The owner's knowledge: keys, and the operation in progress.
 struct Kept {
-    /// Of a volume that has a header: it knows all else.
+    /// The state of a volume with a header, which has everything else.
     luks: Option<Luks>,
     form: Form,
     job: Option<Job>,
-    /// The last one that was done: its state is of no use any more.
+    /// The last finished reencryption: its state is invalid.
     over: Option<About>,
     dice: Dice,
     sums: Sums,
@@ -55,18 +54,18 @@ struct Kept {
 struct Job {
     new: Form,
     plan: Plan,
-    /// Its state is known to be on stable storage.
+    /// The state is known to be on stable storage.
     is_begun: bool,
 }
 
-/// What came of it.
+/// The counters of a round.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sums {
     pub(crate) begun: u64,
     pub(crate) finished: u64,
     pub(crate) stopped: u64,
     pub(crate) failed: u64,
-    /// Steps that were cut and made good.
+    /// Steps that were interrupted and recovered.
     pub(crate) recovered: u64,
 }
 
@@ -108,10 +107,10 @@ impl Site {
         kept.job.is_none() && kept.luks.as_ref().is_none_or(|luks| !luks.is_under_way)
     }
 
-    /// Does what is to be done, or begins something, until the pace ends it.
+    /// Continues or begins a reencryption, until the pace ends it.
     ///
     /// # Panics
-    /// When it fails where nothing fails, or with anything but an I/O error.
+    /// When it fails in a round without faults, or with anything but an I/O error.
     pub(crate) fn work(&self, mapping: &Arc<Mapping>, pace: &Arc<Pace>) {
         let (data, on) = self.ways();
         let sector = SectorSize::new(self.setup.sector).unwrap();
@@ -152,7 +151,7 @@ impl Site {
         let outcome = reencrypt::run(data, &mut ledger, users, &options)?;
         if outcome == Outcome::Finished {
             let plan = ledger.plan();
-            // As a server does.
+            // A server does the same.
             let whole = users.claim(0..plan.size)?;
             whole.relay(plan.volume(Progress { done: plan.size, hot: None })?)?;
             kept.is_over(ledger.about());
@@ -160,7 +159,7 @@ impl Site {
         Ok(outcome)
     }
 
-    /// The state that is known to be there.
+    /// Opens the state that is known to be there.
     fn state<'w>(&self, kept: &Kept, on: &'w Way) -> Result<StateLedger<'w>> {
         let job = kept.job.as_ref().unwrap();
         let (old, new) = (kept.form.key(), job.new.key());
@@ -168,7 +167,7 @@ impl Site {
         State::read(on, LockTo::Change)?.unlock(keys, self.data.geometry().size)
     }
 
-    /// Makes a state, and moves what is to be moved before.
+    /// Makes a state, and moves the moved segment first.
     fn begin<'w>(
         &self,
         kept: &mut Kept,
@@ -177,7 +176,7 @@ impl Site {
         users: &ServedVolume,
     ) -> Result<StateLedger<'w>> {
         let plan = kept.job.as_ref().unwrap().plan.clone();
-        // What is over is of no use.
+        // The state of a finished reencryption is cleared.
         put(on, &[0; COPIES], 0)?;
         sync(on)?;
         let claim = plan.moved.map(|moved| users.claim(0..moved.len)).transpose()?;
@@ -203,10 +202,7 @@ impl Site {
         self.state(kept, on)
     }
 
-    /// Whether a state was made, or not, for good.
-    ///
-    /// # Errors
-    /// `Io` when the power goes before that is known.
+    /// Whether a state was made. Returns `Io` when the power goes before that is known.
     fn is_made(&self, kept: &Kept, on: &Way) -> Result<bool> {
         loop {
             let known = match self.found(kept, on) {
@@ -222,7 +218,7 @@ impl Site {
         }
     }
 
-    /// Whether there is a state, of another reencryption than the last.
+    /// Whether the state of the current reencryption is there, not that of the last one.
     fn found(&self, kept: &Kept, on: &Way) -> Result<bool> {
         match State::read(on, LockTo::Read) {
             Ok(state) => {
@@ -236,13 +232,11 @@ impl Site {
         }
     }
 
-    /// What a process finds that opens the volume: a step that was cut is made good first.
-    ///
-    /// # Errors
-    /// `Io`.
+    /// Opens the volume as a new process does: an interrupted step is recovered first. Returns `Io`
+    /// after a fault.
     ///
     /// # Panics
-    /// When the state is gone, or cannot be gone on with.
+    /// When the state is gone, or cannot be resumed.
     pub(crate) fn open(&self) -> Result<Volume> {
         let mut guard = self.kept.lock().unwrap();
         let kept = &mut *guard;
@@ -275,7 +269,7 @@ impl Site {
                 reencrypt::run(&data, &mut ledger, &NoStep, &options)?;
                 kept.sums.recovered += 1;
             }
-            // Users write to it as it stands, so that is where it must stand after a crash.
+            // Clients write to the volume as it stands, so it must be the same after a crash.
             ledger.secure()?;
             let about = ledger.about();
             if !about.finished {
@@ -290,7 +284,7 @@ impl Site {
 }
 
 impl Kept {
-    /// All is new.
+    /// Notes that the whole volume has the new form.
     fn is_over(&mut self, about: About) {
         assert!(about.finished);
         self.form = self.job.take().unwrap().new;
@@ -320,7 +314,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// Nobody uses the volume, and no step is begun.
+/// A volume without clients whose reencryption makes no step.
 pub(crate) struct NoStep;
 
 impl Foreground for NoStep {
@@ -337,7 +331,7 @@ impl Foreground for NoStep {
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 fn said(e: &volume::Error) -> String {
     let sources = std::iter::successors(std::error::Error::source(e), |e| e.source());
     sources.fold(e.to_string(), |all, source| format!("{all}: {source}"))

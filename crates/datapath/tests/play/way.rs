@@ -1,4 +1,4 @@
-//! A device as a reencryption writes to it, and to its state: any bytes, one request at a time.
+//! A device as a reencryption and its state use it: any bytes, one request at a time.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,7 +12,7 @@ pub(crate) struct Way {
     device: Arc<dyn Device>,
     blocking: Mutex<Blocking>,
     block: u64,
-    /// Something was written and not synced.
+    /// Bytes were written and not synced.
     writes: Arc<AtomicBool>,
 }
 
@@ -23,7 +23,7 @@ impl Way {
         Self { device: device.clone(), blocking, block, writes }
     }
 
-    /// The whole blocks around so many bytes, and where these begin in them.
+    /// The whole blocks around `len` bytes, and the offset of these bytes in them.
     fn around(&self, offset: u64, len: usize) -> io::Result<(u64, Vec<u8>, usize)> {
         let end = offset + len as u64;
         if end > self.device.geometry().size {

@@ -1,5 +1,5 @@
-//! The player of a volume in zones: it fills its own from the front, reads what is there, and
-//! empties them.
+//! The player of a volume in zones: it fills its zones from the front, reads them, and empties
+//! them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Player<'r> {
     queue: Queue,
     dice: Dice,
     zones: Vec<Zone>,
-    /// By tag.
+    /// Sent requests, by tag.
     sent: HashMap<u64, Sent>,
     next: u64,
     checked: u64,
@@ -25,13 +25,13 @@ struct Player<'r> {
 
 struct Zone {
     start: u64,
-    /// What was written, by offset in the zone, in the order it was sent.
+    /// Writes by offset in the zone, in order of submission.
     writes: Vec<(u64, u64, u64)>,
-    /// Everything before this was acknowledged.
+    /// The offset up to which writes are acknowledged.
     acknowledged: u64,
-    /// It is being emptied.
+    /// The zone is being emptied.
     goes: bool,
-    /// How often it was.
+    /// How often the zone was emptied.
     emptied: u64,
 }
 
@@ -48,7 +48,7 @@ impl Zone {
     }
 }
 
-/// Plays until the round ends. How many bytes, in blocks of 512, and requests there were.
+/// Plays until the round ends. Returns the numbers of blocks of 512 bytes and of requests.
 pub(crate) fn play(setup: &Setup, shared: &Shared, mapping: &Arc<Mapping>, number: u64) -> (u64, u64) {
     let own = |zone: &u64| zone % setup.threads == number;
     let zones = (0..setup.size / ZONE).filter(own).map(|zone| Zone {
@@ -89,7 +89,7 @@ pub(crate) fn play(setup: &Setup, shared: &Shared, mapping: &Arc<Mapping>, numbe
 }
 
 impl Player<'_> {
-    /// Sends some request. False when there was no room for it.
+    /// Sends a request. False when the queue had no room.
     fn send(&mut self, setup: &Setup, block: u64) -> bool {
         let zone = usize::try_from(self.dice.below(self.zones.len() as u64)).unwrap();
         let most = setup.queue.max_request as u64;
@@ -154,7 +154,7 @@ impl Player<'_> {
                     assert!(zone.acknowledged < end, "writes to a zone end in their order");
                     zone.acknowledged = end;
                 }
-                // One that was emptied since may hold anything.
+                // A zone that was emptied since may have any contents.
                 Sent::Read { zone, from, emptied } if self.zones[zone].emptied == emptied => {
                     self.check(zone, from, buffer.as_deref().unwrap());
                 }

@@ -1,4 +1,4 @@
-//! A request that fails, a queue that goes: nobody else suffers.
+//! Failing requests and dropped queues do not affect other requests and queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn writes_that_overlap_keep_their_order_across_policies() {
             submit_write(&mut queue, tag.into(), offset, 16384, tag);
         }
         succeed(&mut queue);
-        // The last four begin at the sectors 2, 3, 0 and 1.
+        // The last four writes begin at the sectors 2, 3, 0 and 1.
         let found: Vec<_> = read(&mut queue, 0, 7 * 4096).chunks(4096).map(|sector| sector[0]).collect();
         assert_eq!(found, [48, 49, 49, 49, 49, 47, 47], "round {round}");
     }
@@ -104,7 +104,7 @@ fn zeros_that_have_to_be_written_after_all_wait_for_memory() {
     let null = "cipher_null-ecb".parse().unwrap();
     let cipher = build(&null, &Key::zeroed(0).unwrap(), SectorSize::S512).unwrap();
     let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
-    // The device says that it can zero, and then that it cannot.
+    // The device claims to support zeroing, and then refuses it.
     let unsupported = rustix::io::Errno::OPNOTSUPP.raw_os_error();
     device.control().add(Rule::new(Fault::Error(unsupported)).on(IoKind::Zero));
     let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(device)).unwrap());
@@ -124,13 +124,13 @@ fn zeros_that_have_to_be_written_after_all_wait_for_memory() {
         queue.poll().unwrap();
         assert!(queue.next_completion().is_none(), "nothing has come back yet");
     }
-    // Memory for one sector is enough for all of them, one after the other.
+    // Memory for one sector is enough for all sectors, one after the other.
     queue.free(held.pop().unwrap());
     succeed(&mut queue);
     held.into_iter().for_each(|buffer| queue.free(buffer));
     assert!(read(&mut queue, 0, 512).iter().all(|byte| *byte == 0));
 
-    // A queue that ends takes it along.
+    // A queue that is dropped frees the rest.
     let taken = queue.alloc(1 << 20).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| queue.alloc(512)).collect();
     queue
@@ -155,7 +155,7 @@ fn a_sector_is_not_read_while_a_part_of_it_is_written() {
     let mut queue = open(&mapping);
     submit_write(&mut queue, 0, 0, 65536, 1);
     succeed(&mut queue);
-    // Every other 4096 bytes of the ciphertext come late.
+    // Every second block of 4096 bytes of ciphertext is late.
     control.add(Rule::new(Fault::Delay(Duration::from_millis(20))).on(IoKind::Write));
     for text in POLICIES {
         mapping.set_policy(policy(text)).unwrap();

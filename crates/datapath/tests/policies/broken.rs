@@ -1,4 +1,4 @@
-//! A cipher that refuses sectors: what is there is not what was written.
+//! A cipher that refuses sectors, because they do not match their tags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -9,10 +9,10 @@ use underseal_device::RamDevice;
 
 use super::*;
 
-/// Refuses one sector, in one direction or the other.
+/// A cipher that refuses one sector, in one direction or both.
 struct Refuses {
     inner: Arc<dyn SectorCipher>,
-    /// As the volume counts.
+    /// The sector's number in the volume.
     sector: u64,
     encrypts: AtomicBool,
     decrypts: AtomicBool,
@@ -64,7 +64,7 @@ fn refuses(sector: u64) -> Arc<Refuses> {
 
 #[test]
 fn a_sector_that_the_cipher_refuses_fails_its_request_and_is_named() {
-    // The third of the fourth request.
+    // The third sector of the fourth request.
     const BAD: u64 = 3 * 16 + 2;
     for text in POLICIES {
         let cipher = refuses(BAD);

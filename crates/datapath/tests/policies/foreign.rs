@@ -1,4 +1,4 @@
-//! A queue in an event loop that is not its own: its thread waits in poll(2) only.
+//! A queue in another event loop: its thread waits in poll(2) only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,7 +16,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// Waits as any event loop would, and takes what is over.
+/// Waits as any event loop would, and returns completions.
 fn turn(queue: &mut Queue) -> Vec<Completion> {
     let rest = queue.rest().unwrap();
     let limit = match rest {
@@ -25,7 +25,7 @@ fn turn(queue: &mut Queue) -> Vec<Completion> {
         SleepDecision::Until(time) => Some(time.saturating_duration_since(Instant::now())),
     };
     let limit = limit.map(|limit| Timespec::try_from(limit).unwrap());
-    // Interrupted: as if its time had come.
+    // An interrupted call counts as a timeout.
     let _ = poll(&mut [PollFd::new(&*queue, PollFlags::IN)], limit.as_ref());
     queue.poll().unwrap();
     std::iter::from_fn(|| queue.next_completion()).collect()
@@ -53,7 +53,7 @@ fn whatever_a_request_waits_for_comes_through_the_descriptor_or_in_time() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("image");
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-    // The ring's completions, and those of workers.
+    // Completions of the ring, and of workers.
     let device = FileDevice::open(&path, OpenOptions { direct: true, ..Default::default() }).unwrap();
     let mapping = Arc::new(mapping(Arc::new(device)));
     let mut queue = open(&mapping);
@@ -112,7 +112,7 @@ fn others_reach_a_thread_that_waits_elsewhere() {
             drop(RangeMover::new(mapping.clone(), LONG).unwrap());
         }
         stop.store(true, SeqCst);
-        // Whatever is set wakes it.
+        // A new policy wakes the thread.
         mapping.set_policy(policy("inline")).unwrap();
     });
 }

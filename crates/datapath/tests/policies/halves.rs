@@ -1,4 +1,4 @@
-//! A device that transfers in two halves, the second when it is told to.
+//! A device that transfers in two halves, the second on demand.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,8 +16,8 @@ pub(crate) struct Halves {
     gate: Arc<Gate>,
 }
 
-/// Holds the second halves of transfers of one kind back. Those that it lets go end in the other
-/// order than they began.
+/// Holds the second halves of transfers of one kind back. Released transfers end in the reverse
+/// order of their beginning.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -48,7 +48,7 @@ impl Gate {
         self.state().holds = None;
     }
 
-    /// How many are halfway.
+    /// The number of transfers that are halfway.
     pub(crate) fn halfway(&self) -> usize {
         self.state().halfway.len()
     }
@@ -62,7 +62,7 @@ impl Gate {
         self.state().holds == Some(kind)
     }
 
-    /// Its number in the line.
+    /// Returns the transfer's number in the order of arrival.
     fn enter(&self) -> u64 {
         let mut state = self.state();
         state.number += 1;

@@ -1,4 +1,4 @@
-//! What must hold under every policy, each law by itself. `tests/soak.rs` plays all of it at once.
+//! Laws for every policy, one by one. `tests/soak.rs` plays all of them at once.
 
 mod alone;
 mod broken;
@@ -27,7 +27,7 @@ use underseal_volume::{Segment, Volume};
 const SIZE: u64 = 16 << 20;
 const SECTOR: u64 = 4096;
 
-/// Every way to dispatch, with every order.
+/// Every dispatch with every order of writes.
 const POLICIES: [&str; 12] = [
     "inline",
     "inline,order=arrival",
@@ -70,7 +70,7 @@ fn submit_write(queue: &mut Queue, tag: u64, offset: u64, len: usize, fill: u8) 
     queue.submit(tag, Request::Write { offset, data, durable: false }).expect("there is room");
 }
 
-/// All that is under way ends: what it came to, by tag.
+/// Waits for all requests in flight, and returns their completions by tag.
 fn finish(queue: &mut Queue) -> Vec<Completion> {
     let mut all = Vec::new();
     loop {
@@ -94,7 +94,7 @@ fn succeed(queue: &mut Queue) {
     }
 }
 
-/// What is there; whatever else ends meanwhile succeeds.
+/// Reads bytes; requests that complete meanwhile must succeed.
 fn read(queue: &mut Queue, offset: u64, len: usize) -> Vec<u8> {
     queue.submit(u64::MAX, Request::Read { offset, len }).expect("there is room");
     loop {

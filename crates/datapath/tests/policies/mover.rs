@@ -1,4 +1,4 @@
-//! Somebody who rewrites the volume under its requests.
+//! A range mover that rewrites the volume under its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -13,9 +13,9 @@ use underseal_volume::{Segment, Volume};
 use super::halves::Halves;
 use super::*;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
-/// A thread that has nothing to wait for has begun whatever it can after so many turns.
+/// After this many turns, a thread without requests to wait for has begun all that it can.
 const TURNS: usize = 12;
 
 fn cipher(spec: &str, key: u8, fill: u8) -> Arc<dyn SectorCipher> {
@@ -28,7 +28,7 @@ fn present(mapping: &Mapping) -> Arc<dyn SectorCipher> {
     mapping.volume().unwrap().segments()[0].as_stored().unwrap().cipher.clone()
 }
 
-/// The volume of [`mapping`] with a part of it at another place, under another key.
+/// The volume of [`mapping`] with a part at another place, under another key.
 fn with_part(
     now: &Arc<dyn SectorCipher>,
     part: std::ops::Range<u64>,
@@ -50,7 +50,7 @@ fn submit_read(queue: &mut Queue, tag: u64, offset: u64) {
     queue.submit(tag, Request::Read { offset, len: 4096 }).expect("there is room");
 }
 
-/// Lets a queue do what it can.
+/// Lets a queue make progress.
 fn turns(queue: &mut Queue, over: &mut Vec<Completion>) {
     for _ in 0..TURNS {
         over.extend(std::iter::from_fn(|| queue.next_completion()));
@@ -73,7 +73,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
-        // Without a lock: nobody has come yet.
+        // Without a lock: no mover exists yet.
         gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
         while gate.halfway() < 1 {
@@ -97,7 +97,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         });
         assert_eq!(tags(&mut over), [0]);
         thread::scope(|scope| {
-            // With one: the mover waits for its range only.
+            // With a lock: the mover waits for its range only.
             gate.hold(IoKind::Write);
             submit_write(&mut queue, 1, 0, 4096, 2);
             while gate.halfway() < 1 {
@@ -116,7 +116,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
             let claim = claiming.join().unwrap();
             assert_eq!(tags(&mut over), [1]);
 
-            // They wait, and whatever lies elsewhere does not.
+            // Requests in the range wait, and others do not.
             submit_write(&mut queue, 2, 4 << 20, 4096, 3);
             submit_read(&mut queue, 3, SECTOR);
             queue.write_in_place(4, (8 << 20) - SECTOR, &mut [4; 8192], false).unwrap();
@@ -148,7 +148,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         let mapping = mapping(device.clone());
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
-        // Before there is a queue that it would wait for.
+        // The mover comes before the queue that it would wait for.
         let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let mut queue = open(&mapping);
         submit_write(&mut queue, 0, 0, 16384, 1);
@@ -163,7 +163,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         let claim = mover.claim(range.clone(), LONG).unwrap();
         claim.relay(with_part(&now, range, SIZE, other())).unwrap();
         drop(claim);
-        // What begins from now on is under the new one.
+        // Requests from now on run under the new volume.
         submit_write(&mut queue, 2, 8 << 20, 4096, 2);
         turns(&mut queue, &mut over);
         gate.open();
@@ -194,7 +194,7 @@ fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
             assert_eq!(refused.kind(), ErrorKind::Layout, "{range:?} at {lower}");
         }
     }
-    // Nobody can tell whether another cipher has the same key.
+    // A different cipher object may have a different key.
     let strange =
         claim.relay(with_part(&xts(SectorSize::S4096), 1 << 20..2 << 20, SIZE, other())).unwrap_err();
     assert_eq!(strange.kind(), ErrorKind::Layout);
@@ -210,7 +210,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     let before = present(&mapping);
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     assert_eq!(RangeMover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
-    // Only keys differ: the layout does not show it.
+    // Only keys differ, which the layout does not show.
     let claim = mover.claim(0..SIZE / 2, LONG).unwrap();
     claim.relay(with_part(&before, 0..SIZE / 2, 0, other())).unwrap();
     drop(claim);
@@ -226,7 +226,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     mapping.resume().unwrap();
     assert!(!Arc::ptr_eq(&present(&mapping), &before), "what was rewritten came back");
     drop(mover);
-    // A mover that comes later with what it saw earlier would bring back what the first one has
+    // A later mover with an earlier volume would restore the part that the first mover has
     // rewritten.
     let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let claim = mover.claim(SIZE / 2..SIZE, LONG).unwrap();
@@ -257,7 +257,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
         thread::scope(|scope| {
             let claiming = scope.spawn(|| mover.claim(0..1 << 20, LONG).unwrap());
             turns(&mut queue, &mut over);
-            // Behind the mover.
+            // This read waits behind the mover.
             submit_read(&mut queue, 1, SECTOR);
             turns(&mut queue, &mut over);
             assert!(over.is_empty() && !claiming.is_finished(), "{text}");
@@ -297,7 +297,7 @@ fn a_mover_ends_its_range_while_somebody_suspends() {
     let now = present(&mapping);
     thread::scope(|scope| {
         let claim = mover.claim(0..1 << 20, LONG).unwrap();
-        // With nothing in flight, too, a range that is being rewritten is waited for.
+        // A suspension waits for the mover's range also without requests in flight.
         let busy = mapping.suspend(Duration::from_millis(1)).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
         assert!(busy.to_string().contains("rewritten"), "{busy}");
@@ -325,7 +325,7 @@ fn a_mover_ends_its_range_while_somebody_suspends() {
     mapping.resume().unwrap();
 }
 
-/// Writes sectors of its own, reads them back, and looks that they stay as they are.
+/// Writes sectors of this thread, reads them back, and checks that they stay the same.
 fn load(mapping: &Arc<Mapping>, number: u64, stop: &AtomicBool, done: &AtomicU64) -> Vec<u8> {
     let mut queue = open(mapping);
     let mut fills = vec![0; 512];
@@ -394,7 +394,7 @@ fn a_volume_is_encrypted_anew_under_load() {
             stop.store(true, SeqCst);
             loads.into_iter().map(|load| load.join().unwrap()).collect::<Vec<_>>()
         });
-        // It is the new cipher's alone, whoever opens it.
+        // Another mapping reads all sectors under the new cipher alone.
         let mut queue = open(&Arc::new(Mapping::new(volume(new), device).unwrap()));
         for (number, fills) in (0..).zip(fills) {
             for (which, fill) in (0..).zip(fills).filter(|(_, fill)| *fill != 0) {

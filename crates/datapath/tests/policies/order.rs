@@ -1,4 +1,4 @@
-//! Which write goes down when.
+//! The order of writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -70,7 +70,7 @@ fn order(policy_text: &str, sectors: &[u64]) -> Option<Vec<u64>> {
         submit_write(&mut queue, tag, sector * SECTOR, 4096, 1);
     }
     cipher.wait_for(sectors.len());
-    // The last worker hands its write back, before this thread looks at any.
+    // The last worker returns its write before this thread looks at any.
     thread::sleep(Duration::from_millis(300));
     succeed(&mut queue);
     Some(recorder.take().iter().map(|record| record.offset / SECTOR).collect())
@@ -80,7 +80,7 @@ fn order(policy_text: &str, sectors: &[u64]) -> Option<Vec<u64>> {
 fn writes_go_down_ready_sorted_or_as_they_came() {
     let came = [5, 9, 1, 7, 3, 8, 2];
     let Some(ready) = order("workers,order=ready", &came) else { return };
-    // Each worker writes what it has encrypted.
+    // Each worker writes its piece.
     assert_eq!((ready.len(), ready.last()), (7, Some(&5)));
     assert_eq!(order("workers,order=sorted", &came).unwrap(), [1, 2, 3, 5, 7, 8, 9]);
     assert_eq!(order("workers,order=arrival", &came).unwrap(), came);
@@ -137,8 +137,8 @@ fn zoned(declared: bool, cipher: Arc<dyn SectorCipher>) -> (Arc<ZonedDevice>, Ar
     (device.clone(), Arc::new(Mapping::new(volume(cipher), device).unwrap()))
 }
 
-/// Fills two zones with writes of several lengths, as many at a time as there is room for. How many
-/// failed.
+/// Fills two zones with writes of several lengths, as many at a time as the queue takes. Returns
+/// the number of failures.
 fn fill_zones(mapping: &Arc<Mapping>) -> usize {
     let mut queue = open(mapping);
     let mut at = [2 << 20, 4 << 20];

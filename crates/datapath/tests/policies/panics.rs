@@ -18,7 +18,7 @@ fn many_small_pieces_need_no_more_stack_than_one() {
     assert!(read(&mut queue, 0, 8 << 20).iter().all(|byte| *byte == 3));
 }
 
-/// Panics where the thread's name says so, from a sector on.
+/// A cipher that panics on a thread with this name, from a sector on.
 struct Panics {
     inner: Arc<dyn SectorCipher>,
     thread: &'static str,

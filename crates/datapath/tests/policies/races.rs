@@ -1,8 +1,7 @@
 //! Requests for the same sector at the same time, from one queue or several.
 //!
-//! Under a cipher that spreads each byte over its sector, a sector that is half of one write and
-//! half of another is noise. What these tests look at is held halfway by the device, so chance
-//! decides nothing.
+//! Under a cipher that is not local, a sector that mixes two writes is noise. The device holds the
+//! tested transfers halfway, so that the tests do not depend on timing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -16,15 +15,15 @@ use underseal_device::IoKind;
 use super::halves::{Gate, Halves};
 use super::*;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
-/// A thread that has nothing to wait for has begun whatever it can after so many turns.
+/// After this many turns, a thread without requests to wait for has begun all that it can.
 const TURNS: usize = 12;
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 
-/// Those that spread what they encrypt over the sector, and from where on.
+/// Ciphers that are not local, with the byte from which they spread changes.
 const SPREADING: [(&str, u8); 6] = [
     ("xchacha20,aes-adiantum-plain64", 32),
     ("aes-hctr2-plain64", 32),
@@ -44,17 +43,17 @@ fn over(cipher: Arc<dyn SectorCipher>) -> (Mapping, Arc<Gate>) {
     (Mapping::new(volume(cipher), device).unwrap(), gate)
 }
 
-/// Lets a queue do what it can. What is over.
+/// Lets a queue make progress, and collects its completions.
 fn turn(queue: &mut Queue, over: &mut Vec<Completion>) {
     while let Some(completion) = queue.next_completion() {
         over.push(completion);
     }
     queue.poll().unwrap();
-    // Workers and the device's clock.
+    // Workers and the device's clock need time.
     thread::sleep(Duration::from_millis(1));
 }
 
-/// Lets queues do what they can, until so many transfers are halfway.
+/// Lets queues make progress until `count` transfers are halfway.
 fn until_halfway(queues: &mut [Queue], over: &mut [Vec<Completion>], gate: &Gate, count: usize) {
     while gate.halfway() < count {
         queues.iter_mut().zip(&mut *over).for_each(|(queue, over)| turn(queue, over));
@@ -74,7 +73,7 @@ fn bytes(over: &[Vec<Completion>], tag: u64) -> &[u8] {
     completion.buffer.as_ref().expect("a read brings its bytes")
 }
 
-/// One queue, or two: the first and the last of them.
+/// Two queues, or one that is the first and the last of them.
 fn queues(mapping: &Arc<Mapping>, count: usize) -> Vec<Queue> {
     (0..count).map(|_| open(mapping)).collect()
 }
@@ -97,7 +96,7 @@ fn a_sector_that_is_being_written_reads_as_before_or_after() {
             until_halfway(&mut queues, &mut over, &gate, 1);
             let reader = queues.last_mut().unwrap();
             reader.submit(2, Request::Read { offset: 0, len: 8192 }).unwrap();
-            // Nobody waits for another sector.
+            // Requests for other sectors do not wait.
             reader.submit(3, Request::Read { offset: 4096, len: 4096 }).unwrap();
             (0..TURNS).for_each(|_| turn(reader, &mut over[count - 1]));
             gate.open();
@@ -187,7 +186,7 @@ fn a_cipher_that_does_not_spread_keeps_nobody_waiting_and_gives_old_and_new_bloc
 
 #[test]
 fn what_waits_for_a_sector_goes_on_in_order_whatever_range_it_has() {
-    // A long range has no grain of its own in the lock, and neighbours of it do not wait.
+    // A long range has no stripe in the lock, and its neighbours do not wait.
     let (mapping, gate) = over(cipher("aes-hctr2-plain64", 32));
     let mut queues = queues(&Arc::new(mapping), 3);
     let mut over = vec![Vec::new(), Vec::new(), Vec::new()];
@@ -239,8 +238,8 @@ fn the_volume_is_suspended_amid_writes_of_parts_of_sectors() {
         submit_write(&mut queues[0], 0, 0, 8192, 1);
         succeed(&mut queues[0]);
         gate.hold(IoKind::Read);
-        // Both read what they change; the second has other requests in flight while it waits for
-        // the first.
+        // Both writes read the sector that they change; the second queue has other requests in
+        // flight while it waits for the first write.
         submit_write(&mut queues[0], 0, 100, 700, 2);
         until_halfway(&mut queues, &mut over, &gate, 1);
         queues[1].submit(1, Request::Read { offset: 1 << 20, len: 65536 }).unwrap();

@@ -1,5 +1,5 @@
-//! A volume that is reencrypted under its requests: every acknowledged byte is there, whatever
-//! comes in between.
+//! A volume that is reencrypted under its requests: no acknowledged byte is lost, whatever
+//! operation interferes.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -19,7 +19,7 @@ use underseal_volume::{Hash, Segment, Stored, Target, Volume};
 
 use super::*;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 const WHOLE: u64 = 4 << 20;
 
@@ -79,12 +79,12 @@ fn cipher(spec: &str, key: u8, sector: SectorSize) -> Arc<dyn SectorCipher> {
     build(&spec.parse().unwrap(), &key, sector).unwrap()
 }
 
-/// A volume on a file, and what becomes of it.
+/// A volume on a file, before and after its reencryption.
 struct Case {
     file: tempfile::NamedTempFile,
     old: Arc<dyn SectorCipher>,
     new: Arc<dyn SectorCipher>,
-    /// That its users are told of.
+    /// The sector size that clients rely on.
     sectors: SectorSize,
 }
 
@@ -134,7 +134,7 @@ impl Case {
     }
 }
 
-/// A small generator: what was drawn is the same in each run.
+/// A small generator: the same numbers in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -144,8 +144,7 @@ impl Dice {
     }
 }
 
-/// Writes and reads sectors that are its own, every `of`th of them, until it is told to stop; what
-/// is in them then.
+/// Writes and reads every `of`th sector until it is stopped; returns the contents of these sectors.
 fn use_it(
     mapping: &Arc<Mapping>,
     (number, of): (u64, u64),
@@ -158,7 +157,7 @@ fn use_it(
     let mut model = vec![0_u8; to_usize(own)];
     let mut sure = vec![false; model.len()];
     while !stop.load(SeqCst) {
-        // Several at once, each another sector.
+        // Several requests at once, for different sectors.
         let first = dice.below(own);
         let batch: Vec<_> = (0..8).map(|i| (first + i * 5) % own).collect();
         for (tag, index) in batch.iter().enumerate() {
@@ -182,7 +181,7 @@ fn use_it(
     sure.map(|(index, (fill, _))| ((index as u64 * of + number) * SECTOR, *fill)).collect()
 }
 
-/// Reencrypts under three queues with a policy, and meanwhile does `meddle`, again and again.
+/// Reencrypts a volume beside three queues with a policy, and calls `meddle` again and again.
 fn under_load(case: &Case, text: &str, mut kept: Kept, meddle: impl Fn(&Mapping, &Pace, u64) + Sync) {
     let mapping = case.open(&case.old);
     mapping.set_policy(policy(text)).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -199,7 +198,7 @@ fn under_load(case: &Case, text: &str, mut kept: Kept, meddle: impl Fn(&Mapping,
         while rounds.load(SeqCst) < 3 {
             thread::sleep(Duration::from_millis(1));
         }
-        // One thread does not rest as long as this one meddles.
+        // The reencryption does not rest, so that `meddle` meets its steps.
         let pace = Arc::new(Pace::new(Rate::Full));
         let users = ServedVolume::new(mapping.clone(), SectorSize::S4096, pace.clone(), LONG).unwrap();
         let is_over = AtomicBool::new(false);
@@ -219,7 +218,7 @@ fn under_load(case: &Case, text: &str, mut kept: Kept, meddle: impl Fn(&Mapping,
             meddling.join().unwrap();
             outcome
         });
-        // A while under the new key alone.
+        // The clients run for a while under the new key alone.
         let then = rounds.load(SeqCst);
         while rounds.load(SeqCst) < then + 3 {
             thread::sleep(Duration::from_millis(1));
@@ -254,12 +253,12 @@ fn every_acknowledged_byte_is_there_under_every_policy() {
 
 #[test]
 fn another_cipher_and_smaller_sectors_come_under_load() {
-    // One that spreads each byte over its sector beside one that does not.
+    // A cipher that is not local replaces a local one.
     let old = cipher("aes-xts-plain64", 1, SectorSize::S4096);
     let new = cipher("aes-cbc-essiv:sha256", 2, SectorSize::S512);
     let case = Case::new(old.clone(), new.clone());
     under_load(&case, "adaptive", case.kept(Direction::Forward, CHECKSUM), |_, _, _| {});
-    // And larger ones, where users were told of them.
+    // Larger sectors, where clients rely on the larger size.
     let mut back = Case::new(new, old);
     let refused = ServedVolume::new(back.open(&back.old), SectorSize::S4096, Arc::default(), LONG);
     assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::Unsupported), "512 bytes were promised");
@@ -310,7 +309,7 @@ fn what_was_stopped_goes_on_and_each_time_it_is_served_as_it_stands() {
             reencrypt::run(&case.bytes(), &mut kept, &Steps(&users, AtomicU64::new(5)), &Options::default());
         drop(users);
         assert!(read(&mut open(&mapping), 0, to_usize(WHOLE)).iter().all(|byte| *byte == 7));
-        // Opened by somebody else, who knows only how far it is.
+        // Another process opens the volume, and knows only the progress.
         let now = kept.plan.volume(kept.progress).unwrap();
         let device = FileDevice::open(case.file.path(), OpenOptions { unlocked: true, ..Default::default() });
         let other = Arc::new(Mapping::new(now, Arc::new(device.unwrap())).unwrap());
@@ -323,7 +322,7 @@ fn what_was_stopped_goes_on_and_each_time_it_is_served_as_it_stands() {
     assert_eq!(stops, 6, "32 steps, five at a time");
 }
 
-/// Stops after so many steps.
+/// Stops after a number of steps.
 struct Steps<'u>(&'u ServedVolume, AtomicU64);
 
 impl Foreground for Steps<'_> {
@@ -357,7 +356,7 @@ fn a_range_that_nobody_can_read_fails_until_it_is_made_good() {
     queue.submit(1, Request::Read { offset: 4096, len: 4096 }).unwrap();
     assert!(finish(&mut queue)[0].result.is_err());
     assert_eq!(read(&mut queue, 1 << 20, 4096), [7; 4096]);
-    // The bytes as the new key has them.
+    // The bytes as encrypted with the new key.
     let claim = users.claim(0..1 << 20).unwrap();
     let mut bytes = vec![9; 1 << 20];
     case.new.encrypt(0, (&mut bytes[..]).into());

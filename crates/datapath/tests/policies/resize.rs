@@ -1,4 +1,4 @@
-//! A volume that gets another size while it runs.
+//! A volume that is resized while it runs.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use underseal_volume::{Segment, SegmentKind, Volume};
 use super::halves::Halves;
 use super::*;
 
-/// More than any request takes, on a busy machine too.
+/// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 const HALF: u64 = SIZE / 2;
 
@@ -30,7 +30,7 @@ fn kinds(over: Vec<Completion>) -> Vec<Option<ErrorKind>> {
     over.into_iter().map(|completion| completion.result.err().map(|e| e.kind())).collect()
 }
 
-/// Writes to any sector that there is, reads it back, and looks beyond the end.
+/// Writes to random sectors, reads them back, and tries beyond the end.
 fn load(mapping: &Arc<Mapping>, number: u64, stop: &AtomicBool, furthest: &AtomicU64) {
     let mut queue = open(mapping);
     let mut turn = number;
@@ -68,12 +68,12 @@ fn a_volume_grows_under_load_on_a_file_that_grew() {
             let short = mapping.resize(Some(size), LONG).unwrap_err();
             assert_eq!((short.kind(), mapping.size()), (ErrorKind::Layout, before), "the file has not grown");
             file.set_len(size).unwrap();
-            // As much as it is told, or all that there is now.
+            // A given size, or all of the device.
             let wanted = (n % 2 == 0).then_some(size);
             assert_eq!(mapping.resize(wanted, LONG).unwrap(), size);
             assert_eq!(mapping.size(), size);
             mapping.set_policy(policy(POLICIES[n * 3])).unwrap();
-            // Somebody has used what is new.
+            // A client has used the new part.
             while furthest.load(SeqCst) < before {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -105,7 +105,7 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
         let mut queue = open(&mapping);
         gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, HALF, 4096, 1);
-        // It waits for the first: by then the volume ends before it.
+        // The write waits for the first one: by then the volume ends before it.
         submit_write(&mut queue, 1, HALF, 8192, 2);
         while gate.halfway() < 1 {
             queue.poll().unwrap();
@@ -154,7 +154,7 @@ fn a_volume_takes_all_that_its_device_has_now_and_only_whole_sectors() {
     let file = File::create(&path).unwrap();
     file.set_len(SIZE).unwrap();
     let device = Arc::new(FileDevice::open(&path, OpenOptions::default()).unwrap());
-    // From its second half on.
+    // The volume's second half comes from the device's second half.
     let volume = Volume::new(vec![
         Segment::stored(0, HALF / 2, 0, 0, xts(SectorSize::S4096)),
         Segment::stored(HALF / 2, HALF / 4, HALF, 0, xts(SectorSize::S4096)),
@@ -170,7 +170,7 @@ fn a_volume_takes_all_that_its_device_has_now_and_only_whole_sectors() {
         assert!(refused.to_string().contains(why), "{len}: {refused}");
         assert_eq!(mapping.size(), HALF / 2 + HALF + 3 * SECTOR);
     }
-    // A device that lost its end does not keep the volume from becoming as small.
+    // A device that lost its end can still be followed by a smaller volume.
     file.set_len(HALF + SECTOR).unwrap();
     assert_eq!(mapping.resize(None, LONG).unwrap(), HALF / 2 + SECTOR);
 }

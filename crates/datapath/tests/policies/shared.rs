@@ -1,4 +1,4 @@
-//! Requests whose bytes lie in memory that another process has, too.
+//! Requests whose bytes lie in memory that another process can change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ impl Foreign {
         self.memory.as_ptr().wrapping_add(offset).cast_mut()
     }
 
-    /// Bytes in spans of these lengths by turns, which lie apart from each other.
+    /// A list of bytes in spans of these lengths by turns, with gaps between them.
     fn list(self: &Arc<Self>, queue: &mut Queue, len: usize, spans: &[usize]) -> SharedBytes {
         let mut bytes = queue.shared_bytes(self.clone());
         self.spans(len, spans).for_each(|(at, count)| {
@@ -177,8 +177,8 @@ fn nothing_is_written_of_memory_that_is_gone() {
     }
 }
 
-/// The other process changes what is written meanwhile: it is one of the two values of each byte,
-/// and nothing beyond it.
+/// Another process changes the bytes during the write: each byte has one of the two values, and no
+/// other byte changes.
 #[test]
 fn what_changes_meanwhile_is_one_value_or_the_other() {
     let mapping = Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap();

@@ -45,7 +45,7 @@ fn nothing_reaches_the_device_while_the_volume_is_suspended_and_all_goes_on_afte
             mapping.replace_volume(volume(xts(SectorSize::S4096))).unwrap();
             let before = done.load(SeqCst);
             mapping.resume().unwrap();
-            // Whatever was held is answered, although nothing else wakes the queue.
+            // Held requests are answered, although nothing else wakes the queue.
             while done.load(SeqCst) < before + 16 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -94,7 +94,7 @@ fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
     mapping.replace_volume(same()).unwrap();
 }
 
-/// Memory of which snapshots are made.
+/// A device of which snapshots are made.
 struct Snapshotted {
     below: RamDevice,
     pause: Mutex<Option<Arc<dyn SnapshotPause>>>,
@@ -118,8 +118,8 @@ impl Device for Snapshotted {
     }
 }
 
-/// Who suspends a volume while a snapshot is made finds it suspended afterwards; and whoever makes
-/// one of a suspended volume leaves it so.
+/// A volume that an operator suspends during a snapshot stays suspended after it; and a snapshot of
+/// a suspended volume leaves it suspended.
 #[test]
 fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
     let device = Arc::new(Snapshotted { below: RamDevice::new(SIZE), pause: Mutex::default() });
@@ -140,7 +140,7 @@ fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
             assert_eq!(mapping.is_suspended(), !goes_on, "{what}");
             let before = done.load(SeqCst);
             thread::sleep(Duration::from_millis(20));
-            // One may have been over, and not counted yet.
+            // A request may have been over, and not counted yet.
             assert!(goes_on || done.load(SeqCst) <= before + 1, "{what}");
             while goes_on && done.load(SeqCst) < before + 2 {
                 thread::sleep(Duration::from_millis(1));
@@ -164,7 +164,7 @@ fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
         goes_on(false, "suspended meanwhile");
         mapping.resume().unwrap();
         goes_on(true, "at last");
-        // Of several images, or several of one.
+        // Snapshots of several images, or several of one.
         assert!(pause.begin() && pause.begin());
         pause.end();
         mapping.release();

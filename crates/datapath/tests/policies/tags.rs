@@ -1,4 +1,4 @@
-//! Volumes that keep a tag beside each sector.
+//! Volumes with a tag for each sector.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,7 +24,7 @@ fn tagged(inner: Arc<dyn Device>) -> Arc<TaggedDevice> {
     Arc::new(TaggedDevice::new(inner, 4096, TAG))
 }
 
-/// A volume over such a device, which promises blocks of 512 bytes.
+/// A volume over a device with tags, with blocks of 512 bytes.
 fn mapping(device: Arc<dyn Device>) -> Arc<Mapping> {
     let mapping = Mapping::new(volume(toy(1, TAG)), device).unwrap();
     Arc::new(mapping.with_block(512).unwrap())
@@ -34,13 +34,13 @@ fn zeroes(offset: u64, len: u64) -> Request {
     Request::WriteZeroes { offset, len, durable: false, punch: true, fast: false }
 }
 
-/// Every sector of the first so many has a tag that fits.
+/// Gives every sector of the first 3 MiB a valid tag.
 fn wipe(queue: &mut Queue) {
     queue.submit(0, zeroes(0, 3 << 20)).unwrap();
     succeed(queue);
 }
 
-/// Such a volume over tags, wiped, and a queue of it under a policy.
+/// A wiped volume over tags, and a queue of it under a policy.
 fn wiped(inner: Arc<dyn Device>, text: &str) -> (Arc<TaggedDevice>, Arc<Mapping>, Queue) {
     let device = tagged(inner);
     let mapping = mapping(device.clone());
@@ -56,7 +56,7 @@ fn all_memory_is_back(queue: &mut Queue) {
     queue.free(whole);
 }
 
-/// Writes of all kinds, and what is there afterwards.
+/// Writes of all kinds, compared with a model.
 fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
     let mut model = vec![0; 2 << 20];
     let write = |queue: &mut Queue, model: &mut [u8], tag: u64, (offset, len): (usize, usize), fill: u8| {
@@ -72,7 +72,7 @@ fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
         model[offset..offset + len].fill(fill);
     };
     for round in 0..3_usize {
-        // Whole sectors; parts of one; over several with both ends in part; long ones.
+        // Whole sectors; parts of one; several with both ends in part; long ones.
         for (tag, (offset, len)) in (0..).zip([
             (0, 4096),
             (65536, 65536),
@@ -96,7 +96,7 @@ fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
         succeed(queue);
     }
     assert!(read(queue, 0, model.len()) == model, "as it was written");
-    // Whoever opens it next finds the same.
+    // A second mapping finds the same.
     let again = mapping(device.clone());
     assert!(read(&mut open(&again), 0, model.len()) == model, "as it is stored");
 }
@@ -116,7 +116,7 @@ fn tags_go_with_sectors_that_come_later() {
         let slow = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
         let control = slow.control();
         let (device, _, mut queue) = wiped(Arc::new(slow), text);
-        // Some would block; some are cut short, whose rest has to be done with its tags.
+        // Some transfers would block; some are cut short, whose rest is done with its tags.
         control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
         scribble(&mut queue, &device);
         all_memory_is_back(&mut queue);
@@ -144,13 +144,13 @@ fn a_sector_whose_tag_is_wrong_fails_its_request_and_is_counted() {
             let name = format!("byte {}", bad * SECTOR);
             assert!(failed.is_none_or(|e| e.to_string().contains(&name)), "{text}");
         }
-        // A part of it cannot be written, nor is it read in place.
+        // A part of the sector cannot be written, nor is it read in place.
         submit_write(&mut queue, 0, bad * SECTOR + 512, 512, 1);
         let failed = finish(&mut queue).remove(0).result.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Integrity, "{text}");
         let stats = mapping.stats();
         assert_eq!((stats.mismatches, stats.mismatched), (2, vec![bad * SECTOR]), "{text}");
-        // Written whole it is as good as any.
+        // A write of the whole sector makes it valid.
         submit_write(&mut queue, 2, bad * SECTOR, 4096, 7);
         succeed(&mut queue);
         assert_eq!(read(&mut queue, bad * SECTOR, 4096), [7; 4096]);
@@ -234,7 +234,7 @@ fn queues_share_sectors_and_tags() {
                     let at = (round % 7) * 2048;
                     submit_write(&mut queue, 0, at, 16384, fill);
                     queue.submit(1, Request::Read { offset: 0, len: 65536 }).unwrap();
-                    // A sector that is half of one and half of another would not fit its tag.
+                    // A sector that mixes two writes would not match its tag.
                     succeed(&mut queue);
                 }
             });

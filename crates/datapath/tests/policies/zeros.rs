@@ -1,5 +1,4 @@
-//! Long requests for zeros, over a device that never blocks: nothing but the queue itself ends
-//! their turn.
+//! Long requests for zeros, over a device that never blocks: only the queue ends their turn.
 
 use underseal_device::RamDevice;
 
@@ -35,7 +34,7 @@ fn a_read_waits_for_no_zeros_that_were_asked_for_before() {
         }
         let zeros = usize::try_from(SIZE / EACH - 1).unwrap();
         let before = tags.iter().position(|tag| *tag == READ).unwrap();
-        // Another thread that decrypts the read may get no processor for a while.
+        // The thread that decrypts the read may get no processor for a while.
         let most = if text.starts_with("inline") { 2 } else { zeros };
         assert!(before < most, "{text}: {before} of {zeros} requests for zeros went first");
     }

@@ -1,14 +1,14 @@
-//! A cipher with tags that anybody could forge: for the way that tags take, not for secrets.
+//! A toy cipher with tags, which is not secure: it tests the path of tags.
 
 use std::sync::Arc;
 
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher, SectorSize};
 
-/// Another cipher, and beside each sector a sum over its ciphertext and number.
+/// Another cipher, with a sum over ciphertext and number beside each sector.
 pub(crate) struct Toy {
     pub(crate) inner: Arc<dyn SectorCipher>,
     pub(crate) tag_size: usize,
-    /// A toy of another number makes other tags.
+    /// A toy with another number makes other tags.
     pub(crate) key: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A drive's volatile cache, seen from what it may lose.
+//! A drive's volatile cache, modelled by the bytes that it may lose.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::rule::Dice;
 /// The number of a write.
 pub(super) type Write = u64;
 
-/// What each block held before the writes that are not durable yet.
+/// The contents of each block before the writes that are not durable yet.
 pub(super) struct Cache {
     block: u64,
-    /// The device's size: the last block may be shorter.
+    /// The device's size. The last block may be shorter.
     size: u64,
-    /// By block number: what it held, oldest first.
+    /// The old contents by block number, oldest first.
     blocks: BTreeMap<u64, Vec<OldBlock>>,
     next: Write,
     in_flight: Vec<Write>,
@@ -24,7 +24,7 @@ struct OldBlock {
     bytes: Box<[u8]>,
 }
 
-/// The writes that a flush makes durable: those that were over when it began.
+/// The writes that a flush makes durable: those that had ended when the flush began.
 pub(super) struct FlushedWrites {
     below: Write,
     except: Vec<Write>,
@@ -41,25 +41,25 @@ impl Cache {
         Self { block, size, blocks: BTreeMap::new(), next: 0, in_flight: Vec::new() }
     }
 
-    /// Blocks that may be lost.
+    /// Returns the number of blocks that may be lost.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// A write begins.
+    /// Begins a write.
     pub(super) fn begin(&mut self) -> Write {
         self.next += 1;
         self.in_flight.push(self.next - 1);
         self.next - 1
     }
 
-    /// The whole blocks that a range touches: from, to.
+    /// Returns the range of whole blocks that a range touches.
     pub(super) fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let end = offset.saturating_add(len).div_ceil(self.block).saturating_mul(self.block);
         (offset / self.block * self.block, end.min(self.size))
     }
 
-    /// What lay at `offset`, where a block begins, before `write`.
+    /// Saves the bytes at `offset`, the start of a block, as they were before `write`.
     pub(super) fn save(&mut self, write: Write, offset: u64, bytes: &[u8]) {
         let length = usize::try_from(self.block).unwrap_or(usize::MAX);
         for (number, bytes) in (offset / self.block..).zip(bytes.chunks(length)) {
@@ -67,7 +67,7 @@ impl Cache {
         }
     }
 
-    /// A write is over; `durable`: its blocks are on the medium.
+    /// Ends a write. With `durable`, its blocks are on the medium.
     pub(super) fn end(&mut self, write: Write, durable: bool) {
         self.in_flight.retain(|&w| w != write);
         if !durable {
@@ -81,12 +81,12 @@ impl Cache {
         });
     }
 
-    /// A flush begins.
+    /// Begins a flush.
     pub(super) fn cover(&self) -> FlushedWrites {
         FlushedWrites { below: self.next, except: self.in_flight.clone() }
     }
 
-    /// The flush has succeeded.
+    /// Ends a successful flush.
     pub(super) fn flushed(&mut self, covered: &FlushedWrites) {
         self.blocks.retain(|_, before| {
             let durable = before.iter().take_while(|b| covered.has(b.write)).count();
@@ -95,8 +95,8 @@ impl Cache {
         });
     }
 
-    /// The power is cut: what has to be put back, and where. Every state that a block went through
-    /// is as likely.
+    /// Cuts the power: returns the blocks to be restored, and their offsets. Every state that a
+    /// block went through has the same probability.
     pub(super) fn lose(&mut self, dice: &mut Dice) -> Vec<(u64, Box<[u8]>)> {
         self.in_flight.clear();
         let mut lost = Vec::new();

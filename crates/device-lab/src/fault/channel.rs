@@ -1,4 +1,4 @@
-//! One queue's way through the faults.
+//! A channel of a device with faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,49 +13,49 @@ use underseal_device::{
     RingToken, Started, monotonic,
 };
 
-/// What is read at a time of what a write overwrites.
+/// Bytes of overwritten data that are read at a time.
 const SAVED: usize = 64 << 10;
 
 pub(super) struct FaultChannel {
     inner: Box<dyn Channel>,
     control: Arc<FaultControl>,
-    /// What a transfer can be cut at multiples of.
+    /// A transfer can be cut at multiples of this.
     unit: u64,
-    /// Memory to read what is overwritten; none without a cache.
+    /// Memory for the overwritten bytes; `None` without a cache.
     arena: Option<Arena>,
     flights: Vec<Option<Flight>>,
-    /// What the device below has done together.
+    /// Requests that the device below has completed together.
     done: Vec<Finished>,
 }
 
-/// A request on its way.
+/// A request in progress.
 struct Flight {
     stage: Stage,
     kind: IoKind,
     offset: u64,
-    /// In bytes; a flush counts as one.
+    /// The length in bytes; 1 for a flush.
     len: u64,
     durable: bool,
     punch: bool,
-    /// Its memory, unless the device below has it.
+    /// The request's memory, unless the device below has it.
     buffer: Option<Buffer>,
-    /// Where its bytes begin in the memory.
+    /// The offset of its bytes in the memory.
     from: usize,
-    /// So much is done.
+    /// The number of finished bytes.
     done: u64,
     decision: Decision,
-    /// The state of the power when it began.
+    /// The state of the power at its beginning.
     power: u64,
-    /// Its number, when it changes a device with a cache.
+    /// The write's number, when the request changes a device with a cache.
     write: Option<Write>,
     covered: Option<FlushedWrites>,
 }
 
-/// What it waits for.
+/// The stage that a request waits for.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     Delay,
-    /// Everything before this is saved, up to there.
+    /// All bytes before `at` are saved; saving ends at `end`.
     Save {
         at: u64,
         end: u64,
@@ -84,7 +84,7 @@ impl FaultChannel {
         self.flights[slot as usize].as_mut().expect("only requests in flight are asked for")
     }
 
-    /// Moves a request on until it is over (which it gives) or has to wait.
+    /// Advances a request until it is over, or has to wait. Returns the request when it is over.
     fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         loop {
             let power = self.control.state().power;
@@ -134,13 +134,13 @@ impl FaultChannel {
         }
     }
 
-    /// The device below has done its part of a request; gives the request when it is over.
+    /// Continues a request after the lower device's part. Returns the request when it is over.
     fn go_on(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
         let slot = done.slot;
         self.below_done(slot, done).or_else(|| self.advance(ring, slot))
     }
 
-    /// What a request does first, when it begins.
+    /// The first stage of a request after its delay.
     fn after_delay(&mut self, slot: u32) {
         let control = self.control.clone();
         let mut state = control.state();
@@ -157,7 +157,7 @@ impl FaultChannel {
         }
     }
 
-    /// Reads what is overwritten.
+    /// Reads the bytes that the request overwrites.
     fn save(&mut self, at: u64, end: u64) -> Result<Io> {
         let len = usize::try_from(end - at).unwrap_or(SAVED).min(SAVED);
         let buffer = self.arena.as_mut().and_then(|arena| arena.alloc(SAVED));
@@ -165,7 +165,7 @@ impl FaultChannel {
         Ok(Io::Read { offset: at, buffer: buffer.ok_or_else(no_memory)?, range: 0..len })
     }
 
-    /// The device below has done its part; gives the request when that failed.
+    /// Handles the end of the lower device's part. Returns the request after a failure.
     fn below_done(&mut self, slot: u32, done: Finished) -> Option<Finished> {
         let flight = self.flights[slot as usize].as_mut()?;
         match flight.stage {
@@ -173,8 +173,7 @@ impl FaultChannel {
             Stage::Save { at, end } => {
                 let buffer = done.buffer?;
                 let len = (end - at).min(SAVED as u64);
-                // After a power cut it is what the block held before the cut put back what was
-                // lost.
+                // After a power cut the bytes may be those that the cut has restored.
                 let mut state = self.control.state();
                 let is_on = state.power == flight.power;
                 if let (Ok(()), true, Some(write), Some(cache)) =
@@ -218,7 +217,7 @@ impl FaultChannel {
         Finished { slot, buffer: flight.buffer, tags: None, result }
     }
 
-    /// What happens to a request that may not wait, unless it fails.
+    /// The decision for a request that may not wait, unless the request fails.
     fn now(
         &self,
         kind: IoKind,
@@ -235,7 +234,7 @@ impl FaultChannel {
         Ok((state.decide_now(kind, offset, len as u64, self.unit), state.power))
     }
 
-    /// What was read while the power went may be what the cut has put back.
+    /// Fails a read that overlapped a power cut, since its bytes may be restored ones.
     fn if_still(&self, power: u64, offset: u64, read: Immediate) -> Immediate {
         if self.control.state().power == power {
             return read;
@@ -244,7 +243,7 @@ impl FaultChannel {
     }
 }
 
-/// What is answered when only the first `cut` bytes were tried.
+/// The answer when only the first `cut` bytes were tried.
 fn cut_short(answer: Immediate, cut: usize) -> Immediate {
     match answer {
         Immediate::Done => Immediate::Blocked(cut),
@@ -343,14 +342,14 @@ impl Flight {
         }
     }
 
-    /// Where the part that is under way ends.
+    /// Returns the end of the part in progress.
     fn limit(&self) -> u64 {
         let cut = self.decision.cut.filter(|&cut| self.done < cut);
         let fails = self.decision.fails.map(|(after, _)| after);
         [cut, fails].into_iter().flatten().fold(self.len, u64::min)
     }
 
-    /// The next part for the device below; nothing when all is done.
+    /// Returns the next part for the lower device, or `None` at the end.
     fn next(&mut self) -> Result<Option<Io>> {
         if let Some((after, errno)) = self.decision.fails
             && self.done >= after

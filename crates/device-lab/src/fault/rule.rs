@@ -1,4 +1,4 @@
-//! Which request fails, and how.
+//! Rules: which request fails, and how.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -6,16 +6,17 @@ use std::time::Duration;
 use rustix::io::Errno;
 use underseal_device::IoKind;
 
-/// What happens to a request.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this error number and does nothing.
+    /// The request fails with this error number and does nothing.
     Error(i32),
-    /// The transfer is cut short and has to be started again; in the end the request is done.
+    /// The transfer is cut short and has to be started again. In the end the request is done.
     Short,
-    /// A write stops within: a prefix in whole sectors is done, and the request fails with EIO.
+    /// A write stops in the middle: a prefix in whole sectors is done, and the request fails with
+    /// EIO.
     Torn,
-    /// It begins so much later.
+    /// The request begins later by this time.
     Delay(Duration),
 }
 
@@ -24,7 +25,7 @@ impl Fault {
     pub const EIO: Self = Self::Error(Errno::IO.raw_os_error());
 }
 
-/// A fault, and the requests that it happens to.
+/// A fault, and the requests that it affects.
 #[derive(Debug, Clone)]
 pub struct Rule {
     fault: Fault,
@@ -36,36 +37,36 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A fault of every request; the other functions narrow it down.
+    /// A fault of every request; later calls narrow it down.
     pub fn new(fault: Fault) -> Self {
         Self { fault, kind: None, range: 0..u64::MAX, chance: 1.0, after: 0, times: u32::MAX }
     }
 
-    /// Only requests that do this.
+    /// Limits the rule to this kind of requests.
     #[must_use]
     pub fn on(self, kind: IoKind) -> Self {
         Self { kind: Some(kind), ..self }
     }
 
-    /// Only requests that touch these bytes. A flush touches byte 0.
+    /// Limits the rule to requests that touch these bytes. A flush touches byte 0.
     #[must_use]
     pub fn within(self, range: Range<u64>) -> Self {
         Self { range, ..self }
     }
 
-    /// Only by chance: 0 is never, 1 always.
+    /// Limits the rule by chance: 0 is never, 1 always.
     #[must_use]
     pub fn chance(self, chance: f64) -> Self {
         Self { chance, ..self }
     }
 
-    /// Only after so many requests that it would have applied to.
+    /// Only after `requests` requests to which the rule would have applied.
     #[must_use]
     pub fn after(self, requests: u32) -> Self {
         Self { after: requests, ..self }
     }
 
-    /// Only so often.
+    /// Limits the number of faults.
     #[must_use]
     pub fn times(self, times: u32) -> Self {
         Self { times, ..self }
@@ -94,29 +95,29 @@ impl Rule {
     }
 }
 
-/// What a request has to go through.
+/// The combined effect of all rules on a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) delay: Duration,
-    /// The transfer is interrupted after so many bytes.
+    /// The transfer is interrupted after this number of bytes.
     pub(super) cut: Option<u64>,
-    /// It fails with this error number after so many bytes.
+    /// The request fails with this error number after this number of bytes.
     pub(super) fails: Option<(u64, i32)>,
-    /// How many rules struck.
+    /// The number of rules that applied.
     pub(super) faults: u64,
 }
 
-/// What happens to a request that may not wait.
+/// The effect of the rules on a request that may not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NowDecision {
     Pass,
-    /// So much of it is done at once, the rest would block.
+    /// This number of bytes is done at once, the rest would block.
     Cut(u64),
-    /// It is decided when it may wait.
+    /// The decision comes later, when the request may wait.
     Wait,
 }
 
-/// `unit`: what a transfer can be cut at multiples of.
+/// Decides by `rules`; a transfer can be cut at multiples of `unit`.
 pub(super) fn decide(
     rules: &mut [Rule],
     dice: &mut Dice,
@@ -164,13 +165,13 @@ pub(super) fn decide_now(
     NowDecision::Wait
 }
 
-/// Somewhere within, if it can be cut at all.
+/// Returns a random place within the transfer, if it can be cut at all.
 fn cut(dice: &mut Dice, len: u64, unit: u64) -> Option<u64> {
     let places = len.div_ceil(unit).saturating_sub(1);
     (places > 0).then(|| (1 + dice.below(places)) * unit)
 }
 
-/// Chance that a seed decides: the splitmix64 generator (Steele, Lea and Flood, 2014).
+/// Random numbers from a seed: the splitmix64 generator (Steele, Lea and Flood, 2014).
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -186,7 +187,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 when that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let high = (u128::from(self.next()) * u128::from(bound)) >> 64;
         u64::try_from(high).unwrap_or(0)

@@ -130,7 +130,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a list of the states that each block may be in.
+    /// Compared with a list of the possible states of each block.
     #[test]
     fn a_power_cut_loses_only_what_was_not_flushed(steps in prop::collection::vec(step(), 1..60), seed: u64) {
         let device = FaultDevice::with_volatile_cache(Arc::new(RamDevice::new(SIZE)), seed, 512);
@@ -190,7 +190,7 @@ fn a_power_cut_loses_some_blocks_and_keeps_others() {
     assert!((32..96).contains(&new), "{new} of 128");
 }
 
-/// Memory that cuts the power of the device above while it is read.
+/// Memory that cuts the power of the upper device during a read.
 struct CutWhileRead(RamDevice, Arc<std::sync::OnceLock<Arc<FaultControl>>>);
 
 struct CutWhileReadChannel(Box<dyn Channel>, Arc<std::sync::OnceLock<Arc<FaultControl>>>);

@@ -1,4 +1,4 @@
-//! One queue's way to a modelled disk.
+//! A channel of a modelled disk.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use underseal_device::{Channel, Finished, Immediate, Io, LowerToken, Ring, RingT
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,
     shared: Arc<Shared>,
-    /// What the disk has not come to yet.
+    /// Requests whose time on the disk has not come yet.
     waiting: Vec<Option<(Io, Ticket)>>,
 }
 
@@ -20,7 +20,7 @@ impl ModelChannel {
         Self { inner, shared, waiting: (0..depth).map(|_| None).collect() }
     }
 
-    /// Goes on with a request: it is done below when its time has come, else asked for again.
+    /// Advances a request: it is done on the lower device at its time, otherwise queried again.
     fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let (_, ticket) = self.waiting[slot as usize].as_ref()?;
         let until = {
@@ -68,7 +68,7 @@ impl Channel for ModelChannel {
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         let ticket = {
             let mut disk = self.shared.disk();
-            // The time is taken under the lock: the timeline's does not run backwards.
+            // The time is read under the lock, as the timeline's time must not decrease.
             disk.submit(self.shared.now(), DiskRequest::from(&io))
         };
         self.waiting[slot as usize] = Some((io, ticket));

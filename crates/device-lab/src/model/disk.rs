@@ -1,5 +1,4 @@
-//! A disk's timeline: what it was asked for, and when each request is over. It knows no clock and
-//! moves no data.
+//! A disk's timeline: the requests, and the end of each. It reads no clock and moves no data.
 
 use super::DiskCounters;
 use super::flash::FlashState;
@@ -7,7 +6,7 @@ use super::profile::{Medium, Profile};
 use super::rotating::RotatingState;
 use underseal_device::{Io, IoKind};
 
-/// A request, as far as time is concerned.
+/// The parameters of a request that determine its time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DiskRequest {
     pub(super) kind: IoKind,
@@ -26,15 +25,15 @@ impl From<&Io> for DiskRequest {
 /// The number of a request on the timeline.
 pub(super) type Ticket = usize;
 
-/// What is known of a request at a time.
+/// The state of a request at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskProgress {
     Done,
-    /// Nothing new is known of it before then.
+    /// The time before which the state cannot change.
     Until(u64),
 }
 
-/// When requests end, by their tickets.
+/// The ends of requests, indexed by [`Ticket`].
 #[derive(Default)]
 pub(super) struct Ends {
     ends: Vec<End>,
@@ -43,10 +42,10 @@ pub(super) struct Ends {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It waits for its turn.
+    /// The request waits for its turn.
     Unknown,
     At(u64),
-    /// Nobody asks for it any more.
+    /// The request was abandoned, so no caller asks for its end.
     Abandoned,
 }
 
@@ -89,7 +88,7 @@ enum Mechanism {
 }
 
 impl DiskModel {
-    /// A disk of `size` bytes, or nothing when it takes no time.
+    /// Returns a disk of `size` bytes, or `None` when it takes no time.
     pub(super) fn new(profile: &Profile, size: u64) -> Option<Self> {
         let mechanism = match profile.medium {
             Medium::Memory => return None,
@@ -99,7 +98,7 @@ impl DiskModel {
         Some(Self { mechanism, ends: Ends::default(), counters: DiskCounters::default() })
     }
 
-    /// Takes a request in. Time does not run backwards from call to call.
+    /// Accepts a request. Time must not decrease from call to call.
     pub(super) fn submit(&mut self, now: u64, request: DiskRequest) -> Ticket {
         let ticket = self.ends.take();
         self.counters.requests += 1;
@@ -115,7 +114,7 @@ impl DiskModel {
         ticket
     }
 
-    /// What has become of a request by `now`. When it is done, its ticket is spent.
+    /// The state of a request at `now`. When the request is done, its number is free again.
     pub(super) fn poll(&mut self, now: u64, ticket: Ticket) -> DiskProgress {
         let next = match &mut self.mechanism {
             Mechanism::Flash(_) => now,
@@ -134,7 +133,7 @@ impl DiskModel {
         }
     }
 
-    /// Nobody will ask for this request again.
+    /// Abandons a request: no caller asks for it again.
     pub(super) fn abandon(&mut self, ticket: Ticket) {
         self.ends.abandon(ticket);
     }

@@ -1,15 +1,15 @@
-//! Flash: commands side by side, and an interface that they share.
+//! Flash: parallel commands, and an interface that they share.
 
 use super::profile::Flash;
 use super::{DiskCounters, nanos, transfer};
 use underseal_device::IoKind;
 
-/// What is known of a flash drive at a time. A command's end is known when it begins.
+/// The state of a flash drive at a time. A command's end is known when it begins.
 pub(super) struct FlashState {
     flash: Flash,
-    /// When each of the commands that may run side by side is over.
+    /// The end of each of the parallel commands.
     units: Vec<u64>,
-    /// Until when the interface's time is spent.
+    /// The end of the interface's work.
     interface: u64,
     last_write: u64,
 }
@@ -24,7 +24,7 @@ impl FlashState {
         }
     }
 
-    /// When a command that comes at `now` is over.
+    /// Returns the end of a command that arrives at `now`.
     pub(super) fn serve(&mut self, now: u64, kind: IoKind, len: u64, counters: &mut DiskCounters) -> u64 {
         let Flash { read_latency, write_latency, flush_latency, read_rate, write_rate, .. } = self.flash;
         let (latency, bytes) = match kind {
@@ -36,7 +36,7 @@ impl FlashState {
         let cost = nanos(self.flash.per_command).saturating_add(bytes);
         let Some(unit) = self.units.iter_mut().min() else { return now };
         let begin = now.max(*unit);
-        // The interface's time is spent in the order of the commands, but none waits for another's
+        // The interface works in the order of the commands, but no command waits for another's
         // latency.
         self.interface = self.interface.max(begin).saturating_add(cost);
         let end = begin.saturating_add(nanos(latency)).saturating_add(cost).max(self.interface);

@@ -1,9 +1,9 @@
-//! A rotating disk: one head, a platter that turns, and a scheduler that decides what is next.
+//! A rotating disk: one head, a platter that turns, and a scheduler that decides the next request.
 //!
 //! The time at which the head stands over a byte recurs with every turn: a track is as many bytes
 //! as pass in one. From where the head is, the wait for a byte is its distance along the tracks, in
-//! time, within a turn. So what follows directly is free when it is there in time, and what comes
-//! too late costs the rest of a turn.
+//! time, within a turn. So a request that follows directly is free when it arrives in time, and a
+//! request that arrives too late costs the rest of a turn.
 
 use super::disk::{DiskRequest, Ends, Ticket};
 use super::profile::Rotating;
@@ -13,33 +13,33 @@ use underseal_device::IoKind;
 pub(super) struct RotatingState {
     disk: Rotating,
     size: u64,
-    /// A turn, in nanoseconds.
+    /// The time of a turn, in nanoseconds.
     turn: u64,
     head: Head,
-    /// What it is doing is over then.
+    /// The end of the current operation.
     free_at: u64,
-    /// What waits, in the order in which it came.
+    /// Waiting requests, in the order of their arrival.
     waiting: Vec<Waiting>,
     /// Flushes that wait for earlier writes, with the number of the first request after them.
     flushes: Vec<(Ticket, u64)>,
-    /// Bytes of `waiting` that are acknowledged already.
+    /// The number of bytes of `waiting` that are acknowledged already.
     cached: u64,
     sequence: u64,
     last_write: u64,
 }
 
-/// Where the head is.
+/// The place of the head.
 struct Head {
-    /// The byte that it passed,
+    /// The last byte that it passed,
     at: u64,
-    /// then.
+    /// and the time.
     passed: u64,
-    /// It goes on reading into the drive's buffer.
+    /// Whether the head continues reading into the drive's buffer.
     reads_on: bool,
 }
 
 struct Waiting {
-    /// Nothing when it was acknowledged from the cache.
+    /// `None` when the request was acknowledged from the cache.
     ticket: Option<Ticket>,
     sequence: u64,
     write: bool,
@@ -83,7 +83,7 @@ impl RotatingState {
                 self.flushes.push((ticket, sequence));
                 return self.end_flushes(now, ends);
             }
-            // A disk has nothing to do for these.
+            // Without any work of the disk.
             IoKind::Discard | IoKind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
         };
         let cached =
@@ -94,20 +94,20 @@ impl RotatingState {
         }
         let ticket = (!cached).then_some(ticket);
         self.waiting.push(Waiting { ticket, sequence, write, offset, len, came: now });
-        // What comes later changes nothing for a disk that serves in the order of coming.
+        // Later requests change nothing for a disk that serves in the order of arrival.
         let in_order =
             self.disk.scheduler.is_none() && self.disk.queue_depth <= 1 && self.disk.write_cache == 0;
         self.advance(if in_order { u64::MAX } else { now }, ends, counters);
     }
 
-    /// When the head takes on the next of what waits.
+    /// The time at which the head starts the next waiting request.
     pub(super) fn next_dispatch(&self) -> Option<u64> {
         let first = self.waiting.first()?.came;
         let window = self.disk.scheduler.filter(|_| first >= self.free_at).map_or(0, |s| nanos(s.window));
         Some(first.saturating_add(window).max(self.free_at))
     }
 
-    /// Works off what is begun by `now`.
+    /// Processes all operations that begin by `now`.
     pub(super) fn advance(&mut self, now: u64, ends: &mut Ends, counters: &mut DiskCounters) {
         while let Some(at) = self.next_dispatch().filter(|&at| at <= now) {
             self.dispatch(at, ends, counters);
@@ -135,13 +135,13 @@ impl RotatingState {
         self.end_flushes(at, ends);
     }
 
-    /// The next of what waits: the first at or after the head, or the first of all, among those
-    /// that may be chosen.
+    /// The next of the waiting requests: the first at or after the head, or the first of all, among
+    /// those that may be chosen.
     fn choose(&self) -> Option<usize> {
         let mut commands = self.disk.queue_depth.max(1);
         let all = self.disk.scheduler.is_some();
         let candidates = self.waiting.iter().enumerate().filter(|(_, w)| {
-            // Besides its commands the drive has what is in its cache.
+            // The drive's cache holds requests besides its commands.
             let counts = !all && w.ticket.is_some();
             let chosen = !counts || commands > 0;
             commands -= u32::from(counts && chosen);
@@ -150,7 +150,7 @@ impl RotatingState {
         candidates.min_by_key(|(_, w)| (w.offset < self.head.at, w.offset)).map(|(index, _)| index)
     }
 
-    /// Where the run ends that begins with `first`, merged as far as the scheduler does.
+    /// Returns the end of the run that begins with `first`, merged as far as the scheduler does.
     fn run_end(&self, first: &Waiting) -> u64 {
         let mut end = first.offset + first.len;
         let Some(scheduler) = self.disk.scheduler else { return end };
@@ -167,8 +167,8 @@ impl RotatingState {
         self.waiting.iter().position(|w| w.offset == end && w.write == first.write)
     }
 
-    /// A request of the run that was begun at `at` ends when the head has yet `rest` bytes of it to
-    /// go.
+    /// Ends a request of the run that was begun at `at`, when the head has `rest` bytes of the run
+    /// left.
     fn done(&mut self, request: &Waiting, at: u64, rest: u64, ends: &mut Ends) {
         let rest = transfer(rest, self.disk.media_rate);
         match request.ticket {
@@ -189,8 +189,8 @@ impl RotatingState {
         });
     }
 
-    /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`:
-    /// it came before the one before it was over.
+    /// Moves the head over `len` bytes from `first.offset`. Returns the end time. With `busy`, it
+    /// arrived before the end of the previous request.
     fn serve(&mut self, at: u64, busy: bool, first: &Waiting, len: u64, counters: &mut DiskCounters) -> u64 {
         let rate = self.disk.media_rate;
         let (offset, end) = (first.offset, first.offset + len);
@@ -207,7 +207,8 @@ impl RotatingState {
             }
         }
         let ready = ready.saturating_add(self.seek(head.abs_diff(offset)));
-        // Distance along the tracks in time, less the time since: within a turn, that is the wait.
+        // The distance along the tracks in time, minus the elapsed time: modulo a turn, that is the
+        // wait.
         let place = i128::from(transfer(offset, rate)) - i128::from(transfer(head, rate));
         let wait = (place - i128::from(ready) + i128::from(passed)).rem_euclid(i128::from(self.turn.max(1)));
         let wait = u64::try_from(wait).unwrap_or(0);
@@ -217,7 +218,7 @@ impl RotatingState {
         over
     }
 
-    /// How long the head takes over a distance in bytes.
+    /// Returns the head's time for a distance in bytes.
     fn seek(&self, distance: u64) -> u64 {
         if transfer(distance, self.disk.media_rate) < self.turn {
             return 0;

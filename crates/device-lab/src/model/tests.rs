@@ -14,8 +14,8 @@ fn request(kind: IoKind, offset: u64, len: u64) -> DiskRequest {
     DiskRequest { kind, offset, len, durable: false }
 }
 
-/// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; gives the time
-/// that all take.
+/// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; returns the
+/// total time.
 fn run(disk: &mut DiskModel, depth: usize, requests: impl IntoIterator<Item = DiskRequest>) -> u64 {
     let (mut now, mut flight) = (0, VecDeque::<Ticket>::new());
     let mut requests = requests.into_iter().peekable();
@@ -56,13 +56,14 @@ fn sequential(kind: IoKind, count: u64, len: u64) -> Vec<DiskRequest> {
     (0..count).map(|i| request(kind, i * len, len)).collect()
 }
 
-/// Offsets all over the device, on blocks of 4 KiB.
+/// Returns offsets all over the device, in blocks of 4 KiB.
 fn scattered(kind: IoKind, count: u64) -> Vec<DiskRequest> {
     let offset = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SIZE / 4096) * 4096;
     (1..=count).map(|i| request(kind, offset(i), 4096)).collect()
 }
 
-/// In each group of four the last comes first, as when several threads encrypt.
+/// Returns offsets where the last of each group of four comes first, as when several threads
+/// encrypt.
 fn reordered(count: u64, len: u64) -> Vec<DiskRequest> {
     let mut requests = sequential(IoKind::Write, count, len);
     requests.chunks_mut(4).for_each(|group| group.rotate_right(1));
@@ -94,7 +95,7 @@ fn a_rotating_disk_writes_in_sequence_at_its_media_rate_if_it_is_given_enough() 
             megabytes(1000 * (128 << 10), took)
         };
         assert!((165.0..181.0).contains(&rate(8)), "{} MB/s", rate(8));
-        // Each write comes too late for the turn: 128 KiB in 8.33 + 0.73 ms.
+        // Each write arrives too late for the turn: 128 KiB in 8.33 + 0.73 ms.
         assert!((14.0..15.0).contains(&rate(1)), "{} MB/s", rate(1));
     }
 }
@@ -150,7 +151,7 @@ fn a_scheduler_merges_what_adjoins_up_to_its_limit() {
         rotating.scheduler = Some(Scheduler { max_merge: 16 << 10, window: Duration::from_millis(1) });
     }
     let mut disk = disk(&profile);
-    // Within the window all 16 are there: four merged requests of four.
+    // Within the window all 16 arrive: four merged requests of four.
     run(&mut disk, 16, reordered(16, 4096));
     assert_eq!((disk.counters.requests, disk.counters.merges), (16, 12));
 }
@@ -237,7 +238,7 @@ fn abandoned_requests_give_their_tickets_back() {
     while let DiskProgress::Until(at) = disk.poll(now, last) {
         now = at;
     }
-    // Those that waited were served all the same; their tickets are free now.
+    // The abandoned requests were served all the same; their numbers are free now.
     let after: Vec<_> = scattered(IoKind::Read, 500).into_iter().map(|r| disk.submit(now, r)).collect();
     assert!(after.iter().all(|&ticket| ticket <= 1001), "{after:?}");
 }

@@ -1,4 +1,4 @@
-//! Which parts of a file are stored.
+//! Allocated and unallocated ranges of a file.
 
 use std::fs::File;
 
@@ -7,7 +7,8 @@ use rustix::io::Errno;
 
 use crate::Extent;
 
-/// The extent at `offset`, cut at `offset + len`. Where the filesystem cannot tell, all is data.
+/// Returns the extent at `offset`, cut at `offset + len`. Where the filesystem cannot tell, all is
+/// data.
 pub(super) fn extent(file: &File, offset: u64, len: u64) -> Extent {
     let end = offset.saturating_add(len);
     match seek(file, SeekFrom::Data(offset)) {
@@ -16,7 +17,7 @@ pub(super) fn extent(file: &File, offset: u64, len: u64) -> Extent {
             Ok(hole) if hole > offset => Extent { len: hole.min(end) - offset, hole: false },
             _ => Extent { len, hole: false },
         },
-        // No data from here to the end of the file.
+        // The file has no data from here to its end.
         Err(Errno::NXIO) => Extent { len, hole: true },
         Err(_) => Extent { len, hole: false },
     }

@@ -1,4 +1,4 @@
-//! What sysfs says of a block device.
+//! Facts about a block device from sysfs.
 
 use std::fs::{File, read_dir, read_to_string};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ fn folder(device: Dev) -> PathBuf {
     format!("/sys/dev/block/{}:{}", major(device), minor(device)).into()
 }
 
-/// A number or word of its queue. A partition's queue is its disk's.
+/// A number or word of the device's queue. A partition's queue is its disk's.
 pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
     let folder = folder(device);
     let read = |queue| read_to_string(folder.join(queue).join(name)).ok();
@@ -18,14 +18,14 @@ pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
     Some(word.trim().into())
 }
 
-/// Whether a block device is a loop device.
+/// True for a loop device.
 pub(super) fn is_loop(device: &File) -> bool {
     const LOOP: u32 = 7;
     fstat(device).is_ok_and(|stat| major(stat.st_rdev) == LOOP)
 }
 
-/// Who in the kernel keeps the device, or a part of it, for itself, as far as it tells: mounts,
-/// swap, devices on top.
+/// The kernel's exclusive users of the device, or of a part of it, as far as sysfs shows them:
+/// mounts, swap, devices on top.
 pub(super) fn holders(device: Dev) -> Vec<String> {
     let mut parts = vec![(folder(device), number(device))];
     for entry in read_dir(folder(device)).into_iter().flatten().flatten() {
@@ -54,8 +54,8 @@ fn number(device: Dev) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// Where a line of mountinfo says that this device is mounted: "36 35 98:0 /root /mnt rw .. - ext4
-/// /dev/sda rw".
+/// The mount point in a line of mountinfo, if the line is for this device: "36 35 98:0 /root /mnt
+/// rw .. - ext4 /dev/sda rw".
 fn mount_point<'l>(line: &'l str, device: &str) -> Option<&'l str> {
     let mut words = line.split(' ').skip(2);
     (words.next() == Some(device)).then(|| words.nth(1)).flatten()

@@ -1,11 +1,11 @@
-//! A queue's way to an export.
+//! A queue's channel to an export.
 //!
 //! The socket is read and written with plain system calls that do not wait; the queue's ring only
-//! tells when it is worth while. So the kernel never has memory of a request's, and a connection
-//! can go at any time.
+//! reports when that is possible. So the kernel never holds a request's memory, and a connection
+//! can be closed at any time.
 //!
-//! What the ring waits for is the channel's own and no request's: the socket, the clock, and the
-//! bell that rings when another channel of a shared connection has read this one's answers.
+//! The ring's events belong to the channel and not to a request: the socket, the clock, and the
+//! wakeup after another channel of a shared connection has read this channel's replies.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::socket::NbdSocket;
 use crate::bell::Wakeup;
 use crate::{Channel, Error, Finished, Immediate, Io, POLLIN, POLLOUT, Ring, RingToken, Started, monotonic};
 
-/// What the channel is woken for.
+/// The events of the channel.
 const READ: u8 = 0;
 const WRITE: u8 = 1;
 const BELL: u8 = 2;
 const CLOCK: u8 = 3;
-/// Requests are over that nobody was given.
+/// Requests are over that were not returned yet.
 const OVER: u8 = 4;
 
-/// How soon to try again to wait, when the ring was full.
+/// The delay before the next try to wait, when the ring was full.
 const SOON: Duration = Duration::from_millis(10);
 
 pub(super) struct NbdChannel {
     shared: Arc<Shared>,
     link: Arc<NbdLink>,
-    /// This channel's number among those of its link.
+    /// The channel's number in its link.
     number: usize,
-    /// When it shares its link.
+    /// Set when channels share the link.
     bell: Option<Arc<Wakeup>>,
-    /// The sockets that the ring waits for stay open as long.
+    /// Sockets that the ring watches stay open meanwhile.
     reads: Option<Arc<NbdSocket>>,
     writes: Option<Arc<NbdSocket>>,
     listens: bool,
@@ -50,7 +50,7 @@ impl NbdChannel {
         Self { shared, link, number, bell, reads, writes, listens: false, ticks: false, posted: false }
     }
 
-    /// Sees to it that whatever comes next is waited for.
+    /// Arranges that the next event wakes the channel.
     fn settle(&mut self, ring: &mut Ring, state: &mut LinkState) {
         if state.has_over(self.number) && !std::mem::replace(&mut self.posted, true) {
             ring.post(RingToken::channel(OVER));
@@ -106,14 +106,14 @@ impl NbdChannel {
     }
 
     fn wait_until(&mut self, ring: &mut Ring, at: Duration) {
-        // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for
-        // when the next request comes.
+        // Kernels before 5.11 have no timeouts here: then a lost server is looked for when the next
+        // request comes.
         self.ticks = self.ticks || ring.timeout(RingToken::channel(CLOCK), at).is_ok();
     }
 }
 
 impl Channel for NbdChannel {
-    /// A server never answers at once.
+    /// Blocks always: a server never answers at once.
     fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
         Immediate::Blocked(0)
     }
@@ -135,7 +135,7 @@ impl Channel for NbdChannel {
         over.map_or(Started::Pending, Started::Finished)
     }
 
-    /// Nothing in the ring is a request's.
+    /// Never has a request: none of the ring's operations belongs to one.
     fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }
@@ -144,8 +144,7 @@ impl Channel for NbdChannel {
         let link = self.link.clone();
         let mut state = link.lock();
         let what = token.what();
-        // The old ones of a connection that was made again come here too: a look too many does no
-        // harm.
+        // Events of an earlier connection come here too: an extra look does no harm.
         match what {
             READ => self.reads = None,
             WRITE => self.writes = None,
@@ -178,7 +177,7 @@ impl Drop for NbdChannel {
     }
 }
 
-/// Why a device could not be opened.
+/// The error of a device that could not be opened.
 pub(super) fn cannot_open(name: &str, why: &super::socket::ConnectFailure) -> Error {
     use super::socket::ConnectFailure;
     let error = Error::new(

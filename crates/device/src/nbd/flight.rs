@@ -1,4 +1,4 @@
-//! A request in flight: what is asked next, and what has come of it.
+//! A request in flight: its next question, and its result so far.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use underseal_nbd_protocol::{CommandFlags, Cookie, RequestHeader, RequestType, T
 use super::handshake::ServerExport;
 use crate::{Finished, Io};
 
-/// The most that one trim or zeroing covers. More may be said in one, but servers differ in what
-/// they take.
+/// The longest trim or zeroing in one question. The protocol allows more, but servers differ in
+/// their limits.
 const MOST: u64 = 1 << 30;
-/// Places of a read that were answered out of order. A server that answers in more pieces is none.
+/// The most separate parts of a read's reply. More parts break the connection.
 const MOST_PIECES: usize = 1 << 12;
 
-/// A request of a channel's. It is asked for in pieces, one after the other, where it is longer
-/// than the server takes.
+/// A request of a channel. Where the request is longer than the server accepts, its pieces are
+/// asked for one after the other.
 pub(super) struct NbdRequest {
     /// The channel's number, and the request's slot there.
     pub(super) member: usize,
@@ -23,30 +23,29 @@ pub(super) struct NbdRequest {
     pub(super) io: Io,
     /// Bytes that are done.
     done: u64,
-    /// Bytes of the piece that is asked for.
+    /// Bytes of the current piece.
     pub(super) piece: u64,
-    /// A durable write at a server without FUA: the write is done, its flush is asked for.
+    /// A durable write to a server without FUA: the write is done, and its flush is in flight.
     flushes: bool,
     /// The error of a write with FUA. The write is repeated without FUA: its success shows that the
     /// server's flush failed.
     pub(super) unsynced: Option<u32>,
     /// How many connections broke while this request was in flight.
     pub(super) breaks: u32,
-    /// When the first of them broke, and how many answers the link had then, with this request's
-    /// own ones since.
+    /// The time of the first break, and the number of replies of the link then, plus this request's
+    /// replies since.
     pub(super) first_break: Duration,
     pub(super) answers: u64,
-    /// Changes with every question, so that an answer to an earlier one is not taken for this
-    /// one's.
+    /// Changes with every question, so that a late reply to an earlier one is not accepted.
     pub(super) generation: u32,
-    /// The whole question has left.
+    /// The whole question has been sent.
     pub(super) is_sent: bool,
     pub(super) covered: AnsweredRanges,
-    /// The first error of a reply in chunks.
+    /// The first error in a reply in chunks.
     pub(super) error: Option<u32>,
-    /// What had been acknowledged when the question was made: what a flush covers.
+    /// The acknowledged changes when the question was made: those that a flush covers.
     pub(super) mark: u64,
-    /// Requests are asked again in the order in which they came.
+    /// Requests are sent again in the order of their numbers.
     pub(super) number: u64,
 }
 
@@ -80,13 +79,13 @@ impl NbdRequest {
         matches!(self.io, Io::Flush)
     }
 
-    /// True when a flush is asked for: by itself, or as the end of a durable write.
+    /// True when a flush is in flight: alone, or as the end of a durable write.
     pub(super) fn asks_to_flush(&self) -> bool {
         self.is_flush() || self.flushes
     }
 
-    /// True when it is acknowledged without being on stable storage. A durable write is, at a
-    /// server that has neither FUA nor flush.
+    /// True when the request is acknowledged without being on stable storage. That includes a
+    /// durable write to a server that has neither FUA nor flush.
     pub(super) fn is_volatile(&self, export: &ServerExport) -> bool {
         let durable = TransmissionFlags::SEND_FUA | TransmissionFlags::SEND_FLUSH;
         match self.io {
@@ -96,12 +95,12 @@ impl NbdRequest {
         }
     }
 
-    /// Where the piece begins, in the export.
+    /// The piece's first byte in the export.
     pub(super) fn offset(&self) -> u64 {
         if self.flushes { 0 } else { self.io.extent().0 + self.done }
     }
 
-    /// Makes the next question, or the same again.
+    /// Makes the next question, or repeats one.
     pub(super) fn ask(&mut self, export: &ServerExport, mark: u64, generation: u32) {
         let left = self.io.extent().1 - self.done;
         let most = match self.io {
@@ -116,17 +115,16 @@ impl NbdRequest {
         self.mark = mark;
     }
 
-    /// The connection is gone, and perhaps what the server has of a write: all of it is asked for
-    /// again.
+    /// Starts a write anew after the connection was lost, and with it perhaps the server's data.
     pub(super) fn starts_over(&mut self) {
         if !self.is_read() {
             (self.done, self.flushes) = (0, false);
         }
     }
 
-    /// True when a write with FUA, which has failed with `error`, is to be asked for again without
-    /// FUA. A server's FUA is often a write and a flush of the whole export: where the write
-    /// succeeds, that flush has failed, and others' writes may be lost.
+    /// True when a write with FUA, which has failed with `error`, is to be repeated without FUA. A
+    /// server's FUA is often a write and a flush of the whole export: where the write succeeds,
+    /// that flush has failed, and other clients' writes may be lost.
     pub(super) fn retries_unsynced(&mut self, error: u32, export: &ServerExport) -> bool {
         let retries = self.has_fua(export);
         if retries {
@@ -139,7 +137,7 @@ impl NbdRequest {
         self.io.is_durable() && self.unsynced.is_none() && export.flags.contains(TransmissionFlags::SEND_FUA)
     }
 
-    /// The piece is done. True when there is more to ask for.
+    /// Notes that the piece is done. True when there is more to ask for.
     pub(super) fn goes_on(&mut self, export: &ServerExport) -> bool {
         if self.flushes {
             return false;
@@ -184,7 +182,7 @@ impl NbdRequest {
         }
     }
 
-    /// A write's bytes.
+    /// The bytes of a write.
     pub(super) fn payload(&self) -> &[u8] {
         match &self.io {
             Io::Write { buffer, range, .. } if !self.flushes => {
@@ -195,7 +193,7 @@ impl NbdRequest {
         }
     }
 
-    /// The place for `len` bytes from byte `from` of a read's piece.
+    /// The memory for `len` bytes from byte `from` of a read's piece.
     pub(super) fn place(&mut self, from: usize, len: usize) -> Option<&mut [u8]> {
         let (done, piece) = (length(self.done), length(self.piece));
         let Io::Read { buffer, range, .. } = &mut self.io else { return None };
@@ -203,7 +201,7 @@ impl NbdRequest {
         buffer.get_mut(range.start + done + from..range.start + done + end)
     }
 
-    /// Ends it.
+    /// Ends the request.
     pub(super) fn over(self, result: Result<(), (Errno, &str)>) -> (usize, Finished) {
         let kind = self.io.kind();
         let offset = self.io.extent().0 + self.done;
@@ -217,18 +215,18 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// The mark of a question: which request, and which of its questions.
+/// The cookie of a question: the request's number and the question's generation.
 fn cookie(index: u32, generation: u32) -> Cookie {
     (u64::from(generation) << 32 | u64::from(index)).to_be_bytes()
 }
 
-/// The request and the question that a cookie names.
+/// The request's number and the question's generation in a cookie.
 pub(super) fn named(cookie: Cookie) -> (usize, u32) {
     let [a, b, c, d, rest @ ..] = cookie;
     (u32::from_be_bytes(rest) as usize, u32::from_be_bytes([a, b, c, d]))
 }
 
-/// The parts of a read that were answered: none twice, and in the end all.
+/// The answered parts of a read: none twice, and in the end all.
 #[derive(Debug, Default)]
 pub(super) struct AnsweredRanges(Vec<(usize, usize)>);
 
@@ -237,7 +235,7 @@ impl AnsweredRanges {
         self.0.clear();
     }
 
-    /// Adds `from..to`. False when a part of it was there already, or there are too many parts.
+    /// Adds `from..to`. False when a part of it was added already, or there are too many parts.
     pub(super) fn add(&mut self, from: usize, to: usize) -> bool {
         let at = self.0.partition_point(|&(start, _)| start < from);
         let touches_next = self.0.get(at).is_some_and(|&(start, _)| start == to);

@@ -1,14 +1,14 @@
-//! A connection, its requests, and how it is made again.
+//! A connection, its requests, and its reconnection.
 //!
 //! ```text
 //!   Down --a request--> Trying --handshake--> Up --the connection breaks--> Trying ...
 //!    ^                    | refused            |
-//!    |                    v                    +-- writes start over, reads go on
+//!    |                    v                    +-- writes start over, reads continue
 //!    +--the time is over- Pausing (50 ms .. 1 s)
 //! ```
 //!
-//! One thread uses it at a time. Of several channels that share it, one leads: it alone waits for
-//! the socket and for the clock, and rings for the others when something of theirs is over.
+//! Only one thread uses a link at a time. Of several channels that share it, one leads: it alone
+//! waits for the socket and for the clock, and wakes the others when one of their requests is over.
 
 mod outage;
 
@@ -28,9 +28,9 @@ use super::socket::{ConnectAttempt, NbdSocket};
 use crate::bell::Wakeup;
 use crate::{Finished, Io, monotonic};
 
-/// How often whoever waits for a connection looks, though nothing was heard.
+/// How often a channel that waits for a connection checks, without an event.
 const TICK: Duration = Duration::from_millis(100);
-/// Requests that are sent in one call, and receives before others have their turn.
+/// Requests sent in one call, and replies received before other work has its turn.
 const BATCH: usize = 32;
 
 /// A connection that channels use.
@@ -38,7 +38,7 @@ pub(super) struct NbdLink {
     state: Mutex<LinkState>,
 }
 
-/// What has to be waited for before the link goes on.
+/// The events that the link waits for.
 pub(super) struct LinkWait {
     pub(super) socket: Option<Arc<NbdSocket>>,
     pub(super) read: bool,
@@ -49,15 +49,15 @@ pub(super) struct LinkWait {
 pub(super) struct LinkState {
     shared: Arc<Shared>,
     phase: Phase,
-    /// How the export is read on this connection, and how large it is there.
+    /// The form of reads on this connection, and the export's size there.
     structured: bool,
     size: u64,
-    /// A request goes beyond that: another connection is made as soon as nothing is in flight on
-    /// this one.
+    /// A request goes beyond that size: another connection is made as soon as nothing is in flight
+    /// on this one.
     outgrown: bool,
     flights: Vec<Option<NbdRequest>>,
     free: Vec<u32>,
-    /// Requests of which not everything has left, the first in part perhaps.
+    /// Requests that are not sent completely; the first may be sent in part.
     outbox: VecDeque<u32>,
     sent: usize,
     inbox: ReplyInbox,
@@ -65,11 +65,11 @@ pub(super) struct LinkState {
     leader: Option<usize>,
     outage: Option<Outage>,
     up_since: Duration,
-    /// Requests that came, questions that were asked, and answers.
+    /// Numbers of requests, questions and replies.
     requests: u64,
     questions: u32,
     answers: u64,
-    /// Some requests are suspected of making the server hang up: each of them is asked for alone.
+    /// Some requests are suspected of making the server hang up: each is sent alone.
     careful: bool,
 }
 
@@ -80,11 +80,11 @@ enum Phase {
     Up(Arc<NbdSocket>),
 }
 
-/// A channel.
+/// A channel of the link.
 struct Member {
     in_flight: usize,
     over: Vec<Finished>,
-    /// The losses that it was told of.
+    /// The losses that the channel has reported.
     seen: u64,
     bell: Option<Arc<Wakeup>>,
 }
@@ -115,13 +115,13 @@ impl NbdLink {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LinkState> {
-        // A thread that panicked amid a request has lost that request only.
+        // A thread that panicked in a request has lost that request only.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LinkState {
-    /// A new channel; `bell` where others may see its requests end.
+    /// Adds a channel; `bell` where other channels may see its requests end.
     pub(super) fn join(&mut self, bell: Option<Arc<Wakeup>>) -> usize {
         let member = Member { in_flight: 0, over: Vec::new(), seen: self.shared.losses.told(), bell };
         let free = self.members.iter().position(Option::is_none);
@@ -133,7 +133,7 @@ impl LinkState {
         number
     }
 
-    /// A channel goes, with whatever it has in flight.
+    /// Removes a channel, with its requests in flight.
     pub(super) fn leave(&mut self, number: usize) {
         self.members[number] = None;
         let theirs = |flight: &Option<NbdRequest>| flight.as_ref().is_some_and(|f| f.member == number);
@@ -144,13 +144,13 @@ impl LinkState {
                 }
             }
             self.outbox.retain(|&index| self.flights[index as usize].is_some());
-            // Replies to them would be unknown.
+            // Replies to these requests would have no receiver.
             self.disconnected("a channel was closed amid its requests", false);
         }
         self.resign(number);
     }
 
-    /// Takes a request. Whether it is over at once is told by [`take_slot`](Self::take_slot).
+    /// Takes a request. [`take_slot`](Self::take_slot) tells whether it is over at once.
     pub(super) fn begin(&mut self, member: usize, slot: u32, io: Io) {
         self.requests += 1;
         let mut flight = NbdRequest::new(member, slot, io, self.requests);
@@ -193,14 +193,14 @@ impl LinkState {
         }
     }
 
-    /// A channel's request, if it is over.
+    /// Takes a channel's request, if it is over.
     pub(super) fn take_slot(&mut self, member: usize, slot: u32) -> Option<Finished> {
         let over = &mut self.members[member].as_mut()?.over;
         let at = over.iter().position(|done| done.slot == slot)?;
         Some(over.swap_remove(at))
     }
 
-    /// All requests of a channel that are over.
+    /// Takes all requests of a channel that are over.
     pub(super) fn take_over(&mut self, member: usize, into: &mut Vec<Finished>) {
         if let Some(member) = &mut self.members[member] {
             into.append(&mut member.over);
@@ -211,12 +211,12 @@ impl LinkState {
         self.members[member].as_ref().is_some_and(|member| !member.over.is_empty())
     }
 
-    /// Whether a channel has requests that are not over.
+    /// True when a channel has requests that are not over.
     pub(super) fn is_busy(&self, member: usize) -> bool {
         is_busy(&self.members[member])
     }
 
-    /// Whether a channel leads, or does now because nobody did.
+    /// True when a channel leads; it takes a free lead.
     pub(super) fn leads(&mut self, number: usize) -> bool {
         if self.leader.is_none() && self.is_busy(number) {
             self.leader = Some(number);
@@ -224,9 +224,9 @@ impl LinkState {
         self.leader == Some(number)
     }
 
-    /// A leader that has nothing to wait for hands over to one that has, and rings for it. The lead
-    /// is never free meanwhile: a third that took it might wait for its own bell already, which
-    /// nobody would ring.
+    /// Hands the lead from a channel without requests to one with requests, and wakes that one. The
+    /// lead is never free in between: a third channel that took it might already wait for its
+    /// wakeup, which no channel would trigger.
     pub(super) fn resign(&mut self, number: usize) {
         if self.leader != Some(number) {
             return;
@@ -237,7 +237,7 @@ impl LinkState {
         }
     }
 
-    /// What the leader waits for.
+    /// The events that the leader waits for.
     pub(super) fn wants(&self) -> LinkWait {
         let nothing = LinkWait { socket: None, read: false, write: false, at: None };
         if self.is_idle() {
@@ -263,7 +263,7 @@ impl LinkState {
         }
     }
 
-    /// Something may have happened. `readable`: the socket can be read. Only then it is: to look
+    /// Handles an event. `readable`: the socket can be read. Only then the socket is read: a try
     /// costs a system call.
     pub(super) fn drive(&mut self, readable: bool) {
         match &self.phase {
@@ -280,7 +280,7 @@ impl LinkState {
         }
     }
 
-    /// True when the socket takes nothing more for now.
+    /// The socket, when it takes nothing more for now.
     pub(super) fn blocked(&self) -> Option<Arc<NbdSocket>> {
         match &self.phase {
             Phase::Up(socket) if self.can_send() => Some(socket.clone()),
@@ -288,13 +288,13 @@ impl LinkState {
         }
     }
 
-    /// Whether there is something to send. On a connection that the export has outgrown it is what
-    /// was begun.
+    /// True when bytes can be sent. On a connection that is too small for the export only the begun
+    /// request is sent.
     fn can_send(&self) -> bool {
         !self.outbox.is_empty() && (!self.outgrown || self.sent > 0) && (!self.careful || self.may_ask_next())
     }
 
-    /// Sends what may be sent: for whoever found the socket writable.
+    /// Sends as much as possible, on a thread that found the socket writable.
     pub(super) fn send(&mut self) {
         if self.outgrown && self.sent == 0 && !self.flights.iter().flatten().any(|flight| flight.is_sent) {
             return self.renew();
@@ -406,7 +406,7 @@ impl LinkState {
             (ReplyOutcome::Failed(number), _) => Err((errno(number), "the server answers")),
         };
         let result = match (&flight.io, result) {
-            // A hint that the server cannot make use of.
+            // The request was a hint that the server cannot use.
             (Io::Discard { .. } | Io::Prefetch { .. }, Err((Errno::OPNOTSUPP, _))) => Ok(()),
             (_, result) => result,
         };
@@ -429,9 +429,9 @@ impl LinkState {
         self.end(flight, result);
     }
 
-    /// An error when a channel has not been told yet that acknowledged writes may be lost.
+    /// Fails when a channel has not reported yet that acknowledged writes may be lost.
     fn tell(&mut self, member: usize) -> Result<(), (Errno, &'static str)> {
-        // Another connection may have lost the server, and nobody has looked.
+        // Another connection may have lost the server unnoticed.
         self.shared.look();
         let Some(member) = &mut self.members[member] else { return Ok(()) };
         if self.shared.losses.tell(&mut member.seen) {
@@ -449,7 +449,7 @@ impl LinkState {
         Some(flight)
     }
 
-    /// A request is over.
+    /// Ends a request.
     fn end(&mut self, flight: NbdRequest, result: Result<(), (Errno, &str)>) {
         let (number, finished) = flight.over(result);
         let leads = self.leader == Some(number);
@@ -479,7 +479,8 @@ impl Drop for LinkState {
     }
 }
 
-/// What a server's error number means here: those of the protocol, and an I/O error for all others.
+/// The system's error number for a server's: those of the protocol, and an I/O error for all
+/// others.
 fn errno(number: u32) -> Errno {
     match number {
         1 => Errno::PERM,

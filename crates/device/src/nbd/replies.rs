@@ -1,8 +1,8 @@
-//! What a server answers, taken apart: nothing it says is believed before it is checked.
+//! Parsing of a server's replies: each value is checked before it is used.
 //!
 //! ```text
-//!   socket -> Inbox -> simple reply | chunk -> the flight that its cookie names
-//!                 \--- a read's bytes go straight into its buffer, from the socket where they have not come yet
+//!   socket -> ReplyInbox -> simple reply | chunk -> the request that its cookie names
+//!                 \--- a read's bytes go straight into its buffer, if possible from the socket
 //! ```
 
 use underseal_nbd_protocol::{
@@ -12,22 +12,22 @@ use underseal_nbd_protocol::{
 
 use super::flight::{NbdRequest, named};
 
-/// Bytes that are received at a time when no read's are expected.
+/// Bytes received at a time while no read's bytes are expected.
 const INBOX: usize = 64 << 10;
-/// The longest chunk that is looked at as a whole: an error with the longest message.
+/// The longest chunk that is parsed as a whole: an error with the longest message.
 const LONGEST_ERROR: usize = 6 + MAX_STRING + 8;
 const _: () = assert!(CHUNK_HEADER_LEN + LONGEST_ERROR < INBOX, "every message fits");
 
-/// Why the connection cannot go on.
+/// A violation of the protocol, which ends the connection.
 pub(super) type Violation = &'static str;
 
-/// Where bytes come from: a socket, or in tests a script.
+/// The source of the bytes: a socket, or a script in tests.
 pub(super) trait ReplySource {
-    /// Fills one place and then the other with what is there. `Ok(0)` is the end.
+    /// Fills one buffer and then the other with the available bytes. `Ok(0)` is the end.
     fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, rustix::io::Errno>;
 }
 
-/// What was received and not looked at.
+/// Received bytes that are not parsed yet.
 pub(super) struct ReplyInbox {
     bytes: Box<[u8]>,
     start: usize,
@@ -36,30 +36,30 @@ pub(super) struct ReplyInbox {
     payload: Option<Payload>,
 }
 
-/// Bytes of a read that are on their way.
+/// Bytes of a read that are still to come.
 #[derive(Clone, Copy)]
 struct Payload {
     index: usize,
-    /// Where they go, in the read's piece.
+    /// The place of these bytes in the read's piece.
     at: usize,
     left: usize,
-    /// The reply ends with them.
+    /// The reply ends with these bytes.
     last: bool,
 }
 
-/// What a reply came to.
+/// The result of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyOutcome {
     Done,
     Failed(u32),
 }
 
-/// What was received at a time.
+/// The result of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReceiveOutcome {
-    /// As much as there was room for: there may be more.
+    /// The buffers are full: there may be more.
     Full,
-    /// Less than there was room for.
+    /// The buffers are not full.
     Short,
     /// The server closed the connection.
     End,
@@ -70,12 +70,12 @@ impl ReplyInbox {
         Self { bytes: vec![0; INBOX].into(), start: 0, end: 0, payload: None }
     }
 
-    /// Forgets everything: the connection is another one.
+    /// Drops all bytes, for a new connection.
     pub(super) fn clear(&mut self) {
         (self.start, self.end, self.payload) = (0, 0, None);
     }
 
-    /// Receives what is there. A read's bytes are put where they belong.
+    /// Receives the available bytes. A read's bytes go to its buffer.
     pub(super) fn receive(
         &mut self,
         from: &mut impl ReplySource,
@@ -104,7 +104,7 @@ impl ReplyInbox {
         })
     }
 
-    /// The next reply that is whole: which request's, and what it came to.
+    /// Returns the next whole reply: the request's index and the result.
     pub(super) fn next(
         &mut self,
         flights: &mut [Option<NbdRequest>],
@@ -133,8 +133,8 @@ impl ReplyInbox {
         }
     }
 
-    /// Moves what has come of a read's bytes. `None`: more must come. The answer, if the reply ends
-    /// with them.
+    /// Moves received bytes of a read to its buffer. `None`: more must come. `Some(Some(..))`: the
+    /// reply ends with them.
     #[expect(clippy::option_option, reason = "wait, go on, answer")]
     fn take_payload(
         &mut self,
@@ -207,7 +207,7 @@ impl ReplyInbox {
                 if body.len() < len {
                     return Ok(Parsed::Incomplete);
                 }
-                // Without a number it is an error all the same.
+                // An error without a number is still an error.
                 let number = Some(u32_at(body, 0)).filter(|&n| n != 0).unwrap_or(Errno::Io.number());
                 flight.error.get_or_insert(number);
             }
@@ -223,7 +223,7 @@ impl ReplyInbox {
 
 enum Parsed {
     Incomplete,
-    /// Something was taken, and the reply goes on.
+    /// A part was parsed, and the reply continues.
     More,
     Answer(usize, ReplyOutcome),
 }
@@ -231,7 +231,7 @@ enum Parsed {
 const UNKNOWN: Violation = "a reply to a request that was not made";
 const OUTSIDE: Violation = "a part of a reply lies outside of what was asked for";
 
-/// A reply has ended.
+/// The result of a whole reply.
 fn verdict(flight: &NbdRequest) -> Result<ReplyOutcome, Violation> {
     match flight.error {
         Some(error) => Ok(ReplyOutcome::Failed(error)),
@@ -242,7 +242,7 @@ fn verdict(flight: &NbdRequest) -> Result<ReplyOutcome, Violation> {
     }
 }
 
-/// The flight that a cookie names, if it waits for an answer.
+/// Finds the request that a cookie names, if it waits for a reply.
 fn find(flights: &mut [Option<NbdRequest>], cookie: Cookie) -> Result<(usize, &mut NbdRequest), Violation> {
     let (index, generation) = named(cookie);
     let flight = flights.get_mut(index).and_then(Option::as_mut);
@@ -250,7 +250,7 @@ fn find(flights: &mut [Option<NbdRequest>], cookie: Cookie) -> Result<(usize, &m
     flight.map(|flight| (index, flight)).ok_or(UNKNOWN)
 }
 
-/// Notes that a part of a read is answered: where it lies in the piece.
+/// Notes that a part of a read is answered, and returns its place in the piece.
 fn cover(flight: &mut NbdRequest, offset: u64, len: usize) -> Result<(usize, usize), Violation> {
     let at = offset.checked_sub(flight.offset()).ok_or(OUTSIDE)?;
     if len == 0 || at > flight.piece || len as u64 > flight.piece - at {
@@ -275,7 +275,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
 }
 
-/// The caller has seen to it that the bytes are there.
+/// Reads a number; the caller has checked the length.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }

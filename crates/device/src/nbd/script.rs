@@ -1,4 +1,4 @@
-//! A server's bytes without a server: for fuzzing, and for a test that throws dice.
+//! A server's bytes without a server: for fuzzing, and for a test with random bytes.
 
 use rustix::io::Errno;
 use underseal_nbd_protocol::TransmissionFlags;
@@ -8,14 +8,14 @@ use super::handshake::{ClientHandshake, ServerExport};
 use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome, ReplySource};
 use crate::{Arena, Io};
 
-/// A read of so many bytes from there, and a write and a flush.
+/// The offset and length of a read; a write and a flush follow it.
 const READ: (u64, usize) = (8192, 4096);
-/// What the read's buffer has around it, which no server may touch.
+/// Bytes around the read's buffer, which no server may change.
 const AROUND: usize = 512;
-/// The cookies of the three requests.
+/// The generation in the cookies of the three requests.
 const GENERATION: u32 = 7;
 
-/// Takes whatever a server says in its handshake. The export, if it comes to one.
+/// Feeds a server's bytes to the handshake, and returns the export, if there is one.
 pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ServerExport> {
     let mut handshake = ClientHandshake::new("export", wants_allocation);
     let mut rest = said;
@@ -38,7 +38,7 @@ pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ServerExport> {
     }
 }
 
-/// Takes whatever a server replies to three requests, in portions. How many were answered well.
+/// Feeds a server's bytes to three requests, in portions, and returns the number of successes.
 pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
     let Ok(mut arena) = Arena::new(1 << 20) else { return 0 };
     let export = ServerExport {
@@ -95,7 +95,7 @@ pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
     done
 }
 
-/// What lies around a read's bytes is as it was, and a write's bytes are too.
+/// Checks that the bytes around a read's buffer, and those of a write, are unchanged.
 fn look(flight: NbdRequest) {
     let (slot, (_, finished)) = (flight.slot, flight.over(Ok(())));
     let Some(buffer) = finished.buffer else { return };
@@ -123,8 +123,8 @@ impl ReplySource for Script<'_> {
     }
 }
 
-/// Replies with right magics and cookies out of any bytes: ten of them each say what the reply is,
-/// and data follows.
+/// Makes replies with right magics and cookies from any bytes: ten of them choose each reply, and
+/// data follows.
 pub fn replies(mut dice: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     while let Some((&[kind, request, flags, at, length, a, b, c, d, data], rest)) = dice.split_first_chunk() {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn dice_can_fall_well() {
-        // A hole in the first half and data in the second, the write's end, a simple reply to the
+        // A hole in the first half and data in the second, the write's reply, a simple reply to the
         // flush.
         let dice = [
             [3, 0, 0, 0, 32, 0, 0, 0, 0, 0],

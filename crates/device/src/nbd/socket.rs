@@ -1,4 +1,4 @@
-//! A socket that never blocks, and the way from an address to a negotiated connection.
+//! A socket that never blocks, and the steps from an address to a negotiated connection.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -19,15 +19,15 @@ use super::handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 use super::replies::ReplySource;
 use crate::monotonic;
 
-/// How long a server may take to accept and to negotiate.
+/// The time limit for a server to accept and to negotiate.
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// What was sent to a host that is gone is given up after so long.
+/// The time after which TCP gives up on unacknowledged bytes.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// A connected socket.
 pub(super) struct NbdSocket {
     fd: OwnedFd,
-    /// Its end is known, and what may be lost with it is counted.
+    /// True once the connection's end, and its possible losses, are counted.
     is_counted: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl NbdSocket {
         Self { fd, is_counted: AtomicBool::new(false) }
     }
 
-    /// Tells the server that no more requests come. A server that does not hear it sees the
+    /// Tells the server that no more requests come. Without this message the server sees the
     /// connection close.
     pub(super) fn say_goodbye(&self) {
         let goodbye = RequestHeader {
@@ -49,34 +49,34 @@ impl NbdSocket {
         let _ = self.send(&[IoSlice::new(&goodbye.encode())]);
     }
 
-    /// Sends what the socket takes now.
+    /// Sends as many bytes as the socket takes now.
     pub(super) fn send(&self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         retry(|| sendmsg(&self.fd, parts, &mut SendAncillaryBuffer::default(), flags))
     }
 
-    /// Receives what is there. Nothing at all is the end of the stream.
+    /// Receives available bytes. No bytes mean the end of the stream.
     pub(super) fn recv(&self, into: &mut [u8]) -> Result<usize, Errno> {
         retry(|| recv(&self.fd, &mut *into, RecvFlags::DONTWAIT).map(|(n, _)| n))
     }
 
-    /// True when the other side has gone. Data that waits to be read says that it has not.
+    /// True when the server has closed the connection. Unread data means that it has not.
     pub(super) fn is_dead(&self) -> bool {
         let looked = retry(|| recv(&self.fd, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
         !matches!(looked, Ok((1, _)) | Err(Errno::AGAIN))
     }
 
-    /// Whether its end is known, and counted.
+    /// True once the connection's end is counted.
     pub(super) fn is_counted(&self) -> bool {
         self.is_counted.load(SeqCst)
     }
 
-    /// True the first time only.
+    /// Counts the connection's end. True the first time only.
     pub(super) fn count(&self) -> bool {
         !self.is_counted.swap(true, SeqCst)
     }
 
-    /// Ends the connection for both sides: whoever waits for it wakes.
+    /// Ends the connection for both sides, which wakes all waiting threads.
     pub(super) fn shut(&self) {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
@@ -104,12 +104,12 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug)]
 pub(super) enum ConnectFailure {
-    /// It may work later.
+    /// A later try may succeed.
     System(&'static str, Errno),
-    /// The server refuses, or is none.
+    /// The server refuses, or is no NBD server.
     Refused(HandshakeRefusal),
 }
 
@@ -128,7 +128,7 @@ impl From<HandshakeRefusal> for ConnectFailure {
     }
 }
 
-/// A connection on its way: connecting, then negotiating.
+/// A connection that is being made: connecting, then negotiating.
 pub(super) struct ConnectAttempt {
     socket: Arc<NbdSocket>,
     connecting: bool,
@@ -138,16 +138,16 @@ pub(super) struct ConnectAttempt {
     pub(super) deadline: Duration,
 }
 
-/// What an attempt came to.
+/// The state of an attempt.
 pub(super) enum AttemptProgress {
-    /// It goes on when the socket can be read, or (`true`) written.
+    /// The attempt waits until the socket can be read, or (`true`) written.
     Waits(bool),
     Ready(ServerExport),
 }
 
 impl ConnectAttempt {
-    /// Begins to connect to one of `addresses` (none are needed for a Unix socket), the `number`th
-    /// in turn.
+    /// Begins to connect to the `number`th of `addresses` in turn (none are needed for a Unix
+    /// socket).
     pub(super) fn begin(
         address: &NbdAddress,
         addresses: &[SocketAddr],
@@ -166,7 +166,7 @@ impl ConnectAttempt {
         let (fd, connecting) =
             connected.map_err(|e| cannot(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         if let Target::Tcp(_) = target {
-            // Each is a nicety: a request's header leaves at once, a host that is gone is noticed.
+            // All options are optional: headers leave at once, and a lost host is noticed.
             let _ = sockopt::set_tcp_nodelay(&fd, true);
             let _ = sockopt::set_socket_keepalive(&fd, true);
             let _ = sockopt::set_tcp_keepidle(&fd, Duration::from_secs(10));
@@ -192,7 +192,7 @@ impl ConnectAttempt {
         self.socket
     }
 
-    /// Goes on as far as that is possible without waiting.
+    /// Continues as far as possible without waiting.
     pub(super) fn advance(&mut self) -> Result<AttemptProgress, ConnectFailure> {
         if monotonic() > self.deadline {
             return Err(ConnectFailure::System("the server does not answer", Errno::TIMEDOUT));
@@ -216,7 +216,7 @@ impl ConnectAttempt {
                     Err(e) => return Err(lost(e)),
                 }
             }
-            // Exactly what the message has: what follows the handshake is not its own.
+            // Exactly the message's bytes are read: following bytes do not belong to the handshake.
             let wants = self.handshake.wants(&self.input)?;
             if wants > 0 {
                 let had = self.input.len();
@@ -244,7 +244,7 @@ impl ConnectAttempt {
         }
     }
 
-    /// Waits, at most until the deadline, until it is over.
+    /// Waits until the connection is made, at most until the deadline.
     pub(super) fn finish(mut self) -> Result<(Arc<NbdSocket>, ServerExport), ConnectFailure> {
         loop {
             match self.advance()? {
@@ -255,7 +255,7 @@ impl ConnectAttempt {
     }
 }
 
-/// Waits until the socket can be read or written, or the time is over.
+/// Waits until the socket can be read or written, or until the deadline.
 pub(super) fn wait(socket: &NbdSocket, to_write: bool, deadline: Duration) {
     let flags = if to_write { PollFlags::OUT } else { PollFlags::IN };
     let left = deadline.saturating_sub(monotonic()) + Duration::from_millis(1);
@@ -263,11 +263,11 @@ pub(super) fn wait(socket: &NbdSocket, to_write: bool, deadline: Duration) {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: left.subsec_nanos().into(),
     };
-    // Interrupted or failed: whoever waits looks again.
+    // After an interruption or failure the caller looks again.
     let _ = poll(&mut [PollFd::new(socket, flags)], Some(&left));
 }
 
-/// Connects and negotiates, trying each address of a host for so long.
+/// Connects and negotiates; each address of a host has the time `limit`.
 pub(super) fn connect_now(
     address: &NbdAddress,
     addresses: &[SocketAddr],

@@ -1,8 +1,8 @@
-//! Which image of which cluster is meant, spelled as QEMU does, so that what is in its command
-//! lines and libvirt's fits.
+//! The address of an image of a cluster, in QEMU's syntax, so that addresses from its command lines
+//! and libvirt's work.
 //!
 //! ```text
-//!   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:OPTION=VALUE]...        a \ before a character takes its meaning from it
+//!   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:OPTION=VALUE]...        a \ escapes a character
 //! ```
 
 use std::ffi::{CStr, CString};
@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The longest text that is an address.
+/// The longest address.
 const LONGEST: usize = 4096;
 
 /// Options of the cluster's library that an address may set. All others belong into its
@@ -28,18 +28,18 @@ const SETTINGS: [&str; 8] = [
     "ms_client_mode",
 ];
 
-/// An image of a cluster, or a snapshot of one, and how the cluster is reached.
+/// An image of a cluster, or a snapshot of one, with the options for the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RbdAddress {
     pub(super) pool: CString,
     pub(super) namespace: Option<CString>,
     pub(super) image: CString,
     pub(super) snapshot: Option<CString>,
-    /// The user, without `client.`; the library's default, `admin`, where none is named.
+    /// The user, without `client.`; `None`: the library's default, `admin`.
     pub(super) id: Option<CString>,
-    /// The configuration's file; where the library looks for one otherwise.
+    /// The configuration file; `None`: the library's default places.
     pub(super) conf: Option<CString>,
-    /// Options of the library's.
+    /// Options for the library.
     pub(super) settings: Vec<(CString, CString)>,
     text: String,
 }
@@ -50,7 +50,7 @@ impl RbdAddress {
         text.starts_with("rbd:")
     }
 
-    /// The image's name, for people.
+    /// The image's name.
     pub fn image(&self) -> &str {
         self.image.to_str().unwrap_or_default()
     }
@@ -60,7 +60,7 @@ impl RbdAddress {
         self.snapshot.is_some()
     }
 
-    /// Whether the cluster's library is given a value for this option.
+    /// True when the address sets this option of the library.
     pub(super) fn sets(&self, option: &CStr) -> bool {
         self.settings.iter().any(|(name, _)| name.as_c_str() == option)
     }
@@ -76,7 +76,7 @@ impl FromStr for RbdAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // A key that should not be there is not repeated either.
+        // An error shows no key, not even one in a wrong place.
         let bad = |why: &str| Error::new(ErrorKind::Open, format!("{}: {why}", without_key(text)));
         let rest = text.strip_prefix("rbd:").ok_or_else(|| bad("an RBD image's address begins with rbd:"))?;
         if text.len() > LONGEST {
@@ -134,7 +134,7 @@ impl FromStr for RbdAddress {
 
 impl RbdAddress {
     fn set(&mut self, option: &str, value: String) -> std::result::Result<(), &'static str> {
-        // Files are opened from wherever the process stands by then.
+        // Files are opened later, from another working directory.
         let file = |value: String| {
             let path = std::path::absolute(Path::new(&value)).map_err(|_| "an option names no file")?;
             let path = path.into_os_string().into_string().map_err(|_| "a file's name is not UTF-8")?;
@@ -170,7 +170,7 @@ fn cstring(text: String, why: &'static str) -> std::result::Result<CString, &'st
     CString::new(text).ok().filter(|text| !text.is_empty()).ok_or(why)
 }
 
-/// The text up to where it names a key, however that is spelt.
+/// The text before a key, in any spelling of its option.
 fn without_key(text: &str) -> &str {
     let is_key = |after: &str| {
         let word = after.chars().filter(|c| *c != '\\').take_while(|c| !"=:".contains(*c)).take(4);
@@ -180,12 +180,12 @@ fn without_key(text: &str) -> &str {
     key.map_or(text, |(at, _)| &text[..at])
 }
 
-/// What is left to read.
+/// The rest of the text.
 struct AddressReader<'t>(&'t str);
 
 impl AddressReader<'_> {
-    /// The word up to the first of these characters that is not escaped, without it; and which one
-    /// that is.
+    /// Returns the word before the first of these characters that is not escaped, and that
+    /// character.
     fn next(&mut self, ends: &str) -> std::result::Result<(String, Option<char>), &'static str> {
         let mut word = String::new();
         let mut chars = self.0.chars();
@@ -305,7 +305,7 @@ mod tests {
         assert!(RbdAddress::is_one("rbd:pool/image"));
     }
 
-    /// A name as it is written in an address.
+    /// A name in an address's syntax.
     fn escaped(name: &str) -> String {
         name.chars().fold(String::new(), |mut text, c| {
             if r"\/@:=;".contains(c) {

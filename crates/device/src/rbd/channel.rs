@@ -1,4 +1,4 @@
-//! A queue's way to an image.
+//! A queue's channel to an image.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,18 +11,18 @@ use crate::{
     Channel, Finished, Immediate, Io, IoKind, ReplyReceiver, ReplySender, Result, Ring, RingToken, Started,
 };
 
-/// An image that was shrunk has no such bytes any more.
+/// The error of a request beyond the end of an image that was shrunk.
 const BEYOND: Errno = Errno::OVERFLOW;
 
-/// A request that librbd has. It owns its memory, also when nobody waits for it any more.
+/// A request in librbd. The request owns its memory, also after its channel was closed.
 struct Request {
     slot: u32,
     io: Io,
     to: Arc<ReplySender<ImageCompletion>>,
 }
 
-/// A request that is over. It does not name where it is sent: one that nobody takes any more goes
-/// with its mailbox.
+/// A finished request. It does not own its sender, so that an untaken one is dropped with the
+/// mailbox.
 struct ImageCompletion {
     slot: u32,
     io: Io,
@@ -46,18 +46,18 @@ pub(super) struct RbdChannel {
 }
 
 impl RbdChannel {
-    /// For `depth` requests at a time.
+    /// Makes a channel for `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> std::io::Result<Self> {
         Ok(Self { shared, awaited: ReplyReceiver::new(depth)? })
     }
 
-    /// Gives a request to librbd, unless nothing is to be asked of it any more.
+    /// Gives a request to librbd, unless this client was shut out.
     fn hand_over(&self, request: Box<Request>) -> std::result::Result<(), (Box<Request>, Errno)> {
         if self.shared.was_shut_out() {
             return Err((request, Errno::SHUTDOWN));
         }
-        // What begins beyond the end librbd never answers, when it is written; what ends there it
-        // cuts short, and says nothing.
+        // librbd never completes a write that begins beyond the end, and silently cuts off one that
+        // reaches beyond it.
         let (offset, len) = request.io.extent();
         if offset.checked_add(len).is_none_or(|end| end > self.shared.size()) {
             return Err((request, BEYOND));
@@ -69,14 +69,14 @@ impl RbdChannel {
     }
 }
 
-/// How a request ended.
+/// The result of a request.
 fn outcome(shared: &Shared, io: &Io, result: i64) -> Result<()> {
     let (kind, (offset, _)) = (io.kind(), io.extent());
     if result < 0 {
         return Err(failed(shared, kind, offset, errno(result)));
     }
     match io {
-        // Beyond the end nothing is read, and nothing is said.
+        // Beyond the end librbd reads fewer bytes, without an error.
         Io::Read { range, .. } if u64::try_from(result).unwrap_or(0) < range.len() as u64 => {
             Err(kind.failed(offset, "the image ends before", Errno::IO))
         }
@@ -103,7 +103,7 @@ fn failed(shared: &Shared, kind: IoKind, offset: u64, errno: Errno) -> crate::Er
 }
 
 impl Channel for RbdChannel {
-    /// A cluster never answers at once.
+    /// Blocks always: a cluster never answers at once.
     fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Immediate {
         Immediate::Blocked(0)
     }
@@ -134,7 +134,7 @@ impl Channel for RbdChannel {
         Started::Pending
     }
 
-    /// Nothing in the ring is a request's.
+    /// Never has a request: none of the ring's operations belongs to one.
     fn finish(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32) -> Option<Finished> {
         None
     }

@@ -1,12 +1,12 @@
-//! Which process of this machine has an image's lock, in a file of its user's: so that who takes
-//! the place of one that was killed can prove that it is gone, and need not wait until the cluster
-//! believes it.
+//! A file that names the process with an image's lock, on this machine and for this user: a later
+//! process can prove with it that a killed one is gone, and need not wait until the cluster gives
+//! up on it.
 //!
-//! The proof: the lock's owner is the client that the file names, by its address, which has a
-//! number that no other client has; and the file, which that process keeps locked as long as it
-//! lives, can be locked. The kernel lets go of it when the process has ended, however that was, and
-//! a child that still had it would only be waited for. That this is the boot in which it was
-//! written keeps out folders that machines share.
+//! The proof: the lock's owner is the client that the file names by its address, which has a number
+//! that no other client has; and the file, which that process keeps locked while it lives, can be
+//! locked. The kernel releases that lock when the process has ended in any way; a child that still
+//! held it would only delay the proof. The file also names the boot in which it was written, which
+//! excludes folders that machines share.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest file that is one.
+/// The longest valid file.
 const LONGEST: u64 = 1024;
 
-/// How long somebody else's file is waited for, and how often that is looked at.
+/// The time limit for another process's file, and the interval of checks.
 const MOMENT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A file that names this process as the one that has the lock. It goes with the value.
+/// The file that names this process as the lock's owner. The drop removes it.
 pub(super) struct LockHolderFile {
     path: PathBuf,
-    /// Locked.
+    /// The open file, which is locked.
     _file: File,
 }
 
@@ -40,7 +40,7 @@ impl LockHolderFile {
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => break file,
-                // Who had the image before has let go of it, and is about to take its file away.
+                // The previous owner has released the image, and is about to remove its file.
                 Ok(()) | Err(TryLockError::WouldBlock) if begun.elapsed() < MOMENT => thread::sleep(LOOK),
                 Ok(()) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(e) => return Err(e.into()),
@@ -59,8 +59,7 @@ impl Drop for LockHolderFile {
     }
 }
 
-/// The number of the process that was the client at this address and had the lock, if it is certain
-/// that it is gone.
+/// The process that was the client at this address and had the lock, if it is certainly gone.
 pub(super) fn gone(folder: &Path, image: &str, address: &str) -> Option<u32> {
     let file = File::open(path(folder, image)).ok()?;
     let mut text = String::new();
@@ -71,7 +70,7 @@ pub(super) fn gone(folder: &Path, image: &str, address: &str) -> Option<u32> {
     (is_it && file.try_lock().is_ok()).then(|| process.parse().ok())?
 }
 
-/// Whether a file is the one that is there now.
+/// True when an open file is the one at a path.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
@@ -81,7 +80,7 @@ fn path(folder: &Path, image: &str) -> PathBuf {
     folder.join(format!("{image}.rbd-lock"))
 }
 
-/// Which time it is that this machine was started.
+/// The id of the machine's present boot.
 fn boot() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -103,7 +102,7 @@ mod tests {
         let text = fs::read(path(folder.path(), "id")).unwrap();
         drop(holder);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // As a process leaves it that was killed.
+        // The file as a killed process leaves it.
         fs::write(path(folder.path(), "id"), text).unwrap();
         assert_eq!(gone(ADDRESS), Some(std::process::id()));
         assert_eq!(gone("127.0.0.1:0/8"), None);

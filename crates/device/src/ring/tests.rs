@@ -78,7 +78,7 @@ fn timeouts_come_in_their_order_and_not_early() {
     let mut ring = Ring::new(4).unwrap();
     let start = monotonic();
     let deadline = |slot: u32| start + Duration::from_millis(u64::from(slot) * 3);
-    // More than the ring takes at a time.
+    // More timeouts than the ring takes at a time.
     (0..20).rev().for_each(|slot| ring.timeout(RingToken::lower(slot), deadline(slot)).unwrap());
     let mut seen = Vec::new();
     while seen.len() < 20 {

@@ -1,18 +1,18 @@
-//! Tokens: whose completion is it?
+//! Tokens, which name the owner of a completion.
 
-/// Tells whose completion it is.
+/// Names the owner of a completion.
 ///
-/// A device that stands on others may have several operations in flight for one request. Its lower
-/// channels see slots of their own, `slot << bits | part`, inside
-/// [`Ring::nested`](super::Ring::nested); the token then tells each of them its own number. What a
-/// channel waits for by itself belongs to no request: its token leads to the channel, as a number
-/// at each fork of the way down.
+/// A device on other devices may have several operations in flight for one request. Its lower
+/// channels get separate slots, `slot << bits | part`, inside
+/// [`Ring::nested`](super::Ring::nested); the token then gives each of them its number. Events of a
+/// channel belong to no request: their token leads to the channel, with a number at each fork of
+/// the path down.
 ///
 /// ```text
 ///   63 62     54          37     32                 0
 ///   1  0      the number of an event
-///   0  0      depth       bits   slot of the lowest channel = slot of the queue << bits | parts on the way down
-///   0  1      depth  |  forks of the way (28 bits)  |  the queue's channel (20)  |  what it waits for (6)
+///   0  0      depth       bits   lowest channel's slot = queue's slot << bits | parts on the path
+///   0  1      depth  |  forks on the path (28 bits)  |  the queue's channel (20)  |  event (6)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingToken(pub(super) u64);
@@ -22,8 +22,7 @@ impl RingToken {
     const CHANNEL: u64 = 1 << 62;
     const DEPTH: u32 = 54;
     const BITS: u32 = 32;
-    /// Of a channel's token: where the way down begins, the queue's channel, and what that waits
-    /// for.
+    /// Positions in a channel's token: the path down, the queue's channel, and the event.
     const FORKS: u32 = 26;
     const OWNER: u32 = 6;
     const WHAT: u64 = 0x3f;
@@ -33,48 +32,48 @@ impl RingToken {
         Self(u64::from(slot))
     }
 
-    /// Something that a channel waits for by itself, by the channel's own number for it (0 to 63).
+    /// An event of a channel, by the channel's number for it (0 to 63).
     pub fn channel(what: u8) -> Self {
         Self(Self::CHANNEL | u64::from(what) & Self::WHAT)
     }
 
-    /// An event on a descriptor that the ring watches, by the watcher's own number.
+    /// An event on a descriptor that the ring watches, by the watcher's number.
     pub fn event(number: u32) -> Self {
         Self(u64::from(number) | Self::EVENT)
     }
 
-    /// The event's number, if it is one.
+    /// The event's number, for an event on a descriptor.
     pub fn as_event(self) -> Option<u32> {
         (self.0 & Self::EVENT != 0).then_some(self.low())
     }
 
-    /// The slot, if it is a request to the lower device.
+    /// The slot, for a request to the lower device.
     pub fn as_lower(self) -> Option<u32> {
         let is_lower = self.0 & (Self::EVENT | Self::CHANNEL) == 0;
         is_lower.then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
     }
 
-    /// The number of the queue's channel that this wakes, as given to
-    /// [`Ring::channel`](super::Ring::channel); none for tokens that wake no channel.
+    /// The number of the queue's channel that this token wakes, as given to
+    /// [`Ring::channel`](super::Ring::channel); `None` for other tokens.
     pub fn as_channel(self) -> Option<usize> {
         let channel = self.0 >> Self::OWNER & 0xf_ffff;
         (self.0 & Self::CHANNEL != 0).then_some(usize::try_from(channel).unwrap_or(usize::MAX))
     }
 
-    /// What a channel has waited for.
+    /// The event of a channel.
     pub fn what(self) -> u8 {
         (self.0 & Self::WHAT) as u8
     }
 
-    /// The token as a lower channel knows it that was started in
-    /// [`Ring::nested`](super::Ring::nested) with as many `bits`; `None` when the operation is the
-    /// channel's own.
+    /// The token as a lower channel uses it that was started in
+    /// [`Ring::nested`](super::Ring::nested) with as many `bits`; `None` when the operation belongs
+    /// to the channel itself.
     pub fn below(self, bits: u32) -> Option<Self> {
         (self.depth() != 0).then(|| Self(self.0 - Self::nesting(bits)))
     }
 
-    /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is
-    /// the channel itself.
+    /// The number of the lower channel, of `of`, that is woken, and the token as that channel uses
+    /// it; `None` when the event belongs to the channel itself.
     pub fn fork(self, of: usize) -> Option<(usize, Self)> {
         let bits = LowerToken::fork_bits(of);
         let forks = (self.0 & ((1 << Self::DEPTH) - 1)) >> Self::FORKS & ((1 << 28) - 1);
@@ -102,7 +101,7 @@ impl RingToken {
     }
 }
 
-/// One of a channel's lower channels, as a token finds it again.
+/// A lower channel of a channel, as its tokens name it.
 #[derive(Debug, Clone, Copy)]
 pub struct LowerToken {
     bits: u32,
@@ -111,11 +110,11 @@ pub struct LowerToken {
 }
 
 impl LowerToken {
-    /// The only one, whose slots are those of the channel above.
+    /// The only lower channel, whose slots are those of the channel above.
     pub const ONLY: Self = Self { bits: 0, number: 0, of: 1 };
 
-    /// The `number`th of so many, whose slots are `slot << bits | part`. The numbers on the way
-    /// down to a channel that waits for something by itself have 28 bits together.
+    /// The `number`th of `of` lower channels, whose slots are `slot << bits | part`. The numbers on
+    /// the path down to a channel with events have 28 bits together.
     pub fn new(bits: u32, number: usize, of: usize) -> Self {
         Self { bits, number, of }
     }
@@ -125,12 +124,12 @@ impl LowerToken {
     }
 }
 
-/// What the tokens of the channel that is running are marked with.
+/// The marks in tokens of the channel that is running.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Marks {
-    /// A request's.
+    /// The marks of a request.
     slots: u64,
-    /// The channel's own, and how many bits of forks are in it.
+    /// The marks of an event, and the number of bits of forks in them.
     own: u64,
     forks: u32,
 }

@@ -1,4 +1,4 @@
-//! A server that dies at each message of a conversation, and forgets what was not flushed.
+//! A server that dies at each message of a conversation, and forgets unflushed writes.
 //!
 //! `UNDERSEAL_NBD_CRASH_SEEDS=N` tries N conversations instead of one.
 
@@ -17,7 +17,7 @@ const BLOCKS: u64 = 8;
 const STEPS: u8 = 20;
 const CHANNELS: usize = 2;
 
-/// The numbers of a seed.
+/// A generator of numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -27,11 +27,11 @@ impl Dice {
     }
 }
 
-/// What a client may rely on: the oldest version that each block may have.
+/// The client's guarantees: the oldest version that each block may have.
 #[derive(Default)]
 struct Promised {
     least: BTreeMap<u64, u8>,
-    /// For each channel what was acknowledged since its last flush ended.
+    /// For each channel, the acknowledged writes since its last flush ended.
     pending: [BTreeMap<u64, u8>; CHANNELS],
     told: u32,
 }
@@ -62,7 +62,7 @@ impl Promised {
     }
 }
 
-/// The conversation. Returns how many messages it had, and how often a flush failed.
+/// Runs the conversation. Returns the number of its messages, and of failed flushes.
 fn converse(seed: u64, flags: Flags, crashes_at: (u64, bool)) -> (u64, u32) {
     let size = BLOCK * usize::try_from(BLOCKS).unwrap();
     let server = Server::start(Behaviour {
@@ -70,7 +70,7 @@ fn converse(seed: u64, flags: Flags, crashes_at: (u64, bool)) -> (u64, u32) {
         crashes_at: Some(crashes_at),
         ..Behaviour::plain(size).without(flags)
     });
-    // The first connection is the opening's, which does not try again.
+    // The first connection is the opening's, which is not repeated.
     server.inner.behaviour.lock().unwrap().crashes_at = None;
     let device = open(&server, "");
     server.inner.behaviour.lock().unwrap().crashes_at = Some(crashes_at);

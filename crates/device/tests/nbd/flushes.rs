@@ -1,4 +1,4 @@
-//! A flush is acknowledged only when what it covers is on stable storage.
+//! A flush is acknowledged only when the writes that it covers are on stable storage.
 
 use super::{Behaviour, Server, open, plain};
 use underseal_device::Blocking;
@@ -45,7 +45,7 @@ fn a_flush_that_the_server_could_not_do_is_not_made_good_by_another() {
         }
         server.inner.behaviour.lock().unwrap().cannot_flush = true;
         if flags == Flags::SEND_FUA {
-            // Such a server is asked for a flush after it.
+            // The client asks a server without FUA for a flush after the write.
             assert_eq!(channels[1].write(0, &[1; 4096], true).unwrap_err().errno(), Some(5));
         } else {
             assert_eq!(channels[1].flush().unwrap_err().errno(), Some(5));
@@ -85,7 +85,7 @@ fn a_durable_write_that_fails_by_itself_leaves_flushes_alone() {
     let device = open(&server, "");
     let mut io = Blocking::new(&device).unwrap();
     io.write(0, &[1; 4096], false).unwrap();
-    // The server's blocks have become larger: it refuses this write, with FUA and without.
+    // The server's blocks become larger: it refuses this write, with FUA and without.
     server.inner.behaviour.lock().unwrap().blocks = Some([8192, 8192, 1 << 25]);
     assert_eq!(io.write(4096, &[2; 4096], true).unwrap_err().errno(), Some(22));
     server.inner.behaviour.lock().unwrap().blocks = None;
@@ -94,7 +94,7 @@ fn a_durable_write_that_fails_by_itself_leaves_flushes_alone() {
 
 #[test]
 fn a_server_without_flush_is_no_reason_to_keep_a_loss_secret() {
-    // The last has neither flush nor FUA: what it acknowledges as durable may be lost, too.
+    // The last server has neither flush nor FUA: its acknowledged durable writes may be lost, too.
     for (flags, durable) in
         [(Flags::SEND_FLUSH, false), (Flags::SEND_FLUSH | Flags::SEND_FUA | Flags::CAN_MULTI_CONN, true)]
     {
@@ -111,7 +111,7 @@ fn a_server_without_flush_is_no_reason_to_keep_a_loss_secret() {
     }
 }
 
-/// A connection that ended with an earlier server does not hide one that ended with a later one.
+/// A connection that ended with an earlier server does not hide one that ended with a later server.
 #[test]
 fn a_channel_hears_of_the_second_loss_though_others_have_not_noticed_the_first() {
     let server = forgetful(Flags::empty());
@@ -169,7 +169,7 @@ fn a_channel_that_was_not_there_is_told_of_what_nobody_heard() {
         let mut writer = Blocking::new(&device).unwrap();
         writer.write(0, &[1; 4096], false).unwrap();
         restart(&server);
-        // As a volume that is closed does: the writer may be there still, or not.
+        // A volume that is closed does this: the writer may still exist, or not.
         assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
         drop(writer);
 
@@ -189,11 +189,11 @@ fn a_channel_that_flushes_once_takes_the_news_from_no_client() {
         let device = open(&server, "");
         Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
         restart(&server);
-        // As `suspend` does.
+        // `suspend` does this.
         for _ in 0..2 {
             assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
         }
-        // The client that wrote is there again.
+        // The client that wrote comes back.
         let mut client = Blocking::new(&device).unwrap();
         assert_eq!(client.flush().unwrap_err().errno(), Some(5));
         client.flush().unwrap();
@@ -205,8 +205,8 @@ fn a_channel_that_flushes_once_takes_the_news_from_no_client() {
 fn a_durable_write_that_was_cut_short_is_written_again() {
     let server = Server::start(Behaviour {
         forgets: true,
-        // The second request is the flush of the durable write: its write is gone when the
-        // connection is.
+        // The second request is the flush of the durable write: its write is lost with the
+        // connection.
         dies_after: Some(2),
         ..plain().without(Flags::SEND_FUA)
     });

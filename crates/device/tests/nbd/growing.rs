@@ -1,4 +1,4 @@
-//! An export that grows while it is used.
+//! An export that grows while it is in use.
 
 use underseal_device::{Blocking, Device, ErrorKind, Io};
 use underseal_nbd_protocol::{RequestType, TransmissionFlags as Flags};
@@ -64,7 +64,7 @@ fn what_is_in_flight_is_answered_before_the_connection_is_made_again() {
 fn a_server_that_went_away_before_it_is_asked_has_lost_what_nobody_flushed() {
     let server = Server::start(plain());
     let device = open(&server, "");
-    // The connection is left to the next channel.
+    // The next channel gets the connection.
     Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
     server.vanish();
     server.come_back();
@@ -88,7 +88,7 @@ fn a_server_that_was_started_again_to_grow_has_lost_what_open_channels_wrote() {
         server.grow(GROWN.try_into().unwrap());
         assert_eq!(device.refresh().unwrap(), GROWN);
         if asks_first {
-            // The first request is one that the old connection does not reach.
+            // The first request goes beyond the size on the old connection.
             channels.iter_mut().for_each(|io| io.read(GROWN - 4096, &mut [0; 4096]).unwrap());
         }
         for io in &mut channels {

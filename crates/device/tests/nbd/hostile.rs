@@ -1,4 +1,4 @@
-//! Servers that say what no server says.
+//! Servers that violate the protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -11,7 +11,7 @@ use underseal_nbd_protocol::{OPTION_REPLY_MAGIC, REQUEST_LEN, info, option, opti
 
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 
-/// Says the same to every client, and closes.
+/// Sends the same bytes to every client, and closes.
 fn says(folder: &Path, words: Vec<u8>) -> String {
     let socket = folder.join("s");
     let _ = std::fs::remove_file(&socket);
@@ -79,7 +79,7 @@ fn handshakes_that_are_none_are_refused() {
 #[test]
 fn a_server_of_few_words_is_understood() {
     let folder = tempfile::Builder::new().prefix("us-").tempdir_in("/tmp").unwrap();
-    // No structured replies, no GO: the answer to EXPORT_NAME.
+    // The server has no structured replies and no GO: it answers EXPORT_NAME.
     let words = [
         GREETING,
         &answer(option::STRUCTURED_REPLY, reply::ERR_UNSUP, &[]),
@@ -149,11 +149,11 @@ fn replies_that_were_not_asked_for_end_the_connection() {
                 &answer(option::GO, reply::ACK, &[]),
             ];
             stream.write_all(&words.concat()).unwrap();
-            // Flags, two options; the second asks for an empty name and block sizes.
+            // Flags and two options; the second asks for an empty name and block sizes.
             let mut said = [0; 4 + 16 + 16 + 8 + REQUEST_LEN];
             stream.read_exact(&mut said).unwrap();
             let request = &said[said.len() - REQUEST_LEN..];
-            // The client may have heard enough.
+            // The client may have closed the connection.
             let _ = stream.write_all(&script(&request[8..16]));
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read_to_end(&mut Vec::new());

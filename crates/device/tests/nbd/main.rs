@@ -1,4 +1,4 @@
-//! The NBD client against servers that do what servers do: go away, come back, forget, lie.
+//! The NBD client against servers that go away, come back, lose writes, and lie.
 
 #[path = "../queue/mod.rs"]
 mod queue;

@@ -1,4 +1,4 @@
-//! What is said of an export, and what a device makes of it.
+//! A server's description of an export, and the device made of it.
 
 use super::{Behaviour, NbdDevice, Server, address, open, plain, refusal};
 use underseal_device::{Device, Extent};

@@ -1,4 +1,4 @@
-//! A request on which the server hangs up, whenever it is asked for.
+//! A request for which the server always closes the connection.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn poisoned(gathers: bool) -> Server {
     Server::start(Behaviour { hangs_up_at: Some(POISON), gathers, ..plain().without(Flags::CAN_MULTI_CONN) })
 }
 
-/// Does it in another thread, and fails if that never ends.
+/// Runs `act` in another thread, and fails if it does not end.
 fn ends<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || drop(tell.send(act())));
@@ -34,7 +34,7 @@ fn each_of_them_fails_also_after_the_first_has_waited_for_long() {
                 let error = io.read(POISON, &mut [0; 4096]).unwrap_err();
                 assert_eq!(error.errno(), Some(5), "{}", said(&error));
             }
-            // Another one is answered, however soon it comes.
+            // Another request is answered, however soon it comes.
             io.read(0, &mut [0; 4096]).unwrap();
             assert_eq!(io.read(POISON, &mut [0; 4096]).unwrap_err().errno(), Some(5));
             io.write(0, &[1; 4096], false).unwrap();
@@ -48,7 +48,7 @@ fn each_of_them_fails_also_after_the_first_has_waited_for_long() {
 fn those_beside_it_on_the_same_connection_are_answered() {
     for gathers in [false, true] {
         let server = poisoned(gathers);
-        // It would take five minutes to find out by waiting.
+        // With this delay, waiting for its end would take five minutes.
         let device = open(&server, "&reconnect-delay=300");
         let started = Instant::now();
         let (mut queue, mut other) = (Queue::new(&device, 16), Queue::new(&device, 1));
@@ -64,7 +64,7 @@ fn those_beside_it_on_the_same_connection_are_answered() {
                 over += 1;
             }
             assert!(started.elapsed() < PATIENCE.min(Duration::from_secs(299)), "{over} are over");
-            // The server is seen to be there by this: something else is answered meanwhile.
+            // The server is seen to work: another request is answered meanwhile.
             if over == 15 && other.in_flight == 0 {
                 let buffer = other.arena.alloc(4096).unwrap();
                 other.start(0, Io::Read { offset: 0, buffer, range: 0..4096 });

@@ -1,4 +1,4 @@
-//! What is asked of a server, word for word.
+//! Requests to a server, compared field by field.
 
 use std::sync::atomic::Ordering;
 
@@ -96,7 +96,7 @@ fn channels_have_connections_of_their_own_only_where_that_is_promised() {
         }
         assert_eq!(server.inner.connections.load(Ordering::SeqCst), expected);
         drop(channels);
-        // What the last one left is used again.
+        // The last channel's connection is used again.
         Blocking::new(&device).unwrap().flush().unwrap();
         assert_eq!(server.inner.connections.load(Ordering::SeqCst), expected);
     }

@@ -21,11 +21,11 @@ fn who_reads_for_all_hands_over_to_one_that_does() {
         let server = Server::start(Behaviour { answers: Some(1), ..plain().without(Flags::CAN_MULTI_CONN) });
         let device = open(&server, "");
         let mut queues: Vec<_> = (0..3).map(|_| Queue::new(&device, 4)).collect();
-        // The first reads for all; the others wait for their bells.
+        // The first channel reads for all; the others wait for their wakeups.
         queues.iter_mut().for_each(|queue| read(queue, 0));
         assert_eq!(queues[0].drain().len(), 1);
-        // The first has nothing to wait for any more. Before anybody hears a bell, one of the
-        // others has another request.
+        // The first channel has no requests any more. Before another channel is woken, one of them
+        // has a new request.
         read(&mut queues[begins], 1);
         server.inner.behaviour.lock().unwrap().answers = None;
         wait_until("all are answered", || {
@@ -35,7 +35,7 @@ fn who_reads_for_all_hands_over_to_one_that_does() {
     }
 }
 
-/// A thread that has ended leaves nothing that the next one would wait for.
+/// A thread that has ended leaves no state that the next one would wait for.
 #[test]
 fn a_way_is_passed_on_from_thread_to_thread() {
     for server in [plain(), plain().without(Flags::CAN_MULTI_CONN)].map(Server::start) {
@@ -55,14 +55,14 @@ fn a_way_is_passed_on_from_thread_to_thread() {
     }
 }
 
-/// What happens next.
+/// A step of the test.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A queue asks for something, without a look at what has come.
+    /// A queue sends a request, without a look at completions.
     Ask(usize),
-    /// A queue looks.
+    /// A queue takes completions.
     Look(usize),
-    /// The server answers the oldest request that it has not answered.
+    /// The server answers the oldest open request.
     Answer,
 }
 

@@ -1,4 +1,4 @@
-//! Servers that go away, and come back or do not.
+//! Servers that go away, and come back or not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

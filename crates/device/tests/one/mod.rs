@@ -1,4 +1,4 @@
-//! One request at a time, with a view of the operations that it is made of.
+//! Runs single requests, with access to the operations that they are made of.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -14,12 +14,12 @@ impl One {
         Self { ring: Ring::new(8).unwrap(), arena: Arena::new(1 << 20).unwrap() }
     }
 
-    /// Runs one request to its end.
+    /// Runs a request to its end.
     pub(crate) fn run(&mut self, channel: &mut dyn Channel, io: Io) -> Finished {
         self.run_with(channel, io, &[])
     }
 
-    /// Runs one request as if the kernel had ended its first operations with these error numbers.
+    /// Runs a request; the kernel's first results are replaced by these error numbers.
     pub(crate) fn run_with(&mut self, channel: &mut dyn Channel, io: Io, errors: &[i32]) -> Finished {
         let mut errors = errors.iter();
         let over = |finished, mut errors: std::slice::Iter<'_, i32>| {

@@ -8,7 +8,7 @@ use underseal_device::{Arena, Channel, Device, Finished, Io, Ring, RingCompletio
 
 const MEMORY: usize = 4 << 20;
 
-/// A queue as the data path has one.
+/// A queue in the style of the data path.
 pub(crate) struct Queue {
     channel: Box<dyn Channel>,
     ring: Ring,
@@ -33,7 +33,7 @@ impl Queue {
         }
     }
 
-    /// Waits for so long, and takes what is over.
+    /// Waits up to `limit`, and takes completed requests.
     pub(crate) fn turn(&mut self, limit: Duration) -> Vec<Finished> {
         if self.in_flight > 0 && self.over.is_empty() {
             self.ring.wait_until(Some(Instant::now() + limit)).unwrap();
@@ -42,7 +42,7 @@ impl Queue {
         std::mem::take(&mut self.over)
     }
 
-    /// Waits until all is over.
+    /// Waits until all requests are over.
     pub(crate) fn drain(&mut self) -> Vec<Finished> {
         while self.in_flight > 0 {
             self.ring.wait().unwrap();

@@ -1,4 +1,4 @@
-//! An NBD server for tests: memory, and whatever a server may do that a client must live with.
+//! An NBD server for tests: an export in memory, with the faults that a client has to handle.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -16,24 +16,24 @@ use underseal_nbd_protocol::{
     simple_reply,
 };
 
-/// What the server is like.
+/// The properties and faults of the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Behaviour {
     pub(crate) size: usize,
     pub(crate) flags: Flags,
-    /// Minimum, preferred and maximum; none are told of otherwise.
+    /// Minimum, preferred and maximum block size; `None`: the server reports none.
     pub(crate) blocks: Option<[u32; 3]>,
     pub(crate) structured: bool,
-    /// Reads are answered in pieces of this many bytes, the last first, zeros as holes.
+    /// Reads are answered in parts of this many bytes, the last first, zeros as holes.
     pub(crate) pieces: Option<usize>,
-    /// Each connection ends after so many requests, of which the last is carried out and not
+    /// Each connection ends after this many requests, of which the last is carried out and not
     /// answered.
     pub(crate) dies_after: Option<u64>,
-    /// Each connection answers so many requests; the next one waits until more may be answered.
+    /// Each connection answers this many requests; the next one waits until more may be answered.
     pub(crate) answers: Option<u64>,
     /// Requests are answered in pairs, the second first.
     pub(crate) reorders: bool,
-    /// Clients are accepted, and nothing is said to them.
+    /// Clients are accepted, but nothing is sent to them.
     pub(crate) stalls: bool,
     /// Flushes are answered with an error.
     pub(crate) cannot_flush: bool,
@@ -46,9 +46,9 @@ pub(crate) struct Behaviour {
     /// The whole server dies, once, at this message (options and requests of all connections
     /// count), before or after it is carried out.
     pub(crate) crashes_at: Option<(u64, bool)>,
-    /// What is written is lost when a connection dies, unless it was flushed.
+    /// Unflushed writes are lost when a connection dies.
     pub(crate) forgets: bool,
-    /// What it hears is kept, for a test to look at.
+    /// Received bytes are kept, for tests to check.
     pub(crate) records: bool,
 }
 
@@ -92,29 +92,29 @@ impl Behaviour {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Inner {
     pub(crate) behaviour: Mutex<Behaviour>,
     memory: Mutex<Vec<u8>>,
     stable: Mutex<Vec<u8>>,
-    /// Every byte that a client sent.
+    /// All bytes that clients sent.
     pub(crate) heard: Mutex<Vec<u8>>,
     pub(crate) requests: Mutex<Vec<RequestHeader>>,
-    /// Requests that were answered, on all connections.
+    /// The number of answered requests, on all connections.
     pub(crate) answered: AtomicU64,
     pub(crate) connections: AtomicU64,
-    /// Options and requests that came.
+    /// The number of options and requests that came.
     pub(crate) messages: AtomicU64,
-    /// How often the server has died: what an earlier one was asked changes nothing any more.
+    /// The number of deaths: requests to an earlier server change nothing any more.
     deaths: AtomicU64,
     open: Mutex<Vec<UnixStream>>,
 }
 
-/// A server on a Unix socket of its own.
+/// A server on a Unix socket in a temporary folder.
 pub(crate) struct Server {
     folder: tempfile::TempDir,
     pub(crate) inner: Arc<Inner>,
-    /// The thread that accepts; it ends with the listener.
+    /// The listener of the thread that accepts; the thread ends with it.
     listening: Mutex<Option<UnixListener>>,
 }
 
@@ -146,7 +146,7 @@ impl Server {
         format!("nbd+unix:///?socket={}{parameters}", self.path().display())
     }
 
-    /// Ends as a process that is killed does: at once, and with all connections.
+    /// Ends like a killed process: at once, and with all connections.
     pub(crate) fn vanish(&self) {
         if let Some(listener) = self.listening.lock().unwrap().take() {
             let _ = std::fs::remove_file(self.path());
@@ -166,7 +166,7 @@ impl Server {
                 inner.open.lock().unwrap().push(stream.try_clone().unwrap());
                 let inner = inner.clone();
                 let life = inner.deaths.load(Ordering::SeqCst);
-                // A client that goes ends it.
+                // The thread ends when the client disconnects.
                 thread::spawn(move || drop(Connection { stream, inner, life, structured: false }.serve()));
             }
         });
@@ -176,7 +176,7 @@ impl Server {
         self.inner.memory()
     }
 
-    /// The export has so many bytes from now on, for who connects from now on.
+    /// Sets the export's size for later connections.
     pub(crate) fn grow(&self, size: usize) {
         self.memory().resize(size, 0);
         self.inner.stable.lock().unwrap().resize(size, 0);
@@ -203,7 +203,7 @@ impl Inner {
         self.behaviour.lock().unwrap().clone()
     }
 
-    /// Ends all connections, and loses what is lost with that.
+    /// Ends all connections, and loses unflushed writes.
     fn die(&self) {
         let mut memory = self.memory();
         self.deaths.fetch_add(1, Ordering::SeqCst);
@@ -308,7 +308,7 @@ impl Connection {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
             let request = RequestHeader::parse(&header).expect("the client keeps in step");
             let payload = self.hear(request.payload_len() as usize)?;
-            // A connection knows the size that it told of.
+            // A connection keeps the size that it reported.
             let is = Behaviour { size, ..self.inner.behaviour() };
             if is.records {
                 self.inner.requests.lock().unwrap().push(request);
@@ -339,7 +339,7 @@ impl Connection {
                 self.stream.shutdown(std::net::Shutdown::Both)?;
                 return Ok(());
             }
-            // Nobody may have to wait for a second request that never comes.
+            // A client must not wait for a second request that never comes.
             let holds = is.gathers || (is.reorders && held.is_empty());
             held.push(replied);
             if holds && more_waits(&self.stream) {

@@ -1,10 +1,10 @@
-//! The number to begin with in the search for a free one: looking through all that are taken, for
-//! each of thousands of devices, takes long.
+//! The first number in the search for a free one: a search through all used numbers, for each of
+//! thousands of devices, takes long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The least number that may be free.
+/// The smallest number that may be free.
 #[derive(Clone)]
 pub(super) struct FreeNumber {
     number: Arc<AtomicU32>,
@@ -12,7 +12,7 @@ pub(super) struct FreeNumber {
 }
 
 impl FreeNumber {
-    /// Numbers from this one on.
+    /// Returns numbers from this number on.
     pub(super) fn from(least: u32) -> Self {
         Self { number: Arc::new(AtomicU32::new(least)), least }
     }
@@ -21,7 +21,7 @@ impl FreeNumber {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// All up to this one are taken.
+    /// Records that all numbers up to this one are in use.
     pub(super) fn taken(&self, number: u32) {
         self.number.store(number.saturating_add(1), Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use crate::targets::{TARGETS, has_state};
 use crate::{Error, Result};
 
 impl Mapper {
-    /// All devices, or those whose name or UUID begins as the caller's does.
+    /// Answers with all devices, or those whose name or UUID begins like the caller's.
     pub(super) fn list(&self, message: &mut Message) -> Result<()> {
         let (name, uuid) = (message.name()?, message.uuid()?);
         let mut all = self.0.registry.all();

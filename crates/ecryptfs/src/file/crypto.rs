@@ -1,13 +1,12 @@
-//! Who does the crypto of a request: the thread that has it, or also workers, to whom it gives
-//! parts.
+//! The threads that run a request's crypto: the thread of the request, and workers for parts of it.
 //!
 //! ```text
 //!   run of extents --inline--> one call
-//!                  --shared--> | part 0: this thread | part 1: a worker | ..      then this thread waits for them
+//!                  --shared--> | part 0: this thread | part 1: a worker | ..   then it waits
 //! ```
-//! Adaptive is inline until sharing saves more time than twice what a worker takes to come; both
-//! are measured while the mount runs. So small requests never wait for anybody, and large ones only
-//! where a processor is idle.
+//! Adaptive is inline until sharing saves more time than twice a worker's reaction time; both are
+//! measured while the mount runs. So small requests never wait for a worker, and large requests use
+//! workers only when a processor is idle.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,26 +18,26 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Contents, EXTENT, Error, ErrorKind};
 
-/// How the crypto of requests is dispatched; the words are those of volumes.
+/// How the crypto of requests is dispatched; the names are those of volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CryptoPolicy {
-    /// On the thread that has the request.
+    /// On the request's own thread.
     Inline,
     /// Large requests are shared with workers.
     Workers,
-    /// Shared when that is measured to save time.
+    /// Large requests are shared when that is measured to save time.
     #[default]
     Adaptive,
 }
 
-/// Does the crypto of a mount's files.
+/// The crypto of a mount's files.
 pub struct Crypto {
     policy: CryptoPolicy,
-    /// Made when the first request is shared; none where the system has no threads to give.
+    /// Created when the first request is shared. `None` when the system has no threads left.
     pool: OnceLock<Option<ThreadPool>>,
     /// Picoseconds a byte, encryption and decryption; 0 before the first request.
     costs: [AtomicU64; 2],
-    /// Nanoseconds from asking a worker until it begins.
+    /// Nanoseconds from waking a worker until it begins.
     reaction: AtomicU64,
 }
 
@@ -48,14 +47,14 @@ enum Direction {
     Decrypt,
 }
 
-/// The least that is worth a part of its own: some ten microseconds of AES.
+/// The smallest part worth a worker: some ten microseconds of AES.
 const PART: usize = 64 << 10;
 
-/// What a worker is taken to need before one was asked, in nanoseconds.
+/// The assumed reaction time of a worker before the first measurement, in nanoseconds.
 const FIRST_REACTION: u64 = 30_000;
 
 impl Crypto {
-    /// Crypto under a policy. No thread is made yet.
+    /// Returns the crypto under a policy. No thread is created yet.
     pub fn new(policy: CryptoPolicy) -> Self {
         Self { policy, pool: OnceLock::new(), costs: Default::default(), reaction: FIRST_REACTION.into() }
     }
@@ -83,7 +82,7 @@ impl Crypto {
         }
     }
 
-    /// In how many parts a run is done.
+    /// Returns the number of parts of a run.
     fn parts(&self, direction: Direction, len: usize) -> usize {
         let most = processors().min(len / PART);
         if most < 2 {
@@ -92,7 +91,7 @@ impl Crypto {
         let saves = || {
             let cost = self.costs[direction as usize].load(Relaxed).saturating_mul(len as u64) / 1000;
             let reaction = self.reaction.load(Relaxed);
-            // A slow worker is asked again one day.
+            // So that a slow worker gets another chance later.
             self.reaction.store(reaction - reaction / 256, Relaxed);
             cost - cost / most as u64 > reaction.saturating_mul(2)
         };
@@ -163,8 +162,8 @@ impl Direction {
     }
 }
 
-/// A measured value, of which each new one is an eighth. Threads that meet here lose one of two: it
-/// is an estimate.
+/// Averages a measured value: each new measurement counts an eighth. Of two simultaneous threads
+/// one measurement is lost, which is fine for an estimate.
 fn blend(before: u64, now: u64) -> u64 {
     if before == 0 { now } else { before - before / 8 + now / 8 }
 }
@@ -233,7 +232,7 @@ mod tests {
             crypto.reaction.store(reaction, Relaxed);
             crypto.parts(Direction::Decrypt, 1 << 20)
         };
-        // 105 us in all, of which half or more is saved.
+        // In all 105 us, at least half of which is saved.
         assert_eq!(parts(100, 60_000), 1);
         assert_eq!(parts(100, 10_000), processors().min(16));
         assert_eq!(parts(0, 10_000), 1, "nothing is known yet");

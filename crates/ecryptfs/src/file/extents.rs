@@ -8,23 +8,23 @@ use super::open::read_most;
 use super::{EXTENT_BYTES, FsError};
 use crate::{EXTENT, Error, ErrorKind};
 
-/// Why extents cannot be had.
+/// Why extents are not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unread {
     /// The lower file cannot be read.
     Lower(Errno),
-    /// It ends before this extent does.
+    /// The lower file ends before this extent does.
     Cut(u64),
-    /// There is nothing where this extent should be.
+    /// This extent is all zeros.
     Missing(u64),
 }
 
-/// So many extents are read and decrypted at a time: the second-level cache still has what was
-/// read.
+/// The number of extents that are read and decrypted at a time: the second-level cache still has
+/// the bytes that were read.
 const CACHED: usize = 32;
 
-/// Reads extents from `at` on, of which the first has this number, and decrypts them. What is
-/// missing is an error, or zeros where that is not `strict`.
+/// Reads extents from `at` on, beginning with the extent `first`, and decrypts them. A missing
+/// extent is an error, or zeros unless `strict`.
 pub(crate) fn read(
     fd: BorrowedFd<'_>,
     at: u64,
@@ -53,10 +53,10 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Cipher text is never all zeros: there is nothing there (a hole, or blocks that a power cut left
-/// unwritten).
+/// Returns true for a missing extent: ciphertext is never all zeros, so all zeros are a hole, or
+/// blocks that were never written before a power cut.
 pub(crate) fn is_missing(extent: &[u8]) -> bool {
-    // One look is enough for nearly every extent.
+    // The first bytes decide for nearly every extent.
     extent[..8] == [0; 8] && extent.iter().all(|&b| b == 0)
 }
 

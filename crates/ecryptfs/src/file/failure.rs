@@ -1,4 +1,4 @@
-//! Why a file could not be used: what the caller is told, and what the operator is.
+//! Failures of a file: the caller's error number, and the operator's message.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ pub(crate) struct FsError {
 }
 
 impl FsError {
-    /// What the format or its keys do not allow: an I/O error, as from the kernel.
+    /// A violation of the format, or a missing key: an I/O error, as from the kernel.
     pub(crate) fn unreadable(why: impl Into<String>) -> Self {
         Self { errno: Errno::IO, why: Some(why.into()) }
     }
 
-    /// Another mount or a tool has it.
+    /// The file is in use by another mount or a tool.
     pub(crate) fn busy(why: Error) -> Self {
         Self { errno: Errno::BUSY, why: Some(why.to_string()) }
     }
 
-    /// Whether the operator should hear of it: the lower file is at fault, not the caller.
+    /// Returns true when the operator needs a message: the lower file is at fault, not the caller.
     pub(crate) fn is_serious(&self) -> bool {
         matches!(
             self.errno,

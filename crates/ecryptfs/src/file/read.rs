@@ -1,5 +1,5 @@
-//! Reading: one lower read and one crypto call for a whole request, decrypted where it is answered
-//! from.
+//! Reading: one lower read and one crypto call for a whole request, decrypted in the memory of the
+//! reply.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -8,11 +8,10 @@ use super::open::{EncryptedFile, FileState, read_most};
 use super::{EXTENT_BYTES, FsError, OpenFile, around, extents, to_usize};
 
 impl OpenFile {
-    /// Reads into `scratch`, which has room for the request and two extents more, and says where in
-    /// it the data are: fewer at the file's end.
+    /// Reads into `scratch`, which has room for the request and two more extents. Returns the range
+    /// of the data in it, which is shorter at the file's end.
     ///
-    /// # Errors
-    /// What the lower file says; `EIO` for an extent that is missing, unless the mount is not
+    /// Fails with the lower file's error, and with `EIO` for a missing extent if the mount is
     /// strict.
     pub(crate) fn read(&self, offset: u64, len: usize, scratch: &mut [u8]) -> Result<Range<usize>, FsError> {
         let fd = self.as_fd();
@@ -41,7 +40,7 @@ impl OpenFile {
         }
     }
 
-    /// Reads and decrypts whole extents. All of them lie in the file.
+    /// Reads and decrypts whole extents. All of them are within the file.
     pub(super) fn read_extents(
         &self,
         sealed: &EncryptedFile,

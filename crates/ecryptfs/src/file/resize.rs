@@ -1,4 +1,4 @@
-//! Sizes: grown in encrypted zeros, because the format has no holes; cut; reserved.
+//! Sizes: growth in encrypted zeros, as the format has no holes; cuts; reserved room.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,15 +9,15 @@ use super::open::{EncryptedFile, FileState, lower_size, write_all};
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, RUN, around, to_usize};
 use crate::{EXTENT, FileHeader, HeaderLocation};
 
-/// So many runs are written before it is asked whether somebody still waits: asking reads a file in
-/// /proc.
+/// The number of runs that are written between two checks whether the caller still waits. A check
+/// reads a file in /proc.
 const PATIENCE: u64 = 8;
 
 impl OpenFile {
     /// Cuts the file, or lets it grow in zeros.
     ///
-    /// # Errors
-    /// What the lower file says; `EINTR` when nobody waits any more. It is as long as it was, then.
+    /// Fails with the lower file's error, and with `EINTR` when the caller no longer waits. Then
+    /// the length is unchanged.
     pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
         let _busy = self.busy();
         let mut state = self.writing()?;
@@ -32,7 +32,7 @@ impl OpenFile {
     fn cut(&self, sealed: &mut EncryptedFile, len: u64) -> Result<(), FsError> {
         let old = sealed.size();
         if len < old && !len.is_multiple_of(EXTENT_BYTES) {
-            // What a longer file had there is no longer below, either.
+            // The rest of a longer file's extent is removed from the lower file, too.
             let extent = len / EXTENT_BYTES;
             let mut run = [0; EXTENT];
             self.read_for_patch(sealed, extent, len, &mut run)?;
@@ -42,7 +42,7 @@ impl OpenFile {
         if len < old {
             self.set_size(sealed, len)?;
         } else {
-            // Its times change all the same.
+            // The times change even without a change of the size.
             let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
             let keep = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
             let times = rustix::fs::Timestamps { last_access: keep, last_modification: now };
@@ -50,7 +50,7 @@ impl OpenFile {
         }
         let (_, last) = around(0, len);
         let lower = sealed.place_of(last)?;
-        // What was reserved behind the end goes, too.
+        // Room reserved behind the end is released, too.
         let there = lower_size(&fstat(self)?);
         if there >= lower {
             if len < old && there > lower && sealed.header.place() == HeaderLocation::File {
@@ -61,7 +61,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Lets an encrypted file grow to `len` bytes.
+    /// Makes an encrypted file grow to `len` bytes.
     pub(super) fn grow(
         &self,
         sealed: &mut EncryptedFile,
@@ -73,7 +73,7 @@ impl OpenFile {
         let after = sealed.place_of(around(0, len).1)?;
         let reserve = || -> Result<(), FsError> {
             if after - before > RUN as u64 {
-                // What does not fit is better known before it is written.
+                // So that a full disk is noticed before the write.
                 let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
                 if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
                     return Err(e.into());
@@ -83,12 +83,13 @@ impl OpenFile {
         };
         let grown = reserve().and_then(|()| self.zero(sealed, old, len, is_over));
         grown.and_then(|()| self.set_size(sealed, len)).inspect_err(|_| {
-            // What was written or reserved lies behind the end: nobody sees it if this fails too.
+            // Written or reserved bytes are behind the end, so they are invisible even if this
+            // fails too.
             let _ = ftruncate(self, before);
         })
     }
 
-    /// Writes encrypted zeros over a range, which may lie behind the end.
+    /// Writes encrypted zeros over a range, which may be behind the end.
     fn zero(&self, sealed: &EncryptedFile, from: u64, to: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
         let size = sealed.size();
         let (mut next, last) = around(from, to);
@@ -124,11 +125,10 @@ impl OpenFile {
         Ok(())
     }
 
-    /// fallocate(2): room reserved, or zeros written. There is nothing like a hole in an encrypted
-    /// file.
+    /// Implements fallocate(2): reserves room, or writes zeros. An encrypted file has no holes.
     ///
-    /// # Errors
-    /// `EOPNOTSUPP` for holes, and for what moves data; `EINTR` when nobody waits any more.
+    /// Fails with `EOPNOTSUPP` for holes and for moves of data, and with `EINTR` when the caller no
+    /// longer waits.
     pub(crate) fn allocate(
         &self,
         offset: u64,
@@ -148,7 +148,7 @@ impl OpenFile {
         let keep = flags.contains(FallocateFlags::KEEP_SIZE);
         let size = sealed.size();
         match flags.difference(FallocateFlags::KEEP_SIZE) {
-            // Each byte inside has its place already.
+            // Each byte inside already has its place.
             f if f.is_empty() && keep => {
                 let at = sealed.place_of(size.div_ceil(EXTENT_BYTES))?;
                 let to = sealed.place_of(end.div_ceil(EXTENT_BYTES))?;
@@ -169,10 +169,9 @@ impl OpenFile {
         }
     }
 
-    /// SEEK_DATA and SEEK_HOLE: an encrypted file is data up to its end.
+    /// Implements SEEK_DATA and SEEK_HOLE: an encrypted file is data up to its end.
     ///
-    /// # Errors
-    /// `ENXIO` behind the end.
+    /// Fails with `ENXIO` behind the end.
     pub(crate) fn seek(&self, offset: u64, hole: bool) -> Result<u64, FsError> {
         let size = match &*self.reading() {
             FileState::Plain => {
@@ -191,16 +190,16 @@ impl OpenFile {
     }
 }
 
-/// Writes the header's pages back and waits for the disk to have them, so that no journal has the
-/// cut before the disk has the size. The size is data, which stays in memory for half a minute; a
-/// cut is metadata, which is committed within seconds. A commit flushes the disk's own cache, so
-/// this needs no flush. A size in an xattr is in the journal itself, before the cut.
+/// Writes the header's pages back and waits for the disk, so that no journal has the cut before the
+/// disk has the size. The size is data, which stays in memory for half a minute; a cut is metadata,
+/// which is committed within seconds. A commit flushes the disk's own cache, so no flush is needed
+/// here. A size in an xattr is in the journal itself, before the cut.
 #[expect(unsafe_code, reason = "sync_file_range(2), which rustix does not have")]
 fn write_back_header(fd: impl AsFd) -> Result<(), Errno> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     let len = FileHeader::IN_FILE as i64;
-    // SAFETY: the descriptor is open, and the call takes no memory.
+    // SAFETY: the descriptor is open, and the call accesses no memory.
     match unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), 0, len, flags) } {
         0 => Ok(()),
         _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {

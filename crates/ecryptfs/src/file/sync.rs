@@ -1,11 +1,11 @@
-//! fsync: what it makes durable, and who is told when it cannot.
+//! fsync: which bytes it makes durable, and which callers get its error.
 //!
-//! **Sizes.** A data-only sync makes durable what is needed to find the data again, and for a lower
-//! filesystem an xattr is not. With the header there, the first data-only sync after a size was
-//! written is a whole one.
+//! **Sizes.** A data-only sync makes durable all data that is needed to find the file's data again;
+//! for a lower filesystem, an xattr is not needed. With the header in an xattr, the first data-only
+//! sync after a change of the size is a full sync.
 //!
-//! **Losses.** The kernel tells of a write-back that failed once for each open file. All who have a
-//! file open here share one, so losses are counted, and each is told at its next fsync.
+//! **Losses.** The kernel reports a failed write-back once for each open file. All opens here share
+//! a single open file, so losses are counted, and each open gets the error at its next fsync.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -16,21 +16,21 @@ use rustix::io::Errno;
 
 use super::{FsError, OpenFile};
 
-/// What is durable of a lower file beside its data, and what was lost of it.
+/// The durable parts of a lower file besides its data, and its losses.
 #[derive(Default)]
 pub(super) struct Syncs {
-    /// Sizes that were written to the xattr, and how many of them are known to be durable.
+    /// The number of sizes written to the xattr, and how many of them are durable.
     sizes: AtomicU64,
     durable: AtomicU64,
-    /// Write-backs that failed, and the last one's reason.
+    /// The number of failed write-backs, and the last reason.
     losses: AtomicU64,
     reason: AtomicI32,
-    /// Held while a sync runs and until its failure is counted.
+    /// Held during a sync and until its failure is counted.
     running: RwLock<()>,
 }
 
 impl Syncs {
-    /// The size, or the whole header, is in the xattr and may not be durable yet.
+    /// Records that the size, or the whole header, is in the xattr and may not be durable yet.
     pub(super) fn size_written(&self) {
         self.sizes.fetch_add(1, SeqCst);
     }
@@ -49,16 +49,16 @@ impl Syncs {
             }
         }
         drop(running);
-        // One that ran beside this one may have heard what concerns both.
+        // A concurrent sync may have received an error that concerns both.
         drop(self.running.write());
         done
     }
 }
 
-/// One who has a file open.
+/// An open of a file.
 pub(crate) struct Opener {
     file: Arc<OpenFile>,
-    /// The losses that it was told of, or that were before its time.
+    /// The number of losses already reported to this open, or older than it.
     told: AtomicU64,
 }
 
@@ -72,10 +72,9 @@ impl Opener {
         &self.file
     }
 
-    /// Makes all that was written survive a power cut.
+    /// Makes all writes survive a power cut.
     ///
-    /// # Errors
-    /// What the lower file says; once for each loss that anybody was told of.
+    /// Fails with the lower file's error, once for each loss that any open has received.
     pub(crate) fn sync(&self, data_only: bool) -> Result<(), FsError> {
         let syncs = self.file.syncs();
         let done = syncs.run(&*self.file, data_only);

@@ -1,4 +1,4 @@
-//! What a mount makes of the lower folder: nothing, or eCryptfs.
+//! How a mount shows the lower folder: unchanged, or as eCryptfs.
 
 use std::borrow::Cow;
 use std::os::fd::AsFd;
@@ -12,47 +12,47 @@ use crate::{
     AuthToken, Cipher, ErrorKind, FileHeader, FileKey, HeaderLocation, Keyring, LowerName, NameCipher, XATTR,
 };
 
-/// How lower names and contents are seen. Without a sealing they are what they are: a plain stacked
+/// How lower names and contents are shown. Without a sealing they are unchanged: a plain stacked
 /// filesystem.
 pub(crate) struct LowerView {
     pub(crate) sealing: Option<Sealing>,
 }
 
-/// eCryptfs, as a mount's options have it.
+/// The parameters of eCryptfs in a mount's options.
 #[derive(Debug)]
 pub struct Sealing {
-    /// Who may open files, and for whom new ones are made.
+    /// The keys that open files, and the keys of new files.
     pub keys: MountKeys,
     /// The cipher of new files.
     pub cipher: Cipher,
-    /// Who does the crypto of contents.
+    /// The crypto of contents.
     pub crypto: Crypto,
-    /// How names are encrypted, if they are.
+    /// The encryption of names, if any.
     pub names: Option<NameCipher>,
-    /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
+    /// Allows encrypted names of 144 to 255 bytes, too, which the kernel does not show.
     pub long_names: bool,
-    /// Where headers are looked for first, and where those of new files go.
+    /// The first place to look for headers, and the place of new files' headers.
     pub place: HeaderLocation,
-    /// Files without a header are served as they are.
+    /// Files without a header are shown unchanged.
     pub passthrough: bool,
-    /// Files are shown as they lie below, with their headers in front.
+    /// Files are shown in their encrypted form, with their headers in front.
     pub encrypted_view: bool,
-    /// An extent that is missing is an error, not zeros.
+    /// A missing extent is an error, not zeros.
     pub strict: bool,
 }
 
 /// The keys of a mount.
 #[derive(Debug)]
 pub struct MountKeys {
-    /// Those that open files.
+    /// The keys that open files.
     pub keyring: Keyring,
-    /// Those that new files are made for: at least one.
+    /// The keys of new files: at least one.
     pub new_files: Vec<Arc<AuthToken>>,
 }
 
 type Bytes<'a> = Cow<'a, [u8]>;
 
-/// The longest name of nearly every filesystem.
+/// The length of the longest name on nearly every filesystem.
 const NAME_MAX: usize = 255;
 
 impl LowerView {
@@ -60,7 +60,7 @@ impl LowerView {
         self.sealing.as_ref().filter(|sealing| !sealing.encrypted_view)?.names.as_ref()
     }
 
-    /// Whether encrypted names may be long.
+    /// Returns true when encrypted names may be long.
     pub(crate) fn has_long_names(&self) -> bool {
         self.names().is_some() && self.sealing.as_ref().is_some_and(|sealing| sealing.long_names)
     }
@@ -76,7 +76,7 @@ impl LowerView {
         }
     }
 
-    /// Nothing for a name in a folder that this mount's key did not encrypt.
+    /// Returns `None` for a name in a folder that was not encrypted with this mount's key.
     pub(crate) fn upper_name(&self, folder: impl AsFd, lower: &[u8]) -> Option<Vec<u8>> {
         match self.names() {
             Some(names) if self.has_long_names() && long::is_long(lower) => {
@@ -88,7 +88,7 @@ impl LowerView {
         }
     }
 
-    /// Whether symlink targets are encrypted.
+    /// Returns true when symlink targets are encrypted.
     pub(crate) fn hides_targets(&self) -> bool {
         self.names().is_some()
     }
@@ -107,7 +107,8 @@ impl LowerView {
         }
     }
 
-    /// The longest name, where the lower filesystem has names of up to `lower` bytes.
+    /// Returns the longest name's length, when the lower filesystem has names of up to `lower`
+    /// bytes.
     pub(crate) fn name_limit(&self, lower: u64) -> u64 {
         match self.names() {
             Some(_) if self.has_long_names() => (NameCipher::MAX_LONG_NAME as u64).min(lower),
@@ -116,19 +117,19 @@ impl LowerView {
         }
     }
 
-    /// Whether an xattr is a header, and none of the callers' business.
+    /// Returns true when an xattr is a header, which is hidden from callers.
     pub(crate) fn hides_xattr(&self, name: &[u8]) -> bool {
         self.sealing.as_ref().is_some_and(|sealing| !sealing.encrypted_view) && name == XATTR.as_bytes()
     }
 
-    /// Whether nothing may be written.
+    /// Returns true when writes are refused.
     pub(crate) fn is_read_only(&self) -> bool {
         self.sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view)
     }
 }
 
 impl Sealing {
-    /// A key and a header for a new file.
+    /// Returns a key and a header for a new file.
     pub(super) fn new_file(&self) -> crate::Result<(FileKey, FileHeader)> {
         let key = FileKey::random(self.cipher)?;
         let tokens: Vec<&AuthToken> = self.keys.new_files.iter().map(|token| &**token).collect();

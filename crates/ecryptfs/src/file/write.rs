@@ -1,5 +1,5 @@
-//! Writing: one crypto call and one lower write for a whole request, encrypted where it arrived if
-//! it can be.
+//! Writing: one crypto call and one lower write for a whole request, encrypted in the request's
+//! memory if possible.
 
 use std::os::fd::AsFd;
 
@@ -10,12 +10,11 @@ use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
 use crate::{EXTENT, HeaderLocation};
 
 impl OpenFile {
-    /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be
-    /// there. `scratch` has room for the request and two extents more. Says how much was written:
-    /// less when the lower filesystem is full.
+    /// Writes the first `len` bytes of `data`, and destroys them; `data` must have another extent
+    /// behind them. `scratch` has room for the request and two more extents. Returns the number of
+    /// bytes written, which is smaller when the lower filesystem is full.
     ///
-    /// # Errors
-    /// What the lower file says; `EINTR` when nobody waits any more.
+    /// Fails with the lower file's error, and with `EINTR` when the caller no longer waits.
     pub(crate) fn write(
         &self,
         offset: u64,
@@ -28,8 +27,8 @@ impl OpenFile {
             return Ok(0);
         }
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
-        // Only one that has no header yet, or is encrypted, needs to be alone: others have a lower
-        // filesystem that sees to it.
+        // Only a file without a header, or an encrypted file, needs a writer's lock: for plain
+        // files the lower filesystem has its own.
         if matches!(*self.reading(), FileState::Plain) {
             return done(write_most(self.as_fd(), &data[..len], offset));
         }
@@ -73,7 +72,7 @@ impl OpenFile {
         done((whole, failed))
     }
 
-    /// An extent of which a part is going to be written: zeros behind the file's end.
+    /// Reads an extent before a part of it is written: zeros behind the file's end.
     pub(super) fn read_for_patch(
         &self,
         sealed: &EncryptedFile,

@@ -1,19 +1,19 @@
-//! Whether whoever asked is being killed.
+//! Detects callers that are being killed.
 //!
-//! The kernel lets nobody go who waits for a request that was read, not even with SIGKILL. So what
-//! takes long looks itself, as the kernel's own filesystems do, and ends early. Other signals end
-//! nothing: a program that a timer interrupts every few milliseconds would never get a long file.
-//! FUSE's interrupts do not tell one from the other.
+//! A thread that waits for a request cannot be killed once the request was read, not even with
+//! SIGKILL. So calls that take long check this themselves, as the kernel's own filesystems do, and
+//! end early. Other signals have no effect: a program with a timer every few milliseconds would
+//! never get a long file. FUSE's interrupts do not distinguish signals.
 
 use std::fs;
 
-/// SIGKILL's bit. The kernel adds the signal to every thread of a process that any signal is about
-/// to end.
+/// The bit of SIGKILL. The kernel adds this signal to every thread of a process that any signal is
+/// about to end.
 const KILL: u64 = 1 << 8;
 
-/// Whether a thread waits only to die.
+/// Returns true when a thread is about to die.
 pub(super) fn is_dying(thread: u32) -> bool {
-    // 0 is nobody, or somebody whom this PID namespace does not know.
+    // The number 0 stands for no thread, or a thread outside of this PID namespace.
     thread != 0 && fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_kill(&status))
 }
 

@@ -1,9 +1,9 @@
-//! What the operator is told of lower files that are at fault: not of each, when there are many.
+//! Messages to the operator about failing lower files; many failures give fewer messages.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many of a mount's failures are logged one by one; then every thousandth.
+/// The number of a mount's failures that are logged individually; after that every thousandth.
 const LOGGED: u64 = 20;
 
 /// The failures of a mount.
@@ -11,14 +11,14 @@ const LOGGED: u64 = 20;
 pub(super) struct FailureLog(AtomicU64);
 
 impl FailureLog {
-    /// Logs a failure, if it is its turn. `what` is asked for then only.
+    /// Logs a failure, if its number is due. `what` is called only then.
     pub(super) fn add<T: fmt::Display>(&self, what: impl FnOnce() -> T) {
         if let Some(number) = self.next() {
             log::error!("{} (failure {number} of this mount)", what());
         }
     }
 
-    /// Counts a failure: its number, if it is logged.
+    /// Counts a failure. Returns its number, if it is logged.
     fn next(&self) -> Option<u64> {
         let number = self.0.fetch_add(1, Relaxed) + 1;
         (number <= LOGGED || number.is_multiple_of(1000)).then_some(number)

@@ -1,7 +1,6 @@
 //! Folders, read entry by entry.
 //!
-//! The offsets that the kernel is given are the lower folder's own, so a program may seek in a
-//! folder that changes.
+//! The kernel gets the lower folder's own offsets, so a program may seek in a folder that changes.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -15,10 +14,10 @@ use super::entries::LookupEntry;
 use super::nodes::FileNode;
 use super::{Answer, Fs, locked};
 
-/// Bytes of lower entries that are read together.
+/// The number of bytes of lower entries that are read together.
 const CHUNK: usize = 32 << 10;
 
-/// A folder that somebody reads.
+/// An open folder.
 pub(super) struct OpenFolder {
     pub(super) node: Arc<FileNode>,
     fd: OwnedFd,
@@ -27,7 +26,7 @@ pub(super) struct OpenFolder {
 
 #[derive(Default)]
 struct Stream {
-    /// Where the next entry of `ahead` lies, or the lower descriptor when there is none.
+    /// The offset of the next entry in `ahead`, or of the lower descriptor when `ahead` is empty.
     position: u64,
     ahead: VecDeque<Entry>,
 }
@@ -54,8 +53,7 @@ impl Fs {
         Ok(OpenFolder { node, fd, stream: Mutex::default() })
     }
 
-    /// Puts as many entries into the reply as there is room for, with all that LOOKUP would say of
-    /// each if `plus`.
+    /// Puts as many entries into the reply as fit, with a LOOKUP reply for each if `plus`.
     pub(super) fn read_folder(
         &self,
         folder: &OpenFolder,
@@ -103,13 +101,13 @@ impl Fs {
     }
 
     fn found_in(&self, folder: &OpenFolder, entries: &[Entry]) -> Vec<Option<LookupEntry>> {
-        // The kernel knows the folder itself and the one above.
+        // The kernel knows the folder itself and its parent.
         let name = |entry: &'_ Entry| !matches!(&*entry.name, b"." | b"..");
         let names: Vec<_> = entries.iter().map(|entry| name(entry).then_some(&*entry.lower)).collect();
         self.find_all(&folder.node, &names)
     }
 
-    /// Reads some lower entries ahead. Says whether there were any.
+    /// Reads some lower entries ahead. Returns true when there were any.
     fn fill(&self, folder: &OpenFolder, stream: &mut Stream) -> Answer<bool> {
         let mut chunk = [MaybeUninit::uninit(); CHUNK];
         let mut lower = RawDir::new(&folder.fd, &mut chunk);

@@ -1,4 +1,4 @@
-//! What is open: numbers for the kernel.
+//! Open files and folders: numbers for the kernel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -53,7 +53,7 @@ impl Handles {
 
     pub(super) fn close(&self, number: u64) {
         let gone = writing(&self.open).remove(&number);
-        // Descriptors are closed while nobody waits.
+        // Descriptors are closed while no thread waits for the lock.
         drop(gone);
     }
 }

@@ -1,10 +1,10 @@
-//! Whose files are made: root's mount acts as whoever asks.
+//! The owner of new files: root's mount acts as the caller.
 //!
-//! A thread takes on its caller's fsuid, fsgid and umask before it makes a file, so the lower
+//! A thread changes to its caller's fsuid, fsgid and umask before it creates a file, so the lower
 //! filesystem gives the file to the right owner, with the group of a set-group-id folder and its
-//! default ACL, in one step. The kernel has already checked what the caller may do
-//! (`default_permissions`), so the thread keeps its capabilities, and it need not change back: an
-//! identity matters only where something is made.
+//! default ACL, in one step. The kernel has already checked the caller's permissions
+//! (`default_permissions`), so the thread keeps its capabilities. It need not change back: an
+//! identity matters only for a new file.
 
 use std::cell::Cell;
 use std::io;
@@ -17,32 +17,29 @@ thread_local! {
     static CURRENT: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }
 
-/// Whether callers' identities can be taken on.
+/// Returns true when this process can change to callers' identities.
 pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Gives this thread a umask of its own, and keeps it out of the folder that the program was
-/// started in, which can then be unmounted: where the other threads go does not concern this one
-/// any more.
+/// Gives this thread a umask of its own, and moves it away from the program's working directory,
+/// which can then be unmounted. Changes of directory in other threads no longer affect this thread.
 ///
-/// # Errors
-/// When the system refuses.
+/// Fails when the system refuses.
 pub(super) fn detach() -> io::Result<()> {
     // SAFETY: only the umask, the root and the working directory are no longer shared with the
-    // other threads, and no code here relies on their being shared: paths of a mount are absolute,
-    // or relative to descriptors.
+    // other threads, and no code here relies on sharing them: paths of a mount are absolute, or
+    // relative to descriptors.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS)? };
     rustix::process::chdir("/")?;
-    // The thread that started this one may have been a caller, so nothing is known of it yet.
+    // The starting thread may have had a caller's identity, so this thread's identity is unknown.
     CURRENT.set(None);
     Ok(())
 }
 
-/// Makes files as the caller from now on, with this umask.
+/// Creates files as the caller from now on, with this umask.
 ///
-/// # Errors
-/// When the system refuses.
+/// Fails when the system refuses.
 pub(super) fn assume(root: bool, caller: &InHeader, umask: u32) -> io::Result<()> {
     rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
     let wanted = (caller.uid, caller.gid);
@@ -50,13 +47,13 @@ pub(super) fn assume(root: bool, caller: &InHeader, umask: u32) -> io::Result<()
         return Ok(());
     }
     CURRENT.set(None);
-    // SAFETY: these change nothing but this thread's identity for files, and access no memory.
+    // SAFETY: these calls change only this thread's identity for files, and access no memory.
     unsafe {
         libc::setfsgid(caller.gid);
         libc::setfsuid(caller.uid);
     }
-    // Leaving root's fsuid has taken away what filesystems ask for; leaving another's has not given
-    // it back.
+    // A change from root's fsuid removes the capabilities for files; a change back does not restore
+    // them.
     let mut sets = capabilities(None)?;
     let back = sets.permitted & OF_FILES;
     if !sets.effective.contains(back) {
@@ -67,7 +64,7 @@ pub(super) fn assume(root: bool, caller: &InHeader, umask: u32) -> io::Result<()
     Ok(())
 }
 
-/// What setfsuid(2) takes away.
+/// The capabilities that setfsuid(2) removes.
 const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)

@@ -1,4 +1,4 @@
-//! The memory that requests arrive in.
+//! The memory of received requests.
 
 use std::io::IoSliceMut;
 
@@ -6,17 +6,17 @@ use underseal_fuse::wire::WRITE_DATA;
 
 use super::pages::{PAGE, PageMemory};
 
-/// Before the bytes of a WRITE, which begin at a page.
+/// The offset of a request, such that the bytes of a WRITE begin at a page.
 const START: usize = PAGE - WRITE_DATA;
 
-/// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are
-/// encrypted.
+/// The memory of a request. The bytes of a WRITE begin at a page, and are encrypted there.
 pub(super) struct RequestBuffer {
     memory: PageMemory,
 }
 
 impl RequestBuffer {
-    /// For requests of so many bytes of data. One page more is there to fill up the last extent.
+    /// Returns memory for requests of up to `max_write` bytes of data. Another page fills up the
+    /// last extent.
     pub(super) fn new(max_write: usize) -> Self {
         Self { memory: PageMemory::new(2 * PAGE + max_write) }
     }
@@ -26,7 +26,7 @@ impl RequestBuffer {
         [IoSliceMut::new(&mut self.memory[START..end])]
     }
 
-    /// Puts a request there that arrived elsewhere, in parts.
+    /// Copies a request from parts that were received elsewhere.
     pub(super) fn put(&mut self, parts: &[&[u8]]) {
         let mut at = START;
         for part in parts {
@@ -35,17 +35,17 @@ impl RequestBuffer {
         }
     }
 
-    /// How long a request may be.
+    /// Returns the largest length of a request.
     pub(super) fn len(&self) -> usize {
         self.memory.len() - PAGE - START
     }
 
-    /// The request of so many bytes.
+    /// Returns the request of `len` bytes.
     pub(super) fn request(&self, len: usize) -> &[u8] {
         &self.memory[START..START + len]
     }
 
-    /// The data of a WRITE, and what memory there is behind it.
+    /// Returns the data of a WRITE, and the memory behind it.
     pub(super) fn data(&mut self) -> &mut [u8] {
         &mut self.memory[START + WRITE_DATA..]
     }

@@ -1,4 +1,4 @@
-//! Files beside long names, which hold them: made before a name is used, gone after it.
+//! The files that hold long names: created before a name is used, and removed after it.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -12,15 +12,15 @@ use crate::LowerName;
 use crate::file::LowerDescriptor;
 use crate::name::long;
 
-/// The long names of a call, while nobody else makes or removes one. In the end those that nothing
-/// has lose their file.
+/// The long names of a call, locked against other changes. At the end, the files of unused names
+/// are removed.
 pub(super) struct LongNameLock<'a> {
     names: Vec<(&'a LowerDescriptor, &'a LowerName<'a>)>,
     _alone: MutexGuard<'a, ()>,
 }
 
 impl LongNameLock<'_> {
-    /// Makes the files, those that are not there.
+    /// Creates the missing files.
     pub(super) fn write(&self) -> Answer<()> {
         for (folder, name) in &self.names {
             long::write(folder, name, name.encoded().unwrap_or_default())?;
@@ -38,7 +38,7 @@ impl Drop for LongNameLock<'_> {
 }
 
 impl Fs {
-    /// The long ones of some names in their folders; nothing when there are none.
+    /// Returns the long names among `names`, locked, or `None` without long names.
     pub(super) fn beside<'a>(
         &'a self,
         names: &[(&'a LowerDescriptor, &'a LowerName<'a>)],
@@ -47,7 +47,7 @@ impl Fs {
         (!names.is_empty()).then(|| LongNameLock { names, _alone: locked(&self.long_names) })
     }
 
-    /// For a name that is about to be used.
+    /// Creates the file of a name that is about to be used.
     pub(super) fn make_beside<'a>(
         &'a self,
         folder: &'a LowerDescriptor,
@@ -58,15 +58,13 @@ impl Fs {
         Ok(beside)
     }
 
-    /// Empties a folder in which there is nothing but what names have left over. Says whether that
-    /// was so.
+    /// Empties a folder with nothing but unused files of names. Returns true in this case.
     pub(super) fn sweep(&self, parent: &LowerDescriptor, name: &[u8]) -> bool {
         self.view.has_long_names() && sweep(parent, name).is_ok_and(|empty| empty)
     }
 }
 
-/// Left over are the files beside names that nothing has. As soon as there is anything else, all
-/// stay.
+/// Removes the files of unused names. If the folder has any other entry, all stay.
 fn sweep(parent: &LowerDescriptor, name: &[u8]) -> Answer<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(parent, name, flags, Mode::empty())?;

@@ -1,11 +1,11 @@
-//! Memory that begins at a page.
+//! Page-aligned memory.
 
 use std::ops::{Deref, DerefMut};
 
 pub(super) const PAGE: usize = 4096;
 
-/// Memory that begins at a page: a processor may take several times as long to fill other memory
-/// with what a file has.
+/// Page-aligned memory: a processor may need several times as long to fill other memory with a
+/// file's bytes.
 pub(super) struct PageMemory {
     memory: Vec<u8>,
     start: usize,
@@ -14,7 +14,7 @@ pub(super) struct PageMemory {
 impl PageMemory {
     pub(super) fn new(len: usize) -> Self {
         let memory = vec![0; len + PAGE];
-        // The only allocator that cannot tell is that of constant evaluation.
+        // Only the allocator of constant evaluation cannot tell the offset.
         let start = memory.as_ptr().align_offset(PAGE).min(PAGE);
         Self { memory, start }
     }

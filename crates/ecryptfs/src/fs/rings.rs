@@ -19,14 +19,15 @@ use underseal_fuse::{EntryEvent, FuseChannel, HomeProcessors, RingEntries, RingS
 use super::dispatch::FsWorker;
 use super::{Answer, LARGEST};
 
-/// The ring's number for replies of other threads. Lower numbers are those of entries.
+/// The ring's number for replies of other threads. Lower numbers belong to entries.
 const RETURNED: u32 = 1 << 31;
 
-/// This many replies, or one of this length, go to the kernel before the next request is served.
+/// After this many replies, or a reply of this length, replies go to the kernel before the next
+/// request is served.
 const DUE: usize = 8;
 const LONG: usize = 64 << 10;
 
-/// An entry's room for payload: the longest read or write, and the extents that it covers in part.
+/// An entry's room for payload: the longest read or write, and the extents that it covers partly.
 pub(super) const PAYLOAD: usize = LARGEST as usize + 2 * crate::EXTENT;
 
 /// Replies of threads for slow requests, with the numbers of the entries.
@@ -57,7 +58,7 @@ pub(super) struct RingWorker {
 }
 
 impl RingWorker {
-    /// The calling thread's. It has given the kernel its entries.
+    /// Returns the calling thread's worker, after its entries were sent to the kernel.
     pub(super) fn new(worker: FsWorker, channel: Arc<FuseChannel>, share: &RingShare) -> io::Result<Self> {
         let mut ring = Ring::with_long_commands(share.entries() + 1, 0).map_err(io::Error::other)?;
         let returned = Returned { replies: Mailbox::new(share.entries() as usize), wakeup: Wakeup::new()? };
@@ -76,7 +77,7 @@ impl RingWorker {
         let (ring, channel) = (&mut this.ring, &this.channel);
         this.entries.register(|command, number| give(ring, channel, command, number))?;
         this.ring.submit()?;
-        // The kernel refuses an entry at once.
+        // So that a refused entry is noticed at once.
         this.reap()?;
         match this.refused {
             Some(errno) if !this.entries.are_in_every_queue() => Err(errno.into()),
@@ -122,7 +123,7 @@ impl RingWorker {
         }
     }
 
-    /// Takes what the ring has seen.
+    /// Handles the ring's completions.
     fn reap(&mut self) -> io::Result<()> {
         while let Some(completion) = self.ring.next_completion() {
             match completion.token.as_event() {
@@ -155,7 +156,7 @@ impl RingWorker {
 
 #[expect(unsafe_code, reason = "a command for a driver")]
 fn give(ring: &mut Ring, channel: &FuseChannel, command: &LongCommand<'_>, number: u32) -> io::Result<()> {
-    // SAFETY: the memory is the entries' own. The kernel writes to it in calls of this thread,
+    // SAFETY: the memory belongs to the entries. The kernel writes to it in calls of this thread,
     // while no request is in it; it is unmapped when no entry is live (see `RingEntries`).
     unsafe { ring.long_command(channel.as_fd(), command, number) }
 }

@@ -1,4 +1,4 @@
-//! A kernel's requests without a kernel: for fuzzing.
+//! Requests as from a kernel, without a kernel: for fuzzing.
 
 use std::io;
 use std::path::Path;
@@ -9,14 +9,14 @@ use rustix::fs::{Mode, OFlags, open};
 use super::dispatch::{FsWorker, ReplyPath};
 use super::{Fs, MountConfig, Sealing, identity};
 
-/// A thread that serves a folder, and what stands in the kernel's place.
+/// A thread that serves a folder, and a substitute for the kernel.
 #[doc(hidden)]
 pub type FsScript = underseal_fuse::script::KernelScript<io::Error>;
 
 /// Serves a lower folder.
 ///
 /// # Errors
-/// When there is no such folder, or the system refuses.
+/// Any, when the folder does not exist, or the system refuses.
 #[doc(hidden)]
 pub fn start(lower: &Path, sealing: Option<Sealing>) -> io::Result<FsScript> {
     let root = open(lower, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

@@ -1,17 +1,17 @@
-//! What headers said of files that the kernel has forgotten since: it may well ask again.
+//! The sizes of files that the kernel has forgotten: it may ask again.
 
 use std::collections::HashMap;
 
 use super::nodes::{FileIdentity, FileVersion};
 
-/// As many are remembered for certain, and twice as many at most: 10 MiB.
+/// This many sizes are certain to be remembered, and at most twice as many: 10 MiB.
 const GENERATION: usize = 64 << 10;
 
-/// Sizes, as long as the lower files look as they did.
+/// Sizes, each valid as long as its lower file has the same version.
 #[derive(Default)]
 pub(super) struct SizeCache {
     young: HashMap<FileIdentity, (FileVersion, u64)>,
-    /// Those that go when there are too many young ones.
+    /// The sizes that are dropped when there are too many young ones.
     old: HashMap<FileIdentity, (FileVersion, u64)>,
 }
 
@@ -23,7 +23,7 @@ impl SizeCache {
         self.young.insert(key, (look, size));
     }
 
-    /// Takes out what is known of a file that looks like this.
+    /// Removes and returns the known size of a file of this version.
     pub(super) fn recall(&mut self, key: FileIdentity, look: FileVersion) -> Option<u64> {
         let (young, old) = (self.young.remove(&key), self.old.remove(&key));
         let (then, size) = young.or(old)?;

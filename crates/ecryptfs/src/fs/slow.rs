@@ -1,9 +1,10 @@
-//! Requests that may take long, and the threads that do them, so that the threads that take
+//! Requests that may take long, and the threads that serve them, so that the threads that receive
 //! requests are free for others.
 //!
-//! Slow are growth, cuts, fsync and fallocate, and whatever asks for the bytes of a file while one
-//! of those runs in it. The kernel takes a reply only the way that the request came, so that goes
-//! along. When all threads are at work, one more is started for the next request.
+//! Slow requests are growth, cuts, fsync and fallocate, and every request for a file's bytes while
+//! one of those runs in it. The kernel accepts a reply only by the way of its request, so the way
+//! is stored with the request. When all threads are busy, another thread is started for the next
+//! request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,19 +14,18 @@ use std::thread::JoinHandle;
 use super::dispatch::ReplyPath;
 use super::locked;
 
-/// Threads for slow requests that are there from the beginning.
+/// The number of threads for slow requests that are started with the mount.
 pub(super) const THREADS: usize = 8;
-/// The most threads for slow requests. More slow requests than these wait for each other, and for
-/// nothing else.
+/// The largest number of threads for slow requests. Further slow requests wait for each other only.
 const MOST: usize = 64;
 
-/// A request as it arrived.
+/// A request as it was received.
 pub(super) struct SlowRequest {
     pub(super) back: ReplyPath,
     pub(super) bytes: Vec<u8>,
 }
 
-/// What the threads share.
+/// The shared state of the threads.
 struct Queue<T> {
     state: Mutex<State<T>>,
     comes: Condvar,
@@ -33,22 +33,22 @@ struct Queue<T> {
 
 struct State<T> {
     requests: VecDeque<T>,
-    /// Threads that wait for a request.
+    /// The number of threads that wait for a request.
     idle: usize,
-    /// Those that have not ended, and those that are being started.
+    /// The number of threads that have not ended, including threads that are being started.
     threads: usize,
     senders: usize,
-    /// Threads that were started later.
+    /// The threads that were started later.
     later: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Gives slow requests away.
+/// The sending end of slow requests.
 pub(super) struct Slow<T = SlowRequest>(Arc<Queue<T>>);
 
-/// Where a thread gets its slow requests from. All of them end when nobody can send any more.
+/// The receiving end of slow requests. It ends when no sender is left.
 pub(super) struct SlowRequests<T = SlowRequest>(Arc<Queue<T>>);
 
-/// Looks after the threads that were started later.
+/// Access to the threads that were started later.
 pub(super) struct Later<T = SlowRequest>(Arc<Queue<T>>);
 
 impl<T> Slow<T> {
@@ -58,7 +58,7 @@ impl<T> Slow<T> {
         Self(Arc::new(Queue { state: Mutex::new(state), comes: Condvar::new() }))
     }
 
-    /// A thread's end of it.
+    /// Returns a receiving end for a thread.
     pub(super) fn requests(&self) -> SlowRequests<T> {
         locked(&self.0.state).threads += 1;
         SlowRequests(self.0.clone())
@@ -68,11 +68,10 @@ impl<T> Slow<T> {
         Later(self.0.clone())
     }
 
-    /// Gives a request to a thread. Where all are at work, and there may be one more, `start`
-    /// starts it.
+    /// Sends a request to a thread. If all threads are busy, and their number is below the limit,
+    /// `start` starts another thread.
     ///
-    /// # Errors
-    /// When there are no threads any more.
+    /// Fails when no thread is left.
     pub(super) fn send(
         &self,
         request: T,
@@ -86,7 +85,7 @@ impl<T> Slow<T> {
         self.0.comes.notify_one();
         if state.requests.len() > state.idle && state.threads < MOST {
             drop(state);
-            // Without another thread it waits for those that there are.
+            // Without another thread the request waits for the present threads.
             match start(self.requests()) {
                 Ok(thread) => locked(&self.0.state).later.push(thread),
                 Err(e) => log::warn!("no other thread for slow requests: {e}"),
@@ -134,7 +133,7 @@ impl<T> Drop for SlowRequests<T> {
 }
 
 impl<T> Later<T> {
-    /// The threads that were started later, when nobody sends any more.
+    /// Returns the threads that were started later, once no sender is left.
     pub(super) fn threads(&self) -> Vec<JoinHandle<io::Result<()>>> {
         std::mem::take(&mut locked(&self.0.state).later)
     }
@@ -150,7 +149,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_for_each_other_all_go_on_up_to_a_number() {
-        // Each waits until all are under way; one thread is there at the beginning.
+        // Each request waits until all are in progress; one thread exists at the beginning.
         let (slow, met) = (Slow::new(), Arc::new(Barrier::new(MOST)));
         let done = Arc::new(AtomicUsize::new(0));
         let work = |requests: SlowRequests<usize>| {

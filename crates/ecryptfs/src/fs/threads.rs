@@ -1,5 +1,5 @@
-//! The threads of a mount: the first that fails ends all of it. Requests that it has taken would
-//! wait for ever.
+//! The threads of a mount: the first that fails ends the whole mount, as its requests would wait
+//! for ever.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +13,7 @@ pub(super) struct MountThreads {
     ended: Receiver<Outcome>,
 }
 
-/// Sends a thread's outcome, also when it panics.
+/// Sends a thread's outcome, also after a panic.
 struct End {
     ends: Sender<Outcome>,
     outcome: Option<Outcome>,
@@ -47,17 +47,16 @@ impl MountThreads {
         Ok(())
     }
 
-    /// Waits until all have ended.
+    /// Waits until all threads have ended.
     ///
-    /// # Errors
-    /// The first failure, without waiting for the other threads.
+    /// Fails with the first failure, without waiting for the other threads.
     pub(super) fn join(self) -> Outcome {
         let Self { threads, ends, ended } = self;
         drop(ends);
         for outcome in ended {
             outcome?;
         }
-        // All have sent their outcomes.
+        // All threads have sent their outcomes.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         Ok(())
     }

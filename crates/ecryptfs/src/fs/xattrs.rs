@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs among them: the lower file's own, but for the one that holds a header.
+//! Extended attributes, including ACLs: the lower file's own, except the xattr with a header.
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::fs::{
@@ -9,15 +9,15 @@ use underseal_fuse::wire::Body;
 
 use super::{Answer, Fs, proc_path};
 
-/// The longest value, and the longest list, that the kernel knows.
+/// The length of the longest value, and of the longest list, in the kernel.
 const LONGEST: usize = 64 << 10;
 
-/// SELinux's label. Where SELinux is, the kernel answers for it; where it is not, no file has one,
-/// but `ls -l` asks for each file's, unless it hears that there are none in this filesystem.
+/// SELinux's label. With SELinux the kernel replies itself; without, no file has a label, but `ls
+/// -l` asks for each file's unless this filesystem replies that it has none.
 const LABEL: &[u8] = b"security.selinux";
 
 impl Fs {
-    /// A value, for which there is so much room; its size, where there is none.
+    /// Replies with a value, if it fits into `room` bytes; with its size, if `room` is 0.
     pub(super) fn getxattr(&self, node: u64, name: &[u8], room: u32, out: &mut Vec<u8>) -> Answer<()> {
         if self.view.hides_xattr(name) {
             return Err(Errno::NODATA);
@@ -30,7 +30,7 @@ impl Fs {
             Body(out).u32(u32::try_from(len).unwrap_or(u32::MAX)).u32(0);
             return Ok(());
         }
-        // Not more than is asked for: the kernel clears as much.
+        // Not more than requested: the kernel clears as much.
         out.resize(LONGEST.min(room as usize), 0);
         let len = getxattr(path, name, out.as_mut_slice()).map_err(unknown)?;
         out.truncate(len);

@@ -1,4 +1,4 @@
-//! Headers that were cut, changed or made up.
+//! Interrupted, changed and forged headers.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn a_header_takes_no_more_keys_than_fit() {
     assert!(header.packets().len() > 30);
 }
 
-/// A header with something changed, and what is said of it.
+/// A changed header, and its error.
 #[test]
 fn hostile_headers_are_refused() {
     let good = header(Cipher::DEFAULT, &[&token(1)], HeaderLocation::File).to_file();

@@ -1,8 +1,8 @@
-//! eCryptfs's base64: another alphabet, and zeros instead of a sign for what is missing at the end.
+//! eCryptfs's base64: another alphabet, and zeros instead of a padding sign at the end.
 
 const ALPHABET: &[u8; 64] = b"-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Three bytes become four characters, the most significant bits first.
+/// Encodes three bytes as four characters, the most significant bits first.
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     for group in bytes.chunks(3) {
         let mut padded = [0; 4];
@@ -12,7 +12,7 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// None for a character of another alphabet, or a group that is not whole.
+/// Returns `None` for a character of another alphabet, or an incomplete group.
 pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let (groups, rest) = text.as_chunks::<4>();
     let mut out = Vec::with_capacity(groups.len() * 3);

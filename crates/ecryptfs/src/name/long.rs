@@ -1,14 +1,14 @@
-//! Names of 144 to 255 bytes, whose encrypted form is too long for a lower name. The kernel knows
-//! nothing of them, and does not show what they stand for.
+//! Names of 144 to 255 bytes, whose encrypted form is too long for a lower name. The kernel does
+//! not know them, and does not show their plaintext.
 //!
 //! ```text
-//!   UNDERSEAL_LONG_NAME.<SHA-256 of the encrypted form, in hex>          the file itself, of whatever kind
-//!   UNDERSEAL_LONG_NAME.<the same>.name                                  a file beside it, that holds the encrypted form
+//!   UNDERSEAL_LONG_NAME.<SHA-256 of the encrypted form>            the file itself, of any kind
+//!   UNDERSEAL_LONG_NAME.<the same>.name                            its name file
 //! ```
-//! A name has one encrypted form under a key, and so one lower name and one file beside it: whoever
-//! writes that writes the same. Without the key nobody can try names, since the digest is of what
-//! the key has made. The file beside is made before the name is used, and goes after it: one
-//! without its file is left over, and means nothing.
+//! A name has one encrypted form under a key, and so one lower name and one name file: all writers
+//! write the same. Without the key, guessed names cannot be tried, since the digest covers
+//! encrypted bytes. The name file is created before the name is used, and removed after it; a name
+//! file alone is left over, without meaning.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -23,15 +23,16 @@ use sha2::{Digest, Sha256};
 use super::{NameCipher, bad, check_name};
 use crate::{Error, ErrorKind, Result};
 
-/// What the lower names of long names begin with: not as those do that the kernel tries to decrypt.
+/// The prefix of long names' lower names. The kernel does not try to decrypt names with this
+/// prefix.
 const LONG: &[u8] = b"UNDERSEAL_LONG_NAME.";
-/// What the file beside has more.
+/// The suffix of the name file.
 const BESIDE: &[u8] = b".name";
 const DIGITS: usize = 64;
-/// The longest encrypted form that is read: that of 255 bytes, and more.
+/// The length of the longest encrypted form that is read: above the form of 255 bytes.
 const MOST: u64 = 1024;
 
-/// A lower name, and what its file beside is to hold if it has one.
+/// A lower name, and the contents of its name file, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LowerName<'a> {
     name: Cow<'a, [u8]>,
@@ -39,12 +40,12 @@ pub struct LowerName<'a> {
 }
 
 impl<'a> LowerName<'a> {
-    /// One that needs no file beside it.
+    /// Returns a name without a name file.
     pub(crate) fn short(name: impl Into<Cow<'a, [u8]>>) -> Self {
         Self { name: name.into(), encoded: None }
     }
 
-    /// The encrypted form of a long name.
+    /// Returns the encrypted form of a long name.
     pub(crate) fn encoded(&self) -> Option<&[u8]> {
         self.encoded.as_deref()
     }
@@ -59,13 +60,13 @@ impl Deref for LowerName<'_> {
 }
 
 impl NameCipher {
-    /// The longest name where long names are wanted: Linux's limit.
+    /// The length of the longest name with long names: Linux's limit.
     pub const MAX_LONG_NAME: usize = 255;
 
-    /// A name's lower form; that of a long name, too, if `long`.
+    /// Returns a name's lower form; the form of a long name only if `long`.
     ///
     /// # Errors
-    /// As [`NameCipher::encode`].
+    /// The kinds of [`NameCipher::encode`].
     pub fn lower(&self, name: &[u8], long: bool) -> Result<LowerName<'static>> {
         if !long || name.len() <= Self::MAX_NAME {
             return self.encode(name).map(LowerName::short);
@@ -82,22 +83,21 @@ impl NameCipher {
     }
 }
 
-/// Whether a lower name stands for a long one.
+/// Returns true for the lower name of a long name.
 pub(crate) fn is_long(lower: &[u8]) -> bool {
     lower.strip_prefix(LONG).is_some_and(|digits| {
         digits.len() == DIGITS && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
-/// The lower name that a file is beside.
+/// Returns the lower name that a name file belongs to.
 pub(crate) fn is_beside(lower: &[u8]) -> Option<&[u8]> {
     lower.strip_suffix(BESIDE).filter(|lower| is_long(lower))
 }
 
-/// The encrypted form of the long name that a lower one, or a path that ends with one, stands for.
+/// Returns the encrypted form of a lower long name, or of a path that ends with one.
 ///
-/// # Errors
-/// `BadName` when the file beside it is not there, cannot be read, or is not its own.
+/// Fails with `BadName` when the name file is missing, cannot be read, or belongs to another name.
 pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
     let failed = |e: Errno| {
         let context = "a long name, and the file beside it, which holds the name, cannot be read";
@@ -105,7 +105,7 @@ pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = openat(folder, beside(lower), flags, Mode::empty()).map_err(failed)?;
-    // Of anything else, reading might take forever.
+    // Reading another kind of file might take forever.
     if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != FileType::RegularFile {
         return Err(bad("beside it is no file that holds the name"));
     }
@@ -120,13 +120,13 @@ pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
     Ok(encoded)
 }
 
-/// Makes the file beside a lower name, where that is a long one's, on the disk before it returns:
-/// the name would be lost without.
+/// Creates the name file of a long name, on disk before this returns: the name would be lost
+/// without it.
 pub(crate) fn write(folder: impl AsFd, lower: &[u8], encoded: &[u8]) -> std::result::Result<(), Errno> {
     if read(&folder, lower).is_ok_and(|found| found == encoded) {
         return Ok(());
     }
-    // What was cut off, or damaged, is written again.
+    // An incomplete or damaged file is written again.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = openat(&folder, beside(lower), flags, Mode::from_raw_mode(0o644))?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
@@ -137,10 +137,10 @@ pub(crate) fn write(folder: impl AsFd, lower: &[u8], encoded: &[u8]) -> std::res
     written.and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-/// Removes the file beside a long name that nothing has any more.
+/// Removes the name file of a long name that is no longer used.
 pub(crate) fn tidy(folder: impl AsFd, lower: &[u8]) {
     if statat(&folder, lower, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
-        // Left over it does no harm.
+        // A leftover name file does no harm.
         let _ = unlinkat(&folder, beside(lower), AtFlags::empty());
     }
 }

@@ -4,10 +4,10 @@ use super::{PREFIX, bad, base64};
 use crate::header::{PacketReader, write_length};
 use crate::{Result, Signature};
 
-/// What the text of a lower name says.
+/// The parts of a lower name's text.
 pub(super) struct Packed {
     pub(super) signature: Signature,
-    /// The cipher's.
+    /// The cipher's code.
     pub(super) code: u8,
     pub(super) sealed: Vec<u8>,
 }
@@ -38,8 +38,8 @@ impl Packed {
         let mut body = rest.packet(TAG_70).map_err(bad)?;
         let signature = Signature::new(body.array().map_err(bad)?);
         let [code] = body.array().map_err(bad)?;
-        // One text for one packet: at most what the last group of characters has too much, and that
-        // zero.
+        // A packet has a single text: after it only the padding of the last group of characters is
+        // allowed, which must be zero.
         if rest.bytes.len() > 2 || rest.bytes.iter().any(|&byte| byte != 0) {
             return Err(bad("something follows its packet"));
         }

@@ -1,4 +1,4 @@
-//! Names that the kernel made, and names that nobody should make.
+//! Names made by the kernel, and forged names.
 
 use proptest::prelude::*;
 use underseal_cipher::Key;

@@ -1,8 +1,8 @@
-//! Everything that can be verified: names, headers, lengths, that every extent can be read, and the
-//! zeros behind the end.
+//! All possible checks: names, headers, lengths, whether every extent can be read, and the zeros
+//! behind the end.
 //!
-//! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and
-//! nothing says so.
+//! eCryptfs has no checksum of contents: a changed lower extent gives noise in the plain file,
+//! which no check can notice.
 
 use std::path::Path;
 
@@ -13,40 +13,38 @@ use crate::file::extents::is_missing;
 use crate::lock::LockMode;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 
-/// Something that is not an error and should be known.
+/// A finding that is not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckFinding {
     /// A file without a header.
     Plain,
-    /// Nothing but zeros: an empty file.
+    /// All zeros: an empty file.
     Zeros,
-    /// More bytes than the header says: some that were written before the size, or were left
-    /// behind.
+    /// More bytes than the header's size: bytes written before the size, or left behind.
     Longer {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key
-    /// that is not its own.
+    /// The bytes behind the end of the plain file are not zeros: a damaged extent, or a wrong key.
     Tail,
-    /// It was cut, and `check` was asked to repair: its header says now what there is.
+    /// The file was cut, and repaired on request: its header has the present size now.
     Repaired {
-        /// Plain bytes that the header said before, and says now.
+        /// The number of plain bytes in the header, before and after.
         size: (u64, u64),
     },
-    /// It held a long name that nothing has any more.
+    /// A name file without its long name.
     LeftOver,
-    /// Its header names a cipher that is not the first file's.
+    /// The header's cipher differs from the first file's.
     Cipher(Cipher),
 }
 
-/// Verifies a lower tree. With `repair` a file of whole extents that is shorter than its header
-/// says gets the size that there is: a power cut leaves such files where the size was on the disk
-/// before the contents were, or a cut before the size.
+/// Checks a lower tree. With `repair`, a file of whole extents that is shorter than the size in its
+/// header gets the present size: a power cut leaves such files when the size was on the disk before
+/// the contents, or a cut before the size.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it
-/// is told to the watch.
+/// Only when the tree does not exist, or is in use and to be repaired (`Busy`). Failures in it are
+/// reported to the watch.
 pub fn check(
     root: &Path,
     keys: &mut TreeKeys,
@@ -60,7 +58,7 @@ pub fn check(
     Ok(visit.summary)
 }
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 
 struct Check<'t> {
@@ -90,7 +88,7 @@ impl Visit for Check<'_> {
                 Ok(mut lower) => {
                     if self.repair && lower.check_len().is_err_and(|e| e.kind() == ErrorKind::Cut) {
                         let mut alone = LowerFile::open_alone(found.entry, true)?;
-                        // A key that opens it says that the header is sound.
+                        // A key that opens the header proves that it is sound.
                         keys.unlock(&alone.header).map_err(|e| e.in_file(found.lower))?;
                         if let Some(size) = alone.shorten()? {
                             (self.tell)(found.lower, CheckFinding::Repaired { size });
@@ -153,7 +151,7 @@ impl Check<'_> {
             }
             at += got as u64;
             if at == expected {
-                // The last extent of the file is the last of the buffer.
+                // The last extent of the file is the last extent of the buffer.
                 let last = &mut self.buffer[got - EXTENT..got];
                 if is_missing(last) {
                     break;

@@ -1,4 +1,4 @@
-//! A lower tree's plain form.
+//! The plain form of a lower tree.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -13,17 +13,17 @@ use crate::{Error, ErrorKind, Result};
 /// How a tree is decrypted.
 #[derive(Debug, Clone, Copy)]
 pub struct ExportOptions {
-    /// Files without a header are taken as they are.
+    /// Files without a header are copied unchanged.
     pub passthrough: bool,
-    /// An extent that is missing is an error, not zeros.
+    /// A missing extent is an error, not zeros.
     pub strict: bool,
 }
 
 /// Decrypts a lower tree into a sink.
 ///
 /// # Errors
-/// Only when there is no such tree, or what was written cannot be made to survive a power cut; what
-/// fails in it is told to the watch.
+/// Only when the tree does not exist, or when the output cannot be made durable. Failures in the
+/// tree are reported to the watch.
 pub fn export(
     root: &Path,
     keys: &mut TreeKeys,
@@ -40,7 +40,7 @@ pub fn export(
 struct Run<'s> {
     sink: &'s mut dyn Sink,
     how: ExportOptions,
-    /// Files with several names: where the first went.
+    /// The files with several names: the path of the first.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
 }
@@ -110,7 +110,7 @@ impl Run<'_> {
                 self.sink.file(found.plain, attributes, size, &mut plain).map_err(in_file)?;
                 size
             }
-            // The kernel makes such files before it writes their header.
+            // The kernel creates such files before it writes their header.
             Err(e) if e.kind() == ErrorKind::Empty && !self.how.passthrough => {
                 self.sink.file(found.plain, attributes, 0, &mut std::io::empty()).map_err(in_file)?;
                 0
@@ -128,7 +128,7 @@ impl Run<'_> {
     }
 }
 
-/// Tells the watch what is read.
+/// Reports the bytes that are read to the watch.
 struct Watched<'w, R> {
     reader: R,
     watch: &'w mut dyn ProgressWatch,

@@ -10,10 +10,11 @@ use super::tree::TreeFolder;
 use crate::name::{self, long};
 use crate::{Error, ErrorKind, Result};
 
-/// Follows a plain path down a lower folder, each name as it is or encrypted with a key at hand.
+/// Follows a plain path through a lower folder. Each name may be plain, or encrypted with an
+/// available key.
 ///
 /// # Errors
-/// `BadOption` when there is no such entry; `Io`.
+/// `BadOption` when the entry does not exist; `Io`.
 pub fn find(root: &Path, plain: &Path, keys: &mut TreeKeys) -> Result<PathBuf> {
     let mut lower = root.to_owned();
     for component in plain.components() {

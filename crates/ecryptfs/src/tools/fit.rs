@@ -1,5 +1,5 @@
-//! Whether keys are those of a tree: its first headers and names are asked, before a mount makes
-//! more with them.
+//! Whether keys belong to a tree: compares them with the first headers and names, before a mount
+//! creates more files with them.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -13,25 +13,25 @@ use super::walk::EntryKind;
 use crate::name::{self, long};
 use crate::{Keyring, NameCipher, Signature};
 
-/// What a tree says of keys.
+/// The result for a tree's keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fit {
-    /// There is nothing that needs one.
+    /// No header or name needs a key.
     #[default]
     Nothing,
-    /// A key opens something in it.
+    /// A key opens a header or name of the tree.
     Opens,
-    /// No key opens anything that was looked at. This one would.
+    /// No key opens any checked header or name. A key with this signature would.
     Other(Signature),
 }
 
-/// What is looked at until a key fits: entries, and files among them. So much is there for a disk
-/// in a few seconds.
+/// The number of entries, and of files, that are checked until a key fits. A disk needs a few
+/// seconds for them.
 const ENTRIES: usize = 10_000;
 const FILES: usize = 1000;
 
-/// Looks at headers until one is for a key of the ring, and, where names are encrypted, at names
-/// until one is for that key. What cannot be looked at is passed over.
+/// Checks headers until one has a key of the ring, and, with encrypted names, names until one has
+/// that key. Unreadable entries are skipped.
 pub fn fit(root: &Path, keyring: &Keyring, names: Option<&NameCipher>) -> (Fit, Fit) {
     let names = names.map(|names| names.token().signature());
     let mut look = Look { keyring, names, files: 0, folders: VecDeque::new(), fit: Default::default() };
@@ -54,7 +54,7 @@ struct Look<'k> {
     names: Option<Signature>,
     files: usize,
     folders: VecDeque<PathBuf>,
-    /// Of contents, of names.
+    /// The results for contents and for names.
     fit: (Fit, Fit),
 }
 
@@ -92,7 +92,7 @@ impl Look<'_> {
     }
 }
 
-/// Whose key an entry's name is encrypted with, if it is.
+/// Returns the signature of an entry's encrypted name, if it is encrypted.
 fn name_signature(path: &Path) -> Option<Signature> {
     let name = path.file_name()?.as_bytes();
     let encoded = match long::is_long(name) {

@@ -1,4 +1,4 @@
-//! A plain tree's lower form.
+//! The lower form of a plain tree.
 
 mod archive;
 mod tar;
@@ -21,23 +21,23 @@ pub use tar::import_tar;
 /// How new lower files are made.
 #[derive(Debug)]
 pub struct ImportOptions {
-    /// Who opens them.
+    /// The keys that open the files.
     pub tokens: Vec<Arc<AuthToken>>,
-    /// Their cipher.
+    /// The cipher of the files.
     pub cipher: Cipher,
-    /// Where their headers go.
+    /// The place of the headers.
     pub place: HeaderLocation,
-    /// The cipher of names; names stay as they are without.
+    /// The cipher of names. With `None` names stay plain.
     pub names: Option<NameCipher>,
-    /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
+    /// Allows encrypted names of 144 to 255 bytes, too, which the kernel does not show.
     pub long_names: bool,
 }
 
-/// Encrypts a plain folder into a lower one, which does not exist or is empty.
+/// Encrypts a plain folder into a lower folder, which must not exist or must be empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Busy`; `Io`, also when what was
-/// written cannot be made to survive a power cut. What fails in the tree is told to the watch.
+/// `BadOption` when the lower folder is not empty; `Busy`; `Io`, also when the output cannot be
+/// made durable. Failures in the tree are reported to the watch.
 pub fn import(
     plain: &Path,
     lower: &Path,
@@ -58,14 +58,14 @@ struct Run<'r> {
     how: &'r ImportOptions,
     watch: &'r mut dyn ProgressWatch,
     root: &'r TreeFolder,
-    /// Files with several names: where the first went, from the root on.
+    /// The files with several names: the path of the first, from the root on.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
 }
 
 impl Run<'_> {
-    /// What is in a folder whose lower folder is made. `inside` is the lower folder's path from the
-    /// root on.
+    /// Imports the contents of a folder whose lower folder exists. `inside` is the lower folder's
+    /// path from the root on.
     fn folder(&mut self, plain: &TreeFolder, lower: &TreeFolder, inside: &Path) {
         let done = plain.names().and_then(|names| {
             for name in names {
@@ -77,7 +77,7 @@ impl Run<'_> {
         self.note(plain.path(), |_| done);
     }
 
-    /// Tells of a failure.
+    /// Reports a failure.
     fn note(&mut self, plain: &Path, entry: impl FnOnce(&mut Self) -> Result<()>) {
         if let Err(error) = entry(self) {
             self.summary.failed += 1;

@@ -1,4 +1,4 @@
-//! Who opens what: keys at hand, and passphrases under salts that headers ask for.
+//! The available keys, and passphrases under the salts of headers.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use crate::{
     AuthToken, Cipher, Error, ErrorKind, FileHeader, FileKey, KeyPacket, Keyring, NameCipher, Result, name,
 };
 
-/// Keys for a tree. A passphrase stands for the key of contents and for that of names.
+/// Keys for a tree. A passphrase gives the key of contents and the key of names.
 #[derive(Debug)]
 pub struct TreeKeys {
     ring: Keyring,
     passphrases: Vec<Key>,
-    /// Salts that were tried because a header asked for them.
+    /// The salts that were tried for a header.
     tried: Vec<[u8; 8]>,
     names: Vec<NameCipher>,
-    /// Of names, where a packet does not say its key's size.
+    /// The cipher of names, for packets without the key's size.
     name_cipher: Cipher,
 }
 
-/// Salts that are tried, each with its SHA-512 65536 times: a made-up tree must not take forever.
+/// The largest number of tried salts, each with its SHA-512 65536 times: a forged tree must not
+/// take forever.
 const MAX_SALTS: usize = 32;
 
 impl TreeKeys {
-    /// No key; names under this cipher.
+    /// Returns no key, and this cipher for names.
     pub fn new(name_cipher: Cipher) -> Self {
         Self {
             ring: Keyring::new(),
@@ -37,8 +38,7 @@ impl TreeKeys {
         }
     }
 
-    /// Adds a passphrase, and gives back its two tokens: that of contents under the salt, and that
-    /// of names.
+    /// Adds a passphrase. Returns its two tokens: for contents under the salt, and for names.
     ///
     /// # Errors
     /// `BadOption` for a passphrase that is empty or too long.
@@ -56,15 +56,15 @@ impl TreeKeys {
         self.ring.add(token);
     }
 
-    /// All that are known by now.
+    /// Returns all keys known so far.
     pub fn ring(&self) -> &Keyring {
         &self.ring
     }
 
-    /// A file's key.
+    /// Returns a file's key.
     ///
     /// # Errors
-    /// As [`FileHeader::unlock`].
+    /// The kinds of [`FileHeader::unlock`].
     pub fn unlock(&mut self, header: &FileHeader) -> Result<FileKey> {
         let refused = match header.unlock(&self.ring) {
             Err(error) if error.kind() == ErrorKind::NoKey => error,
@@ -84,11 +84,11 @@ impl TreeKeys {
         header.unlock(&self.ring).map_err(|_| refused)
     }
 
-    /// The name that a lower name stands for: itself, unless it is encrypted.
+    /// Returns the name of a lower name: the lower name itself, unless it is encrypted.
     ///
     /// # Errors
-    /// As [`NameCipher::decode`]; `BadName` for the lower name of a long one, which does not hold
-    /// it.
+    /// The kinds of [`NameCipher::decode`]; `BadName` for a long name's lower name, which does not
+    /// contain the name.
     pub fn decode_name(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
         if long::is_long(lower) {
             let context = "a long name's digest: the file beside it, with .name at the end, holds the name";
@@ -100,11 +100,10 @@ impl TreeKeys {
         self.names_of(lower)?.decode(lower)
     }
 
-    /// The name that an entry of a lower tree stands for: as [`TreeKeys::decode_name`], and long
-    /// ones, too.
+    /// Returns the name of an entry of a lower tree, like [`TreeKeys::decode_name`], including long
+    /// names.
     ///
-    /// # Errors
-    /// As [`NameCipher::decode`].
+    /// Fails with the kinds of [`NameCipher::decode`].
     pub(super) fn decode_entry(&mut self, folder: impl AsFd, name: &[u8]) -> Result<Vec<u8>> {
         if !long::is_long(name) {
             return self.decode_name(name);
@@ -112,10 +111,10 @@ impl TreeKeys {
         self.decode_name(&long::read(folder, name)?)
     }
 
-    /// The target that a lower symlink's stands for: itself, unless it is encrypted.
+    /// Returns the target of a lower symlink: the lower target itself, unless it is encrypted.
     ///
     /// # Errors
-    /// As [`NameCipher::decode_target`].
+    /// The kinds of [`NameCipher::decode_target`].
     pub fn decode_target(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
         if !name::is_encoded(lower) {
             return Ok(lower.to_vec());
@@ -123,7 +122,7 @@ impl TreeKeys {
         self.names_of(lower)?.decode_target(lower)
     }
 
-    /// The cipher that opens a name, if its key is at hand.
+    /// Returns the cipher that opens a name, if its key is available.
     fn names_of(&mut self, lower: &[u8]) -> Result<&NameCipher> {
         let at = match self.names.iter().position(|names| names.opens(lower)) {
             Some(at) => at,

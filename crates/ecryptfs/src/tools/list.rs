@@ -1,4 +1,4 @@
-//! What is in a lower tree, by its plain names.
+//! The contents of a lower tree, by plain names.
 
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use crate::{ErrorKind, FileHeader, Result};
 /// An entry.
 #[derive(Debug)]
 pub struct ListEntry<'a> {
-    /// Where it is.
+    /// The lower path.
     pub lower: &'a Path,
-    /// What it is called above, from the tree's root.
+    /// The plain path, from the tree's root.
     pub plain: &'a Path,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// A file's header; none for a plain file.
+    /// A file's header. `None` for a plain file.
     pub header: Option<FileHeader>,
-    /// Bytes above.
+    /// The plain size in bytes.
     pub size: u64,
-    /// Where a symlink leads.
+    /// The target of a symlink.
     pub target: Option<Vec<u8>>,
 }
 
-/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do. With
-/// `passthrough` a file of zeros is as long as it lies there.
+/// Reports every entry of a tree. Contents need no key to be listed, encrypted names do. With
+/// `passthrough`, a file of zeros has its lower length.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when the tree does not exist. Failures in it are reported to the watch.
 pub fn list(
     root: &Path,
     keys: &mut TreeKeys,

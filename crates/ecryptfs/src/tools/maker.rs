@@ -1,4 +1,4 @@
-//! Entries of a new lower tree.
+//! Creates entries of a new lower tree.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use crate::name::long;
 use crate::{Error, FileHeader, FileKey, LowerName, Result};
 
 impl ImportOptions {
-    /// What a plain name is in a lower folder.
+    /// Returns a plain name's lower form.
     pub(super) fn name<'a>(&self, plain: &'a [u8]) -> Result<LowerName<'a>> {
         match &self.names {
             None => Ok(LowerName::short(plain)),
@@ -17,7 +17,7 @@ impl ImportOptions {
         }
     }
 
-    /// Makes a symlink with these attributes.
+    /// Creates a symlink with these attributes.
     pub(super) fn make_symlink(
         &self,
         folder: &TreeFolder,
@@ -32,7 +32,7 @@ impl ImportOptions {
         attributes.apply(&made, made.path())
     }
 
-    /// A file of all that `from` gives, or nothing at all. Gives back its size.
+    /// Creates a file with all bytes of `from`, or no file. Returns its size.
     pub(super) fn make_file(
         &self,
         folder: &TreeFolder,
@@ -59,8 +59,8 @@ impl ImportOptions {
     }
 }
 
-/// Makes an entry of a folder. A long name's file beside it comes first, and goes when the entry
-/// cannot be made.
+/// Creates an entry of a folder. A long name's file is created first, and removed if the entry
+/// cannot be created.
 pub(super) fn placed<T>(
     folder: &TreeFolder,
     name: &LowerName<'_>,

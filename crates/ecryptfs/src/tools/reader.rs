@@ -1,4 +1,4 @@
-//! A file's plain bytes, from its start to its end.
+//! A file's plain bytes, from start to end.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ pub struct PlainReader<'l> {
     lower: &'l LowerFile,
     contents: Contents,
     strict: bool,
-    /// Plain bytes, and how many of them were given.
+    /// Plain bytes, and how many of them were returned.
     buffer: Vec<u8>,
     given: usize,
     /// The next extent to read, and the plain bytes from there on.
@@ -20,11 +20,11 @@ pub struct PlainReader<'l> {
     left: u64,
 }
 
-/// Bytes that are read and decrypted at once, in whole extents.
+/// The number of bytes that are read and decrypted at once, in whole extents.
 const BUFFER: usize = 1 << 20;
 
 impl<'l> PlainReader<'l> {
-    /// A reader of a file. Where it is not `strict` what is missing is zeros, as in a mount.
+    /// Returns a reader of a file. Unless `strict`, missing extents are zeros, as in a mount.
     ///
     /// # Errors
     /// `Cut`; `Memory`.
@@ -36,7 +36,7 @@ impl<'l> PlainReader<'l> {
         Ok(Self { lower, contents, strict, buffer: Vec::new(), given: 0, extent: 0, left })
     }
 
-    /// The next plain bytes; none at the end.
+    /// Returns the next plain bytes; an empty slice at the end.
     ///
     /// # Errors
     /// When the lower file cannot be read, was cut meanwhile, or lacks an extent.
@@ -48,7 +48,7 @@ impl<'l> PlainReader<'l> {
         let decrypt = |first, run: &mut [u8]| self.contents.decrypt(first, run);
         let (fd, first) = (self.lower.file.as_fd(), self.extent);
         if let Err(unread) = extents::read(fd, at, first, &mut self.buffer, self.strict, decrypt) {
-            // Some of it may be as it lies there.
+            // A part of the buffer may still be encrypted.
             self.buffer.clear();
             return Err(Error::from(unread).in_file(&self.lower.path));
         }

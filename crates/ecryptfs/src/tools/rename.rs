@@ -1,8 +1,9 @@
-//! Names of a tree under another key, another cipher, or in plain. Contents stay as they are.
+//! Names of a tree under another key, under another cipher, or in plaintext. Contents stay
+//! unchanged.
 //!
-//! What is in a folder is renamed before the folder, each name in one step that replaces nothing. A
-//! run that was interrupted is taken up by the same again: names that are as they should be stay
-//! so, as long as both keys are at hand.
+//! The entries of a folder are renamed before the folder, each name in one step that replaces
+//! nothing. A second run completes an interrupted run, if both keys are available: names that need
+//! no change are left alone.
 
 use std::path::Path;
 
@@ -18,11 +19,11 @@ use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 use crate::{Error, LowerName, NameCipher, Result};
 
-/// Gives everything in a folder the name, and symlinks the target, that `new` makes of them; plain
-/// ones without. Names of more than 143 bytes only with `long_names`.
+/// Changes all names and symlink targets in a folder to the forms of `new`, or to plaintext without
+/// `new`. Names of more than 143 bytes are accepted only with `long_names`.
 ///
 /// # Errors
-/// Only when there is no such folder, or it is in use (`Busy`); what fails in it is told to the
+/// Only when the folder does not exist, or is in use (`Busy`). Failures in it are reported to the
 /// watch.
 pub fn rename(
     root: &Path,
@@ -56,7 +57,7 @@ impl Run<'_> {
             Err(e) => return self.tell(folder.path(), e),
         };
         for name in names {
-            // It goes with the name that it is beside.
+            // A name file is moved with its name.
             if long::is_beside(&name).is_some() {
                 continue;
             }
@@ -93,7 +94,7 @@ impl Run<'_> {
         placed
     }
 
-    /// Gives an entry its new name.
+    /// Changes an entry's name.
     fn place(&mut self, folder: &TreeFolder, name: &[u8], entry: &PinnedEntry, new: &[u8]) -> Result<()> {
         if entry.kind() == EntryKind::Symlink && self.target(folder, name, entry, new)? {
             return Ok(());
@@ -108,8 +109,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A symlink whose target changes is made anew, and takes the place of the old one. Says
-    /// whether it was.
+    /// Replaces a symlink whose target changes by a new symlink. Returns true when it did.
     fn target(&mut self, folder: &TreeFolder, name: &[u8], entry: &PinnedEntry, to: &[u8]) -> Result<bool> {
         let (old, attributes, path) = (entry.target()?, TreeAttributes::of(entry)?, entry.path());
         let plain = self.keys.decode_target(&old).map_err(|e| e.in_file(path))?;
@@ -123,7 +123,7 @@ impl Run<'_> {
         if to != name && folder.has(to) {
             return Err(Error::io(path, "cannot be renamed", Errno::EXIST));
         }
-        // In two steps, the old one is there until the new one is.
+        // In two steps, so that the old symlink exists until the new one does.
         let temporary = format!(".underseal-{}", std::process::id()).into_bytes();
         let made = folder.make_symlink(&temporary, &new)?;
         let placed = attributes.apply(&made, made.path()).and_then(|()| {

@@ -1,4 +1,4 @@
-//! Where a tree's plain form goes.
+//! The targets of a tree's plain form.
 
 mod folder;
 mod tar;
@@ -13,29 +13,29 @@ pub use tar::TarSink;
 use super::attributes::TreeAttributes;
 use crate::{Error, Result};
 
-/// Why a file's bytes did not get through: what their reader says, or else what the sink does.
+/// Returns why a file's bytes could not be copied: the reader's error, or else the sink's.
 fn why(e: io::Error, sink: impl FnOnce(io::Error) -> Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(sink)
 }
 
-/// Takes a tree in the order in which it is read: a folder before what is in it. All paths are from
-/// the tree's root, which is the empty one.
+/// Receives a tree in reading order: a folder before its contents. All paths begin at the tree's
+/// root, whose path is empty.
 pub trait Sink {
-    /// A folder begins.
+    /// Begins a folder.
     ///
     /// # Errors
-    /// When it cannot be made; what is in it is skipped.
+    /// When it cannot be created. Its contents are skipped.
     fn folder(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()>;
 
-    /// A folder is complete.
+    /// Completes a folder.
     ///
     /// # Errors
-    /// When its attributes cannot be kept.
+    /// When its attributes cannot be set.
     fn leave(&mut self, _plain: &Path, _attributes: &TreeAttributes) -> Result<()> {
         Ok(())
     }
 
-    /// A file of so many bytes.
+    /// Writes a file of `size` bytes.
     ///
     /// # Errors
     /// When it cannot be written, or `data` fails.
@@ -47,28 +47,28 @@ pub trait Sink {
         data: &mut dyn Read,
     ) -> Result<()>;
 
-    /// Another name of a file that came before.
+    /// Creates another name of an earlier file.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     fn link(&mut self, plain: &Path, to: &Path, attributes: &TreeAttributes) -> Result<()>;
 
-    /// A symlink.
+    /// Creates a symlink.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()>;
 
-    /// A pipe, a socket or a device.
+    /// Creates a pipe, a socket or a device.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()>;
 
-    /// Makes all that came survive a power cut, at the end.
+    /// Makes all output durable, at the end.
     ///
     /// # Errors
-    /// When some of it cannot be written.
+    /// When a part of it cannot be written.
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the headers and names of a tree say together, without any key.
+//! A summary of a tree's headers and names, without any key.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,34 +14,34 @@ use crate::{HeaderLocation, Result, Signature};
 pub struct Survey {
     /// Encrypted files.
     pub files: u64,
-    /// Of those, with their header in an xattr.
+    /// Encrypted files with their header in an xattr.
     pub in_xattrs: u64,
     /// Files without a header.
     pub plain: u64,
     /// Encrypted names.
     pub names: u64,
-    /// Of those, long ones.
+    /// Long encrypted names.
     pub long_names: u64,
     /// Plain bytes of encrypted files.
     pub bytes: u64,
     /// Entries that failed.
     pub failed: u64,
-    /// Who opens files, and how many.
+    /// The signatures of files' keys, and the number of files of each.
     pub signatures: BTreeMap<Signature, u64>,
-    /// Whose names there are, and how many.
+    /// The signatures of names' keys, and the number of names of each.
     pub name_signatures: BTreeMap<Signature, u64>,
-    /// The ciphers by name and key bytes, and how many files have them.
+    /// The ciphers by name and key bytes, and the number of files of each.
     pub ciphers: BTreeMap<(&'static str, usize), u64>,
 }
 
-/// More different keys than any tree has that nobody made up.
+/// A limit above the number of keys in any real tree.
 const MOST: usize = 1024;
 
 impl Survey {
-    /// Looks at a tree or a file.
+    /// Surveys a tree or a file.
     ///
     /// # Errors
-    /// Only when there is nothing at that path; what fails below it is told to the watch.
+    /// Only when nothing exists at that path. Failures below it are reported to the watch.
     pub fn of(root: &Path, watch: &mut dyn ProgressWatch) -> Result<Self> {
         let (folder, name) = match root.file_name() {
             Some(name) => (TreeFolder::above(root)?, name.as_encoded_bytes()),
@@ -80,7 +80,7 @@ impl Survey {
                 self.names += 1;
                 count(&mut self.name_signatures, signature);
             }
-            // Gone since it was listed.
+            // Removed since it was listed.
             if let Ok(Some(entry)) = folder.find(&name) {
                 self.entry(&entry, watch);
             }
@@ -109,7 +109,7 @@ impl Survey {
         Ok(())
     }
 
-    /// The options that mount the tree as most of its files say.
+    /// Returns the mount options that fit most of its files.
     pub fn options(&self) -> Option<String> {
         let (signature, _) = self.signatures.iter().max_by_key(|(_, files)| **files)?;
         let ((cipher, key_bytes), _) = self.ciphers.iter().max_by_key(|(_, files)| **files)?;

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A folder.
@@ -45,24 +45,25 @@ impl EntryKind {
 
 /// An entry of a lower tree.
 pub(super) struct WalkEntry<'a> {
-    /// Where it is, for messages.
+    /// The lower path, for messages.
     pub(super) lower: &'a Path,
-    /// What it is called above, from the tree's root.
+    /// The plain path, from the tree's root.
     pub(super) plain: &'a Path,
     pub(super) about: &'a Metadata,
     pub(super) kind: EntryKind,
     pub(super) entry: &'a PinnedEntry,
-    /// The folder that it is in, and its name there; `.` in itself for a root that is a folder.
+    /// The folder of the entry, and its name there; for a root that is a folder, the folder itself
+    /// and `.`.
     pub(super) folder: &'a TreeFolder,
     pub(super) name: &'a [u8],
-    /// The folder that the walk began in, and the entry's lower path from there.
+    /// The folder where the walk began, and the entry's lower path from there.
     pub(super) root: &'a TreeFolder,
     pub(super) inside: &'a Path,
 }
 
-/// What is done with each entry.
+/// The work on each entry.
 pub(super) trait Visit {
-    /// An entry; a folder before what is in it.
+    /// Visits an entry; a folder before its contents.
     fn visit(
         &mut self,
         found: &WalkEntry<'_>,
@@ -70,44 +71,44 @@ pub(super) trait Visit {
         watch: &mut dyn ProgressWatch,
     ) -> Result<()>;
 
-    /// A folder after what is in it; one whose visit failed is not entered.
+    /// Leaves a folder after its contents. A folder whose visit failed is not entered.
     fn leave(&mut self, _found: &WalkEntry<'_>, _keys: &mut TreeKeys) -> Result<()> {
         Ok(())
     }
 
-    /// A file beside a long name that nothing has.
+    /// Visits a name file whose name does not exist.
     fn left_over(&mut self, _lower: &Path) {}
 
-    /// Whether names are decoded; else keys of names need not be at hand.
+    /// Returns true when names are decoded. Otherwise the keys of names are not needed.
     fn needs_names(&self) -> bool {
         true
     }
 
-    /// An entry failed.
+    /// Counts an entry that failed.
     fn failed(&mut self);
 }
 
-/// A lower path that a tool begins at, opened once: what was claimed is what is walked.
+/// The lower path of a tool's start, opened once: the locked folder is the folder that is walked.
 pub(super) struct Root {
     folder: TreeFolder,
-    /// What it is called in the folder; `.` for a folder.
+    /// The name in the folder; `.` for a folder.
     name: Vec<u8>,
     path: PathBuf,
     _claim: Option<RootLock>,
 }
 
 impl Root {
-    /// Opens a folder, or the folder that a file is in. For a tool that writes, a folder is taken
-    /// so that no mount and no other tool has it.
+    /// Opens a folder, or the folder of a file. For a tool that writes, the folder is locked
+    /// against mounts and other tools.
     ///
-    /// # Errors
+    /// Fails with `Busy`, and with `Io` when nothing exists at that path.
     /// `Busy`; `Io` when there is nothing at that path.
     pub(super) fn open(path: &Path, access: Option<LockMode>) -> Result<Self> {
-        // Every level of a tree has descriptors open.
+        // Every level of a tree keeps descriptors open.
         crate::fs::raise_descriptor_limit();
         let last = path.file_name().map(|name| name.to_owned().into_vec());
         let (folder, name) = match last {
-            // With a slash at the end a symlink is followed.
+            // A symlink with a slash at the end is followed.
             Some(name) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
                 (TreeFolder::above(path)?, name)
             }
@@ -122,13 +123,13 @@ impl Root {
         Ok(Self { folder, name: b".".to_vec(), path: path.into(), _claim: claim })
     }
 
-    /// Makes all that was written survive a power cut.
+    /// Makes all writes durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.folder.sync()
     }
 }
 
-/// Visits what is at a lower path and below it. Failures are told to the watch.
+/// Visits a lower path and all entries below it. Failures are reported to the watch.
 pub(super) fn walk(root: &Root, keys: &mut TreeKeys, watch: &mut dyn ProgressWatch, visit: &mut dyn Visit) {
     let mut walk = Walk { root, keys, watch, visit };
     let inside = match &*root.name {
@@ -147,7 +148,7 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// Tells of a failure.
+    /// Reports a failure.
     fn note(&mut self, lower: &Path, done: Result<()>) {
         if let Err(error) = done {
             self.visit.failed();
@@ -201,7 +202,7 @@ impl Walk<'_> {
     }
 }
 
-/// A path's last name.
+/// Returns a path's last name.
 pub(super) fn last(path: &Path) -> &[u8] {
     path.file_name().unwrap_or_default().as_encoded_bytes()
 }

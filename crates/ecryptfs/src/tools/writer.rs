@@ -1,4 +1,4 @@
-//! A new lower file, from its start to its end.
+//! A new lower file, from start to end.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use super::lower::write_xattr;
 use crate::{Contents, EXTENT, FileHeader, HeaderLocation};
 
-/// Bytes that are encrypted and written at once, in whole extents.
+/// The number of bytes that are encrypted and written at once, in whole extents.
 const BUFFER: usize = 1 << 20;
 
-/// Encrypts all that `plain` gives into an empty lower file, then writes its header: until then it
-/// is no file of eCryptfs. Gives back the plain bytes' count.
+/// Encrypts all bytes of `plain` into an empty lower file, then writes its header: until then it is
+/// no file of eCryptfs. Returns the number of plain bytes.
 pub(super) fn write(
     lower: &File,
     header: &mut FileHeader,

@@ -1,4 +1,4 @@
-//! An archive that is imported, whoever made it.
+//! The import of an untrusted archive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use underseal_ecryptfs::tools::{ImportOptions, ProgressWatch, import_tar};
 use underseal_ecryptfs::{Cipher, Error, HeaderLocation, NameCipher};
 
-/// What the first byte says. Right checksums, so that the fuzzer need not guess them.
+/// The flags of the first byte. `SEALED` corrects checksums, so that the fuzzer need not guess
+/// them.
 const SEALED: u8 = 1;
 const NAMES: u8 = 2;
 const LONG_NAMES: u8 = 4;
@@ -18,8 +19,8 @@ const XATTRS: u8 = 8;
 const BLOCK: usize = 512;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// Imports an archive into a folder; nothing beside that folder changes. True when something came
-/// out.
+/// Imports an archive into a folder, and checks that nothing beside that folder changes. Returns
+/// true when an entry was created.
 pub(crate) fn import(bytes: &[u8]) -> bool {
     let Some((&mode, archive)) = bytes.split_first() else { return false };
     let mut archive = archive.to_vec();
@@ -28,7 +29,8 @@ pub(crate) fn import(bytes: &[u8]) -> bool {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path();
-    // What a path that goes up, or a link, could reach; one begins like the lower folder.
+    // Targets for a path that leads upwards, or a link; the name of one begins like the lower
+    // folder's.
     for name in ["beside", "lower2"] {
         fs::create_dir(place.join(name)).expect("a folder");
         fs::write(place.join(name).join("file"), b"untouched").expect("a file");
@@ -54,10 +56,10 @@ pub(crate) fn import(bytes: &[u8]) -> bool {
     done.files + done.others > 0
 }
 
-/// Inode, links, mode, and when it changed last.
+/// Inode, links, mode, and the last change.
 type About = (u64, u64, u32, (i64, i64));
 
-/// Everything below a place but the lower folder, with files' contents.
+/// Returns all entries of a place outside of the lower folder, with files' contents.
 fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (About, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![place.to_owned()];
@@ -90,8 +92,7 @@ impl ProgressWatch for Told {
     }
 }
 
-/// Makes the headers' checksums right: the first block's, and so on behind the bytes that each says
-/// it has.
+/// Corrects the headers' checksums: of the first block, and so on behind the bytes of each.
 fn seal(archive: &mut [u8]) {
     let mut at = 0;
     while let Some(header) =

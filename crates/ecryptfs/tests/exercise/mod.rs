@@ -1,4 +1,4 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and
+//! The fuzzer's work on its input. Shared between `fuzz/` and the test that replays its seeds and
 //! findings.
 
 pub(crate) mod archive;
@@ -12,7 +12,7 @@ use underseal_ecryptfs::{
     AuthToken, Cipher, FileHeader, Keyring, NameCipher, signatures::Signatures, wrapped,
 };
 
-/// The token that opens the seeds: that of the kernel's trees, without its 65536 rounds.
+/// The token that opens the seeds: the token of the kernel's trees, without its 65536 rounds.
 fn token() -> AuthToken {
     let mut key = [0; 64];
     for (nth, byte) in key.iter_mut().enumerate() {
@@ -23,7 +23,8 @@ fn token() -> AuthToken {
     AuthToken::from_key(&key, AuthToken::DEFAULT_SALT, Some(signature)).expect("64 bytes")
 }
 
-/// A header in a file and in an xattr: what is read is written again, and what opens has a cipher.
+/// A header in a file and in an xattr: a parsed header is written again, and an unlocked header has
+/// a cipher.
 pub(crate) fn header(bytes: &[u8]) -> bool {
     let keyring = Keyring::from(token());
     let in_file = FileHeader::read(bytes);
@@ -37,7 +38,7 @@ pub(crate) fn header(bytes: &[u8]) -> bool {
             contents.encrypt(header.size() / 4096, &mut extents);
             contents.decrypt(header.size() / 4096, &mut extents);
             assert!(extents.iter().all(|&byte| byte == 7));
-            // Another key may be added and taken away.
+            // Another key can be added and removed.
             let other = Key::new(&[9; 64]).expect("a page");
             let other = AuthToken::from_key(&other, [1; 8], None).expect("64 bytes");
             let mut grown = header.clone();
@@ -55,8 +56,8 @@ pub(crate) fn header(bytes: &[u8]) -> bool {
     in_file.is_ok() || in_xattr.is_ok()
 }
 
-/// A lower name, a lower target, and a plain name: a lower name that decodes is the one that its
-/// name encodes to.
+/// A lower name, a lower target, and a plain name: a decoded lower name is encoded to the same
+/// lower name.
 pub(crate) fn name(bytes: &[u8]) -> bool {
     let token = Arc::new(token());
     let names = NameCipher::new(token.clone(), Cipher::DEFAULT).expect("a cipher");

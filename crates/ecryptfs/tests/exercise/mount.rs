@@ -7,7 +7,7 @@ use underseal_ecryptfs::fs::script::{self, FsScript};
 use underseal_ecryptfs::fs::{Crypto, CryptoPolicy, MountKeys, Sealing};
 use underseal_ecryptfs::{Cipher, HeaderLocation, Keyring, NameCipher};
 
-/// What the first byte says.
+/// The flags of the first byte.
 const NAMES: u8 = 1;
 const XATTRS: u8 = 2;
 const PASSTHROUGH: u8 = 4;
@@ -16,7 +16,7 @@ const LONG_NAMES: u8 = 16;
 /// A plain stacked filesystem.
 const BARE: u8 = 32;
 
-/// Bytes of the input that make a request.
+/// The number of input bytes for a request.
 const ENTRY: usize = 10;
 
 const LOOKUP: u32 = 1;
@@ -33,10 +33,10 @@ const OPERATIONS: [u32; 40] = [
     22, 23, 24, 25, OPENDIR, 28, 29, 30, 43, 44, 45, 46, TMPFILE, 2, 36, 42, 38, 99,
 ];
 
-/// Files stay below this: what is grown is filled.
+/// The largest size of a file: growth is filled.
 const MOST: u64 = 1 << 17;
 
-/// What is known of the filesystem: nodes and open files, as the replies told.
+/// The known state of the filesystem: nodes and open files, from the replies.
 struct Kernel {
     script: FsScript,
     nodes: Vec<u64>,
@@ -44,7 +44,7 @@ struct Kernel {
     unique: u64,
 }
 
-/// Serves these requests over a new folder. True when a file was written and read.
+/// Serves these requests over a new folder. Returns true when a file was written and read.
 pub(crate) fn requests(bytes: &[u8]) -> bool {
     let Some((&mode, dice)) = bytes.split_first() else { return false };
     let folder = tempfile::tempdir().expect("a folder");
@@ -64,7 +64,7 @@ pub(crate) fn requests(bytes: &[u8]) -> bool {
     written && read
 }
 
-/// Nothing came to be beside the lower folder.
+/// Checks that nothing was created beside the lower folder.
 fn alone(folder: &Path) {
     let names: Vec<_> =
         std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
@@ -92,7 +92,7 @@ fn sealing(mode: u8) -> Option<Sealing> {
 }
 
 impl Kernel {
-    /// Asks for one thing, and takes the reply: how many bytes it came to.
+    /// Sends a request, and handles the reply. Returns the reply's length.
     fn ask(&mut self, dice: [u8; ENTRY]) -> (u32, usize) {
         let [what, node, handle, a, b, c, d, e, flags, cut] = dice;
         let opcode = OPERATIONS[usize::from(what) % OPERATIONS.len()];
@@ -106,7 +106,7 @@ impl Kernel {
             opcode,
             &Arguments { handle, offset, size, flags, names: [a, b], pick: self.nodes[0] },
         );
-        // Now and then it is cut short, where somebody waits to be told so.
+        // Sometimes it is cut short, if it has a reply.
         if cut > 0xf0 && !SILENT.contains(&opcode) {
             body.0.truncate(usize::from(a) % (body.0.len() + 1));
         }
@@ -114,7 +114,7 @@ impl Kernel {
         let mut request = Bytes(Vec::new());
         let len = u32::try_from(40 + body.0.len()).expect("short");
         request.u32(&[len, opcode]).u64(&[self.unique, node]);
-        // Root, mostly, and a process.
+        // The caller: root, mostly, and a process.
         request.u32(&[if cut & 1 == 0 { 0 } else { 61_234 }, 0, 1, 0]);
         request.0.extend(body.0);
         self.script.send(&request.0).expect("the thread goes on");
@@ -136,7 +136,7 @@ impl Kernel {
         }
         let number = |at: usize| u64::from_ne_bytes(body[at..at + 8].try_into().expect("8 bytes"));
         match opcode {
-            // LOOKUP and whatever makes an entry tell a node; files that are opened a handle.
+            // LOOKUP and all calls that create an entry return a node; opens return a handle.
             LOOKUP | 6 | 8 | 9 | 13 if number(0) != 0 => self.nodes.push(number(0)),
             CREATE | TMPFILE => {
                 self.nodes.push(number(0));
@@ -160,7 +160,7 @@ struct Arguments {
     pick: u64,
 }
 
-/// The kernel has looked at names: none has a slash, is empty, or goes up.
+/// Returns a name as checked by the kernel: not empty, without a slash, not upwards.
 fn name(nth: u8) -> Vec<u8> {
     match nth % 10 {
         0 => b"a".into(),
@@ -222,7 +222,7 @@ fn arguments(body: &mut Bytes, opcode: u32, with: &Arguments) {
     };
 }
 
-/// How files are opened: any access, with O_APPEND, O_TRUNC, O_EXCL now and then.
+/// Returns flags for opening a file: any access, sometimes with O_APPEND, O_TRUNC, O_EXCL.
 fn open_flags(flags: u8) -> u32 {
     let [append, truncate, exclusive] =
         [(4, 0o2000), (8, 0o1000), (16, 0o200)].map(|(bit, flag)| if flags & bit != 0 { flag } else { 0 });

@@ -1,5 +1,6 @@
-//! A stretch of a volume is read, to find what is not as it was written: as much as is read in a
-//! moment, so that whoever asked can show how far it is, and stop by asking no more.
+//! Reads a range of a volume to find sectors that differ from the data written. Each call reads for
+//! about a second, so that the client can show progress, and can stop by sending no further
+//! request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use super::volume::Answer;
 const CHUNK: u64 = 1 << 20;
 /// Requests at a time.
 const DEPTH: u32 = 4;
-/// Nobody waits longer for an answer, but for what was begun.
+/// How long one answer may take, apart from requests that are in flight by then.
 const MOMENT: Duration = Duration::from_secs(1);
-/// Runs that one answer has room for.
+/// The most runs that fit into one answer.
 const MOST_RUNS: usize = 4096;
 
-/// Reads on from a byte, for a moment.
+/// Checks the volume from byte `from` on, for about a second.
 pub(super) fn check(
     mapping: &Arc<Mapping>,
     from: u64,
@@ -28,7 +29,7 @@ pub(super) fn check(
     check_until(mapping, from, Instant::now() + MOMENT, refused)
 }
 
-/// The same until then, but something at least: an answer without progress would never lead to the
+/// Checks until `end`, but at least one chunk: answers without progress would never reach the
 /// volume's end.
 fn check_until(
     mapping: &Arc<Mapping>,
@@ -48,7 +49,7 @@ fn check_until(
     if from == 0 {
         mapping.forget();
     }
-    // Fewer when the stretch is read, never more.
+    // The count falls while the range is read, and never rises.
     let unverified = mapping.unverified();
     let mut at = from / sector * sector;
     while at < size && stretch.lost.len() < MOST_RUNS {
@@ -65,13 +66,13 @@ fn check_until(
 
 struct Stretch<R> {
     queue: Queue,
-    /// What could not be read, in order.
+    /// The ranges that could not be read, in order.
     lost: Vec<Range<u64>>,
     refused: R,
 }
 
 impl<R: Fn(&Error) -> Refusal> Stretch<R> {
-    /// Reads some chunks at once, and those that fail again, sector by sector.
+    /// Reads several chunks at once, and rereads each chunk that failed sector by sector.
     fn chunks(&mut self, range: Range<u64>, sector: u64) -> Answer {
         let starts = || range.clone().step_by(usize::try_from(CHUNK).unwrap_or(1 << 20));
         let chunk = |start: u64| start..(start + CHUNK).min(range.end);
@@ -112,7 +113,7 @@ impl<R: Fn(&Error) -> Refusal> Stretch<R> {
         self.queue.submit(range.start, read).map_err(full)
     }
 
-    /// The next answer: where its request began, and whether what was read is what was written.
+    /// Returns the start of the next completed read, and whether its data were intact.
     fn next(&mut self) -> Answer<(u64, bool)> {
         loop {
             if let Some(Completion { tag, result, buffer }) = self.queue.next_completion() {

@@ -1,4 +1,4 @@
-//! The directory of the control sockets: one for each user, closed to all others.
+//! The directory of the control sockets: one for each user, without access for other users.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,19 +13,19 @@ use super::Name;
 use crate::net::{Endpoint, Found, Listener, SocketAccess, listen};
 use crate::{Error, ErrorKind, Result};
 
-/// Where a user's control sockets are.
+/// The path of a user's directory of control sockets.
 #[derive(Debug, Clone)]
 pub struct Directory(PathBuf);
 
-/// Names tried for a volume whose file's name is in use.
+/// How many names [`Directory::listen_as`] tries for a volume whose name is in use.
 const TRIES: u32 = 1000;
-/// What the kernel takes as a socket's path, without the zero byte at its end.
+/// The kernel's limit for a socket's path, without the zero byte at its end.
 const LONGEST_PATH: usize = 107;
-/// Bytes of a long name's digest that its socket is called by.
+/// The length in bytes of the digest that replaces a long name in a socket's path.
 const DIGEST: usize = 16;
 
 impl Directory {
-    /// The user's: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else
+    /// Returns the user's directory: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else
     /// `$XDG_RUNTIME_DIR/underseal`; else `/tmp/underseal-UID`.
     pub fn of_user() -> Self {
         let uid = rustix::process::geteuid();
@@ -38,25 +38,26 @@ impl Directory {
         })
     }
 
-    /// Another one.
+    /// A directory at `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Its path.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where the socket of a volume is: `NAME.sock`. A name that makes this path too long for a
-    /// socket has a link there, to a socket whose name is a digest of the volume's.
+    /// Returns the path of a volume's control socket: `NAME.sock`. For a name that makes this path
+    /// too long for a socket, `NAME.sock` is a link to a socket that is named by a digest of the
+    /// volume's name.
     pub fn socket(&self, name: &Name) -> PathBuf {
         self.short(name, "sock")
             .map_or_else(|| self.long(name, "sock"), |alias| self.real().join(format!(".{alias}")))
     }
 
-    /// Where clients of a volume connect to, unless other places are named: `NAME.nbd`, or a digest
-    /// of the name where this path is too long for a socket.
+    /// Returns the default path of a volume's NBD socket: `NAME.nbd`, or a digest of the name where
+    /// this path is too long for a socket.
     pub fn socket_for_clients(&self, name: &Name) -> PathBuf {
         self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.0.join(alias))
     }
@@ -65,8 +66,9 @@ impl Directory {
         self.0.join(format!("{name}.{kind}"))
     }
 
-    /// The file name of a socket whose own one is too long: the same in every process that finds
-    /// the directory, however it is spelled.
+    /// Returns a socket's file name made of a digest, when the path with the volume's name is too
+    /// long. The digest is of the resolved path: every process finds the same file name, whatever
+    /// path it has for the directory.
     fn short(&self, name: &Name, kind: &str) -> Option<String> {
         let long = self.real().join(format!("{name}.{kind}"));
         let digest = || Hash::Sha256.digest(&[name.as_str().as_bytes()]);
@@ -78,11 +80,11 @@ impl Directory {
         fs::canonicalize(&self.0).unwrap_or_else(|_| self.0.clone())
     }
 
-    /// The names of volumes that are open, or were when their server was killed; in order. None
-    /// where there is no directory.
+    /// Returns the names of open volumes, and of those whose server was killed, in order. The list
+    /// is empty when the directory does not exist.
     ///
     /// # Errors
-    /// `Directory` when it cannot be read or is not the user's own.
+    /// `Directory` when the directory cannot be read or does not belong to the user.
     pub fn names(&self) -> Result<Vec<Name>> {
         match self.open() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -91,7 +93,7 @@ impl Directory {
         let name = |entry: io::Result<fs::DirEntry>| -> Option<Name> {
             let entry = entry.ok()?;
             let name = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok();
-            // The link of a long name stays when its server has ended.
+            // The link of a long name outlives its server.
             name.filter(|_| entry.path().exists())
         };
         let mut names: Vec<Name> =
@@ -100,17 +102,17 @@ impl Directory {
         Ok(names)
     }
 
-    /// Makes a volume's socket, and the directory if there is none. A socket that a killed server
+    /// Makes a volume's socket, and the directory if it is missing. A socket that a killed server
     /// left is replaced.
     ///
     /// # Errors
-    /// `Directory` when there can be none, or it is not the user's own; `InUse` when another open
-    /// volume has the name; `Listen`.
+    /// `Directory` when the directory cannot be made, or does not belong to the user; `InUse` when
+    /// another open volume has the name; `Listen`.
     pub fn listen(&self, name: &Name) -> Result<Vec<Listener>> {
         self.make()?;
         let socket = self.socket(name);
         let listeners = listen(&Endpoint::Unix(socket.clone()))?;
-        // Only this server gets here, since it has the socket.
+        // This server has the socket: no second server runs the following lines for this name.
         let link = self.long(name, "sock");
         let link_up = || match (socket.file_name(), link.file_name()) {
             (Some(file), Some(own)) if file != own => {
@@ -126,7 +128,8 @@ impl Directory {
         Ok(listeners)
     }
 
-    /// As [`Directory::listen`], with a number behind the name where another volume has it.
+    /// Makes a volume's socket as [`Directory::listen`] does, and appends a number to the name
+    /// where another volume has it.
     ///
     /// # Errors
     /// As [`Directory::listen`].
@@ -141,8 +144,8 @@ impl Directory {
         }
     }
 
-    /// A place beside the control socket for the socket that clients of a volume connect to, with a
-    /// number behind the name where another server listens there.
+    /// Makes the socket for NBD clients in this directory, and appends a number to the name where
+    /// another server listens.
     ///
     /// # Errors
     /// As [`Directory::listen`].
@@ -159,10 +162,10 @@ impl Directory {
         }
     }
 
-    /// Makes the directory, if there is none.
+    /// Makes the directory, if it is missing.
     ///
     /// # Errors
-    /// `Directory` when there can be none, or it is not the user's own.
+    /// `Directory` when the directory cannot be made, or does not belong to the user.
     pub fn make(&self) -> Result<()> {
         self.made().map_err(|e| self.unusable(e))
     }
@@ -174,8 +177,8 @@ impl Directory {
         }
     }
 
-    /// Only a directory itself, of this user, that nobody else can put anything into: somebody may
-    /// have been faster in /tmp.
+    /// Opens the directory. It must be a directory rather than a link, belong to this user, and be
+    /// writable for this user only: another user may have made it first in /tmp.
     fn open(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let directory = rustix::fs::open(&self.0, flags, Mode::empty())?;
@@ -245,7 +248,7 @@ mod tests {
             std::os::unix::net::UnixStream::connect(directory.socket(name)).unwrap();
             assert_eq!(directory.listen(name).unwrap_err().kind(), ErrorKind::InUse);
         }
-        // Another spelling of the directory finds the same socket.
+        // A path with `..` leads to the same socket.
         let around = Directory::at(scratch.path().join("run/../run"));
         assert_eq!(around.socket(&names[0]), directory.socket(&names[0]));
         let (clients, path) = directory.listen_for_clients(&names[0], SocketAccess::default()).unwrap();

@@ -1,4 +1,4 @@
-//! A volume's key as its operator handles it: wiped, checked, set.
+//! Wiping, checking and setting the key of an open volume.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -10,18 +10,19 @@ use underseal_volume::{self as volume, ErrorKind, KeyCheck, Keyless};
 use super::protocol::{Refusal, RefusalKind};
 use super::volume::Answer;
 
-/// How long threads may take to notice that the key is gone.
+/// How long threads may take to drop the key.
 const FORGETTING: Duration = Duration::from_secs(10);
 
-/// What is known of a volume's key without it.
+/// A volume's key state: how to recognise the key, and the key where the server keeps it.
 pub(super) struct Keys {
     mapping: Arc<Mapping>,
     check: Option<KeyCheck>,
-    /// For who takes the volume over; none once it is wiped.
+    /// The key for a new server of a handover; `None` once it is wiped.
     key: Option<Arc<Key>>,
-    /// Whether it is kept at all.
+    /// Whether the server keeps the key.
     keeps: bool,
-    /// What the wiped key was in: nobody changes the volume until it has one again.
+    /// The volume without its wiped key: no operation changes the volume until the key is set
+    /// again.
     wiped: Option<Keyless>,
 }
 
@@ -30,18 +31,18 @@ impl Keys {
         Self { mapping, check, keeps: key.is_some(), key, wiped: None }
     }
 
-    /// The key, where it is kept. A reencryption does not change it here: whoever uses it tries it
-    /// first.
+    /// Returns the key, where the server keeps it. A reencryption does not update it, so the caller
+    /// has to test it first.
     pub(super) fn key(&self) -> Option<Arc<Key>> {
         self.key.clone()
     }
 
-    /// A volume that could never get a key again would be lost to its clients.
+    /// Refuses to wipe a key that could never be set again: clients would lose the volume.
     pub(super) fn can_be_wiped(&self) -> Answer {
         self.mapping.volume().map_or(Ok(()), |volume| volume.without_key().map(drop)).map_err(|e| keyless(&e))
     }
 
-    /// Forgets the key, and waits until no thread has it.
+    /// Drops the key, and waits until no thread has it.
     pub(super) fn wipe(&mut self, refused: impl Fn(&datapath::Error) -> Refusal) -> Answer {
         let Some(volume) = self.mapping.volume() else { return Ok(()) };
         self.wiped = Some(volume.without_key().map_err(|e| keyless(&e))?);
@@ -51,9 +52,10 @@ impl Keys {
             keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect();
         drop(volume);
         self.mapping.wipe_key().map_err(|e| refused(&e))?;
-        // Nobody has a copy: who hands the volume over keeps all others out.
+        // No other thread has a copy: a handover excludes all other operations.
         self.key = None;
-        // Each thread that serves the volume drops the key as it learns of it.
+        // Each thread that serves the volume drops the key when it takes over the new settings
+        // version.
         let deadline = Instant::now() + FORGETTING;
         while ciphers.iter().any(|cipher| cipher.strong_count() > 0) {
             if Instant::now() > deadline {
@@ -66,9 +68,8 @@ impl Keys {
         Ok(())
     }
 
-    /// Gives a suspended volume a key: the volume's own, where a header tells.
-    ///
-    /// `newer` is what tells that where it is not what it was when the volume was opened.
+    /// Sets the key of a suspended volume. Where a header has a digest, only the volume's own key
+    /// is accepted. \ `newer` is the digest where it has changed since the volume was opened.
     pub(super) fn set(
         &mut self,
         key: &Key,
@@ -94,7 +95,7 @@ impl Keys {
             })?;
         }
         self.mapping.replace_volume(volume).map_err(|e| refused(&e))?;
-        // Without a copy it cannot be handed over, and is served all the same.
+        // A failed copy rules out a handover, but the volume is served all the same.
         self.key = self.keeps.then(|| Key::new(key.as_bytes()).ok()).flatten().map(Arc::new);
         Ok(())
     }

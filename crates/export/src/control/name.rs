@@ -1,4 +1,4 @@
-//! What open volumes are called.
+//! Names of open volumes.
 
 use std::fmt;
 use std::path::Path;
@@ -6,32 +6,33 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A volume's name: printable ASCII without `/`, which are device-mapper's names, and letters of
-/// any script. It is a part of a file's name.
+/// A volume's name: printable ASCII without `/` (device mapper's names), and alphabetic characters
+/// of any script. The name is part of a file's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// Device-mapper's limit in bytes.
+/// Device mapper's limit in bytes.
 const LONGEST: usize = 127;
-/// The longest name that a volume gets by itself.
+/// The longest name that is derived from a file's name.
 const LONGEST_BY_ITSELF: usize = 64;
 
 impl Name {
-    /// The name that a volume gets by itself: its file's, as far as that can be one.
+    /// Derives a volume's name from its file's name; other characters become `_`.
     pub fn of_file(path: &Path) -> Self {
         let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         let mut name: String = file.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         if name.starts_with(['.', '-']) || name.is_empty() {
             name.insert(0, '_');
         }
-        // Room for a number.
+        // Five bytes are left for a number.
         while name.len() > LONGEST_BY_ITSELF - 5 {
             name.pop();
         }
         Self(name)
     }
 
-    /// The next choice where a name is in use: `NAME-2`, `NAME-3`, ...
+    /// Returns the name with a number: `NAME-2`, `NAME-3`, ... These are tried where a name is in
+    /// use.
     pub(super) fn numbered(&self, number: u32) -> Self {
         if number <= 1 { self.clone() } else { Self(format!("{}-{number}", self.0)) }
     }
@@ -45,8 +46,6 @@ impl Name {
 impl FromStr for Name {
     type Err = Error;
 
-    /// # Errors
-    /// `BadName`.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |why: &str| {
             let shown = crate::net::Printable(text.as_bytes());
@@ -75,7 +74,7 @@ fn is_taken(c: char) -> bool {
     c.is_alphanumeric() || (' '..='~').contains(&c) && c != '/'
 }
 
-/// Whether a character stays as it is in `/dev/mapper` and in a shell's word.
+/// True for characters that need no escape in `/dev/mapper` and in a shell's word.
 fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "#+-.:=@_".contains(c)
 }

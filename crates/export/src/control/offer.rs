@@ -1,4 +1,4 @@
-//! What is said while a volume is handed over.
+//! The contents of the messages of a handover.
 
 use serde::{Deserialize, Serialize};
 use underseal_volume as volume;
@@ -11,34 +11,33 @@ use crate::net::ListenerPlace;
 use crate::ublk::UblkPlace;
 use crate::vhost_user::Agreed;
 
-/// The version of what is said after the request.
+/// The version of the messages after the request.
 pub const PROTOCOL: u32 = 1;
 
 /// How a server was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Origin {
-    /// Its arguments, without the program.
+    /// The arguments, without the program.
     pub arguments: Vec<String>,
-    /// The folder that its paths begin in.
+    /// The folder that relative paths start from.
     pub folder: String,
 }
 
-/// Who supervises a server.
+/// The supervisor of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Supervised {
-    /// Where it listens.
+    /// The path of the supervisor's notification socket.
     pub socket: String,
-    /// How often it wants to hear something, in microseconds; 0 for never.
+    /// The watchdog interval in microseconds; 0 for none.
     pub watchdog_us: u64,
-    /// The control groups that it knows its processes by, in the kernel's words
-    /// (/proc/self/cgroup).
+    /// The control groups by which the supervisor knows its processes, as in /proc/self/cgroup.
     pub groups: String,
 }
 
-/// What is offered. The image's descriptor comes with it, those of the sockets and the mount, in
-/// this order, and that of the log file, if there is one; the key's bytes follow.
+/// The old server's offer. The image's descriptor comes with it, those of the sockets and the
+/// mount, in this order, and that of the log file, if one is used; the key's bytes follow.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[expect(missing_docs, reason = "they are those of `Described`, `Known` and the mapping")]
@@ -53,52 +52,53 @@ pub struct Offer {
     pub volume: volume::Carried,
     pub origin: Origin,
     pub supervised: Option<Supervised>,
-    /// The sockets of the control socket's, the metrics', and NBD's clients.
+    /// The listening sockets of the control socket, of the metrics, and of NBD.
     pub control: Vec<ListenerPlace>,
     pub metrics: Vec<ListenerPlace>,
     pub nbd: Vec<ListenerPlace>,
-    /// The sockets of a virtual machine's front end: one, if there is one.
+    /// The listening socket of a virtual machine's front end, if the volume has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machine: Vec<ListenerPlace>,
-    /// The mount, whose descriptor comes behind those of the sockets.
+    /// The mount, whose descriptor follows those of the sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<MountPlace>,
-    /// The block device, which needs no descriptor: it is let go of when all rests.
+    /// The block device, which needs no descriptor: the old server releases it once all exports are
+    /// paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ublk: Option<UblkPlace>,
 }
 
-/// What who takes over says.
+/// The messages of the new server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asking {
-    /// Now the offer.
+    /// Asks for the offer.
     Begin,
-    /// Everything is prepared.
+    /// The new server is prepared.
     Ready,
 }
 
-/// What who gives says.
+/// The messages of the old server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Given {
-    /// What there is.
+    /// The volume's settings.
     Offer(Box<Offer>),
-    /// Nothing is in flight any more; so many connections come.
+    /// No request is in flight any more; the given number of connections follows.
     Rests(usize),
-    /// One of them. Its socket comes with it; the bytes that it had received and those that it owes
-    /// follow.
+    /// A connection. Its socket comes with the message; the bytes received from the client and the
+    /// bytes still to be sent follow.
     Connection(CarriedConnection),
-    /// A virtual machine's front end, behind the connections, where its socket was offered: none if
-    /// there is none. Its descriptors come in messages of their own.
+    /// A virtual machine's front end, after the connections, when its socket was offered: `None`
+    /// when no front end is connected. Its descriptors follow in `Descriptors` messages.
     Machine(Option<Box<Agreed>>),
-    /// Some of them.
+    /// Some of the front end's descriptors.
     Descriptors,
-    /// It is not given after all.
+    /// The handover is refused.
     Refused(Refusal),
 }
 
-/// A connection, but for its bytes.
+/// A connection, without its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[expect(missing_docs, reason = "they are those of `Negotiated`")]
@@ -108,7 +108,7 @@ pub struct CarriedConnection {
     pub base_allocation: Option<u32>,
     pub block_sizes: bool,
     pub flags: u16,
-    /// How many of the bytes that follow were received; the others are owed.
+    /// How many of the bytes that follow were received; the rest are still to be sent.
     pub ahead: usize,
 }
 
@@ -119,7 +119,7 @@ impl CarriedConnection {
         Self { export, structured_replies, base_allocation, block_sizes, flags: flags.bits(), ahead }
     }
 
-    /// What was agreed.
+    /// Returns the options that client and server negotiated.
     pub fn negotiated(&self) -> Negotiated {
         Negotiated {
             export: self.export,

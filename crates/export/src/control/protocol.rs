@@ -1,22 +1,22 @@
-//! What is said over a control socket. One request a connection:
+//! The protocol of a control socket. One request a connection:
 //!
 //! ```text
-//!   {"version":1,"request":"status"}                                 \n    at most 4096 bytes
+//!   {"version":1,"request":"status"}                                 \n  at most 4096 bytes
 //!   {"version":1,"request":{"set-policy":"inline"}}                  \n
-//!   {"version":1,"request":{"suspend":{"seconds":60}}}               \n    also "wipe":true
+//!   {"version":1,"request":{"suspend":{"seconds":60}}}               \n  also "wipe":true
 //!   {"version":1,"request":"resume"}                                 \n
 //!   {"version":1,"request":{"message":"key wipe"}}                   \n
-//!   {"version":1,"request":{"set-key":{"size":64}}}                  \n    and the 64 bytes of the key; also "resume":true
-//!   {"version":1,"request":{"resize":{"size":1048576,"seconds":60}}} \n    without a size: all that there is
-//!   {"version":1,"request":{"reencrypt":{"start":{"old":64,"new":64}}}} \n  and both keys; also "rate"
-//!   {"version":1,"request":{"reencrypt":"pause"}}                    \n    also "go-on", "stop"
-//!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n    also "give-way", {"limit":1048576}
-//!   {"version":1,"request":{"check":{"from":0}}}                     \n    reads on from there, for a second or so
-//!   {"version":1,"request":{"hand-over":{"protocol":1}}}             \n    "done", and then what `line` and `giver` say
-//!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
+//!   {"version":1,"request":{"set-key":{"size":64}}}                  \n  and a key; also "resume"
+//!   {"version":1,"request":{"resize":{"size":1048576,"seconds":60}}} \n  no size: the whole device
+//!   {"version":1,"request":{"reencrypt":{"start":{"old":64,"new":64}}}} \n  both keys; "rate"
+//!   {"version":1,"request":{"reencrypt":"pause"}}                    \n  also "go-on", "stop"
+//!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n  or {"limit":1048576}, ..
+//!   {"version":1,"request":{"check":{"from":0}}}                     \n  reads for about a second
+//!   {"version":1,"request":{"hand-over":{"protocol":1}}}             \n  "done"; `line`, `giver`
+//!   {"version":1,"request":"close"}                                  \n  two replies
 //!
 //!   {"version":1,"reply":"done"}                                     \n
-//!   {"version":1,"reply":{"noted":["..."]}}                          \n    done, and this should be known
+//!   {"version":1,"reply":{"noted":["..."]}}                          \n    done, with notes
 //!   {"version":1,"reply":{"resized":{"size":1048576,"notes":[]}}}    \n
 //!   {"version":1,"reply":{"checked":{"to":1048576,"size":1048576,"lost":[[4096,8192]]}}} \n
 //!   {"version":1,"reply":{"status":{...}}}                           \n
@@ -36,99 +36,99 @@ use super::Status;
 pub const VERSION: u32 = 1;
 /// The longest request, its newline included.
 pub const MAX_REQUEST: usize = 4096;
-/// The longest reply, its newline included: histograms of every stage with every bucket in use fit
-/// ten times.
+/// The longest reply, its newline included: ten times the size of the histograms of every stage
+/// with every bucket in use.
 pub const MAX_REPLY: usize = 1 << 20;
-/// The longest key: LMK's 64 keys of 32 bytes and a seed fit many times.
+/// The longest key: many times LMK's 64 keys of 32 bytes and a seed.
 pub const MAX_KEY: usize = 64 << 10;
 
-/// What a volume is asked.
+/// A request to a volume's server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// How are you?
+    /// Asks for the volume's state.
     Status,
-    /// Dispatch requests like this from now on.
+    /// Sets the policy.
     SetPolicy(String),
-    /// Take up no request until `Resume`, and finish those in flight.
+    /// Holds back requests until `Resume`, and finishes those in flight.
     Suspend {
-        /// How long they may take.
+        /// The time limit for requests in flight.
         seconds: u32,
-        /// Then forget the key: `Resume` is not enough any more.
+        /// Wipes the key afterwards: `Resume` then needs a key.
         #[serde(default, skip_serializing_if = "is_false")]
         wipe: bool,
     },
-    /// Go on.
+    /// Resumes the volume.
     Resume,
-    /// One of dm-crypt's messages without a key in it.
+    /// Sends one of dm-crypt's messages that contain no key.
     Message(String),
     /// dm-crypt's `key set`; the key's bytes follow the request.
     SetKey {
-        /// How many.
+        /// The key's length in bytes.
         size: usize,
-        /// Go on under it.
+        /// Resumes the volume with this key.
         #[serde(default, skip_serializing_if = "is_false")]
         resume: bool,
     },
-    /// Have another size.
+    /// Changes the volume's size.
     Resize {
-        /// In bytes; none takes all that the lower device has now, or what a header says.
+        /// The new size in bytes; without one, the lower device's or the header's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<u64>,
-        /// How long requests beyond a smaller end may take.
+        /// The time limit for requests beyond a smaller end.
         seconds: u32,
     },
-    /// Begin, or end, or do otherwise the reencryption that the header or a state file says is
-    /// under way.
+    /// Starts, ends or adjusts the reencryption that the header or a state file records as
+    /// unfinished.
     Reencrypt(Reencrypt),
-    /// Read a stretch, and tell what is not as it was written.
+    /// Reads a range, and reports sectors that differ from the data written.
     Check {
-        /// Where to begin, in bytes.
+        /// The first byte to read.
         from: u64,
     },
-    /// Give the volume and its clients to the process that asks.
+    /// Hands the volume and its clients over to the process that sends the request.
     HandOver {
-        /// The version of what is said then.
+        /// The version of the handover's messages.
         protocol: u32,
     },
-    /// Stop serving, as SIGTERM does.
+    /// Stops the server, as SIGTERM does.
     Close,
 }
 
-/// What is asked of a reencryption.
+/// A request about a reencryption.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reencrypt {
-    /// Go on with it; the bytes of both keys follow the request, the old one's first.
+    /// Resumes the reencryption; the bytes of both keys follow the request, the old key's first.
     Start {
-        /// How many are the old one's; none where nothing was encrypted.
+        /// The length of the old key; 0 where the data were not encrypted.
         old: usize,
-        /// How many are the new one's.
+        /// The length of the new key.
         new: usize,
-        /// How fast.
+        /// The rate.
         #[serde(default)]
         rate: Rate,
     },
-    /// Rest.
+    /// Pauses the reencryption.
     Pause,
-    /// Rest no more.
+    /// Ends the pause.
     GoOn,
-    /// End it where it is.
+    /// Ends the reencryption's thread; the reencryption stays unfinished.
     Stop,
-    /// Be so fast.
+    /// Sets the rate.
     Rate(Rate),
 }
 
-/// How fast a reencryption may be.
+/// The rate of a reencryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rate {
-    /// As fast as the volume's users hardly notice.
+    /// Yields to clients, so that they hardly notice the reencryption.
     #[default]
     GiveWay,
-    /// As fast as it can.
+    /// As fast as possible.
     Full,
-    /// At most so many bytes a second.
+    /// At most this number of bytes a second.
     Limit(NonZeroU64),
 }
 
@@ -152,89 +152,89 @@ impl From<datapath::Rate> for Rate {
     }
 }
 
-/// What a volume answers.
+/// A reply of a volume's server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// It is done. For `Close`: it has begun, and then, it is over.
+    /// The request is done. `Close` gets two of these: when the stop begins, and when it is
+    /// complete.
     Done,
-    /// It is done, and the operator should know this.
+    /// The request is done, with notes for the operator.
     Noted(Vec<String>),
     /// The volume has its new size.
     Resized {
-        /// In bytes.
+        /// The new size in bytes.
         size: u64,
-        /// Clients that could not be told, and when they will see it.
+        /// Notes on clients that could not be notified, and when they will see the new size.
         notes: Vec<String>,
     },
-    /// What of a stretch could not be read.
+    /// The result of a check.
     Checked(Checked),
-    /// What was asked for.
+    /// The volume's state.
     Status(Box<Status>),
-    /// Nothing was changed.
+    /// The request is refused, and changed nothing.
     Refused(Refusal),
 }
 
-/// A stretch of a volume that was read.
+/// A checked range of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// Where to go on; the volume's end, where all is read.
+    /// The offset to continue at; the volume's size at its end.
     pub to: u64,
     /// The volume's size now, in bytes.
     pub size: u64,
-    /// What is not as it was written, in order: from the first byte to before the second.
+    /// Ranges that differ from the data written, in order: start and end.
     pub lost: Vec<(u64, u64)>,
-    /// Bytes of the volume that were not compared, wherever it was read: their tags were still to
-    /// be made.
+    /// Bytes of the whole volume that have no tags yet, and so could not be compared.
     #[serde(default)]
     pub unverified: u64,
 }
 
-/// Why a request was not done.
+/// The reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// For a program to match on.
+    /// The kind, for programs.
     pub kind: RefusalKind,
-    /// What happened.
+    /// The message.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(default)]
     pub remedy: String,
 }
 
-/// Why a request was not done, for a program to match on.
+/// The kind of a refusal, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalKind {
-    /// It is no request, or none of this version.
+    /// The request is malformed, or not of this version.
     Request,
-    /// It came from another user.
+    /// The request comes from another user.
     Forbidden,
-    /// There is no such policy, or the volume cannot have it.
+    /// The policy does not exist, or is not possible for this volume.
     Policy,
-    /// Only a suspended volume takes it.
+    /// The request needs a suspended volume.
     NotSuspended,
     /// The volume has no key.
     NoKey,
     /// The key does not fit the volume.
     Key,
-    /// It could be the volume's key, and is not: the header's digest says so.
+    /// The key fits the volume, but the header's digest shows that it is another key.
     WrongKey,
     /// The volume cannot have this size.
     Size,
-    /// There is no such thing to be told, or there is one already.
+    /// The request does not fit the state: no reencryption runs, for example, or one runs already.
     State,
-    /// The volume can never do this.
+    /// The volume does not support the request.
     Unsupported,
-    /// Not now, or not in time.
+    /// The volume is busy, or the request timed out.
     Busy,
-    /// The system failed.
+    /// An operation of the system failed.
     #[serde(other)]
     Failed,
 }
 
 impl Refusal {
-    /// Why, and what to do about it; nothing, where nobody knows.
+    /// A refusal with its message and its remedy, which is empty where none is known.
     pub fn new(kind: RefusalKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { kind, message: message.into(), remedy: remedy.into() }
     }
@@ -262,7 +262,7 @@ impl Request {
     /// Parses a line, with or without its newline.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A refusal that says why the line cannot be parsed.
     pub fn parse(line: &[u8]) -> Result<Self, Refusal> {
         let bad = |e: serde_json::Error| {
             let message = format!("not a request: {e}");
@@ -279,11 +279,11 @@ impl Request {
         Ok(request)
     }
 
-    /// Reads a line and, where keys follow, those, as one: not a byte more, and none of the key
-    /// into memory that is not locked.
+    /// Reads a line and the keys that follow it: not a byte more, and the keys only into locked
+    /// memory.
     ///
     /// # Errors
-    /// When reading fails; and then, inside, what is wrong with the request.
+    /// An error when reading fails; the inner refusal says what is wrong with the request.
     pub fn read(from: &mut impl Read) -> io::Result<Result<(Self, Option<Key>), Refusal>> {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -312,7 +312,7 @@ impl Request {
         Ok(Ok((request, Some(key))))
     }
 
-    /// How many bytes of keys follow it.
+    /// Returns how many bytes of keys follow the request.
     fn key_size(&self) -> Option<usize> {
         match self {
             Self::SetKey { size, .. } => Some(*size),
@@ -321,7 +321,7 @@ impl Request {
         }
     }
 
-    /// The line that says it.
+    /// Returns the request as a line of JSON.
     pub fn line(&self) -> Vec<u8> {
         line(&RequestLine { version: VERSION, request: self.clone() })
     }
@@ -331,12 +331,12 @@ impl Reply {
     /// Parses a line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// An error of the JSON parser.
     pub fn parse(line: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(line).map(|ReplyLine { reply, .. }| reply)
     }
 
-    /// The line that says it.
+    /// Returns the reply as a line of JSON.
     pub fn line(&self) -> Vec<u8> {
         line(&ReplyLine { version: VERSION, reply: self.clone() })
     }
@@ -348,8 +348,8 @@ fn is_false(value: &bool) -> bool {
 }
 
 fn line(value: &impl Serialize) -> Vec<u8> {
-    // Only maps with keys that are no strings, or a failing Serialize, could fail; there are none
-    // here.
+    // Serialization fails only for maps whose keys are not strings, and for types whose `Serialize`
+    // fails; these types have neither.
     let mut line = serde_json::to_vec(value).expect("these types have a JSON form");
     line.push(b'\n');
     line

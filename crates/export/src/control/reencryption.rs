@@ -1,5 +1,4 @@
-//! A volume's reencryption, as its control socket sees it: somebody who does it, and may be told
-//! how.
+//! A volume's reencryption as the control socket sees it: a trait for the thread that reencrypts.
 
 use underseal_cipher::Key;
 use underseal_volume::KeyCheck;
@@ -7,44 +6,43 @@ use underseal_volume::KeyCheck;
 use super::protocol::{Rate, Refusal};
 use super::status::Reencryption;
 
-/// Who reencrypts the volume of a server while it is used.
+/// The online reencryption of a server's volume.
 pub trait Reencrypter: Send + Sync {
-    /// Goes on with the reencryption that the volume's header, or its state file, says is under
-    /// way. `old` and `new` are its keys, empty where there is none.
+    /// Resumes the reencryption that the volume's header, or its state file, records as unfinished.
+    /// `old` and `new` are its keys, empty for data without encryption.
     ///
     /// # Errors
-    /// Why it cannot; nothing is changed then.
+    /// The refusal says why the reencryption cannot start; nothing is changed then.
     fn start(&self, old: &Key, new: &Key, rate: Rate) -> Result<(), Refusal>;
 
-    /// Rests between two steps.
+    /// Pauses after the current step.
     ///
     /// # Errors
-    /// When none runs.
+    /// `State` when no reencryption runs.
     fn pause(&self) -> Result<(), Refusal>;
 
-    /// Ends the rest.
+    /// Ends the pause.
     ///
     /// # Errors
-    /// When none runs.
+    /// `State` when no reencryption runs.
     fn go_on(&self) -> Result<(), Refusal>;
 
-    /// Ends it where it is, between two steps; returns when it has ended.
+    /// Ends the reencryption's thread after the current step, and waits for its end.
     ///
     /// # Errors
-    /// When none runs, or it cannot end in time.
+    /// `State` when no reencryption runs, `Busy` when it does not end in time.
     fn stop(&self) -> Result<(), Refusal>;
 
-    /// Another rate.
+    /// Sets the rate.
     ///
     /// # Errors
-    /// When none runs.
+    /// `State` when no reencryption runs.
     fn set_rate(&self, rate: Rate) -> Result<(), Refusal>;
 
-    /// How far it is; none where the volume is in no reencryption, and was in none since it was
-    /// opened.
+    /// Returns the progress; `None` when the volume is not being reencrypted, and has not been
+    /// since it was opened.
     fn status(&self) -> Option<Reencryption>;
 
-    /// What tells the volume's key from others, where it may be another one by now than when the
-    /// volume was opened.
+    /// Returns the digest of the volume's key, if it may have changed since the volume was opened.
     fn key_check(&self) -> Option<KeyCheck>;
 }

@@ -1,5 +1,5 @@
-//! What a volume tells about itself. These types are the JSON of `underseal status --json`; fields
-//! are added, never changed. Times are in nanoseconds.
+//! The state of a volume. These types are the JSON of `underseal status --json`; fields are added,
+//! never changed. Times are in nanoseconds.
 
 use std::time::Duration;
 
@@ -12,123 +12,121 @@ use crate::fuse::FuseTransport;
 /// A volume's state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// What the volume is called.
+    /// The volume's name.
     pub name: String,
-    /// What it was opened from.
+    /// The path or URI of the image.
     pub image: String,
-    /// How it was opened: nothing where its server is of a version that did not tell.
+    /// How the volume was opened; `None` from servers of older versions.
     #[serde(default)]
     pub opened: Option<Opened>,
-    /// Where it is served: URIs, and the path of a mount.
+    /// The addresses of the exports: URIs, and the path of a mount.
     pub addresses: Vec<String>,
-    /// The process that serves it.
+    /// The PID of the server.
     pub pid: u32,
-    /// How long it has been open.
+    /// How long the volume has been open.
     pub uptime_ns: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// What requests are multiples of, in bytes.
+    /// The block size in bytes: requests are multiples of it.
     pub block: u32,
-    /// No writes.
+    /// True when writes are refused.
     pub read_only: bool,
-    /// Who runs the crypto, as `underseal policy` takes it.
+    /// The policy, in the words of `underseal policy`.
     pub policy: String,
-    /// No request is taken up.
+    /// True while the volume is suspended.
     pub suspended: bool,
-    /// `set`, or `wiped` by a message.
+    /// Whether the key is `set`, or was `wiped` by a message.
     pub key: KeyState,
-    /// What its process has given up; nothing, where it has given up nothing, or is of a version
-    /// that could not.
+    /// The server's sandbox; `None` without one, and from servers of older versions.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
-    /// How the requests of its mount come from the kernel; nothing without one, and of servers that
-    /// did not tell.
+    /// How the kernel passes the requests of the mount; `None` without a mount, and from servers of
+    /// older versions.
     #[serde(default)]
     pub fuse: Option<FuseTransport>,
-    /// Whether its server could reencrypt it.
+    /// Whether the server can reencrypt the volume online.
     #[serde(default)]
     pub can_reencrypt: bool,
-    /// Its reencryption, where it is in one, or was in one since it was opened.
+    /// The volume's reencryption, if one is unfinished, or has ended since the volume was opened.
     #[serde(default)]
     pub reencryption: Option<Reencryption>,
-    /// The lower device that requests wait for, where one has waited for some seconds.
+    /// A lower device that has not answered a request for some seconds.
     #[serde(default)]
     pub waiting: Option<Waiting>,
-    /// Clients' streams of requests.
+    /// The number of queues.
     pub queues: u64,
-    /// Requests that came and are not over.
+    /// The number of requests in flight.
     pub in_flight: u64,
-    /// Requests that are over.
+    /// Counts of completed requests.
     pub requests: Requests,
-    /// What waits for a thread.
+    /// The backlog: crypto work that waits for a worker.
     pub backlog: Backlog,
-    /// Where the crypto was done.
+    /// Which threads did the crypto.
     pub dispatched: Dispatched,
     /// Latency by stage.
     pub latency: Latencies,
-    /// What was read and is not as it was written; nothing of a volume that keeps no tags beside
-    /// its sectors.
+    /// Reads that found data differing from the data written; `None` for volumes without tags.
     #[serde(default)]
     pub mismatches: Option<Mismatches>,
-    /// The CPU path that sectors are encrypted on, and the one that they are decrypted on; nothing
-    /// where the cipher has no choice of them, or the key is wiped.
+    /// The CPU paths for encryption and decryption; `None` where the cipher has one path only, or
+    /// the key is wiped.
     #[serde(default)]
     pub cpu_paths: Option<[String; 2]>,
 }
 
-/// A lower device that is slow to answer, or does not.
+/// A lower device that is slow to answer, or does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// What it is: the path or address of an image.
+    /// The path or address of the device.
     pub on: String,
-    /// How long it has had its oldest request.
+    /// The age of its oldest request.
     pub for_ns: u64,
 }
 
-/// Sectors that are not as they were written, by their tags.
+/// Reads of sectors whose tags do not match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatches {
-    /// Reads, or parts of them, that found one.
+    /// The number of reads, or parts of reads, that found a mismatch.
     pub count: u64,
-    /// Where the first of them begin, in bytes.
+    /// The offsets of the first ones, in bytes.
     pub first: Vec<u64>,
 }
 
-/// How a volume was opened: what there is to know of its key without having it.
+/// How a volume was opened: everything about its key except the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// What says how it lies.
+    /// The format of the volume.
     pub format: Format,
-    /// The path or URI of a header that is in another file than the data.
+    /// The path or URI of a detached header.
     pub header: Option<String>,
-    /// The key's length in bytes, where there is exactly one key.
+    /// The key's length in bytes, if the volume has exactly one key.
     pub key_size: Option<usize>,
-    /// How a plain volume's passphrase became its key, in cryptsetup's words; nothing where a key
-    /// file was.
+    /// The hash that made a plain volume's key of a passphrase, in cryptsetup's words; `None` with
+    /// a key file.
     pub hash: Option<String>,
-    /// How a plain volume lies; nothing of other formats, which have a header for it, and of
-    /// servers that did not tell.
+    /// The layout of a plain volume; `None` for formats with a header, and from servers of older
+    /// versions.
     #[serde(default)]
     pub plain: Option<Plain>,
-    /// Discards reach the lower device.
+    /// Whether discards reach the lower device.
     #[serde(default)]
     pub discards: bool,
 }
 
-/// How a plain volume lies on its device.
+/// The layout of a plain volume on its device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plain {
-    /// The cipher in dm-crypt's words.
+    /// The cipher specification, in dm-crypt's words.
     pub cipher: String,
-    /// In bytes.
+    /// The sector size in bytes.
     pub sector_size: u32,
-    /// Where its first byte lies on the device, in bytes.
+    /// The offset in bytes of the volume's first byte on the device.
     pub offset: u64,
-    /// What is added to sector numbers for IVs, in 512-byte units.
+    /// The number added to sector numbers for IVs, in 512-byte units.
     pub skip: u64,
 }
 
-/// What says how a volume lies.
+/// The format that describes a volume's layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the words say it")]
@@ -144,28 +142,28 @@ pub enum Format {
     Loopaes,
 }
 
-/// A volume whose bytes go from an old form to a new one.
+/// The progress of a volume's reencryption.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reencryption {
-    /// What becomes of it.
+    /// The kind of the reencryption.
     pub mode: Mode,
-    /// Whether it goes on.
+    /// The state of the reencryption's thread.
     pub state: Going,
-    /// Bytes that have their new form.
+    /// Bytes that are reencrypted.
     pub done: u64,
-    /// Bytes that there are.
+    /// Total bytes to reencrypt.
     pub total: u64,
-    /// Bytes a second, lately.
+    /// The recent rate in bytes a second.
     pub bytes_per_second: u64,
-    /// How long the rest takes at that rate; nothing while nothing moves.
+    /// The time left at that rate; `None` while the reencryption makes no progress.
     pub left_ns: Option<u64>,
-    /// How fast it may be.
+    /// The rate that the operator set.
     pub rate: Rate,
-    /// What it failed of.
+    /// The error that ended the reencryption.
     pub error: Option<String>,
 }
 
-/// What becomes of a volume.
+/// The kind of a reencryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the words say it")]
@@ -175,23 +173,23 @@ pub enum Mode {
     Decrypt,
 }
 
-/// Whether a reencryption goes on.
+/// The state of a reencryption's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Going {
-    /// It does.
+    /// The thread works.
     Running,
-    /// Not until it is told to.
+    /// The thread waits until the pause ends.
     Paused,
-    /// Not in this server unless it is started.
+    /// This server has no thread for the reencryption.
     Stopped,
-    /// It failed; it can be started again.
+    /// The thread failed; it can be started again.
     Failed,
-    /// It has come to its end.
+    /// The reencryption is complete.
     Done,
 }
 
-/// Whether a volume has its key.
+/// Whether the server has the volume's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the words say it")]
@@ -200,85 +198,85 @@ pub enum KeyState {
     Wiped,
 }
 
-/// What keeps a server to what it needs.
+/// The restrictions of a server's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Capabilities that were kept.
+    /// The capabilities that the process kept.
     pub capabilities: Vec<String>,
-    /// The bounding set holds no others.
+    /// True when the bounding set has only these capabilities.
     pub bounded: bool,
-    /// Programs that it executes get no privileges that it lacks.
+    /// True when executed programs gain no privileges.
     pub no_new_privileges: bool,
-    /// The version of Landlock that keeps files away.
+    /// The version of Landlock that restricts access to files.
     pub landlock: Option<u32>,
-    /// Its rings do only what queues do.
+    /// True when the process's rings accept only the operations of queues.
     pub io_uring: bool,
-    /// System calls that it does not need fail.
+    /// True when a seccomp filter refuses system calls that the server does not need.
     pub seccomp: bool,
-    /// It may connect to any port: its image is on a cluster, and only that knows which machine has
-    /// the data.
+    /// True when the process may connect to any port: the image is on a Ceph cluster, which alone
+    /// knows the machine of each object.
     #[serde(default)]
     pub any_port: bool,
-    /// What could not be had on this machine, and why.
+    /// The restrictions that this machine does not support, and why.
     pub missing: Vec<String>,
 }
 
-/// Requests that are over, by kind.
+/// Completed requests, by kind.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the words say it")]
 pub struct Requests {
     pub read: Count,
     pub write: Count,
     pub flush: Count,
-    /// Discards, zeroing, prefetching.
+    /// Discards, zeroing, prefetches.
     pub other: Count,
 }
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// How many ended, well or not.
+    /// The number of completed requests, failed ones included.
     pub requests: u64,
-    /// Bytes of those that ended well.
+    /// The bytes of successful requests.
     pub bytes: u64,
-    /// How many failed.
+    /// The number of failed requests.
     pub errors: u64,
 }
 
-/// Work that waits for a thread.
+/// Crypto work that waits for a worker.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Backlog {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Their bytes.
+    /// The bytes of these requests.
     pub bytes: u64,
-    /// What the cipher will take for them.
+    /// The estimated time of their crypto.
     pub cost_ns: u64,
-    /// Above this cost the adaptive policy hands work over.
+    /// The cost above which the adaptive policy hands work to workers.
     pub watermark_ns: u64,
 }
 
-/// Where the crypto of requests, or of parts of them, was done.
+/// Which thread did the crypto of requests, or of parts of them.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Dispatched {
-    /// The thread that brought the request.
+    /// By the request's own thread.
     pub inline: u64,
-    /// A worker.
+    /// By a worker.
     pub workers: u64,
-    /// Given to a worker and taken back before one came to it.
+    /// Handed to a worker, and taken back before the worker began.
     pub taken_back: u64,
 }
 
 /// Latency by stage.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Until a thread took the request up.
+    /// From the arrival of a request until a thread began it.
     pub queued: Latency,
-    /// From the moment that the crypto was due until it was done.
+    /// From the time that the crypto could begin until it was done.
     pub crypto: Latency,
-    /// In the lower device.
+    /// The time in the lower device.
     pub lower: Latency,
-    /// Until the answer was sent.
+    /// From the completion until the reply was sent.
     pub reply: Latency,
     /// From the arrival to the completion.
     pub total: Latency,
@@ -287,19 +285,19 @@ pub struct Latencies {
 /// A histogram.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Values.
+    /// The number of values.
     pub count: u64,
-    /// Their sum.
+    /// The sum of the values.
     pub total_ns: u64,
-    /// Half of them took at most so long, as all of these at most a sixteenth too much.
+    /// The median; this value and the following ones are too large by a sixteenth at most.
     pub p50_ns: u64,
-    /// Nine in ten.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// 99 in 100.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 in 1000.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// The longest of a bucket and how many there are in it, where there are any; in order.
+    /// The upper limit of each bucket that is not empty, and its count; in order.
     #[serde(with = "buckets")]
     pub buckets: Vec<(u64, u64)>,
 }
@@ -325,7 +323,7 @@ mod buckets {
 }
 
 impl Requests {
-    /// All kinds together.
+    /// The sum over all kinds.
     pub fn total(&self) -> Count {
         [self.read, self.write, self.flush, self.other].into_iter().fold(Count::default(), |sum, of| Count {
             requests: sum.requests.saturating_add(of.requests),
@@ -336,7 +334,8 @@ impl Requests {
 }
 
 impl Latencies {
-    /// The stages by name, in the order in which a request goes through them, and the whole.
+    /// Returns the stages by name, in the order in which a request goes through them, and the
+    /// total.
     pub fn stages(&self) -> [(&'static str, &Latency); 5] {
         let Self { queued, crypto, lower, reply, total } = self;
         [("queued", queued), ("crypto", crypto), ("lower", lower), ("reply", reply), ("total", total)]
@@ -344,7 +343,7 @@ impl Latencies {
 }
 
 impl Latency {
-    /// What came since an earlier state of the same histogram.
+    /// Returns the values added since an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |upper: u64| {
@@ -366,7 +365,7 @@ impl Latency {
         this
     }
 
-    /// What so many in a thousand took at most.
+    /// Returns the value that `mille` of 1000 values do not exceed.
     fn quantile(&self, mille: u64) -> u64 {
         let rank = u128::from(self.count) * u128::from(mille);
         let mut below = 0_u128;

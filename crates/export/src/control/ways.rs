@@ -1,4 +1,4 @@
-//! The ways in which a volume is reached, which go to another process together.
+//! The exports of a volume, which a handover passes on together.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -14,20 +14,20 @@ use crate::net::CarriedListener;
 use crate::ublk::{UblkHolder, UblkPlace};
 use crate::vhost_user::{CarriedFrontEnd, VhostUserHolder};
 
-/// What a volume is served by, as far as there is any.
+/// A server's exports.
 #[derive(Debug, Default)]
 pub struct Ways {
     /// The NBD server.
     pub nbd: Option<nbd::Holder>,
-    /// The mount, and what brings that to rest.
+    /// The mount, and the means to pause it.
     pub mount: Option<(CarriedMount, FuseHolder)>,
-    /// What lets go of the block device.
+    /// The means to release the block device.
     pub ublk: Option<UblkHolder>,
-    /// What brings the virtual machine's front end to rest.
+    /// The means to pause the virtual machine's front end.
     pub machine: Option<VhostUserHolder>,
 }
 
-/// What another process finds each of them by.
+/// Where the new server finds each export.
 pub(super) struct Places {
     pub(super) nbd: Vec<CarriedListener>,
     pub(super) machine: Vec<CarriedListener>,
@@ -35,16 +35,16 @@ pub(super) struct Places {
     pub(super) ublk: Option<UblkPlace>,
 }
 
-/// What their clients were left with.
+/// The paused exports' clients.
 pub(super) struct AtRest {
     connections: Vec<Carried>,
-    /// Where there is a socket for one: the front end, if it is there.
+    /// `Some` when the volume has a vhost-user socket: its front end, if one is connected.
     machine: Option<Option<CarriedFrontEnd>>,
 }
 
 impl Ways {
-    /// What there is to give, if nothing is in the way of it. What is unmounted or deleted nobody
-    /// has any more.
+    /// Returns the exports to offer, or refuses when one cannot be handed over. Sockets and mounts
+    /// that were removed are left out.
     pub(super) fn places(&self) -> Answer<Places> {
         let no = |why: String| Refusal::new(RefusalKind::Unsupported, why, INSTEAD);
         if self.nbd.as_ref().is_some_and(nbd::Holder::over_tls) {
@@ -62,7 +62,7 @@ impl Ways {
         Ok(Places { nbd, machine, mount, ublk: ublk.map_err(no)? })
     }
 
-    /// Has all clients wait, with nothing of them in flight.
+    /// Pauses all exports, until no request of a client is in flight.
     pub(super) fn hold(&self, until: Instant) -> crate::Result<AtRest> {
         let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until))?;
         self.mount.as_ref().map_or(Ok(()), |(_, holder)| holder.hold(until))?;
@@ -70,13 +70,13 @@ impl Ways {
         Ok(AtRest { connections, machine })
     }
 
-    /// Lets go of what only one process can have, once the volume is suspended.
+    /// Releases the block device, which only one process can have, once the volume is suspended.
     pub(super) fn let_go(&self, places: &Places, until: Instant) -> crate::Result<()> {
         let ublk = self.ublk.as_ref().filter(|_| places.ublk.is_some());
         ublk.map_or(Ok(()), |ublk| ublk.let_go(until))
     }
 
-    /// As if nothing had been: clients are served by this process.
+    /// Resumes all exports in this process.
     pub(super) fn go_on(&self) {
         self.nbd.iter().for_each(nbd::Holder::go_on);
         self.mount.iter().for_each(|(_, mount)| mount.go_on());
@@ -86,7 +86,7 @@ impl Ways {
 }
 
 impl AtRest {
-    /// Tells the other process all that it needs to go on.
+    /// Sends the paused clients to the new server.
     pub(super) fn send(self, line: &Line, until: Instant) -> crate::Result<()> {
         line.send(&Given::Rests(self.connections.len()), &[], &[], until)?;
         for one in &self.connections {
@@ -98,7 +98,7 @@ impl AtRest {
     }
 }
 
-/// A virtual machine's front end, if there is one, and its descriptors.
+/// Sends a virtual machine's front end, if one is connected, and its descriptors.
 fn send_machine(line: &Line, front: Option<CarriedFrontEnd>, until: Instant) -> crate::Result<()> {
     let (agreed, fds) = front.map_or((None, Vec::new()), |front| (Some(Box::new(front.agreed)), front.fds));
     line.send(&Given::Machine(agreed), &[], &[], until)?;

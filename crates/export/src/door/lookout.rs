@@ -1,4 +1,4 @@
-//! Whether a thread that has nothing to do looks for a while before it sleeps.
+//! Decides whether an idle thread looks for requests for a while before it sleeps.
 //!
 //! Waking a sleeping processor often costs more than the request that wakes it. A look costs
 //! processor time: it is bounded, and goes on only while looks pay.
@@ -38,11 +38,11 @@ const SHORT: u32 = 4;
 /// A step of a look takes a microsecond; one that takes this long was interrupted.
 const LOST: Duration = Duration::from_micros(100);
 
-/// For how long no look is made after the processor was lost: at first and at most.
+/// How long no look is made after the processor was lost: at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The experience with waits of one kind.
+/// The history of one kind of wait, and the decision that follows from it.
 pub(super) struct Lookout {
     limit: Duration,
     /// Looks are made while this is above 0.
@@ -53,10 +53,10 @@ pub(super) struct Lookout {
     /// When this wait began, and its last step.
     since: Instant,
     step: Instant,
-    /// This wait began with a look, which may have lost the processor.
+    /// True when this wait began with a look, which may have lost the processor.
     looked: bool,
     lost: bool,
-    /// No look is made before.
+    /// The time before which no look is made.
     paused_until: Instant,
     pause: Duration,
 }
@@ -78,14 +78,14 @@ impl Lookout {
         }
     }
 
-    /// A wait begins. Whether it begins with a look.
+    /// Begins a wait. Returns true when the wait begins with a look.
     pub(super) fn begins(&mut self, now: Instant) -> bool {
         (self.since, self.step, self.lost) = (now, now, false);
         self.looked = self.score > 0 && now >= self.paused_until && !self.limit.is_zero();
         self.looked
     }
 
-    /// Whether a look that has found nothing yet goes on.
+    /// Returns true when a look that has found nothing yet is to be continued.
     pub(super) fn goes_on(&mut self, now: Instant) -> bool {
         let step = now.saturating_duration_since(self.step);
         self.step = now;
@@ -97,11 +97,11 @@ impl Lookout {
         now.saturating_duration_since(self.since) < self.limit
     }
 
-    /// The wait is over: something was found, or the thread was woken.
+    /// Ends the wait: the look found an event, or the thread was woken.
     pub(super) fn ends(&mut self, now: Instant) {
         let waited = now.saturating_duration_since(self.since);
         match self.looked {
-            // The look was cut short, so nothing is known of its worth.
+            // The look was cut short, so its worth is unknown.
             true if self.lost => {}
             true if waited < self.limit => {
                 self.score = (self.score + 1).min(BEST);
@@ -177,7 +177,7 @@ mod tests {
             found
         }
 
-        /// Waits several times alike: how many waits were ended by a look.
+        /// Repeats a wait, and returns how many of the waits a look ended.
         fn found(&mut self, waits: usize, gap: Duration) -> usize {
             (0..waits).filter(|_| self.waits(gap, STEP)).count()
         }
@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn a_client_that_has_to_be_woken_itself_is_met_awake() {
         let mut thread = Thread::new(LIMIT);
-        // Both have to be woken: the sleep is longer than a look, until the first trial.
+        // Client and thread both have to be woken: until the first trial, the sleep takes longer
+        // than a look.
         assert_eq!(thread.found(FIRST_REST as usize, us(120)), 0);
         assert_eq!(thread.found(100, us(40)), 100);
     }
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn trials_become_rare_where_they_do_not_pay() {
         let mut thread = Thread::new(LIMIT);
-        // A little too slow, always.
+        // Each wait is a little longer than the limit.
         assert_eq!(thread.found(1_000_000, us(60)), 0);
         let share = thread.looked_for.as_secs_f64() / 60.0;
         assert!(share < 0.001, "{share} of the time was spent looking");
@@ -251,16 +252,16 @@ mod tests {
         let start = thread.now;
         thread.looked_for = Duration::ZERO;
         let mut lost = 0;
-        // Whenever this thread looks, another one gets its processor, for three milliseconds.
+        // Whenever this thread looks, another thread takes its processor, for three milliseconds.
         while thread.now - start < Duration::from_secs(60) {
             lost += usize::from(thread.lookout.score > 0 && thread.now >= thread.lookout.paused_until);
             thread.waits(us(20), Duration::from_millis(3));
         }
         assert!(lost < 45, "{lost} looks in a minute");
-        // The others are gone: the next trial, and those after it.
+        // The other threads have ended: the next trial pays, and the looks after it.
         thread.now += LONGEST_PAUSE;
         assert_eq!(thread.found(100, us(20)), 100);
-        // A single interruption is nothing to remember.
+        // A single interruption has no lasting effect.
         thread.now += LONGEST_PAUSE;
         assert!(!thread.waits(us(20), Duration::from_millis(3)));
         thread.now += FIRST_PAUSE;

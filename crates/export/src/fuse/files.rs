@@ -1,5 +1,5 @@
-//! What is found under the mount: one file, or a folder of them. Only the size of the volume
-//! changes, and with it the last file's.
+//! The files under the mount: one file, or a folder of them. Only the size of the volume changes,
+//! and with it the last file's.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use underseal_datapath::Mapping;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use underseal_fuse::wire::{Attr, Body, dirent_len};
 
-/// The kernel's number for what is mounted.
+/// The kernel's node number of the mounted file or folder.
 pub(super) const ROOT: u64 = 1;
-/// The number of a folder's first file.
+/// The node number of a folder's first file.
 const FIRST: u64 = 2;
 
 const REGULAR: u32 = 0o100_000;
 const FOLDER: u32 = 0o040_000;
 
-/// The files and who owns them.
+/// The files and their owner.
 pub(super) struct Files {
     mapping: Arc<Mapping>,
     root: Root,
@@ -30,10 +30,10 @@ pub(super) struct Files {
 }
 
 enum Root {
-    /// The whole volume.
+    /// A file with the whole volume.
     File,
-    /// A file for each segment, and where that begins in the volume; it ends where the next one
-    /// begins.
+    /// A file for each segment, with the segment's start in the volume; it ends where the next
+    /// segment begins.
     Folder(Vec<(String, u64)>),
 }
 
@@ -43,9 +43,9 @@ impl Files {
         Self::new(mapping, Root::File)
     }
 
-    /// Its segments as files: `segment0`, `segment1`, ..
+    /// The segments as files: `segment0`, `segment1`, ..
     pub(super) fn folder(mapping: &Arc<Mapping>) -> Self {
-        // Without its key the volume cannot be asked, nor read.
+        // Without its key the volume has no segments to list, and cannot be read.
         let volume = mapping.volume();
         let segments = volume.iter().flat_map(|volume| volume.segments());
         let files = segments.enumerate().map(|(i, s)| (format!("segment{i}"), s.start));
@@ -65,22 +65,22 @@ impl Files {
         }
     }
 
-    /// Whether there is a folder of them.
+    /// Returns true when the mount is a folder of files.
     pub(super) fn are_in_a_folder(&self) -> bool {
         matches!(self.root, Root::Folder(_))
     }
 
-    /// What the files' attributes say of their times and their group.
+    /// Returns the time and the group of the files' attributes.
     pub(super) fn since_and_group(&self) -> (u64, u32) {
         (self.since, self.gid)
     }
 
-    /// The same files with other such attributes.
+    /// The same files with the time and the group of another server's mount.
     pub(super) fn with(self, (since, gid): (u64, u32)) -> Self {
         Self { since, gid, ..self }
     }
 
-    /// The part of the volume that a file shows.
+    /// Returns the part of the volume that a file shows.
     pub(super) fn range(&self, node: u64) -> Option<Range<u64>> {
         match &self.root {
             Root::File => (node == ROOT).then_some(0..self.size()),
@@ -92,7 +92,7 @@ impl Files {
         }
     }
 
-    /// The file that changes with the volume's size, and where that file begins in the volume.
+    /// Returns the file whose size changes with the volume's, and that file's start in the volume.
     pub(super) fn last(&self) -> (u64, u64) {
         match &self.root {
             Root::File => (ROOT, 0),
@@ -126,8 +126,7 @@ impl Files {
         self.attr(FIRST + at as u64)
     }
 
-    /// Puts a folder's entries from the number `from` on into a reply, as many as it has `room`
-    /// for.
+    /// Appends a folder's entries from the number `from` on to a reply, as many as fit into `room`.
     pub(super) fn list(&self, from: u64, room: usize, out: &mut Vec<u8>) {
         let files = if let Root::Folder(files) = &self.root { &files[..] } else { &[] };
         let names = files.iter().zip(FIRST..).map(|((name, _), node)| (name.as_str(), node));
@@ -143,7 +142,7 @@ impl Files {
         }
     }
 
-    /// All of it: there is nothing free.
+    /// The totals of the filesystem, without free space.
     pub(super) fn totals(&self) -> StatVfs {
         let files = if let Root::Folder(files) = &self.root { files.len() } else { 1 };
         let block = u64::from(self.block.max(1));
@@ -174,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Three segments of 512 bytes.
+    /// A volume of three segments of 512 bytes.
     fn mapping() -> Arc<Mapping> {
         let segment = |n: u64| Segment { start: n * 512, len: 512, kind: SegmentKind::Zero };
         let volume = Volume::new((0..3).map(segment).collect()).unwrap();
@@ -201,7 +200,7 @@ mod tests {
             files.list(from, room, &mut out);
             out.len()
         };
-        // Two of 32 bytes; then "segment0" takes as many again.
+        // The entries "." and ".." take 32 bytes each; so does "segment0".
         assert_eq!((listed(0, 63), listed(0, 64), listed(0, 1024)), (32, 64, 64 + 3 * 32));
         assert_eq!((listed(4, 1024), listed(5, 1024), listed(u64::MAX, 1024)), (32, 0, 0));
     }

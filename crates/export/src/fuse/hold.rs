@@ -1,8 +1,8 @@
-//! Threads that come to rest, so that another process may go on with their mount.
+//! The pause of a mount's threads, for a handover of the mount.
 //!
-//! What the kernel has handed out is answered; what it has not stays with it, and whoever takes it
-//! next answers that: this process, or another one that has the mount's descriptor. So nothing of a
-//! request is carried over.
+//! Requests that the kernel has handed out are answered before the pause. Other requests stay in
+//! the kernel, and are answered by the process that reads them next: this one, or another one with
+//! the mount's descriptor. So a handover carries no request.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -17,53 +17,53 @@ use super::INBOX;
 use super::server::{FuseServer, Shared};
 use crate::{Error, ErrorKind, Result};
 
-/// How often threads are told that have not come to look: one may have been about to sleep.
+/// How often paused threads are woken again: a thread may have missed a wakeup as it went to sleep.
 const AGAIN: Duration = Duration::from_millis(2);
-/// How long threads may take to go on.
+/// How long threads may take to resume.
 const GOING_ON: Duration = Duration::from_secs(10);
 
-/// A mount, for another process.
+/// A mount, for the new server of a handover.
 #[derive(Debug)]
 pub struct CarriedMount {
-    /// What requests come from.
+    /// The descriptor that requests come from.
     pub device: OwnedFd,
-    /// The rest.
+    /// The mount's path and settings.
     pub place: MountPlace,
 }
 
-/// Where a mount is, and what its kernel and its users know of it.
+/// A mount's path, and the settings known to the kernel and to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MountPlace {
-    /// An absolute path.
+    /// The absolute path.
     pub path: PathBuf,
-    /// Whether it is a folder.
+    /// True when the mount is a folder.
     pub folder: bool,
-    /// The mount namespace that the path is in, in the kernel's words (/proc/self/ns/mnt).
+    /// The mount namespace of the path, as in /proc/self/ns/mnt.
     pub namespace: String,
-    /// The longest write that was agreed on, in bytes.
+    /// The longest write negotiated with the kernel, in bytes.
     pub longest: u32,
     /// The files' times, in seconds since 1970.
     pub since: u64,
-    /// Their group.
+    /// The files' group.
     pub gid: u32,
 }
 
-/// This process's mount namespace.
+/// Returns this process's mount namespace.
 pub(super) fn namespace() -> Result<String> {
     let link = std::fs::read_link("/proc/self/ns/mnt");
     let link = link.map_err(|e| Error::new(ErrorKind::Io, "/proc/self/ns/mnt").with_source(e))?;
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Brings a mount's threads to rest.
+/// The means to pause a mount's threads.
 #[derive(Clone)]
 pub struct FuseHolder(Arc<Shared>);
 
-/// The threads' side of it.
+/// The threads' side of the pause.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    /// Looked at by every thread, every turn.
+    /// True while threads are to pause; every thread reads it every turn.
     is_held: AtomicBool,
     counts: Mutex<Counts>,
     changed: Condvar,
@@ -71,9 +71,9 @@ pub(super) struct Hold {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Threads that have nothing under way, and take nothing.
+    /// The number of paused threads: they have no request in flight, and take none.
     resting: usize,
-    /// Those that no request would wake.
+    /// The number of threads that no request would wake.
     deaf: usize,
 }
 
@@ -86,14 +86,14 @@ impl Hold {
         self.is_held.load(SeqCst)
     }
 
-    /// A thread rests, or does so no more.
+    /// Counts the calling thread as paused, or no longer.
     pub(super) fn rests(&self, rests: bool) {
         add(&mut self.counts().resting, rests);
         self.changed.notify_all();
     }
 
-    /// No request wakes a thread, or one does again. It looks after this whether all are held
-    /// still.
+    /// Counts the calling thread as one that no request wakes, or no longer. The thread then looks
+    /// again whether all threads are to pause.
     pub(super) fn is_deaf(&self, deaf: bool) {
         add(&mut self.counts().deaf, deaf);
         self.changed.notify_all();
@@ -109,16 +109,16 @@ fn add(count: &mut usize, one: bool) {
 }
 
 impl FuseServer {
-    /// What brings its threads to rest; those of a mount that was [taken over](Self::take_over) are
-    /// at rest until it lets them go on.
+    /// Returns the means to pause the threads. The threads of a mount from another server are
+    /// paused until [`FuseHolder::go_on`].
     pub fn holder(&self) -> FuseHolder {
         FuseHolder(self.shared().clone())
     }
 
-    /// The mount, for another process.
+    /// Returns the mount, for the new server of a handover.
     ///
     /// # Errors
-    /// `Io` when there is no descriptor for it.
+    /// `Io` when the descriptor cannot be duplicated.
     pub fn carried(&self) -> Result<CarriedMount> {
         let device = self.device().try_clone_to_owned();
         let no_descriptor = |e| Error::new(ErrorKind::Io, "no descriptor for the mount").with_source(e);
@@ -131,15 +131,15 @@ impl FuseServer {
 }
 
 impl FuseHolder {
-    /// Whether it is unmounted.
+    /// Returns true when the volume is unmounted.
     pub fn is_gone(&self) -> bool {
         self.0.is_gone()
     }
 
-    /// Lets no thread take a request, and waits until those that were taken are answered.
+    /// Pauses all threads, and waits until the requests in flight are answered.
     ///
     /// # Errors
-    /// `Drain` when some are not by then. The threads are held all the same.
+    /// `Drain` when some are not answered in time. The threads stay paused all the same.
     pub fn hold(&self, until: Instant) -> Result<()> {
         self.0.hold.is_held.store(true, SeqCst);
         if !self.wait(until, |counts, threads| counts.resting >= threads) {
@@ -148,7 +148,7 @@ impl FuseHolder {
         Ok(())
     }
 
-    /// As if nothing had been.
+    /// Resumes all threads.
     pub fn go_on(&self) {
         self.0.hold.is_held.store(false, SeqCst);
         if !self.wait(Instant::now() + GOING_ON, |counts, _| counts.resting + counts.deaf == 0) {
@@ -156,7 +156,7 @@ impl FuseHolder {
         }
     }
 
-    /// Wakes the threads until so many rest. False when it is too late for that.
+    /// Wakes the threads until enough of them are counted. Returns false when the time has passed.
     fn wait(&self, until: Instant, enough: impl Fn(&Counts, usize) -> bool) -> bool {
         let hold = &self.0.hold;
         loop {

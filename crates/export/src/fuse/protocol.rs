@@ -1,4 +1,4 @@
-//! What the kernel wants of a mounted volume.
+//! The kernel's requests to a mounted volume, parsed.
 //!
 //! ```text
 //!   head:  request header (40) | the operation's arguments (up to 40)     parse()
@@ -8,20 +8,20 @@
 use rustix::io::Errno;
 use underseal_fuse::wire::{InHeader, RequestArgs, WRITE_DATA, op};
 
-/// What is received apart from the payload: exactly a write's header and arguments.
+/// The bytes received before the payload: exactly a write's header and arguments.
 pub(super) const HEAD: usize = WRITE_DATA;
 
-/// A request: whose, and what for.
+/// A request of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call<'a> {
-    /// Its number, for the reply.
+    /// The number by which the kernel finds the request again when the reply arrives.
     pub(super) unique: u64,
-    /// The file that it is about.
+    /// The node number of the file.
     pub(super) node: u64,
     pub(super) operation: Operation<'a>,
 }
 
-/// What the kernel wants. `flags` are the open file's, as open(2) takes them.
+/// The operation of a request. `flags` are the open file's, as open(2) takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation<'a> {
     Lookup {
@@ -56,15 +56,15 @@ pub(super) enum Operation<'a> {
         len: u64,
         mode: u32,
     },
-    /// There is nothing to do.
+    /// The operation has no effect, and succeeds.
     Done,
-    /// Wants no reply.
+    /// The operation gets no reply.
     Silent,
     Other(u32),
 }
 
-/// Reads a request of which `len` bytes have come, the first of them in `head`; nothing when it is
-/// not whole.
+/// Parses a request of `len` bytes, the first of them in `head`; returns `None` when it is
+/// incomplete.
 pub(super) fn parse(head: &[u8; HEAD], len: usize) -> Option<Call<'_>> {
     let (InHeader { opcode, unique, node, .. }, mut args) = InHeader::read_first(head, len).ok()?;
     let operation = operation(opcode, &mut args, len).ok()?;
@@ -73,15 +73,15 @@ pub(super) fn parse(head: &[u8; HEAD], len: usize) -> Option<Call<'_>> {
 
 fn operation<'a>(opcode: u32, args: &mut RequestArgs<'a>, len: usize) -> Result<Operation<'a>, Errno> {
     Ok(match opcode {
-        // A name that is longer than the head is none of ours.
+        // No file has a name that is longer than the head.
         op::LOOKUP if len > HEAD => Operation::Lookup { name: &[] },
         op::LOOKUP => Operation::Lookup { name: args.name().unwrap_or_default() },
-        // Nothing is counted, and what has begun is soon over.
+        // The server counts no lookups, and its requests complete soon without an interrupt.
         op::FORGET | op::INTERRUPT | op::BATCH_FORGET => Operation::Silent,
         op::GETATTR => Operation::GetAttr,
         op::SETATTR => {
             let valid = args.u32()?;
-            // Padding, and the file's handle.
+            // Skips padding, and the file's handle.
             args.skip(12)?;
             Operation::SetAttr { valid, size: args.u64()? }
         }
@@ -113,11 +113,11 @@ fn operation<'a>(opcode: u32, args: &mut RequestArgs<'a>, len: usize) -> Result<
     })
 }
 
-/// The arguments that READ, WRITE and READDIR share: where, how much, and the open file's flags.
+/// Parses the common arguments of READ, WRITE and READDIR: offset, size, and the open file's flags.
 fn transfer(args: &mut RequestArgs<'_>) -> Result<(u64, u32, u32), Errno> {
     args.skip(8)?;
     let (offset, size) = (args.u64()?, args.u32()?);
-    // The request's own flags, and whose locks it is about.
+    // Skips the request's flags, and the lock owner.
     args.skip(12)?;
     let flags = args.u32()?;
     args.skip(4)?;

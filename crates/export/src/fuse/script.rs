@@ -1,4 +1,4 @@
-//! A kernel's requests without a kernel: for fuzzing.
+//! The kernel's side of a mount as a script, for fuzzing.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::server::Shared;
 use super::worker::Worker;
 use crate::Error;
 
-/// A thread that serves a volume, and what stands in the kernel's place.
+/// A thread that serves a volume, and a script in the kernel's place.
 #[doc(hidden)]
 pub type Script = underseal_fuse::script::KernelScript<Error>;
 

@@ -1,17 +1,17 @@
-//! How requests come from the kernel: through io_uring where both sides can, else through
+//! The transport of requests from the kernel: io_uring where kernel and server support it, else
 //! /dev/fuse.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How requests come from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FuseTransport {
-    /// Through an io_uring of each thread.
+    /// An io_uring of each thread.
     IoUring,
-    /// Through /dev/fuse, and why not through io_uring.
+    /// /dev/fuse, with the reason why io_uring is not used.
     Device(String),
 }
 

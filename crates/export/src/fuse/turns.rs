@@ -1,7 +1,7 @@
-//! Who of the idle threads listens.
+//! The turns of a mount's idle threads: which of them listens.
 //!
-//! The kernel wakes every thread whose ring watches the mount, for each request. So of the idle
-//! ones a single one listens; the others rest until more requests are there than it can see to.
+//! For each request, the kernel wakes every thread whose ring watches the mount. So only one of the
+//! idle threads listens; the others rest until more requests arrive than one thread can handle.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,28 +11,26 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::event::{raise, still};
 
-/// Shared by the threads of one mount.
+/// The turns, shared by the threads of one mount.
 pub(super) struct Turns {
     listening: AtomicUsize,
     resting: AtomicUsize,
-    /// Readable as often as a resting thread is wanted.
+    /// A semaphore: its count is the number of resting threads to wake.
     bell: OwnedFd,
 }
 
 impl Turns {
-    /// # Errors
-    /// When the system has no descriptor left.
     pub(super) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self { listening: AtomicUsize::new(0), resting: AtomicUsize::new(0), bell: eventfd(0, flags)? })
     }
 
-    /// The calling thread's ring watches the mount from now on.
+    /// Records that the calling thread's ring watches the mount.
     pub(super) fn listens(&self) {
         self.listening.fetch_add(1, SeqCst);
     }
 
-    /// It does so no more.
+    /// Records that the calling thread's ring no longer watches the mount.
     pub(super) fn has_heard(&self) {
         self.listening.fetch_sub(1, SeqCst);
     }
@@ -41,27 +39,27 @@ impl Turns {
         self.listening.load(SeqCst) > 0
     }
 
-    /// The calling thread's ring watches the bell from now on. It looks after this whether somebody
-    /// still listens.
+    /// Records that the calling thread's ring watches the semaphore. The thread then checks that
+    /// another thread still listens.
     pub(super) fn rests(&self) {
         self.resting.fetch_add(1, SeqCst);
     }
 
-    /// The bell has rung for it.
+    /// Records that the semaphore has woken the calling thread.
     pub(super) fn is_up(&self) {
-        // Another may have been quicker; this one is up all the same.
+        // Another thread may have taken the count; the calling thread is awake all the same.
         still(&self.bell);
         self.resting.fetch_sub(1, SeqCst);
     }
 
-    /// Wakes a resting thread, if nobody listens.
+    /// Wakes a resting thread, if no thread listens.
     pub(super) fn call(&self) {
         if !self.somebody_listens() && self.resting.load(SeqCst) > 0 {
             self.ring(1);
         }
     }
 
-    /// Wakes all: the mount is gone, or a thread.
+    /// Wakes all resting threads: the volume is unmounted, or a thread has ended.
     pub(super) fn call_all(&self) {
         self.ring(self.resting.load(SeqCst) as u64);
     }

@@ -1,7 +1,7 @@
-//! One thread: it takes requests from the kernel, puts them into its queue and answers them.
+//! A mount's thread: takes requests from the kernel, puts them into its queue and answers them.
 //!
 //! ```text
-//!   descriptor (channel.rs)  --+--> begin.rs  -->  queue  -->  answer  --> where the request came from
+//!   descriptor (channel.rs)  --+--> begin.rs --> queue --> answer --> the request's origin
 //!   io_uring (entries.rs)    --+
 //! ```
 
@@ -30,21 +30,21 @@ use crate::errno::errno;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
-/// Requests in flight on one thread.
+/// The most requests in flight on one thread.
 const DEPTH: u32 = 128;
 
-/// Request memory of one thread is twice this: so many bytes are in flight at most.
+/// The most bytes in flight on one thread; its request memory is twice as large.
 const IN_FLIGHT: usize = 16 << 20;
 
-/// Requests that were there one after the other and show that one thread is not enough. A lone
-/// client that is quick can send a few.
+/// How many requests in a row must have been waiting to show that one thread is not enough. A
+/// single fast client can send a few in a row.
 const STREAM: u32 = 16;
 
-/// After a request of so many bytes another one that is there already has waited.
+/// A request of this many bytes takes long enough that the next one, if it has arrived, has waited.
 const LONG: usize = 32 << 10;
 
-/// The ring's numbers for the descriptor and for the bell of those that rest. Lower numbers are
-/// those of entries.
+/// The ring's event numbers for the descriptor and for the semaphore of resting threads. Lower
+/// numbers belong to io_uring entries.
 const READABLE: u32 = 1 << 31;
 const WANTED: u32 = READABLE + 1;
 
@@ -53,43 +53,44 @@ pub(super) struct Worker {
     channel: FuseChannel,
     queue: Queue,
     head: [u8; HEAD],
-    /// Where payloads arrive. A longest write goes on from here; another takes its place.
+    /// The buffer that payloads arrive in. One of the longest writes takes the buffer along, and a
+    /// new one replaces it.
     inbox: Buffer,
-    /// Where replies are put together that are not data.
+    /// The buffer for replies other than data.
     out: Vec<u8>,
     tickets: Tickets<Ticket>,
-    /// Where requests arrive through io_uring, if they do.
+    /// The entries that requests arrive in through io_uring, if it is used.
     entries: Option<ThreadEntries>,
-    /// The descriptor may have a request. Without io_uring that is so whenever this thread has time
-    /// for one.
+    /// True when the descriptor may have a request. Without io_uring that is whenever this thread
+    /// has time for one.
     readable: bool,
     /// The length of a request that has arrived and found no room.
     held: Option<usize>,
-    /// Requests that were there one after the other.
+    /// The number of requests in a row that had been waiting.
     row: u32,
-    /// No more requests come, or are to be taken.
+    /// True when no more requests arrive, or are to be taken.
     ended: bool,
     watching: bool,
     resting: bool,
-    /// It takes nothing, so that another process may.
+    /// True when the thread is paused for a handover.
     rests: bool,
-    /// No request wakes it.
+    /// True when no request wakes the thread.
     is_deaf: bool,
     /// The bytes of the last read or write.
     last: usize,
     complaints: Complaints,
 }
 
-/// A request under way and how it is answered.
+/// A request in flight, and the kind of its answer.
 struct Ticket {
     unique: u64,
     answer: Answer,
     origin: Origin,
-    /// The rest of an entry's payload, whose front the queue has.
+    /// The rest of an entry's payload whose front the queue has.
     rest: Option<Buffer>,
 }
 
-/// Where a request came from, and its reply goes.
+/// Where a request came from, and where its reply goes.
 #[derive(Debug, Clone, Copy)]
 enum Origin {
     /// The descriptor: the payload is in the inbox.
@@ -100,14 +101,14 @@ enum Origin {
 
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// The bytes that were read, and their count.
+    /// The data of a read, and their length.
     Data(usize),
     Written(u32),
     Done,
 }
 
 impl Answer {
-    /// What was asked for, in the operator's words.
+    /// Names the request in log lines.
     fn what(self) -> &'static str {
         match self {
             Self::Data(_) => "a read",
@@ -118,11 +119,8 @@ impl Answer {
 }
 
 impl Worker {
-    /// The calling thread's. `share`: its part of the kernel's queues, where requests are to come
-    /// through io_uring.
-    ///
-    /// # Errors
-    /// `Io` when the system has no ring or memory for its queue.
+    /// A worker for the calling thread. `share` is its part of the kernel's queues, if requests are
+    /// to come through io_uring.
     pub(super) fn new(shared: Arc<Shared>, channel: FuseChannel, share: Option<&RingShare>) -> Result<Self> {
         let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the mount").with_source(e);
         let options = QueueOptions { depth: DEPTH, max_request: IN_FLIGHT };
@@ -164,10 +162,7 @@ impl Worker {
         })
     }
 
-    /// Serves until the mount is gone; what is in flight is finished.
-    ///
-    /// # Errors
-    /// When the kernel refuses to go on.
+    /// Serves until the volume is unmounted, and finishes the requests in flight.
     pub(super) fn run(mut self) -> Result<()> {
         door::serve(&mut self)
     }
@@ -182,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// Whether no request is under way here.
+    /// Returns true when the thread has no request in flight.
     fn has_nothing(&self) -> bool {
         let waits = self.entries.as_ref().is_some_and(ThreadEntries::has_waiting);
         self.held.is_none() && self.tickets.is_empty() && !waits
@@ -211,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// As [`reply`](Self::reply), with what `out` has.
+    /// Sends the reply in `out`, as [`reply`](Self::reply).
     fn reply_out(&mut self, unique: u64, origin: Origin) -> io::Result<()> {
         let out = std::mem::take(&mut self.out);
         let sent = self.reply(unique, origin, Ok(&out));
@@ -244,14 +239,14 @@ impl Worker {
             self.held = Some(len);
             return Ok(Took::NoRoom);
         }
-        // Whoever asked is answered before the kernel is asked for more: it may have nothing.
+        // Completed requests are answered before a read of the descriptor, which may find nothing.
         while let Some(completion) = self.queue.next_completion() {
             self.answer(completion)?;
         }
         Ok(Took::Request(if self.tickets.is_empty() { 0 } else { len }))
     }
 
-    /// Notes an event of the ring's. True when it was one.
+    /// Handles one event of the ring. Returns true when the ring had one.
     fn note_event(&mut self) -> bool {
         let Some((event, result)) = self.queue.next_answer() else { return false };
         match event {
@@ -270,7 +265,7 @@ impl Worker {
         true
     }
 
-    /// Sees to it that the next request wakes this thread, or another that listens already.
+    /// Makes sure that the next request wakes this thread, or another one that listens already.
     fn listen_or_rest(&mut self) -> io::Result<()> {
         let turns = &self.shared.turns;
         if self.watching {
@@ -282,7 +277,7 @@ impl Worker {
                 self.resting = true;
                 turns.rests();
             }
-            // The other may have taken a request since, without seeing this one.
+            // The listening thread may have taken a request since, without seeing this one.
             if turns.somebody_listens() {
                 return Ok(());
             }
@@ -356,7 +351,7 @@ impl Door for Worker {
         self.entries.as_ref().is_some_and(ThreadEntries::is_due)
     }
 
-    /// Replies through io_uring are handed over when the thread sleeps, unless they are due before.
+    /// Submits pending replies through io_uring if they are due; otherwise the sleep submits them.
     fn hand_over(&mut self) -> Result<bool> {
         if self.is_due() {
             self.queue.poll()?;
@@ -370,8 +365,8 @@ impl Door for Worker {
             if !std::mem::replace(&mut self.is_deaf, true) {
                 self.shared.hold.is_deaf(true);
             }
-            // Whoever waits for this thread to rest is told first; whoever lets it go on may not
-            // have seen that it is deaf.
+            // Returns before the sleep while the threads are to pause, and once after a resume:
+            // `go_on` may have missed that this thread cannot be woken by a request.
             return Ok(!self.shared.hold.is_held() || !self.rests && self.has_nothing());
         }
         if wake.requests && !self.ended {
@@ -400,7 +395,7 @@ impl Door for Worker {
 }
 
 impl Drop for Worker {
-    /// What this thread has listened for, another must.
+    /// Another thread must listen in place of this one.
     fn drop(&mut self) {
         if self.watching {
             self.shared.turns.has_heard();

@@ -1,13 +1,13 @@
-//! Until when a list of revoked certificates holds (RFC 5280, 5.1). rustls looks at that too, and
-//! does not say it.
+//! The end of validity of a certificate revocation list (RFC 5280, 5.1). rustls checks it, too, but
+//! does not report it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment in UTC.
+/// A time in UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Moment {
     since_epoch: Duration,
-    /// As people write it.
+    /// The time in a form for people.
     pub(super) shown: String,
 }
 
@@ -16,12 +16,12 @@ impl Moment {
         SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| now > self.since_epoch)
     }
 
-    /// `UTCTime` or `GeneralizedTime`.
+    /// Parses a `UTCTime` or `GeneralizedTime`.
     fn parse(tag: u8, text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
         let whole = match tag {
             GENERALIZED_TIME => text.to_owned(),
-            // Years from 1950 to 2049.
+            // Two-digit years stand for 1950 to 2049.
             _ => format!("{}{text}", if text.as_bytes().first()? < &b'5' { "20" } else { "19" }),
         };
         if whole.len() != 14 || !whole.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -36,12 +36,12 @@ impl Moment {
     }
 }
 
-/// Days since 1970 of a date of the Gregorian calendar.
+/// Returns the days from 1970 to a date of the Gregorian calendar.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March, so that the leap day is the last.
+    // Years are counted from March, so that the leap day is the last.
     let year = if month <= 2 { year - 1 } else { year };
     let days = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     (365 * year + year / 4 - year / 100 + year / 400 + days).checked_sub(719_468)
@@ -52,8 +52,8 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 
-/// When the next list is due, from which on this one does not hold; none where the list does not
-/// say so.
+/// Returns the time of the next list, from which on this list is invalid; `None` where the list has
+/// no such field.
 pub(super) fn next_update(list: &[u8]) -> Option<Moment> {
     let (list, _) = expect(list, SEQUENCE)?;
     let (rest, _) = expect(list, SEQUENCE)?;
@@ -71,13 +71,13 @@ fn time(from: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     matches!(tag, UTC_TIME | GENERALIZED_TIME).then_some((tag, content, rest))
 }
 
-/// The contents of the first element, where it is of this kind, and what follows it.
+/// Returns the contents of the first element, if it has the tag `kind`, and the bytes behind it.
 fn expect(from: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
     let (tag, content, rest) = element(from)?;
     (tag == kind).then_some((content, rest))
 }
 
-/// The first element: its tag, its contents and what follows it.
+/// Returns the first element's tag and contents, and the bytes behind it.
 fn element(from: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = from.split_first()?;
     let (&first, rest) = rest.split_first()?;

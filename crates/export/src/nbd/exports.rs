@@ -1,32 +1,32 @@
-//! What a server offers, checked once when it starts.
+//! The exports that an NBD server offers, checked once when the server starts.
 
 use super::protocol::{MAX_STRING, TransmissionFlags};
 use crate::net::Printable;
 use crate::{Error, ErrorKind, Result};
 
-/// One export as clients see it.
+/// An NBD export's name and properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
     /// The name a client asks for; may be empty. At most 4096 bytes, without NUL.
     pub name: String,
-    /// For people; may be empty. At most 4096 bytes, without NUL.
+    /// The description for people; may be empty. At most 4096 bytes, without NUL.
     pub description: String,
-    /// Bytes; at most `i64::MAX`, for clients keep it in an `off_t`.
+    /// The size in bytes; at most `i64::MAX`, for clients keep it in an `off_t`.
     pub size: u64,
     /// Alignment of offsets and lengths, in bytes: a power of two up to 65,536. Clients that do not
-    /// ask for block sizes are turned away where it is over 512.
+    /// negotiate block sizes are refused where it is over 512.
     pub min_block: u32,
     /// Alignment that avoids read-modify-write, in bytes: a power of two, at least 512 and at least
     /// `min_block`.
     pub preferred_block: u32,
     /// The longest payload of a read or write, in bytes: at least `preferred_block`.
     pub max_block: u32,
-    /// What the export can do. HAS_FLAGS is set and, for clients without structured replies, DF is
-    /// cleared, when it is sent.
+    /// The transmission flags. HAS_FLAGS is set, and DF is cleared for clients without structured
+    /// replies, when the flags are sent.
     pub flags: TransmissionFlags,
 }
 
-/// The exports of a server: at least one, no name twice, every one within the protocol's rules.
+/// The exports of a server: at least one, each name once, all within the protocol's rules.
 #[derive(Debug, Clone)]
 pub struct Exports(Vec<ExportInfo>);
 
@@ -54,7 +54,7 @@ impl Exports {
         Ok(Self(exports))
     }
 
-    /// The same exports, each with the size that it has now, where that is known.
+    /// The same exports with their current sizes, where these are known.
     pub(super) fn sized(&self, size: impl Fn(usize) -> Option<u64>) -> Self {
         let mut exports = self.0.clone();
         for (number, export) in exports.iter_mut().enumerate() {
@@ -63,7 +63,8 @@ impl Exports {
         Self(exports)
     }
 
-    /// The export of that name; no name means the first one, unless one is really named "".
+    /// Finds the export of that name; the empty name means the first export, unless an export is
+    /// named "".
     pub fn find(&self, name: &[u8]) -> Option<usize> {
         let exact = self.0.iter().position(|export| export.name.as_bytes() == name);
         exact.or(if name.is_empty() { Some(0) } else { None })

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   greet --> option --> option --> ... --+--> Step::Ready     GO, EXPORT_NAME
-//!               |                         +--> Step::StartTls  upgrade the transport, then run again over it
-//!               |                         +--> Step::Left      ABORT, or the client closed between options
+//!               |                         +--> Step::StartTls  upgrade to TLS, then run again
+//!               |                         +--> Step::Left      ABORT, or closed between options
 //!               +-- stream.rs    the greeting, and an option's bytes
-//!               +-- options.rs   the bytes taken apart
-//!               +-- answers.rs   what each option does
-//!               +-- replies.rs   what is said to it
+//!               +-- options.rs   parses the bytes
+//!               +-- answers.rs   the effect of each option
+//!               +-- replies.rs   the replies
 //! ```
 //!
-//! What a client may cost is bounded: an option's data, the number of options, and, by the
-//! transport, the time. Nothing is read beyond the last option's last byte.
+//! The cost that a client can cause is bounded: an option's data, the number of options, and, by
+//! the transport, the time. Nothing is read beyond the last option's last byte.
 
 mod answers;
 mod options;
@@ -31,7 +31,7 @@ use super::{
 use crate::net::Printable;
 use crate::{Error, ErrorKind, Result};
 
-/// One client's negotiation.
+/// A client's negotiation.
 pub struct Handshake<'a> {
     exports: &'a Exports,
     tls: TlsUse,
@@ -45,28 +45,29 @@ pub struct Handshake<'a> {
     options: u32,
 }
 
-/// Where a negotiation stands.
+/// The end of a run of the negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The client was promised TLS: upgrade the transport and [run](Handshake::run) on over it.
+    /// The client was promised TLS: upgrade the transport and call [`run`](Handshake::run) again
+    /// over it.
     StartTls,
     /// The transmission phase begins with the next byte.
     Ready(Negotiated),
-    /// The client wanted no more.
+    /// The client has ended the negotiation.
     Left,
 }
 
-/// What was agreed.
+/// The result of a negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Index into the server's exports.
+    /// The export's index among the server's.
     pub export: usize,
     /// Reads must be answered with structured replies.
     pub structured_replies: bool,
     /// The context id of `base:allocation`, if the client chose it: only then is BLOCK_STATUS
     /// allowed.
     pub base_allocation: Option<u32>,
-    /// The client promised to keep to the export's block sizes.
+    /// The client promised to respect the export's block sizes.
     pub block_sizes: bool,
     /// The flags that were sent.
     pub flags: TransmissionFlags,
@@ -74,53 +75,52 @@ pub struct Negotiated {
     pub tls: bool,
 }
 
-/// How far a server goes with TLS.
+/// How a server uses TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsUse {
     /// STARTTLS is refused.
     Off,
     /// The client decides.
     Offered,
-    /// Nothing is answered before STARTTLS.
+    /// Other options are refused before STARTTLS.
     Required,
 }
 
-/// What a negotiation asks of the server around it.
+/// The server's part in a negotiation: limits and the stop.
 pub trait Admission {
-    /// The client has answered the greeting.
+    /// Notes that the client has answered the greeting.
     fn heard(&self);
 
-    /// May this client enter the transmission phase? `Ok` takes a place.
+    /// Asks whether this client may enter the transmission phase. `Ok` counts it as connected.
     ///
-    /// # Errors
-    /// Why it may not.
+    /// The reason why the client is refused.
     fn admit(&self) -> std::result::Result<(), Refusal>;
 
-    /// The server is stopping: options are answered with ERR_SHUTDOWN.
+    /// Returns true while the server stops: options are answered with ERR_SHUTDOWN.
     fn stopping(&self) -> bool;
 }
 
-/// Why a client is turned away.
+/// Why a client is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// So many clients are being served already.
+    /// This number of clients is connected already.
     Full(usize),
     /// The server is stopping.
     Stopping,
 }
 
-/// The id under which `base:allocation` is sent. Clients must take any.
+/// The id under which `base:allocation` is sent. Clients must accept any.
 const ALLOCATION_ID: u32 = 1;
-/// Longest option data that is looked at: the longest name with every query a client could mean,
-/// several times over.
+/// Longest option data that is parsed: several times the longest name with every query that a
+/// client could send.
 const MAX_OPTION: u32 = 64 << 10;
-/// Longest option data that is read and thrown away to keep in step. Beyond it the connection ends.
+/// Longest option data that is read and dropped to stay in step. Beyond it the connection ends.
 const MAX_SKIP: u32 = 1 << 20;
 /// Options one client may send. The busiest client known (qemu, libnbd) sends fewer than ten.
 const MAX_OPTIONS: u32 = 256;
 
 impl<'a> Handshake<'a> {
-    /// A negotiation not yet begun.
+    /// A negotiation that has not begun.
     pub fn new(exports: &'a Exports, tls: TlsUse, gate: &'a dyn Admission) -> Self {
         Self {
             exports,
@@ -149,9 +149,9 @@ impl<'a> Handshake<'a> {
     /// the TLS transport.
     ///
     /// # Errors
-    /// [`ErrorKind::Protocol`]: the client broke the rules or asked, with EXPORT_NAME, for what cannot be refused in
-    /// words. [`ErrorKind::Timeout`] and [`ErrorKind::Io`]: the transport failed. The connection
-    /// must be closed.
+    /// [`ErrorKind::Protocol`]: the client broke the protocol, or sent an EXPORT_NAME that must be
+    /// refused, for which the protocol has no error reply. [`ErrorKind::Timeout`] and
+    /// [`ErrorKind::Io`]: the transport failed. The caller must close the connection.
     pub fn run(&mut self, io: &mut (impl Read + Write)) -> Result<Step> {
         let client = match self.client {
             Some(client) => client,
@@ -177,8 +177,8 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Reads an option's header: its number and the length of its data. `None` if the client closed
-    /// instead.
+    /// Reads an option's header: its number and the length of its data. Returns `None` if the
+    /// client closed the connection instead.
     fn next_option(&mut self, io: &mut impl Read) -> Result<Option<(u32, u32)>> {
         let mut header = [0; 16];
         if !read_or_end(io, &mut header)? {
@@ -198,7 +198,7 @@ impl<'a> Handshake<'a> {
         Ok(Some((u32::from_be_bytes([o0, o1, o2, o3]), u32::from_be_bytes([l0, l1, l2, l3]))))
     }
 
-    /// The option that cannot be refused in words: it starts or the connection ends.
+    /// Answers EXPORT_NAME, which has no error reply: transmission starts or the connection ends.
     fn export_name(
         &mut self,
         io: &mut (impl Read + Write),
@@ -287,7 +287,7 @@ impl Refusal {
     }
 }
 
-/// A minimum block that clients do not expect unless they are told.
+/// True for a minimum block above the size that clients assume by default.
 fn needs_block_sizes(export: &ExportInfo) -> bool {
     export.min_block > 512
 }

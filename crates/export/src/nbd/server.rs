@@ -1,17 +1,17 @@
-//! The server: accepts, limits, hands over, stops.
+//! The NBD server: accepts clients, limits them, hands connections over, stops.
 //!
 //! ```text
-//!   run()            poll(stop event, listeners) --> accept --> a thread: handshake --> ConnectionHandler::serve
-//!     clients.rs     who is connected, in which phase; limits, eviction, shutdown
-//!     connection.rs  one client's thread, and what its handler is given
-//!     hold.rs        connections that come to rest, for another process
+//!   run()            poll(stop event, listeners) --> accept --> thread: handshake --> serve
+//!     clients.rs     the table of clients and their phases; limits, eviction, shutdown
+//!     connection.rs  one client's thread, and the handler's view of it
+//!     hold.rs        paused connections, for a handover
 //! ```
 //!
-//! Two limits keep clients from each other's throats. At most `max_handshakes` negotiate at a time;
-//! when that is full, the one that has been silent longest makes room, but none before it had
-//! [`GRACE`] to begin. At most `max_connections` are served; one more is told so when it asks to
-//! start (or closed, if it cannot be told). So a crowd that connects and says nothing costs a good
-//! client at most a short wait, and never its place.
+//! Two limits protect clients from each other. At most `max_handshakes` clients negotiate at a
+//! time; beyond that, the client that has been silent longest is closed, but only after [`GRACE`].
+//! At most `max_connections` clients are served; a further one gets an error when it asks to start
+//! (or is closed, if EXPORT_NAME permits no error). So a crowd of silent connections costs a good
+//! client at most a short wait, and never its connection.
 
 mod clients;
 mod connection;
@@ -38,29 +38,29 @@ use crate::{Error, ErrorKind, Result};
 pub use self::connection::{Connection, ConnectionHandler, StopSignal};
 pub use self::hold::{Adopted, Begun, Bytes, Carried, Holder, Passage};
 
-/// What a server offers and how much it bears.
+/// The configuration of an NBD server: exports and limits.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// What is served.
+    /// The exports.
     pub exports: Exports,
-    /// Whether connections are TLS.
+    /// How connections use TLS.
     pub tls: TlsMode,
-    /// Accept plain connections from other machines.
+    /// Permits connections from other machines without TLS.
     pub allow_plaintext_tcp: bool,
-    /// Refuse structured replies, and block status with them: small reads cost clients less.
+    /// Refuses structured replies, and with them block status: small reads then cost clients less.
     pub simple_replies: bool,
-    /// Clients in the transmission phase at a time.
+    /// The limit of concurrent clients in the transmission phase.
     pub max_connections: usize,
-    /// Clients negotiating at a time.
+    /// The limit of concurrent handshakes.
     pub max_handshakes: usize,
-    /// The time a client has from connecting to the transmission phase.
+    /// The time limit for a handshake, from the connection to the transmission phase.
     pub handshake_timeout: Duration,
-    /// The time connections have to end by themselves when the server stops.
+    /// How long connections may take to end when the server stops.
     pub drain_timeout: Duration,
 }
 
 impl ServerConfig {
-    /// 64 connections, 128 handshakes of at most 10 s, 30 s to drain, no TLS.
+    /// Default limits: 64 connections, 128 handshakes of at most 10 s, 30 s to drain, no TLS.
     pub fn new(exports: Exports) -> Self {
         Self {
             exports,
@@ -75,18 +75,18 @@ impl ServerConfig {
     }
 }
 
-/// A server, ready to [run](Server::run).
+/// An NBD server, ready to [run](Server::run).
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Arc<Vec<Listener>>,
 }
 
-/// Stops a server, from any thread or, since it only stores a flag and writes to an eventfd, from a
-/// signal handler.
+/// Stops a server, from any thread and from a signal handler: it only stores a flag and writes to
+/// an eventfd.
 #[derive(Debug, Clone)]
 pub struct Stopper(Arc<Stop>);
 
-/// What every connection's thread sees.
+/// The state that all connections' threads share.
 struct Shared {
     config: ServerConfig,
     handler: Arc<dyn ConnectionHandler>,
@@ -102,32 +102,31 @@ struct Stop {
     event: OwnedFd,
 }
 
-/// Log lines that a client can cause, each kind with its own limit.
+/// Log lines that a client can cause, each kind with its rate limit.
 #[derive(Debug, Default)]
 struct Complaints {
     accept: RateLimit,
     evicted: RateLimit,
     full: RateLimit,
     handshake: RateLimit,
-    /// Apart from the handshakes', so that strangers cannot drown what happens to those who are
-    /// served.
+    /// A limit apart from that of handshakes, so that unauthenticated clients cannot suppress the
+    /// log lines of connections in the transmission phase.
     served: RateLimit,
 }
 
-/// The time a client has to say something before it may be closed to make room for another.
+/// How long a client may be silent before it can be closed to make room.
 const GRACE: Duration = Duration::from_millis(100);
-/// What connections get to notice that their sockets were shut down, when the time to drain is
-/// over.
+/// How long connections may take to end once their sockets are shut down, after the drain timeout.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Puts the parts together. Nothing is accepted before [`run`](Self::run), but clients can
+    /// A server over `listeners`. No client is accepted before [`run`](Self::run), but clients can
     /// connect and wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Plaintext`]: a listener faces other machines, TLS is not required, and
-    /// [`allow_plaintext_tcp`](ServerConfig::allow_plaintext_tcp) is not set.
-    /// [`ErrorKind::Listen`]: there is no listener, or no descriptor for the server's own use.
+    /// [`ErrorKind::Plaintext`]: a listener is reachable from other machines, TLS is not required,
+    /// and [`allow_plaintext_tcp`](ServerConfig::allow_plaintext_tcp) is not set.
+    /// [`ErrorKind::Listen`]: no listener was given, or no descriptor is left for the server.
     pub fn new(
         config: ServerConfig,
         listeners: Vec<Listener>,
@@ -156,26 +155,27 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), listeners: Arc::new(listeners) })
     }
 
-    /// What stops this server.
+    /// Returns the means to stop this server.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared.stop))
     }
 
-    /// Serves until stopped: then stops listening, ends the connections' reading, tells their
-    /// handlers, and waits for them.
+    /// Serves until stopped: then stops listening, shuts down the connections' reading sides,
+    /// notifies their handlers, and waits for them.
     ///
     /// # Errors
-    /// [`ErrorKind::Drain`]: handlers were still at work after [`drain_timeout`](ServerConfig::drain_timeout) and
-    /// after their sockets were shut down. Their threads go on; what they own is not free.
-    /// [`ErrorKind::Io`]: waiting for clients failed; the server has stopped all the same.
+    /// [`ErrorKind::Drain`]: handlers were still running after
+    /// [`drain_timeout`](ServerConfig::drain_timeout) and after their sockets were shut down. Their
+    /// threads continue; their memory is not freed. [`ErrorKind::Io`]: waiting for clients failed;
+    /// the server has stopped all the same.
     pub fn run(self) -> Result<()> {
         for listener in &*self.listeners {
             log::info!("serving NBD on {listener}");
         }
         let welcome = |listener: &Listener| self.shared.hold.unless_held(|| self.shared.welcome(listener));
         let accepted = until_stopped(&self.shared.stop.event, &self.listeners, welcome);
-        // Closes them and removes Unix sockets: who connects from here on is refused, not kept
-        // waiting.
+        // The listeners are closed and their Unix sockets removed: clients that connect from here
+        // on are refused at once.
         drop(self.listeners);
         self.shared.stop.stopping.store(true, Ordering::SeqCst);
         let drained = self.shared.drain();
@@ -184,7 +184,7 @@ impl Server {
 }
 
 impl Stopper {
-    /// Asks the server to stop. [`Server::run`] returns when it has.
+    /// Asks the server to stop. [`Server::run`] returns once it has stopped.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
         raise(&self.0.event, 1);
@@ -198,8 +198,8 @@ impl Stop {
 }
 
 impl Shared {
-    /// Takes a waiting client in, if there is room or room can be made. `Some` is how long to leave
-    /// listeners alone.
+    /// Accepts a waiting client, if the handshake limit permits or another client can be closed.
+    /// `Some` is how long not to poll the listeners.
     fn welcome(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
         match self.clients.make_room(Instant::now()) {
             Room::Free => self.accept(listener),

@@ -1,4 +1,4 @@
-//! The server's side of TLS: certificates from files, and what STARTTLS does with them.
+//! The server's side of TLS: certificates from files, and the handshake after STARTTLS.
 //!
 //! File names in a directory are those that qemu and nbdkit use: `server-cert.pem`,
 //! `server-key.pem`, and for verifying clients `ca-cert.pem` and, if it exists, `ca-crl.pem`.
@@ -22,22 +22,24 @@ use super::{TlsUse, crl};
 use crate::net::{Deadlined, Socket};
 use crate::{Error, ErrorKind, Result};
 
-/// Where certificates are (PEM).
+/// The paths of the certificates and keys (PEM).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The server's certificate, with the chain above it.
     pub certificate: PathBuf,
     /// The server's private key.
     pub key: PathBuf,
-    /// If given, a client must show a certificate that one of these signed.
+    /// If given, a client must present a certificate that one of these signed.
     pub client_ca: Option<PathBuf>,
-    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients
-    /// are turned away. A list that is too old is refused, and lets nobody in once it gets so.
+    /// Lists of revoked client certificates, one for every CA that signs for clients: clients of a
+    /// CA without a list are refused. An expired list is refused at start; when a list expires
+    /// later, all clients are refused.
     pub client_crl: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// The usual names in a directory. `verify_clients` makes `ca-cert.pem` decide who may connect.
+    /// The usual file names in a directory. With `verify_clients`, clients need a certificate that
+    /// `ca-cert.pem` signed.
     pub fn in_directory(directory: &Path, verify_clients: bool) -> Self {
         let crl = directory.join("ca-crl.pem");
         Self {
@@ -49,7 +51,8 @@ impl TlsFiles {
     }
 }
 
-/// Certificates, ready to use. Clones share them, and what they are [replaced](Self::reload) by.
+/// Certificates, ready to use. Clones share them, and [`reload`](Self::reload) replaces them for
+/// all clones.
 #[derive(Clone)]
 pub struct TlsConfig(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -62,11 +65,11 @@ impl TlsConfig {
         Ok(Self(Arc::new(RwLock::new(Self::read(files)?))))
     }
 
-    /// Reads the files again: connections from now on are made with what they hold. After an error
-    /// all stays as it was.
+    /// Reads the files again: new connections use the new contents. After an error the earlier
+    /// contents stay in use.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// `Certificate`, as [`load`](Self::load).
     pub fn reload(&self, files: &TlsFiles) -> Result<()> {
         let config = Self::read(files)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -97,7 +100,7 @@ impl TlsConfig {
         Ok(Arc::new(config))
     }
 
-    /// The TLS handshake on a socket, within a deadline.
+    /// Runs the TLS handshake on a socket, within a deadline.
     pub(crate) fn accept(&self, socket: &Socket, deadline: Instant) -> Result<ServerConnection> {
         let failed = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::InvalidData => {
@@ -124,15 +127,15 @@ impl fmt::Debug for TlsConfig {
     }
 }
 
-/// Whether connections are TLS.
+/// How connections use TLS.
 #[derive(Debug, Clone, Default)]
 pub enum TlsMode {
     /// Never.
     #[default]
     Off,
-    /// If the client asks.
+    /// If the client asks for it.
     Offered(TlsConfig),
-    /// Always: nothing is said before STARTTLS.
+    /// Always: other options are refused before STARTTLS.
     Required(TlsConfig),
 }
 
@@ -176,7 +179,7 @@ fn client_verifier(
             );
             return Err(Error::new(ErrorKind::Certificate, context));
         }
-        // One that gets too old while it is in use lets nobody in.
+        // A list that expires while it is in use admits no client.
         verifier =
             verifier.with_crls(lists).only_check_end_entity_revocation().enforce_revocation_expiration();
     }
@@ -187,8 +190,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     read_all(path, "certificate")
 }
 
-/// Everything of one kind in a file. A file with nothing of it in is a mistake that must not pass
-/// for "none wanted".
+/// Reads all items of one kind in a file. A file without any is an error: an empty file must not
+/// disable a check.
 fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
     let found: Vec<T> = T::pem_file_iter(path)
         .and_then(Iterator::collect)
@@ -202,8 +205,8 @@ fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
     Ok(found)
 }
 
-/// A key that others can read is no secret; nbdkit and sshd look too. Only a warning: its directory
-/// may be closed.
+/// Warns of a private key that other users can read, as nbdkit and sshd do. It is only a warning:
+/// the key's directory may be closed to them.
 fn warn_of_readable_key(path: &Path) {
     let readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
     if readable {

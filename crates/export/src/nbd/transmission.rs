@@ -1,9 +1,9 @@
 //! The transmission phase: one connection, one queue, one thread.
 //!
 //! ```text
-//!   Wire --> Inbox --parse--> Queue (Tickets remember what to answer) --> Outbox --> Wire
-//!            small writes are encrypted where they arrived;      replies go out together,
-//!            a large one is received into memory of its own      bodies from where they were decrypted
+//!   Wire --> Inbox --parse--> Queue (`Tickets` keep the requests) --> Outbox --> Wire
+//!            small writes are encrypted in the inbox;    replies are sent together,
+//!            large ones get memory of their own          bodies from where they were decrypted
 //! ```
 //!
 //! The thread waits in one place, the queue's ring, for the lower device and for the socket.
@@ -34,31 +34,31 @@ use crate::net::Peer;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
-/// Requests in flight on one connection.
+/// The most requests in flight on one connection.
 const DEPTH: u32 = 128;
 
-/// The longest payload: what clients may count on that did not ask (proto.md, "Block size
+/// The longest payload: the protocol's default for clients that do not ask (proto.md, "Block size
 /// constraints").
 pub const MAX_PAYLOAD: u32 = super::protocol::DEFAULT_MAX_PAYLOAD;
 
 /// Replies are sent as soon as they amount to this many bytes, so that the client works on them
-/// meanwhile.
+/// while the server prepares further ones.
 const SEND_AT: usize = 128 << 10;
 
-/// Requests that came together and show a client that does not wait for replies.
+/// The number of requests in one turn which shows that a client does not wait for replies.
 const STREAM: usize = 3;
 
-/// Numbers of the socket's events in the queue's ring.
+/// The event numbers of the socket in the queue's ring.
 const READABLE: u32 = 0;
 const WRITABLE: u32 = 1;
 
-/// Serves volumes to connections, each with a queue of its own.
+/// Serves volumes to connections, each with its queue.
 pub struct VolumeHandler {
     mappings: Vec<Arc<Mapping>>,
 }
 
 impl VolumeHandler {
-    /// Serves `mappings`, in the order of the server's exports.
+    /// A handler for `mappings`, in the order of the server's exports.
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
         Self { mappings }
     }
@@ -105,13 +105,13 @@ struct Transmission {
     tickets: Tickets<RequestHeader>,
     /// A payload that is being received past the inbox.
     payload: Option<Payload>,
-    /// The next header is received alone, because a large write came last and its like may follow.
+    /// True when the next header is received alone: after a large write, another one may follow.
     header_alone: bool,
-    /// The socket may hold bytes that were not received yet.
+    /// True when the socket may hold bytes that are not received yet.
     readable: bool,
     /// Requests of this turn.
     taken: usize,
-    /// No more requests will be taken.
+    /// True when no more requests will be taken.
     closing: bool,
     rest: Rest,
     watching: [bool; 2],
@@ -148,16 +148,16 @@ impl Transmission {
         })
     }
 
-    /// Serves requests until the client leaves or the server stops; what is in flight is finished
-    /// and answered.
+    /// Serves requests until the client disconnects or the server stops; requests in flight are
+    /// finished and answered.
     fn run(mut self) -> Result<()> {
         door::serve(&mut self)?;
-        // The client may be gone already: it has had every reply.
+        // The client may have disconnected after the last reply.
         let _ = self.wire.finish();
         Ok(())
     }
 
-    /// Something is to be sent, or to be done before.
+    /// Returns true when replies are to be sent, or crypto work is to be done before.
     fn has_work(&self) -> bool {
         !self.outbox.is_empty() || self.queue.has_backlog()
     }
@@ -179,7 +179,7 @@ impl Door for Transmission {
         Ok(())
     }
 
-    /// A turn has no more bytes than the inbox, so they need not be counted.
+    /// Takes a request. A turn has no more bytes than the inbox, so it need not count them.
     fn take(&mut self) -> Result<Took> {
         while !self.closing {
             if self.rests() {
@@ -199,12 +199,12 @@ impl Door for Transmission {
                     return Ok(Took::Request(0));
                 }
                 Taken::NeedsBytes if !self.readable => {
-                    // So many came at once that more has come since, most likely: asking costs less
-                    // than waiting.
+                    // After this many requests at once, more bytes have most likely arrived: a
+                    // receive costs less than a wait.
                     self.readable = self.taken >= STREAM;
                     return Ok(if self.readable { Took::Pause } else { Took::Nothing });
                 }
-                // What is answered goes out before the socket is asked for more.
+                // Answers are sent before the next receive.
                 Taken::NeedsBytes if self.taken > 0 && self.has_work() => return Ok(Took::Pause),
                 Taken::NeedsBytes => {
                     self.receive()?;
@@ -230,7 +230,7 @@ impl Door for Transmission {
     }
 
     fn hand_over(&mut self) -> Result<bool> {
-        // Another process may send these, and nobody may do it twice.
+        // After a handover the new server sends these bytes, and they must not be sent twice.
         if self.rest == Rest::LaidDown {
             return Ok(false);
         }
@@ -243,7 +243,8 @@ impl Door for Transmission {
 
     fn listen(&mut self, wake: Wake) -> Result<bool> {
         if self.lies_down() {
-            // Whoever lets all go on may have looked before there was anything to take up.
+            // `go_on` may have missed this thread's state: the thread checks again before it
+            // sleeps.
             return Ok(!self.stop.is_held());
         }
         let requests = wake.requests && !self.closing && !self.rests();

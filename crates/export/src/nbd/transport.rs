@@ -4,8 +4,8 @@
 //!   Transport = Plain(Socket) | Tls(TlsStream { session, socket })      blocking Read + Write
 //! ```
 //!
-//! The handshake never reads ahead: what follows its last option is still in the socket or, with
-//! TLS, in the session, which moves on with the transport.
+//! The handshake never reads ahead: the bytes behind its last option are still in the socket or,
+//! with TLS, in the session, which stays with the transport.
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +17,7 @@ use rustls::ServerConnection;
 
 use crate::net::Socket;
 
-/// A client's connection, past its handshake. Reads and writes block.
+/// A client's connection after its handshake. Reads and writes block.
 #[derive(Debug)]
 pub enum Transport {
     /// Plain bytes.
@@ -27,7 +27,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The socket beneath.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         match self {
             Self::Plain(socket) => socket,
@@ -35,11 +35,11 @@ impl Transport {
         }
     }
 
-    /// Says goodbye: TLS's close_notify, then the end of what we send. The client may still be read
-    /// from.
+    /// Ends the stream in this direction: TLS's close_notify, then a shutdown. Reading from the
+    /// client remains possible.
     ///
     /// # Errors
-    /// The client is already gone.
+    /// The error of a client that has disconnected.
     pub fn finish(&mut self) -> io::Result<()> {
         if let Self::Tls(stream) = self {
             stream.session.send_close_notify();
@@ -80,13 +80,13 @@ impl AsFd for Transport {
     }
 }
 
-/// A TLS session and its socket, for one who drives them as it likes. The session may hold plain
-/// text that came together with the handshake's last record: read it before waiting for the socket.
+/// A TLS session and its socket, for a caller that drives both. The session may hold plain text
+/// that came with the handshake's last record: read it before waiting for the socket.
 #[derive(Debug)]
 pub struct TlsStream {
-    /// The session, past its handshake.
+    /// The session, after its handshake.
     pub session: ServerConnection,
-    /// The socket its records travel on.
+    /// The socket that carries its records.
     pub socket: Socket,
 }
 

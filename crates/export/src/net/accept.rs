@@ -8,15 +8,12 @@ use rustix::io::Errno;
 
 use super::{Listener, timespec};
 
-/// How long to leave listeners alone when one cannot accept (out of descriptors, memory or
-/// threads).
+/// How long listeners are not polled after a failed accept (out of descriptors, memory or threads).
 pub(crate) const RECOVER: Duration = Duration::from_millis(100);
 
-/// Until `stop` is readable, lets `welcome` take one client of each listener a turn, so that none
-/// starves another. What it says is how long to leave the listeners alone.
-///
-/// # Errors
-/// When the system cannot wait.
+/// Until `stop` is readable, lets `welcome` accept one client of each listener a turn, so that no
+/// listener starves another. The result of `welcome` is how long not to poll the listeners. Fails
+/// when the system cannot wait.
 pub(crate) fn until_stopped(
     stop: impl AsFd,
     listeners: &[Listener],

@@ -1,12 +1,12 @@
-//! Who waits at a socket besides the data path: accepts on a thread of its own and gives each
-//! client a short-lived one, so many at a time and no more.
+//! Short connections apart from the data path: one thread accepts, and gives each client a
+//! short-lived thread, up to a limit.
 //!
 //! ```text
 //!   accept::until_stopped --> accept --> fewer than `limit`?  a thread: Attend::serve
 //!                                        else                 Attend::turn_away, at once
 //! ```
 //!
-//! It shares nothing with the threads that serve the volume.
+//! An attendant shares nothing with the threads that serve the volume.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,16 +19,17 @@ use super::{CarriedListener, Listener, Socket};
 use crate::event::{event, raise};
 use crate::{Error, ErrorKind, Result};
 
-/// What is done with a client.
+/// The handling of a client.
 pub(crate) trait Attend: Send + Sync + 'static {
-    /// Serves it, on a thread of its own.
+    /// Serves the client, on its thread.
     fn serve(&self, client: Socket);
 
-    /// Sends it away, on the thread that accepts: this must not wait.
+    /// Refuses the client, on the thread that accepts: this must not wait.
     fn turn_away(&self, client: Socket);
 }
 
-/// Dropping it stops accepting. Clients that are being served end by themselves.
+/// An accepting thread. Dropping it stops accepting; clients that are being served end by
+/// themselves.
 #[derive(Debug)]
 pub(crate) struct Attendant {
     stop: Arc<OwnedFd>,
@@ -36,21 +37,21 @@ pub(crate) struct Attendant {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lets clients in, or keeps them waiting outside.
+/// A gate that admits clients, or keeps them waiting in the kernel.
 #[derive(Debug, Clone)]
 pub struct Gate {
-    /// Nobody is let in; locked while somebody is.
+    /// True while no client is accepted; locked during an accept.
     closed: Arc<Mutex<bool>>,
     serving: Arc<AtomicUsize>,
     listeners: Weak<Vec<Listener>>,
 }
 
-/// How long listeners are left alone while the gate is closed.
+/// How long listeners are not polled while the gate is closed.
 const CLOSED: Duration = Duration::from_millis(10);
 
 impl Gate {
-    /// Lets nobody in from now on, and waits until no more than so many are being served. Whether
-    /// it has come to that in time.
+    /// Admits no client from now on, and waits until no more than `but` clients are being served.
+    /// Returns false when the time has passed before.
     pub fn close(&self, but: usize, limit: Duration) -> bool {
         *self.closed() = true;
         let end = Instant::now() + limit;
@@ -63,35 +64,35 @@ impl Gate {
         true
     }
 
-    /// How many are being served.
+    /// Returns the number of clients being served.
     pub(crate) fn serving(&self) -> usize {
         self.serving.load(Ordering::Acquire)
     }
 
-    /// Somebody is served who has not come through it: as long as this is kept.
+    /// Counts a client that has not come through the gate as served, until the result is dropped.
     pub(crate) fn occupy(&self) -> Place {
         Place::take(&self.serving)
     }
 
-    /// Lets clients in again.
+    /// Admits clients again.
     pub fn open(&self) {
         *self.closed() = false;
     }
 
-    /// The listening sockets, for another process.
+    /// Returns the listening sockets, for the new server of a handover.
     ///
     /// # Errors
-    /// `Io` when there is no descriptor left; `Listen` when nobody is let in any more.
+    /// `Io` when no descriptor is left; `Listen` when the listeners are closed.
     pub fn listeners(&self) -> Result<Vec<CarriedListener>> {
         let listeners =
             self.listeners.upgrade().ok_or_else(|| Error::new(ErrorKind::Listen, "it is about to end"))?;
         listeners.iter().map(Listener::carried).collect()
     }
 
-    /// Sockets that were another process's are this one's from now on.
+    /// Makes this process the owner of sockets that an old server passed on.
     ///
     /// # Errors
-    /// As [`Listener::is_ours`].
+    /// `Listen`, as [`Listener::is_ours`].
     pub fn are_ours(&self) -> Result<()> {
         self.listeners.upgrade().map_or(Ok(()), |listeners| listeners.iter().try_for_each(Listener::is_ours))
     }
@@ -102,16 +103,13 @@ impl Gate {
 }
 
 impl Attendant {
-    /// What keeps its clients waiting.
+    /// Returns the gate that can hold back clients.
     pub(crate) fn gate(&self) -> Gate {
         self.gate.clone()
     }
 
-    /// Accepts on the listeners from now on, or once its gate is opened. `name` is what threads are
-    /// called, at most 15 letters.
-    ///
-    /// # Errors
-    /// `Listen` when there is no descriptor or thread to be had.
+    /// Accepts on the listeners, at once or when the gate is opened. `name` is the threads' name,
+    /// of at most 15 characters. Fails with `Listen` when no descriptor or thread can be had.
     pub(crate) fn start(
         name: &str,
         listeners: Vec<Listener>,
@@ -137,7 +135,7 @@ impl Drop for Attendant {
     fn drop(&mut self) {
         raise(&self.stop, 1);
         if let Some(thread) = self.thread.take() {
-            // A panic was told of when it happened.
+            // A panic is reported when it happens.
             let _ = thread.join();
         }
     }
@@ -183,7 +181,7 @@ fn accept(
     }
 }
 
-/// One of the clients that are being served; given back however its thread ends.
+/// A client that is counted as served until this is dropped, however its thread ends.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {

@@ -1,10 +1,10 @@
-//! Where a server listens, as text.
+//! The address that a server listens on, as text.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::{Error, ErrorKind, Result};
 
-/// `unix:PATH` or `tcp:HOST:PORT` (an IPv6 address stands in brackets).
+/// `unix:PATH` or `tcp:HOST:PORT` (an IPv6 address in brackets).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Unix socket at this path.
@@ -26,7 +26,8 @@ impl FromStr for Endpoint {
         match text.split_once(':') {
             Some(("unix", "")) => Err(bad("the socket's path is missing; write unix:PATH")),
             Some(("unix", path)) if path.contains('\0') => Err(bad("a path holds no NUL")),
-            // Absolute, for who reads it elsewhere, and for a server that goes into the background.
+            // An absolute path, for readers in other directories, and for a server that becomes a
+            // daemon.
             Some(("unix", path)) => std::path::absolute(path)
                 .map(Self::Unix)
                 .map_err(|error| bad("the current directory is gone").with_source(error)),

@@ -1,4 +1,4 @@
-//! Sockets that clients connect to.
+//! Listening sockets.
 
 mod carried;
 mod unix;
@@ -22,8 +22,7 @@ use self::unix::UnixPath;
 use super::{Endpoint, Socket};
 use crate::{Error, ErrorKind, Result};
 
-/// A listening socket. A Unix socket that was bound here is removed from its directory when this is
-/// dropped.
+/// A listening socket. Dropping it removes the file of a Unix socket that was bound here.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -31,7 +30,7 @@ pub struct Listener {
     path: Option<UnixPath>,
 }
 
-/// What a listener is bound to.
+/// The address that a listener is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Address {
     Unix(String),
@@ -40,8 +39,8 @@ enum Address {
 
 /// Listens on an endpoint: one socket, or for TCP one for each address its host has.
 ///
-/// A Unix socket is created with mode 0600. One that a dead server left behind is replaced;
-/// anything else at its path is an error.
+/// A Unix socket is created with mode 0600. A socket that a dead server left behind is replaced;
+/// any other file at its path is an error.
 ///
 /// # Errors
 /// [`ErrorKind::Listen`] names the endpoint.
@@ -49,8 +48,8 @@ pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
     Found::look_up(endpoint)?.listen()
 }
 
-/// An endpoint and the addresses of its host: what is checked is what is bound, and binding it
-/// waits for nobody.
+/// An endpoint and the addresses of its host: the addresses that were checked are the ones that are
+/// bound, and binding them waits for no name server.
 #[derive(Debug, Clone)]
 pub struct Found {
     endpoint: Endpoint,
@@ -59,7 +58,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Looks the host's name up; a Unix socket has none.
+    /// Resolves the host's name; a Unix socket has none.
     ///
     /// # Errors
     /// [`ErrorKind::Listen`] names the endpoint.
@@ -74,19 +73,19 @@ impl Found {
         Ok(Self { endpoint: endpoint.clone(), addresses, access: SocketAccess::default() })
     }
 
-    /// The same, where a Unix socket is for others too.
+    /// Sets who may connect to a Unix socket.
     #[must_use]
     pub fn with_access(mut self, access: SocketAccess) -> Self {
         self.access = access;
         self
     }
 
-    /// Whether what travels there could leave the machine.
+    /// Returns true when traffic could leave the machine.
     pub fn is_remote(&self) -> bool {
         self.addresses.iter().any(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// As [`listen`].
+    /// Listens on the endpoint, as [`listen`].
     ///
     /// # Errors
     /// [`ErrorKind::Listen`] names the endpoint.
@@ -106,7 +105,8 @@ impl Found {
         let mut listeners = Vec::new();
         let mut first_error = None;
         for &address in &self.addresses {
-            // "localhost" may have an address that this machine does not: one that works is enough.
+            // "localhost" may have an address that this machine lacks: one working address is
+            // enough.
             let bound = TcpListener::bind(address).and_then(|socket| {
                 rustix::net::listen(&socket, BACKLOG)?;
                 Listener::tcp(socket.into())
@@ -127,10 +127,9 @@ impl Found {
 }
 
 impl Listener {
-    /// Takes over a descriptor that somebody else bound and listens on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Listen`]: it is no listening stream socket of the Unix or an internet family.
+    /// Wraps a descriptor that another process bound and listens on. Fails with
+    /// [`ErrorKind::Listen`] when it is no listening stream socket of the Unix or an internet
+    /// family.
     pub(super) fn adopt(fd: OwnedFd, name: &str) -> Result<Self> {
         let no = |why: &str| Error::new(ErrorKind::Listen, format!("{name}: {why}"));
         let kind = sockopt::socket_type(&fd).map_err(|error| no("is no socket").with_source(error))?;
@@ -145,7 +144,7 @@ impl Listener {
         .map_err(|error| no("cannot be used").with_source(error))
     }
 
-    /// The TCP address, with the port the kernel chose; `None` for a Unix socket.
+    /// Returns the TCP address, with the port the kernel chose; `None` for a Unix socket.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match self.address {
             Address::Tcp(address) => Some(address),
@@ -153,19 +152,21 @@ impl Listener {
         }
     }
 
-    /// Whether what travels here leaves the machine.
+    /// Returns true when traffic can leave the machine.
     pub fn is_remote(&self) -> bool {
         self.tcp_address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// A waiting client; nothing when it is gone again, or another process took it.
+    /// Accepts a waiting client; `None` when the client has disconnected, or another process
+    /// accepted it.
     pub(crate) fn accept(&self) -> rustix::io::Result<Option<Socket>> {
         let socket = match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
             accepted => accepted?,
         };
         if let Address::Tcp(_) = self.address {
-            // These fail only for a client that is gone again, as its thread will see.
+            // Setting these fails only for a client that has disconnected, which its thread will
+            // notice.
             let _ = tune(&socket);
         }
         Ok(Some(Socket::new(socket)))
@@ -176,7 +177,8 @@ impl Listener {
         Self { fd, address: Address::Tcp(address), path: None }.ready()
     }
 
-    /// Not blocking, for a client that poll announced may be gone by the time it is accepted.
+    /// Makes the socket non-blocking: a client that poll announced may be gone by the time of the
+    /// accept.
     fn ready(self) -> std::io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
@@ -184,9 +186,9 @@ impl Listener {
     }
 }
 
-/// Connections that wait in the kernel until they are accepted: room for a crowd of any size. The
-/// kernel caps it at net.core.somaxconn (4096). Beyond it, clients that connect without blocking
-/// (libnbd) fail on Unix sockets.
+/// How many connections wait in the kernel until they are accepted. The kernel caps it at
+/// net.core.somaxconn (4096). Beyond it, clients that connect without blocking (libnbd) fail on
+/// Unix sockets.
 const BACKLOG: i32 = i32::MAX;
 
 impl AsFd for Listener {
@@ -204,8 +206,8 @@ impl fmt::Display for Listener {
     }
 }
 
-/// Replies are written whole, so waiting to fill a segment only adds latency. And a client whose
-/// machine died must not hold its place for ever: it is given up after two minutes.
+/// Sets TCP options. Replies are written whole, so waiting to fill a segment only adds latency. The
+/// connection of a client whose machine died is closed after two minutes.
 fn tune(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -1,4 +1,4 @@
-//! What a hostile client must not do to the operator's log: write into it, or flood it.
+//! Protection of the log against hostile clients: escaping and rate limits.
 
 use std::{
     fmt::{self, Write as _},
@@ -6,8 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes from the network, quoted, escaped and shortened so that they are one harmless piece of a
-/// line.
+/// Bytes from the network, quoted, escaped and shortened, so that they cannot break a log line.
 pub(crate) struct Printable<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Printable<'_> {
@@ -23,7 +22,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Lets a few lines through and counts the rest.
+/// Permits a few lines in a period and counts the rest.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit(Mutex<Window>);
 
@@ -35,7 +34,7 @@ struct Window {
 }
 
 impl RateLimit {
-    /// `Some(held back since the last time)` if a line may be written now.
+    /// Returns `Some(lines held back since the last one)` if a line may be written now.
     pub(crate) fn pass(&self) -> Option<HeldBack> {
         self.pass_at(Instant::now())
     }
@@ -56,7 +55,7 @@ impl RateLimit {
     }
 }
 
-/// How many lines like this one were not written; prints as nothing where that is none.
+/// The number of lines of this kind that were not written; prints nothing where it is 0.
 pub(crate) struct HeldBack(u64);
 
 impl fmt::Display for HeldBack {

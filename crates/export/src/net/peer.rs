@@ -1,4 +1,4 @@
-//! Who is at the other end, for the log.
+//! The peer of a connection, for the log.
 
 use std::{fmt, net::SocketAddr};
 
@@ -6,19 +6,19 @@ use rustix::net::{AddressFamily, sockopt};
 
 use super::Socket;
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// A process on this machine.
     Unix {
-        /// Its process when it connected.
+        /// The PID at the time of the connection.
         pid: i32,
-        /// Its user when it connected.
+        /// The user at the time of the connection.
         uid: u32,
     },
     /// An address.
     Tcp(SocketAddr),
-    /// The kernel does not say.
+    /// The kernel does not report the peer.
     Unknown,
 }
 

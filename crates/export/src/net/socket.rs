@@ -1,4 +1,4 @@
-//! A client's socket, and the same within a deadline.
+//! A client's socket, and its reads and writes within a deadline.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
-/// A connected stream socket, Unix or TCP, in blocking mode. Closed when its last holder lets go;
-/// the server holds it until the handler returns, so that it can be shut down.
+/// A connected stream socket, Unix or TCP, in blocking mode. It is closed when its last owner is
+/// dropped; the server keeps it until the handler returns, so that it can be shut down.
 #[derive(Debug)]
 pub struct Socket(Arc<OwnedFd>);
 
@@ -51,8 +51,8 @@ impl Write for Socket {
     }
 }
 
-/// A socket that must be done by a moment. It leaves the socket's own mode and timeouts as they
-/// are, so that nothing has to be undone for the transmission phase.
+/// A socket with a deadline for reads and writes. The socket's mode and timeouts stay unchanged, so
+/// that nothing has to be reset for the transmission phase.
 pub(crate) struct Deadlined<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) deadline: Instant,
@@ -78,8 +78,8 @@ impl Deadlined<'_> {
         loop {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(readiness)?,
-                // A client that dribbles is never slow enough to wait for, so time is looked at
-                // here too.
+                // A client that sends byte by byte never makes a read wait, so the time is checked
+                // here, too.
                 Ok(_) if Instant::now() >= self.deadline => return Err(io::ErrorKind::TimedOut.into()),
                 done => return done,
             }
@@ -88,7 +88,8 @@ impl Deadlined<'_> {
 }
 
 impl Deadlined<'_> {
-    /// As `read`, for whoever would lose what came at the last moment: that is never late.
+    /// Reads as `read`, but returns bytes that arrive just after the deadline instead of losing
+    /// them.
     pub(crate) fn read_what_came(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match receive(self.socket, buffer, RecvFlags::DONTWAIT) {
@@ -124,7 +125,7 @@ fn receive(socket: &Socket, buffer: &mut [u8], flags: RecvFlags) -> io::Result<u
     Ok(received)
 }
 
-/// A client that is gone must be an error, not a signal.
+/// Sends without SIGPIPE: a client that has disconnected must cause an error, not a signal.
 fn send(socket: &Socket, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
     Ok(rustix::io::retry_on_intr(|| rustix::net::send(socket, bytes, flags | SendFlags::NOSIGNAL))?)
 }

@@ -1,6 +1,6 @@
-//! The part of the kernel's ublk interface that is used here, under the names of its header
-//! (`include/uapi/linux/ublk_cmd.h`, Linux 6.18) without their prefixes' types: numbers and layouts
-//! are facts of the kernel's stable ABI.
+//! The part of the kernel's ublk interface that is used here, with the names of its header
+//! (`include/uapi/linux/ublk_cmd.h`, Linux 6.18): numbers and layouts are facts of the kernel's
+//! stable ABI.
 
 /// `_IOR` and `_IOWR` of the kernel's `ioctl.h` for type `u`: direction, size of the argument,
 /// number.
@@ -37,7 +37,7 @@ pub(super) const UBLK_U_CMD_GET_DEV_INFO2: u32 = read(0x12);
 pub(super) const UBLK_U_CMD_GET_FEATURES: u32 = read(0x13);
 pub(super) const UBLK_U_CMD_UPDATE_SIZE: u32 = change(0x15);
 
-// Commands to /dev/ublkcN, and what answers a request.
+// Commands to /dev/ublkcN, and the result of a request.
 pub(super) const UBLK_U_IO_FETCH_REQ: u32 = io(0x20);
 pub(super) const UBLK_U_IO_COMMIT_AND_FETCH_REQ: u32 = io(0x21);
 pub(super) const UBLK_IO_RES_OK: u32 = 0;
@@ -90,7 +90,7 @@ pub(super) const UBLK_PARAM_TYPE_BASIC: u32 = 1 << 0;
 pub(super) const UBLK_PARAM_TYPE_DISCARD: u32 = 1 << 1;
 pub(super) const UBLK_PARAM_TYPE_ZONED: u32 = 1 << 3;
 
-/// Declares structures of the ABI, with the size that the kernel's have.
+/// Declares structures of the ABI, and asserts their sizes.
 macro_rules! layouts {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
@@ -105,7 +105,7 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// A command to /dev/ublk-control, as it lies in the 80 bytes of a large submission entry.
+    /// A command to /dev/ublk-control, in the 80 bytes of a large submission entry.
     ublksrv_ctrl_cmd, 32 {
         dev_id: u32,
         queue_id: u16,
@@ -116,7 +116,7 @@ layouts! {
         pad: u16,
         reserved: u32,
     }
-    /// What a device is: its queues, flags, state and server.
+    /// The state of a device: its queues, flags, and server.
     ublksrv_ctrl_dev_info, 64 {
         nr_hw_queues: u16,
         queue_depth: u16,
@@ -140,7 +140,7 @@ layouts! {
         start_sector: u64,
         addr: u64,
     }
-    /// A command to /dev/ublkcN, as it lies in a submission entry.
+    /// A command to /dev/ublkcN, in a submission entry.
     ublksrv_io_cmd, 16 {
         q_id: u16,
         tag: u16,
@@ -168,7 +168,7 @@ layouts! {
         max_discard_segments: u16,
         reserved0: u16,
     }
-    /// Device numbers, which the kernel tells.
+    /// Device numbers, which the kernel fills in.
     ublk_param_devt, 16 {
         char_major: u32,
         char_minor: u32,
@@ -182,7 +182,7 @@ layouts! {
         max_zone_append_sectors: u32,
         reserved: [u8; 20],
     }
-    /// All parameters of a device; `types` says which of them hold.
+    /// All parameters of a device; `types` says which of them are set.
     ublk_params, 112 {
         len: u32,
         types: u32,
@@ -191,7 +191,7 @@ layouts! {
         devt: ublk_param_devt,
         zoned: ublk_param_zoned,
     }
-    /// A zone, as a report has it (`include/uapi/linux/blkzoned.h`).
+    /// A zone in a report (`include/uapi/linux/blkzoned.h`).
     blk_zone, 64 {
         start: u64,
         len: u64,

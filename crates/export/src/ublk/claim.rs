@@ -1,10 +1,10 @@
-//! Which device a volume becomes.
+//! The choice of the device for a volume.
 //!
 //! ```text
-//!   the number that was asked for, or the one that /dev/underseal/NAME leads to
+//!   the requested number, or the one that /dev/underseal/NAME leads to
 //!     no such device                 make it
 //!     its server is alive            in use
-//!     its server was killed          take it over, if it is this volume's
+//!     its server was killed          recover it, if it is this volume's
 //!     it was stopped, not deleted    delete it, if it is this volume's, and make it again
 //! ```
 
@@ -20,21 +20,18 @@ use super::control::ControlDevice;
 use super::{UblkConfig, abandoned, character, link, params};
 use crate::{Error, ErrorKind, Result};
 
-/// How long the kernel may take to see a killed server off.
+/// How long the kernel may take to notice that a server was killed.
 const SEEN_OFF: Duration = Duration::from_secs(60);
 
-/// A device that is this server's, not yet started.
+/// A device that belongs to this server and is not started yet.
 pub(super) struct Claimed {
     pub(super) info: sys::ublksrv_ctrl_dev_info,
-    /// It was another server's before.
+    /// True when the device is recovered from another server.
     pub(super) recovered: bool,
 }
 
-/// Gets a device for a volume that is described so.
-///
-/// # Errors
-/// `DeviceInUse` when another server has it, or it was another volume's; `Ublk` when the kernel
-/// refuses.
+/// Claims a device for a volume with these parameters. Fails with `DeviceInUse` when another server
+/// or another volume has the device; with `Ublk` when the kernel refuses.
 pub(super) fn claim(
     control: &mut ControlDevice,
     config: &UblkConfig,
@@ -48,7 +45,7 @@ pub(super) fn claim(
                     return Ok(claimed);
                 }
             }
-            // The name led to what is another's by now.
+            // The link led to a device that belongs to another volume by now.
             Ok(_) => {}
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => {}
             Err(e) => return Err(refused(format!("device {id} cannot be looked at"), e)),
@@ -57,7 +54,7 @@ pub(super) fn claim(
     add(control, config, params)
 }
 
-/// Takes over a device that is there; nothing when it is gone afterwards.
+/// Claims an existing device; returns `None` when it is deleted instead.
 fn take_over(
     control: &mut ControlDevice,
     config: &UblkConfig,
@@ -94,22 +91,20 @@ fn take_over(
     }
 }
 
-/// What is known of a device that is to be recovered.
+/// The known history of a device that is to be recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
     /// A server had all its queues until just now.
     Served,
-    /// A process may have begun to recover it.
+    /// A process may have begun to recover the device.
     Unknown,
 }
 
-/// Makes the kernel ready for another server of a device whose last one is gone.
-///
-/// # Errors
-/// `Ublk` when it is not gone by then, or the kernel refuses.
+/// Starts the recovery of a device whose server has ended. Fails with `Ublk` when the server has
+/// not ended by `until`, or the kernel refuses.
 pub(super) fn recover(control: &mut ControlDevice, id: u32, before: Before, until: Instant) -> Result<()> {
     let (started, mut pause) = (Instant::now(), Duration::from_millis(1));
-    // A device that is live was not touched by another process since its server died.
+    // No other process has begun to recover a device that is still live.
     if before == Before::Unknown
         && abandoned::are_left_behind()
         && let Some(info) = waiting(control, id)
@@ -126,8 +121,7 @@ pub(super) fn recover(control: &mut ControlDevice, id: u32, before: Before, unti
                     pause = Duration::from_millis(20);
                 }
             }
-            // Before Linux 6.16: somebody has come as far as this, and was gone before there was a
-            // queue.
+            // Before Linux 6.16: a process started the recovery, and ended before it had a queue.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) && waiting(control, id).is_some() => {
                 return Ok(());
             }
@@ -136,7 +130,7 @@ pub(super) fn recover(control: &mut ControlDevice, id: u32, before: Before, unti
     }
 }
 
-/// A device that waits for a server.
+/// Returns the state of a device that waits for a server.
 fn waiting(control: &mut ControlDevice, id: u32) -> Option<sys::ublksrv_ctrl_dev_info> {
     control.info(id).ok().filter(|info| {
         u32::from(info.state) == sys::UBLK_S_DEV_QUIESCED
@@ -155,12 +149,11 @@ fn add(control: &mut ControlDevice, config: &UblkConfig, params: &sys::ublk_para
     };
     let zoned = params.types & sys::UBLK_PARAM_TYPE_ZONED != 0;
     let mut info = sys::ublksrv_ctrl_dev_info {
-        // What is appended to a zone goes down in the order in which places were given out: by one
-        // thread.
+        // Appends to a zone are written in the order of their allotted offsets: by one thread.
         nr_hw_queues: if zoned { 1 } else { config.queues },
         queue_depth: config.depth,
         max_io_buf_bytes: params::LONGEST,
-        // All ones: the kernel chooses.
+        // A number of all ones lets the kernel choose.
         dev_id: config.id.unwrap_or(u32::MAX),
         flags: (flags | if zoned { sys::UBLK_F_ZONED } else { 0 }).into(),
         ublksrv_flags: config.identity,
@@ -182,7 +175,8 @@ fn add(control: &mut ControlDevice, config: &UblkConfig, params: &sys::ublk_para
     Ok(Claimed { info, recovered: false })
 }
 
-/// Describes a new disk. A user's device is theirs once a rule of udev's has given them its node.
+/// Describes a new disk. A user's device belongs to the user once a udev rule has changed its
+/// node's owner.
 fn describe(
     control: &mut ControlDevice,
     config: &UblkConfig,
@@ -204,7 +198,7 @@ fn describe(
     }
 }
 
-/// The kernel said no.
+/// Makes the error for a command that the kernel refused.
 pub(super) fn refused(what: String, e: io::Error) -> Error {
     Error::new(ErrorKind::Ublk, what).with_source(e)
 }

@@ -1,4 +1,4 @@
-//! A device that is let go of, so that another process may go on with it.
+//! The release of a device during a handover, and its resume in this process or another one.
 //!
 //! ```text
 //!   Serves  -- let_go -->  LetGo  -- recover -->  Recovered  -- go_on -->  Serves
@@ -6,9 +6,9 @@
 //!                            are gone                 and get nothing
 //! ```
 //!
-//! Who gives it lets go of it, and goes on with it when nobody has taken it; who takes it begins
-//! where it is let go of. What the driver has handed out and got no answer for it hands out again,
-//! to whoever goes on. The disk and its users stay; they wait.
+//! The old server releases the device, and resumes it if the new server does not take it; the new
+//! server begins with a released device. Requests that the driver has handed out and got no answer
+//! for are handed out again, to the server that resumes. The disk and its users stay; they wait.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -27,17 +27,17 @@ use super::server::{At, Device, Message, Shared};
 use super::{UblkConfig, UblkPlace, UblkServer, UblkStopper, character, locking, params};
 use crate::{Error, ErrorKind, Result};
 
-/// How often it is looked whether the kernel has seen the queues off.
+/// How often the state of the queues is read while the kernel removes them.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long it is waited for a device that another process has.
+/// How long recovery is retried for a device that another process has.
 const TRIES: Duration = Duration::from_secs(1);
-/// How long a device may take to go on.
+/// How long the resume of a device may take.
 const GOING_ON: Duration = Duration::from_secs(10);
 
-/// What others have done to a device that nobody served.
+/// Changes by other programs to a device without a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// Its number may be another device's by now.
+    /// The device is deleted: its number may belong to another device by now.
     Deleted,
     Stopped,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Gone {
     }
 }
 
-/// Lets go of a device, and goes on with it.
+/// The means to release a device, and to resume it.
 #[derive(Clone)]
 pub struct UblkHolder {
     stopper: UblkStopper,
@@ -59,23 +59,23 @@ pub struct UblkHolder {
 }
 
 impl UblkServer {
-    /// What lets go of its device; one that was [taken over](Self::take_over) is let go of until it
-    /// [goes on](UblkHolder::go_on).
+    /// Returns the means to release the device. The device of an old server is released until
+    /// [`UblkHolder::go_on`].
     pub fn holder(&self) -> UblkHolder {
         UblkHolder { stopper: self.stopper(), shared: self.shared().clone() }
     }
 }
 
 impl UblkHolder {
-    /// Whether the device is deleted.
+    /// Returns true when the device is deleted.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone.load(Ordering::SeqCst)
     }
 
-    /// The device, for another process.
+    /// Returns the device, for the new server of a handover.
     ///
     /// # Errors
-    /// Why no other process can go on with it.
+    /// The reason why no other process can resume the device.
     pub fn place(&self) -> std::result::Result<UblkPlace, String> {
         match &self.shared.stays_not {
             Some(why) => Err((*why).to_owned()),
@@ -83,24 +83,24 @@ impl UblkHolder {
         }
     }
 
-    /// Lets go of the device of a suspended volume.
+    /// Releases the device of a suspended volume.
     ///
     /// # Errors
-    /// `Drain` when that takes longer; `Ublk` when the kernel refuses. The device
-    /// [goes on](Self::go_on) when it is told.
+    /// `Drain` when the release takes longer; `Ublk` when the kernel refuses. The device is resumed
+    /// by [`go_on`](Self::go_on).
     pub fn let_go(&self, until: Instant) -> Result<()> {
         self.ask(|answer| Message::LetGo(until, answer), until)
     }
 
-    /// Does all of [`go_on`](Self::go_on) that can fail. The kernel hands out no request yet.
+    /// Does all steps of [`go_on`](Self::go_on) that can fail. The kernel hands out no request yet.
     ///
     /// # Errors
-    /// `Ublk` when the kernel refuses, or another process has it; `Drain`, `Io`.
+    /// `Ublk` when the kernel refuses, or another process has the device; `Drain`, `Io`.
     pub fn recover(&self, until: Instant) -> Result<()> {
         self.ask(|answer| Message::Recover(until, answer), until)
     }
 
-    /// As if nothing had been: the device is served by this process.
+    /// Resumes the device in this process.
     pub fn go_on(&self) {
         let until = Instant::now() + GOING_ON;
         if let Err(e) = self.ask(Message::GoOn, until)
@@ -111,7 +111,7 @@ impl UblkHolder {
         }
     }
 
-    /// Has the device's thread do something.
+    /// Sends the device's thread a message, and waits for the answer.
     fn ask(&self, message: impl FnOnce(Sender<Result<()>>) -> Message, until: Instant) -> Result<()> {
         let (answer, answered) = mpsc::channel();
         let sent = self.stopper.0.lock().unwrap_or_else(PoisonError::into_inner).send(message(answer));
@@ -119,7 +119,7 @@ impl UblkHolder {
         if sent.is_err() {
             return gone();
         }
-        // It looks at the time itself, and may be a little late.
+        // The thread checks the time itself, and may be a little late.
         let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(100);
         answered.recv_timeout(left).unwrap_or_else(|e| match e {
             mpsc::RecvTimeoutError::Timeout => Err(late("its block device takes long")),
@@ -135,8 +135,8 @@ impl fmt::Debug for UblkHolder {
 }
 
 impl Device {
-    /// Another process's device, while that serves it: everything that can be done before it is let
-    /// go of.
+    /// Prepares the device of an old server that still serves it: everything that is possible
+    /// before the release.
     pub(super) fn take_over(
         mapping: Arc<underseal_datapath::Mapping>,
         place: &UblkPlace,
@@ -185,7 +185,7 @@ impl Device {
         })
     }
 
-    /// Ends the queues' threads, and waits until the kernel has seen them off.
+    /// Ends the queues' threads, and waits until the kernel has removed the queues.
     pub(super) fn let_go(&mut self, until: Instant) -> Result<()> {
         if self.at == At::LetGo {
             return Ok(());
@@ -207,7 +207,7 @@ impl Device {
         }
     }
 
-    /// Has the queues' threads fetch, of a device that was let go of.
+    /// Lets the queues' threads of a released device fetch.
     pub(super) fn recover(&mut self, before: Before, until: Instant) -> Result<()> {
         if self.at != At::LetGo {
             return Ok(());
@@ -234,7 +234,7 @@ impl Device {
         let file = match opened {
             Ok(file) => Arc::new(file),
             Err(e) => {
-                // As they were: they have not begun.
+                // The threads stay as they were: they have not begun.
                 self.queues = Some(queues);
                 return Err(e);
             }
@@ -247,13 +247,13 @@ impl Device {
         Ok(())
     }
 
-    /// Lets the device go on. While another process has it this fails, and is tried again until
-    /// this one is told to stop.
+    /// Resumes the device. While another process has it, this fails, and is repeated until the
+    /// server is asked to stop.
     pub(super) fn go_on(&mut self) -> Result<()> {
         if self.at == At::Serves {
             return Ok(());
         }
-        // Another process may have begun to take it, and have died.
+        // Another process may have begun to recover the device, and have died.
         self.recover(Before::Unknown, Instant::now() + TRIES)?;
         let (id, queues) = (self.info.dev_id, self.queues.as_ref());
         let gives_up = || queues.is_none_or(Queues::have_ended);
@@ -262,7 +262,7 @@ impl Device {
                 Some(Err(why)) => why,
                 _ => refused(format!("{} does not go on", character::disk(id).display()), e),
             };
-            // From the beginning, the next time.
+            // The next attempt begins with a released device.
             let _ = self.let_go(Instant::now());
             return Err(why);
         }
@@ -270,7 +270,7 @@ impl Device {
         Ok(())
     }
 
-    /// Why nobody goes on with the device any more, if that is so.
+    /// Returns how another program has removed the device, if it has.
     pub(super) fn gone(&mut self) -> Option<Gone> {
         match self.control.info(self.info.dev_id) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => Some(Gone::Deleted),
@@ -280,13 +280,13 @@ impl Device {
         }
     }
 
-    /// Whether the device's users wait for a server.
+    /// Returns true when the device's users wait for a server.
     pub(super) fn is_unserved(&mut self) -> bool {
         let info = self.control.info(self.info.dev_id);
         info.is_ok_and(|info| u32::from(info.state) == sys::UBLK_S_DEV_QUIESCED)
     }
 
-    /// Ends, and leaves the device to who recovers it.
+    /// Ends this server, and leaves the device to the server that recovers it.
     pub(super) fn leave(mut self) -> Result<()> {
         let disk = self.disk();
         self.queues.take().into_iter().for_each(|queues| queues.let_go(&self.mapping));
@@ -295,7 +295,7 @@ impl Device {
     }
 }
 
-/// Why a device does not outlive its server, or not without its users waiting for long; nothing
+/// Returns why a device does not outlive its server, or only with a long wait for its users; `None`
 /// when it does.
 pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) -> Option<&'static str> {
     let needed = u64::from(sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE);
@@ -305,9 +305,9 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     if info.flags & needed != needed {
         return Some("this kernel keeps no block device without its server");
     }
-    // Before 6.7 the driver looks only every few seconds whether the server is gone. From 6.15 on
-    // it hands requests out as soon as all queues fetch, before END_USER_RECOVERY. A number below 6
-    // is a distribution's that has a later driver.
+    // Before 6.7 the driver checks only every few seconds whether the server has ended. From 6.15
+    // on it hands out requests as soon as all queues fetch, before END_USER_RECOVERY. A version
+    // below 6 belongs to a distribution that has backported the driver.
     match kernel() {
         Some((6, 0..7)) => Some(
             "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",
@@ -319,7 +319,7 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     }
 }
 
-/// The running kernel's version.
+/// Returns the running kernel's version.
 pub(super) fn kernel() -> Option<(u32, u32)> {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

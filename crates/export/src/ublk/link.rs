@@ -1,4 +1,4 @@
-//! /dev/underseal/NAME: a name that stays the same whichever number the device gets.
+//! The link /dev/underseal/NAME: a name that is independent of the device's number.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "/dev/underseal";
 
-/// A link that goes when the value does, if it still leads to the device.
+/// A link that is removed when this is dropped, if it still leads to the device.
 pub(super) struct Link {
     path: PathBuf,
     target: PathBuf,
@@ -15,16 +15,13 @@ pub(super) struct Link {
 
 impl Link {
     /// Makes the link lead to device `id`, wherever it led before.
-    ///
-    /// # Errors
-    /// When this user may not make one.
     pub(super) fn make(name: &str, id: u32) -> io::Result<Self> {
         match fs::DirBuilder::new().mode(0o755).create(FOLDER) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
         let path = Path::new(FOLDER).join(name);
-        // Beside it and then over it: whoever looks finds the old one or the new one.
+        // The new link is renamed over the old one: readers find one of the two.
         let fresh = Path::new(FOLDER).join(format!(".{name}.{id}"));
         match fs::remove_file(&fresh) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -36,17 +33,17 @@ impl Link {
         Ok(Self { path, target })
     }
 
-    /// The link that another server has made, for the one that goes on with its device.
+    /// The link that an old server has made, for the new server of its device.
     pub(super) fn of(name: &str, id: u32) -> Self {
         Self { path: Path::new(FOLDER).join(name), target: target(id) }
     }
 
-    /// Where it is.
+    /// Returns the link's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves it behind, for who goes on with the device.
+    /// Leaves the link in place for the next server.
     pub(super) fn leave(mut self) {
         self.path = PathBuf::new();
     }
@@ -64,7 +61,7 @@ fn target(id: u32) -> PathBuf {
     format!("../ublkb{id}").into()
 }
 
-/// The device that a link of this name leads to, if root made it.
+/// Returns the device that a link of this name leads to, if root made the link.
 pub(super) fn lookup(name: &str) -> Option<u32> {
     let path = Path::new(FOLDER).join(name);
     let owned = fs::symlink_metadata(&path).is_ok_and(|link| link.uid() == 0);

@@ -1,15 +1,14 @@
-//! Locked memory of a server whose device may carry swap.
+//! Locked memory, for a server whose device may carry swap.
 //!
-//! A server whose memory was swapped out would wait for its own device: for that memory to come
-//! back, or for the kernel to write out other pages first. Servers of users lock nothing: their
-//! devices carry no swap, and where locked memory is limited, all of it would soon be locked.
+//! A server whose memory was swapped out would wait for its own device: for the memory to be read
+//! back, or for the kernel to write out other pages first. Servers of users other than root lock
+//! nothing: their devices carry no swap, and they would soon exceed the limit of locked memory.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 
 use super::UblkConfig;
 
-/// Locks the process's memory and marks the thread as one that serves I/O, which the threads that
-/// it starts inherit.
+/// Locks the process's memory and marks the thread, and those that it starts, as I/O flushers.
 pub(super) fn stay_in_memory(config: &UblkConfig) {
     if config.unprivileged {
         return;
@@ -20,7 +19,7 @@ pub(super) fn stay_in_memory(config: &UblkConfig) {
     }
 }
 
-/// The memory of queues that are made anew: all of it, before it is used. What was there is locked
+/// Locks the memory of queues made later, all of it before its first use. Existing memory is locked
 /// already.
 pub(super) fn lock_as_mapped(config: &UblkConfig) {
     if !config.unprivileged {
@@ -34,8 +33,8 @@ fn lock(flags: MlockAllFlags) {
     }
 }
 
-/// The memory of the device's queues is there as a whole by now. Of what comes later, such as the
-/// queues of other clients, only what is used is kept in memory.
+/// Limits locking to used pages. The memory of the device's queues is complete by now; later
+/// memory, such as that of other clients' queues, is only locked where it is used.
 pub(super) fn lock_as_touched(config: &UblkConfig) {
     if !config.unprivileged
         && let Err(e) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)

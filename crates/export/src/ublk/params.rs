@@ -1,4 +1,4 @@
-//! What the kernel is told of the volume.
+//! The parameters of the disk, from the volume's properties.
 
 use super::abi as sys;
 use underseal_datapath::{Mapping, Zones};
@@ -8,18 +8,16 @@ use crate::{Error, ErrorKind, Result};
 /// The longest read or write, in bytes.
 pub(super) const LONGEST: u32 = 1 << 20;
 
-/// The longest discard or zeroing in one request: zeros under a cipher are written, and nobody
-/// should wait for them for long.
+/// The longest discard or zeroing in one request. Zeros under a cipher are written, and must not
+/// delay other requests for long.
 const FREED: u32 = 1 << 30;
 const ZEROED: u32 = 16 << 20;
 
-/// The kernel's sectors.
+/// The sector size that the kernel counts in.
 const SECTOR: u64 = 512;
 
-/// Describes the disk.
-///
-/// # Errors
-/// `Unsupported` when the volume's sectors are larger than the kernel's pages.
+/// Describes the disk. Fails with `Unsupported` when the volume's sectors are larger than the
+/// kernel's pages.
 pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
     let page = rustix::param::page_size();
     if mapping.block() as usize > page {
@@ -54,7 +52,7 @@ pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
     })
 }
 
-/// The size in the kernel's sectors. What is left beyond whole blocks nobody could reach.
+/// Returns the size in the kernel's sectors. Bytes beyond the last whole block are not accessible.
 pub(super) fn sectors(mapping: &Mapping) -> u64 {
     let block = u64::from(mapping.block()).max(SECTOR);
     mapping.size() / block * (block / SECTOR)
@@ -74,8 +72,8 @@ fn basic(mapping: &Mapping, block: u64, preferred: u64, attrs: u32) -> sys::ublk
     }
 }
 
-/// A disk with zones. Zones are emptied, not discarded in part, and zeros would have to be written
-/// in sequence.
+/// Describes a disk with zones. Zones are reset, not discarded in part, and zeros would have to be
+/// written sequentially.
 fn zoned(
     mapping: &Mapping,
     zones: Zones,
@@ -101,7 +99,7 @@ fn zoned(
     })
 }
 
-/// How a volume differs from the disk that it was, if it does.
+/// Describes how the volume differs from the existing disk, if it does.
 pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
     let bytes = |basic: &sys::ublk_param_basic| basic.dev_sectors.saturating_mul(SECTOR);
     if was.basic.dev_sectors != is.basic.dev_sectors {
@@ -110,8 +108,8 @@ pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Optio
     another_disk(was, is)
 }
 
-/// How it differs but for the size, which changes under a server where the kernel cannot tell the
-/// disk's users.
+/// Describes a difference in other properties than the size, which can change under a server where
+/// the kernel cannot notify the disk's users.
 pub(super) fn another_disk(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
     let (was, is) = (&was.basic, &is.basic);
     let (was_read_only, is_read_only) =

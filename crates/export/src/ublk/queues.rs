@@ -1,5 +1,5 @@
-//! The threads of a device's hardware queues: ready before there is a device for them, and gone
-//! while there is one.
+//! The threads of a device's hardware queues: they start before the device exists, and end before
+//! it is deleted.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,22 +16,22 @@ use super::server::Message;
 use super::worker::{Part, Worker};
 use crate::Result;
 
-/// How often threads are told that have not ended: one may have been about to sleep.
+/// How often the threads are woken again: a thread may have missed a wakeup as it went to sleep.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A thread for each hardware queue. They end when this is dropped before they have
+/// A thread for each hardware queue. The threads end when this is dropped before they have
 /// [begun](Self::begin).
 pub(super) struct Queues {
     threads: Vec<JoinHandle<()>>,
-    /// What each waits for, until it has come.
+    /// The device's file for each thread; empty once the threads have begun.
     begin: Vec<Sender<Arc<File>>>,
-    /// What each says once it has its queue, and once the driver has its fetches.
+    /// The reports of each thread: first that it has a queue, then that the driver has its fetches.
     said: Vec<Receiver<Result<()>>>,
     end: Arc<End>,
     lets_go: Arc<AtomicBool>,
 }
 
-/// How the first thread has ended that had begun, until that is asked for.
+/// The result of the first thread that ended after it had begun.
 #[derive(Default)]
 struct End {
     has_come: AtomicBool,
@@ -39,12 +39,10 @@ struct End {
 }
 
 impl Queues {
-    /// Starts the threads, and waits until each has what it needs besides the device. Each says so
-    /// when it has ended, unless it was told to [let go](Self::let_go).
-    ///
-    /// # Errors
-    /// `Ublk` when there is no thread for one, `Io` when the system has no ring or memory for its
-    /// queue.
+    /// Starts the threads, and waits until each has everything except the device. Each sends
+    /// `Message::Ended` when it has ended, unless [`let_go`](Self::let_go) ended it. Fails with
+    /// `Ublk` when a thread cannot be started, with `Io` when the system has no ring or memory for
+    /// its queue.
     pub(super) fn prepare(
         mapping: &Arc<Mapping>,
         info: &sys::ublksrv_ctrl_dev_info,
@@ -68,7 +66,7 @@ impl Queues {
                 let Some(result) = serve(part, &says, &begins) else { return };
                 end.comes(result);
                 if !lets_go.load(Ordering::SeqCst) {
-                    // Nobody listens at the very end.
+                    // At the very end the receiver is gone.
                     let _ = ended.send(Message::Ended);
                 }
             });
@@ -80,30 +78,28 @@ impl Queues {
         Ok(this)
     }
 
-    /// Gives the driver's side of the device to each thread, and waits until all fetch requests.
-    ///
-    /// # Errors
-    /// `Ublk` when the driver refuses.
+    /// Sends each thread the device's file, and waits until all fetch requests. Fails with `Ublk`
+    /// when the driver refuses.
     pub(super) fn begin(&mut self, file: &Arc<File>) -> Result<()> {
         for begin in self.begin.drain(..) {
-            // One that is gone says nothing below.
+            // A thread that has ended sends no report, which `all_say` finds out.
             let _ = begin.send(file.clone());
         }
         self.all_say()
     }
 
-    /// Whether a thread has ended that had begun.
+    /// Returns true when a thread has ended that had begun.
     pub(super) fn have_ended(&self) -> bool {
         self.end.has_come.load(Ordering::SeqCst)
     }
 
-    /// How the first of them has ended; once.
+    /// Returns the result of the first of them, once.
     pub(super) fn end(&self) -> Option<Result<()>> {
         self.end.how().take()
     }
 
-    /// Ends the threads while the driver has requests for them: whoever recovers the device gets
-    /// those again. Nothing may be in flight, so the volume is suspended.
+    /// Ends the threads while the driver has requests for them: the server that recovers the device
+    /// gets these again. No request may be in flight, so the volume is suspended.
     pub(super) fn let_go(mut self, mapping: &Mapping) {
         self.lets_go.store(true, Ordering::SeqCst);
         self.begin.clear();
@@ -116,7 +112,7 @@ impl Queues {
         }
     }
 
-    /// Waits until the threads have ended, of a device that was stopped.
+    /// Waits until the threads have ended, after the device was stopped.
     pub(super) fn join(mut self) {
         self.begin.clear();
         for thread in self.threads.drain(..) {
@@ -124,7 +120,7 @@ impl Queues {
         }
     }
 
-    /// Waits for what each thread says next; the first failure.
+    /// Waits for the next report of each thread, and returns the first failure.
     fn all_say(&self) -> Result<()> {
         let says = |said: &Receiver<Result<()>>| {
             let gone = |_| Err(refused("a queue".into(), std::io::ErrorKind::BrokenPipe.into()));
@@ -147,9 +143,9 @@ impl End {
     }
 }
 
-/// A thread's life; how it ended, if it had begun.
+/// Runs a thread; returns its result if it had begun.
 fn serve(part: Part, says: &Sender<Result<()>>, begins: &Receiver<Arc<File>>) -> Option<Result<()>> {
-    // Who listens no more has given up.
+    // A closed channel means that the starting thread has given up.
     let queue = part.queue().map_err(|e| says.send(Err(e))).ok()?;
     says.send(Ok(())).ok()?;
     let file = begins.recv().ok()?;

@@ -1,4 +1,4 @@
-//! What the kernel asks for, checked.
+//! The kernel's requests, parsed and checked.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::abi as sys;
 use rustix::io::Errno;
 use underseal_datapath::ZoneAction;
 
-/// A zone's bytes in a report.
+/// The size of a zone in a report.
 pub(super) const ZONE: usize = size_of::<sys::blk_zone>();
 
-/// A request of the block layer's, in bytes.
+/// A request of the block layer, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     Read {
@@ -31,18 +31,18 @@ pub(super) enum Request {
         len: u64,
         punch: bool,
     },
-    /// Tell of so many zones from `offset` on.
+    /// Report this number of zones from `offset` on.
     Report {
         offset: u64,
         count: usize,
     },
-    /// Do something to the zone at `offset`, or to all.
+    /// Apply an action to the zone at `offset`, or to all zones.
     Zone {
         offset: u64,
         action: ZoneAction,
     },
     ResetAll,
-    /// Write to the zone that begins at `offset` wherever it is written next, and say where.
+    /// Append to the zone that begins at `offset`, and return the offset of the data.
     Append {
         offset: u64,
         len: usize,
@@ -50,7 +50,7 @@ pub(super) enum Request {
 }
 
 impl fmt::Display for Request {
-    /// In the operator's words.
+    /// Describes the request for log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Read { offset, len } => write!(f, "read of {len} bytes at {offset}"),
@@ -67,14 +67,12 @@ impl fmt::Display for Request {
 }
 
 impl Request {
-    /// Reads a descriptor; the longest read or write is of `longest` bytes.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` for what is not known, `EINVAL` for what cannot be.
+    /// Parses a descriptor; the longest read or write is of `longest` bytes. Fails with
+    /// `EOPNOTSUPP` for unknown operations, with `EINVAL` for impossible values.
     pub(super) fn parse(descriptor: &sys::ublksrv_io_desc, longest: usize) -> Result<Self, Errno> {
         const OPERATION: u32 = 0xff;
         let flags = descriptor.op_flags;
-        // Whose place is none.
+        // A flush has no offset.
         if flags & OPERATION == sys::UBLK_IO_OP_FLUSH {
             return Ok(Self::Flush);
         }
@@ -90,7 +88,7 @@ impl Request {
             sys::UBLK_IO_OP_WRITE_ZEROES => {
                 Self::Zero { offset, len, punch: flags & sys::UBLK_IO_F_NOUNMAP == 0 }
             }
-            // A count takes the place of the length.
+            // A number of zones replaces the length.
             sys::UBLK_IO_OP_REPORT_ZONES => Self::Report {
                 offset,
                 count: usize::try_from(descriptor.nr_sectors).map_err(|_| Errno::INVAL)?.min(longest / ZONE),

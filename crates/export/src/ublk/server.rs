@@ -1,4 +1,4 @@
-//! From the device's making to its end.
+//! The server of a block device, from making the device to deleting it.
 
 use std::fs::File;
 use std::io;
@@ -22,16 +22,16 @@ use super::queues::Queues;
 use super::{UblkConfig, UblkPlace, character, hold, locking, params};
 use crate::{Error, ErrorKind, Result, TellSize};
 
-/// How often it is looked whether a device that is in use still is.
+/// How often a device in use is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long those may take who have a stopped device open.
+/// How long the users of a stopped device may take to close it.
 const CLOSED: Duration = Duration::from_secs(5);
 
-/// How often it is tried again to go on with a device that somebody else has.
+/// How often the resume of a device is retried that another process has.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the users of a device that does not go on wait before they get errors.
+/// How long the users of a device wait for its resume before they get errors.
 const WAIT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// How long the kernel may take to stop a device that this process does not serve.
@@ -46,35 +46,35 @@ pub struct UblkServer {
     link: Option<PathBuf>,
 }
 
-/// Ends the serving from any thread.
+/// The means to stop the server from any thread.
 #[derive(Clone)]
 pub struct UblkStopper(pub(super) Arc<Mutex<Sender<Message>>>);
 
-/// What the device's thread is told. What became of it is sent back.
+/// A message to the device's thread. Its result is sent back.
 pub(super) enum Message {
     Stop,
-    /// The volume has another size.
+    /// The volume's size has changed.
     Size(Sender<io::Result<()>>),
-    /// A queue's thread has ended: [`Queues::end`] tells how, unless those queues were let go of.
+    /// A queue's thread has ended: [`Queues::end`] has the result, unless the queues were released.
     Ended,
     LetGo(Instant, Sender<Result<()>>),
     Recover(Instant, Sender<Result<()>>),
     GoOn(Sender<Result<()>>),
 }
 
-/// What other threads know of the device.
+/// The state of the device that other threads can see.
 pub(super) struct Shared {
     pub(super) place: UblkPlace,
-    /// Why it cannot be let go of.
+    /// Why the device cannot be released.
     pub(super) stays_not: Option<&'static str>,
     pub(super) is_gone: AtomicBool,
 }
 
-/// Whether there is ublk, before anything is unlocked.
+/// Checks that ublk is usable, before the volume is unlocked.
 ///
 /// # Errors
-/// `UblkDevice` when the kernel has none, or one that is too old; `Forbidden` when this user may
-/// not use it.
+/// `UblkDevice` when the kernel has no ublk, or one that is too old; `Forbidden` when this user has
+/// no access.
 pub fn available() -> Result<()> {
     let mut control = ControlDevice::open(false)?;
     let too_old = || {
@@ -91,25 +91,25 @@ pub fn available() -> Result<()> {
 }
 
 impl UblkServer {
-    /// Makes the block device, or takes it over from a server that was killed. Requests are served
-    /// from here on.
+    /// Makes the block device, or recovers the device of a server that was killed. Requests are
+    /// served when this returns.
     ///
     /// # Errors
-    /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse`
-    /// when the device is another's; `Unsupported` when the kernel has no such block devices;
-    /// `Ublk` when it refuses for another reason.
+    /// `UblkDevice` when the kernel has no ublk; `Forbidden` when this user has no access;
+    /// `DeviceInUse` when another server or volume has the device; `Unsupported` when the kernel
+    /// supports no block devices of this kind; `Ublk` when the kernel refuses for another reason.
     pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
         let this = Self::with(|sender| Device::start(mapping, config, sender))?;
         log::info!("serving {}", this.device.display());
         Ok(this)
     }
 
-    /// Prepares to go on with a block device that another process serves, and will
-    /// [let go of](super::UblkHolder::let_go). It is at rest until this process's
-    /// [holder](Self::holder) lets it go on.
+    /// Prepares to serve the block device of an old server, which will
+    /// [release](super::UblkHolder::let_go) it. The device is released until this process's
+    /// [holder](Self::holder) resumes it.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The kinds of [`start`](Self::start).
     pub fn take_over(mapping: Arc<Mapping>, place: &UblkPlace) -> Result<Self> {
         let place = place.clone();
         Self::with(move |sender| Device::take_over(mapping, &place, sender))
@@ -120,7 +120,7 @@ impl UblkServer {
         let (sender, messages) = mpsc::channel();
         let (ready, begun) = mpsc::channel();
         let for_queues = sender.clone();
-        // One thread for all commands, because their ring is one thread's.
+        // All commands come from one thread, because the ring belongs to one thread.
         let thread = thread::Builder::new()
             .name("ublk".into())
             .spawn(move || {
@@ -144,12 +144,12 @@ impl UblkServer {
         Ok(Self { thread, stopper: UblkStopper(Arc::new(Mutex::new(sender))), shared, device, link })
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     pub fn device(&self) -> &Path {
         &self.device
     }
 
-    /// The link to the device, where there is one.
+    /// Returns the link to the device, if it has one.
     pub fn link(&self) -> Option<&Path> {
         self.link.as_deref()
     }
@@ -158,20 +158,20 @@ impl UblkServer {
         &self.shared
     }
 
-    /// What stops this server.
+    /// Returns the means to stop this server.
     pub fn stopper(&self) -> UblkStopper {
         self.stopper.clone()
     }
 
-    /// Gives the device the volume's size, where the driver can do that (`UBLK_F_UPDATE_SIZE`,
-    /// Linux 6.16).
+    /// Returns a function that sets the device's size to the volume's, where the driver can do that
+    /// (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
     pub fn size_teller(&self) -> TellSize {
         let (messages, device) = (self.stopper.0.clone(), self.device.clone());
         Arc::new(move |_, _| {
             let (answer, answered) = mpsc::channel();
             let _ = messages.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Size(answer));
-            // The answer never comes where the device is being stopped, or gone: then nobody needs
-            // it.
+            // No answer arrives while the device is being stopped or is deleted; none is needed
+            // then.
             let told = answered.recv_timeout(CLOSED).unwrap_or(Ok(()));
             let why = told.err().map(|e| match Errno::from_io_error(&e) {
                 Some(Errno::OPNOTSUPP) => {
@@ -185,47 +185,47 @@ impl UblkServer {
         })
     }
 
-    /// Waits until the device is gone: by the stopper, or by anybody who deletes it.
+    /// Waits until the device is deleted: by the stopper, or by another program.
     ///
     /// # Errors
-    /// `Drain` when it was still in use [`drain_timeout`](UblkConfig::drain_timeout) after the
-    /// stopper was used. Its users wait for another server then.
+    /// `Drain` when the device was still in use [`drain_timeout`](UblkConfig::drain_timeout) after
+    /// the stopper was used. Its users wait for another server then.
     pub fn run(self) -> Result<()> {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 impl UblkStopper {
-    /// Makes the server end, and returns at once.
+    /// Asks the server to end, and returns at once.
     pub fn stop(&self) {
-        // Nobody listens when it has ended already.
+        // If the server has ended already, the receiver is gone.
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Stop);
     }
 }
 
-/// A device that runs.
+/// A running device.
 pub(super) struct Device {
     pub(super) mapping: Arc<Mapping>,
     pub(super) control: ControlDevice,
     pub(super) info: sys::ublksrv_ctrl_dev_info,
     pub(super) config: UblkConfig,
-    /// For the queues' threads.
+    /// The sender for the queues' threads.
     pub(super) sender: Sender<Message>,
     pub(super) queues: Option<Queues>,
-    /// Kept until the queues have ended; the device is deleted when it is closed.
+    /// The file is kept until the queues have ended; after it is closed the device can be deleted.
     pub(super) file: Option<Arc<File>>,
     pub(super) link: Option<Link>,
     pub(super) at: At,
 }
 
-/// Who serves a device.
+/// Which process serves a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
-    /// This process.
+    /// This process serves it.
     Serves,
-    /// This process, once it goes on.
+    /// This process will serve it after a resume.
     Recovered,
-    /// Another one, or nobody.
+    /// Another process serves it, or none.
     LetGo,
 }
 
@@ -254,7 +254,7 @@ impl Device {
                 this.name();
                 Ok(this)
             }
-            // Its users go on waiting for a server that can.
+            // The device's users wait for a server that succeeds.
             Err(e) if recovered => Err(e),
             Err(e) => {
                 let _ = this.delete(None);
@@ -307,7 +307,7 @@ impl Device {
         self.link.as_ref().map(|link| link.path().to_owned())
     }
 
-    /// Waits for the end.
+    /// Handles messages until the device ends.
     fn serve(mut self, messages: &Receiver<Message>) -> Result<()> {
         let mut goes_on = None;
         loop {
@@ -334,7 +334,7 @@ impl Device {
                     None => {}
                 },
                 Ok(Message::Size(answer)) => {
-                    // Who asked has gone if it took too long.
+                    // A caller whose time has passed no longer listens.
                     let _ = answer.send(self.update_size());
                 }
                 Ok(Message::LetGo(until, answer)) => {
@@ -395,7 +395,7 @@ impl Device {
         self.control.update_size(self.info.dev_id, params::sectors(&self.mapping))
     }
 
-    /// Waits until nobody has the device mounted or otherwise for itself.
+    /// Waits until no process has the device mounted or opened exclusively.
     fn drained(&self, messages: &Receiver<Message>) -> Result<Option<File>> {
         let (disk, started) = (self.disk(), Instant::now());
         let mut told = false;
@@ -403,7 +403,7 @@ impl Device {
             match exclusive(&disk) {
                 Ok(claim) => return Ok(Some(claim)),
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {}
-                // It cannot be looked at: then it cannot be used either.
+                // A device that cannot be opened is not in use.
                 Err(_) => return Ok(None),
             }
             if !told {
@@ -420,14 +420,14 @@ impl Device {
             }
             match messages.recv_timeout(left.min(LOOK)) {
                 Ok(Message::Ended) if self.queues.as_ref().is_none_or(Queues::have_ended) => return Ok(None),
-                // It is not given away any more; who asks hears nothing.
+                // While the server stops, handovers are refused: the caller gets no answer.
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),
             }
         }
     }
 
-    /// Stops a device that does not go on: its users get errors, and wait no longer.
+    /// Stops a device that cannot be resumed: its users get errors instead of waiting.
     fn give_up(self, why: &Error) -> Result<()> {
         let (disk, wait) = (self.disk(), WAIT_AT_MOST.as_secs());
         log::error!(
@@ -440,20 +440,20 @@ impl Device {
         Err(Error::new(ErrorKind::Ublk, context))
     }
 
-    /// Stops the device, sees the queues off, and deletes it. Until it is stopped it is `claimed`,
-    /// so that nobody mounts it meanwhile.
+    /// Stops the device, ends the queues, and deletes it. Until the device is stopped, `claimed`
+    /// keeps other programs from mounting it.
     fn delete(mut self, claimed: Option<File>) -> Result<()> {
         let disk = self.disk();
         let id = self.info.dev_id;
-        // What this process serves may take as long as its requests do.
+        // Stopping a device that this process serves may take as long as its requests.
         let (started, serves) = (Instant::now(), self.at == At::Serves);
         let stopped = self.control.stop(id, &|| !serves && started.elapsed() > STOPPED);
         stopped.map_err(|e| refused(format!("{} cannot be stopped", disk.display()), e))?;
         drop(claimed);
         self.queues.take().into_iter().for_each(Queues::join);
         drop(self.file);
-        // It goes when the last one has closed it; who does not, gets errors, and is not waited
-        // for.
+        // The device is deleted when its last user has closed it; a user that keeps it open gets
+        // errors, and is not waited for.
         let started = Instant::now();
         match self.control.delete(id, &|| started.elapsed() > CLOSED) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::CANCELED) => {
@@ -466,7 +466,7 @@ impl Device {
     }
 }
 
-/// Opens the disk for this process alone.
+/// Opens the disk exclusively.
 fn exclusive(disk: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::EXCL.bits();
     File::options().read(true).custom_flags(flags.cast_signed()).open(disk)

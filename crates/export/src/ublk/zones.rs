@@ -1,9 +1,9 @@
-//! Zones of a volume on a zoned device: reports of them, and where each is written next.
+//! Zones of a volume on a zoned device: reports, and write pointers.
 //!
-//! What is appended to a zone is encrypted for the place where it will lie, so its place must be
-//! known before. The one queue of such a device gives out places, starting from what the device
-//! says of a zone, and the data path keeps writes to one zone in their order. After a failure the
-//! device is asked again.
+//! Data appended to a zone is encrypted for its final offset, so the offset must be known before
+//! the write. The device has one queue, which allots offsets from the device's write pointer on,
+//! and the data path keeps writes to one zone in their order. After a failure the device is asked
+//! for its write pointer again.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,13 +14,13 @@ use underseal_datapath::{Mapping, Zone, ZoneAction};
 
 use super::request::ZONE;
 
-/// Where zones are written next.
+/// The write pointers of zones.
 pub(super) struct Pointers {
     mapping: Arc<Mapping>,
-    /// A zone's length in bytes; 0 where there are none.
+    /// A zone's length in bytes; 0 for a device without zones.
     zone: u64,
-    /// By a zone's first byte: where it is written next, and its end. Only zones that are appended
-    /// to.
+    /// The write pointer and the end of each zone, by its first byte. Only zones with appends are
+    /// here.
     next: HashMap<u64, (u64, u64)>,
 }
 
@@ -30,10 +30,8 @@ impl Pointers {
         Self { mapping, zone, next: HashMap::new() }
     }
 
-    /// Gives out the next `len` bytes of the zone that `offset` lies in.
-    ///
-    /// # Errors
-    /// `EIO` when the zone has no room for them, as a disk would say; the device's.
+    /// Allots the next `len` bytes of the zone that contains `offset`. Fails with `EIO`, as a disk
+    /// does, when the zone has no room for them.
     pub(super) fn append(&mut self, offset: u64, len: u64) -> io::Result<u64> {
         let start = self.start_of(offset).ok_or(Errno::OPNOTSUPP)?;
         let (at, end) = match self.next.get(&start) {
@@ -49,7 +47,7 @@ impl Pointers {
         Ok(at)
     }
 
-    /// Notes a write at a place of its own.
+    /// Notes a write that was no append.
     pub(super) fn written(&mut self, offset: u64, len: u64) {
         let start = self.start_of(offset).unwrap_or(0);
         if let Some((next, _)) = self.next.get_mut(&start) {
@@ -57,17 +55,14 @@ impl Pointers {
         }
     }
 
-    /// The zone may be written elsewhere next than was thought.
+    /// Forgets the zone's write pointer after a failure.
     pub(super) fn forget(&mut self, offset: u64) {
         if let Some(start) = self.start_of(offset) {
             self.next.remove(&start);
         }
     }
 
-    /// Does something to the zone at `offset`, or to all that can be written in sequence only.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Applies an action to the zone at `offset`, or to all sequential zones.
     pub(super) fn act(&mut self, action: ZoneAction, offset: Option<u64>) -> io::Result<()> {
         let zones = self.mapping.zones().ok_or(Errno::OPNOTSUPP)?;
         let size = self.mapping.size();
@@ -80,10 +75,7 @@ impl Pointers {
         self.mapping.act_on_zones(action, start, end.saturating_sub(start))
     }
 
-    /// Tells of `count` zones from `offset` on; what is not there is left zero.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Reports `count` zones from `offset` on; the rest of the report is zero.
     pub(super) fn report(&self, offset: u64, count: usize) -> io::Result<Vec<u8>> {
         let mut report = vec![0; count * ZONE];
         let (mut at, mut filled) = (offset, 0);
@@ -104,7 +96,7 @@ impl Pointers {
     }
 }
 
-/// A zone as `struct blk_zone` (linux/blkzoned.h), in the kernel's sectors.
+/// Writes a zone as `struct blk_zone` (linux/blkzoned.h), in the kernel's sectors.
 fn put(zone: &Zone, to: &mut [u8]) {
     to[..8].copy_from_slice(&(zone.start / 512).to_ne_bytes());
     to[8..16].copy_from_slice(&(zone.len / 512).to_ne_bytes());

@@ -1,8 +1,8 @@
-//! The socket on which the device says what nobody asked for (`VHOST_USER_SET_BACKEND_REQ_FD`).
+//! The socket for the device's notifications (`VHOST_USER_SET_BACKEND_REQ_FD`).
 //!
-//! The crate vhost takes that socket and cannot say the one thing on it that there is to say: that
-//! the configuration has changed. So the message is taken here, before the crate sees it; all
-//! others are the crate's.
+//! The crate vhost accepts that socket but cannot send the one notification that is needed: that
+//! the configuration has changed. So the message with the socket is taken here, before the crate
+//! sees it; all other messages are the crate's.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,20 +15,17 @@ use rustix::net::{
     recvmsg, send,
 };
 
-/// A message's header: request, flags, the length of what follows.
+/// The length of a message's header: request, flags, length of the payload.
 const HEADER: usize = 12;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const CONFIG_CHANGE_MSG: u32 = 2;
-/// Flags: the version, and what a message is or wants.
+/// Flags: the version, and whether a message is or needs a reply.
 const VERSION: u32 = 1;
 const IS_REPLY: u32 = 1 << 2;
 const WANTS_REPLY: u32 = 1 << 3;
 
-/// Waits for a message, and takes it if it brings the socket. None: it is another one, which is
-/// still there.
-///
-/// # Errors
-/// When the message brings no such socket, or the connection fails.
+/// Waits for a message, and takes it if it brings the socket. Returns `None` for any other message,
+/// which stays in the connection.
 pub(super) fn take(from: &UnixStream, acknowledges: bool) -> io::Result<Option<UnixStream>> {
     let mut header = [0; HEADER];
     let (_, seen) = recv(from, &mut header[..], RecvFlags::PEEK)?;
@@ -51,11 +48,8 @@ pub(super) fn take(from: &UnixStream, acknowledges: bool) -> io::Result<Option<U
     Ok(Some(socket.into()))
 }
 
-/// Says that the configuration has changed. It waits for nobody: a front end that does not read is
-/// not told.
-///
-/// # Errors
-/// When it does not go through.
+/// Notifies the front end that the configuration has changed, without waiting: a front end that
+/// does not read is not notified, which is an error.
 pub(super) fn tell_of_change(to: &UnixStream) -> io::Result<()> {
     let message = [CONFIG_CHANGE_MSG, VERSION, 0].map(u32::to_ne_bytes).concat();
     send(to, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
@@ -110,7 +104,7 @@ mod tests {
         told.read_exact(&mut message).unwrap();
         assert_eq!(message[..], header(CONFIG_CHANGE_MSG, VERSION, 0));
 
-        // A front end that does not read keeps nobody waiting.
+        // A front end that does not read does not block the device.
         let full = std::iter::repeat_with(|| tell_of_change(&taken)).find_map(Result::err).unwrap();
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         drop(told);

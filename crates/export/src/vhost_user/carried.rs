@@ -1,58 +1,57 @@
-//! A front end as one process gives it to another, which goes on with it: what was agreed, the
-//! memory that it shares, its rings.
+//! A front end that a handover passes on: the negotiated features, shared memory, and rings.
 //!
-//! Numbers are carried as text, and descriptors beside it, in the order in which they are named
-//! here: the socket, the channel for what nobody asked for, the memory to track requests with, the
-//! regions of guest memory, and each ring's kick, call and error.
+//! Numbers are passed as text, and descriptors beside it, in this order: the socket, the channel
+//! for notifications, the memory for in-flight tracking, the regions of guest memory, and each
+//! ring's kick, call and error.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-/// A front end, for another process.
+/// A front end, for the new server of a handover.
 #[derive(Debug)]
 pub struct CarriedFrontEnd {
-    /// What is known of it.
+    /// The state of the front end.
     pub agreed: Agreed,
-    /// Its descriptors.
+    /// The descriptors.
     pub fds: Vec<OwnedFd>,
 }
 
-/// What is known of a front end.
+/// The state of a front end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Agreed {
-    /// How many descriptors there are.
+    /// The number of descriptors.
     pub descriptors: usize,
     pub(super) device: CarriedDevice,
-    /// There is a channel for what nobody asked for.
+    /// True when the front end has sent a channel for notifications.
     pub(super) back: bool,
 }
 
-/// The device as the front end made it.
+/// The device as the front end has configured it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct CarriedDevice {
     pub(super) said: Said,
-    /// Features in force: none after a reset, whatever was said.
+    /// The features in force: none after a reset, whatever was negotiated.
     pub(super) features: u64,
     pub(super) inflight: Option<CarriedInflight>,
     pub(super) memory: Vec<CarriedRegion>,
     pub(super) queues: Vec<CarriedQueue>,
 }
 
-/// What the front end has said that the reader of its messages goes by.
+/// Messages of the front end that affect how later messages are parsed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Said {
-    /// It has asked for the features.
+    /// True when the front end has asked for the features.
     pub(super) asked: bool,
     pub(super) features: u64,
     pub(super) protocol: u64,
 }
 
-/// Memory to track requests with.
+/// Memory for in-flight tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct CarriedInflight {
@@ -62,18 +61,18 @@ pub(super) struct CarriedInflight {
     pub(super) size: u16,
 }
 
-/// A region of guest memory, by the front end's and by the guest's addresses.
+/// A region of guest memory, with its addresses in the front end and in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct CarriedRegion {
     pub(super) front: u64,
     pub(super) guest: u64,
     pub(super) len: u64,
-    /// Where it begins in its file.
+    /// The region's offset in its file.
     pub(super) offset: u64,
 }
 
-/// A ring. Which of its descriptors there are, last.
+/// A ring. The last fields say which of its descriptors are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct CarriedQueue {
@@ -89,7 +88,7 @@ pub(super) struct CarriedQueue {
     pub(super) error: bool,
 }
 
-/// Descriptors, one after the other.
+/// Descriptors in their order.
 pub(super) struct Descriptors(std::vec::IntoIter<OwnedFd>);
 
 impl Descriptors {
@@ -101,13 +100,13 @@ impl Descriptors {
         self.0.next()
     }
 
-    /// The next one, if it is said to be there.
+    /// Takes the next descriptor, if the state says that it is present.
     pub(super) fn take_if(&mut self, there: bool) -> vhost::vhost_user::Result<Option<File>> {
         let file = || self.take().map(File::from).ok_or_else(|| super::broken("a descriptor did not come"));
         there.then(file).transpose()
     }
 
-    /// Whether there are no more.
+    /// Returns true when all descriptors are taken.
     pub(super) fn are_over(&self) -> bool {
         self.0.len() == 0
     }

@@ -1,10 +1,10 @@
-//! A chain of descriptors: the memory that one request names.
+//! A chain of descriptors: the memory of one request.
 
 use vm_memory::{Address, Bytes, GuestAddress};
 
 use super::guest::GuestRam;
 
-/// The most descriptors of one chain, in the ring's table or in one of its own.
+/// The most descriptors of one chain, in the ring's table or in an indirect one.
 const LONGEST: u16 = 1026;
 
 const DESCRIPTOR: u16 = 16;
@@ -14,7 +14,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Why a ring, or a chain in it, makes no sense.
+/// The fault of a ring, or of a chain in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each one's text explains it")]
 pub enum Malformed {
@@ -55,17 +55,17 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// What accesses to a ring end with.
+/// The result of an access to a ring.
 pub type Result<T> = std::result::Result<T, Malformed>;
 
-/// Guest memory that a descriptor names.
+/// Guest memory of one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
+    /// The address of the first byte.
     pub at: GuestAddress,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u32,
-    /// The device writes to it; else it reads from it.
+    /// True when the device writes to the memory; else it reads.
     pub writable: bool,
 }
 
@@ -77,7 +77,7 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    /// Reads it once: what it says afterwards does not matter.
+    /// Reads a descriptor once: later changes by the guest have no effect.
     fn read(ram: &GuestRam, table: GuestAddress, index: u16) -> Result<Self> {
         let offset = u64::from(DESCRIPTOR) * u64::from(index);
         let at = table.checked_add(offset).ok_or(Malformed::Descriptor)?;
@@ -98,7 +98,7 @@ impl Descriptor {
 /// those in `chain`; empty ones are left out.
 ///
 /// # Errors
-/// When it is not a chain.
+/// When the descriptors are no valid chain.
 pub fn follow(
     ram: &GuestRam,
     mut table: GuestAddress,

@@ -1,5 +1,4 @@
-//! What a driver is told of the device: features, and the configuration space (virtio 1.2, 5.2.3
-//! and 5.2.4).
+//! The device's features and configuration space (virtio 1.2, 5.2.3 and 5.2.4).
 
 use underseal_datapath::Mapping;
 
@@ -20,10 +19,10 @@ const WRITE_ZEROES: u64 = 1 << 14;
 const INDIRECT: u64 = 1 << 28;
 const VERSION_1: u64 = 1 << 32;
 
-/// The most that a front end may ask for; what lies beyond the fields reads as zeros.
+/// The size of the configuration space; bytes beyond the fields read as zeros.
 const SPACE: usize = 256;
 
-/// What the device can do.
+/// Returns the device's features.
 pub(super) fn features(mapping: &Mapping) -> u64 {
     let always = SIZE_MAX | SEG_MAX | BLOCK_SIZE | FLUSH | TOPOLOGY | MULTIQUEUE;
     let transport = INDIRECT | EVENT_INDEX | PROTOCOL_FEATURES | VERSION_1;
@@ -35,7 +34,7 @@ pub(super) fn features(mapping: &Mapping) -> u64 {
     always | transport | kind
 }
 
-/// A part of the configuration space, or `None` when it does not lie within.
+/// Returns a part of the configuration space, or `None` when it exceeds the space.
 pub(super) fn read(mapping: &Mapping, queues: u16, offset: u32, len: u32) -> Option<Vec<u8>> {
     let space = space(mapping, queues);
     let (start, len) = (offset as usize, len as usize);
@@ -44,7 +43,7 @@ pub(super) fn read(mapping: &Mapping, queues: u16, offset: u32, len: u32) -> Opt
 
 fn space(mapping: &Mapping, queues: u16) -> [u8; SPACE] {
     let block = mapping.block();
-    // In blocks; the field has 16 bits.
+    // The field is in blocks, and has 16 bits.
     let least = u16::try_from(mapping.preferred_block() / block).unwrap_or(1).max(1);
     let mut fields = Fields { space: [0; SPACE], at: 0 };
     fields

@@ -1,8 +1,8 @@
-//! What a front end makes of the device: features, memory, and rings that are started and stopped.
+//! The device as the front end configures it: features, memory, and rings that start and stop.
 //!
-//! A ring runs when it has an address, a kick and guest memory, and is enabled. Whatever else a
-//! message changes, the ring is stopped for it, and what it has in flight is answered first; only
-//! who is signalled and the memory change while it runs.
+//! A ring runs when it has an address, a kick and guest memory, and is enabled. Most messages stop
+//! the ring first, which answers the requests in flight; only the call and error descriptors and
+//! the memory change while the ring runs.
 
 mod carry;
 
@@ -30,7 +30,7 @@ use super::ring::{LARGEST, Ring, lengths};
 use super::running::{Running, Start};
 use super::{broken, refused};
 
-/// The device as one front end sees it.
+/// The device of one front end.
 pub(super) struct Device {
     mapping: Arc<Mapping>,
     serial: [u8; SERIAL],
@@ -39,25 +39,25 @@ pub(super) struct Device {
     memory: Arc<Memory>,
     inflight: Option<Inflight>,
     queues: Box<[Virtqueue]>,
-    /// The server is stopping: no ring is started any more.
+    /// True when the server is stopping: no ring is started any more.
     closing: bool,
 }
 
-/// A ring as it was described so far.
+/// The state of a ring.
 #[derive(Default)]
 struct Virtqueue {
     size: u16,
-    /// Its table, its available and its used ring, by the front end's addresses.
+    /// The addresses of its table, its available and its used ring, in the front end.
     at: Option<[u64; 3]>,
-    /// The same by the guest's addresses, as it was last started.
+    /// The same addresses in the guest, as of the last start.
     lies: Option<[u64; 3]>,
     base: u16,
     kick: Option<File>,
     call: Option<File>,
     error: Option<File>,
     enabled: bool,
-    /// It made no sense, in the process before this one: it is not started again until it is
-    /// described anew.
+    /// True when the ring was malformed in the old server of a handover: it is not started again
+    /// until the front end sets its addresses again.
     broken: bool,
     running: Option<Running>,
 }
@@ -69,18 +69,19 @@ impl Device {
         Self { mapping, serial, features: 0, said, memory, inflight: None, queues, closing: false }
     }
 
-    /// Whether the front end has negotiated this.
+    /// Returns true when the front end has negotiated this feature.
     pub(super) fn has(&self, feature: VhostUserProtocolFeatures) -> bool {
         self.said.protocol & feature.bits() != 0
     }
 
-    /// Ends all rings; what they have is answered. `gone`: the front end is not there any more.
+    /// Ends all rings; requests in flight are answered. `gone` means that the front end has
+    /// disconnected.
     pub(super) fn end(&mut self, gone: bool) {
         self.closing = true;
         self.stop_all(gone);
     }
 
-    /// All at once, for each may have to wait for the lower device.
+    /// Stops all rings at once, since each may have to wait for the lower device.
     fn stop_all(&mut self, gone: bool) {
         self.queues.iter().filter_map(|queue| queue.running.as_ref()).for_each(|r| r.ask_to_end(gone));
         self.queues.iter_mut().for_each(Virtqueue::stop);
@@ -105,7 +106,7 @@ impl Device {
         self.start_at(index, false)
     }
 
-    /// As `start`; a ring that `rests` waits until it is let go on.
+    /// Starts a ring as `start` does; with `rests` it is paused until it is resumed.
     fn start_at(&mut self, index: usize, rests: bool) -> Result<()> {
         let queue = &mut self.queues[index];
         let (Some(at), Some(kick)) = (queue.at, &queue.kick) else { return Ok(()) };
@@ -113,7 +114,8 @@ impl Device {
             return Ok(());
         }
         let name = format!("vhost-user-{index}");
-        // One that runs stays where it is when the front end's addresses become others.
+        // The ring of an old server keeps its guest addresses, even if the front end's addresses
+        // have changed.
         let at: [GuestAddress; 3] = if let (true, Some(lies)) = (rests, queue.lies) {
             lies.map(GuestAddress)
         } else {
@@ -146,7 +148,7 @@ impl Device {
         Ok(())
     }
 
-    /// Gives all rings the memory as it is now.
+    /// Replaces the memory of all rings.
     fn set_memory(&mut self, memory: Memory) -> Result<()> {
         self.memory = Arc::new(memory);
         for queue in &self.queues {
@@ -160,15 +162,15 @@ impl Virtqueue {
     fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.ask_to_end(false);
-            // A thread that panicked has said so.
+            // A thread that panicked has been logged.
             self.base = running.join().unwrap_or(self.base);
         }
         self.broken = false;
     }
 }
 
-/// Reading a kick must never make a thread wait. (Others are left as they are: the front end may
-/// want to wait for a call, and [`Signal`] does not wait.)
+/// Makes a kick non-blocking, so that reading it never blocks a thread. (Call descriptors are not
+/// changed: the front end may wait for them, and [`Signal`] does not block.)
 fn not_blocking(file: &File) -> Result<()> {
     let failed = |e| broken(format!("an event descriptor: {e}"));
     let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
@@ -212,7 +214,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.stop_all(false);
             self.features = features;
         }
-        // Who does not know of enabling wants all rings to run.
+        // Without the feature for enabling rings, all rings run.
         let enabled = features & PROTOCOL_FEATURES == 0;
         for index in 0..self.queues.len() {
             self.queues[index].enabled |= enabled;
@@ -287,7 +289,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let queue = self.queue(index)?;
         queue.stop();
-        // It starts again with its next kick's descriptor.
+        // The ring starts again when the next kick descriptor arrives.
         (queue.kick, queue.call) = (None, None);
         Ok(VhostUserVringState::new(index, queue.base.into()))
     }
@@ -361,7 +363,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, _offset: u32, _bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // The one field that a driver may write, writeback, is not offered.
+        // The only writable field, writeback, is not offered.
         Err(broken("a write to the configuration, where nothing can be written"))
     }
 

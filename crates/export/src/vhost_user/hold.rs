@@ -1,14 +1,14 @@
-//! A front end that comes to rest, so that another process may go on with it.
+//! The pause of a front end and its rings, for a handover.
 //!
 //! ```text
-//!   VhostUserHolder::hold   nobody is let in; the front end's thread reads no more messages; each ring answers what it has
-//!                           taken, and takes no more
-//!          |-- go_on             as if nothing had been
-//!          \-- CarriedFrontEnd   the next process: VhostUserHolder::adopt, and it begins when go_on says so
+//!   VhostUserHolder::hold   no client is accepted; the front end's thread reads no more messages;
+//!                           each ring answers its requests, and takes no more
+//!          |-- go_on             resumes in this process
+//!          \-- CarriedFrontEnd   the new server: VhostUserHolder::adopt, and go_on
 //! ```
 //!
-//! The front end is told nothing. What it says meanwhile stays in the socket, what its driver
-//! offers stays in the rings, and kicks stay in their descriptors.
+//! The front end gets no message about the pause. Its messages stay in the socket, its driver's
+//! requests in the rings, and kicks in their descriptors.
 
 use std::fmt;
 use std::io;
@@ -29,22 +29,22 @@ use crate::event::{raise, still};
 use crate::net::{CarriedListener, Gate};
 use crate::{Error, ErrorKind, Result};
 
-/// How often it is looked whether those who are let in have come to rest or gone.
+/// How often the state of the connections is checked during a pause.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// How far the thread of a front end is on its way to rest.
+/// The state of the pause of a front end's thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Hold {
     /// Messages are read.
     #[default]
     No,
-    /// None is to be read any more.
+    /// The thread is asked to read no more messages.
     Asked,
-    /// None is.
+    /// The thread reads no messages.
     Rests,
 }
 
-/// Brings a front end and its rings to rest.
+/// The means to pause a front end and its rings.
 #[derive(Clone)]
 pub struct VhostUserHolder {
     shared: Arc<Shared>,
@@ -52,35 +52,35 @@ pub struct VhostUserHolder {
 }
 
 impl VhostUserServer {
-    /// What brings it to rest.
+    /// Returns the means to pause the front end.
     pub fn holder(&self) -> VhostUserHolder {
         VhostUserHolder { shared: self.shared.clone(), gate: self.attendant.gate() }
     }
 }
 
 impl VhostUserHolder {
-    /// The listening socket, for another process.
+    /// Returns the listening socket, for the new server of a handover.
     ///
     /// # Errors
-    /// As [`Gate::listeners`].
+    /// The kinds of [`Gate::listeners`].
     pub fn listeners(&self) -> Result<Vec<CarriedListener>> {
         self.gate.listeners()
     }
 
-    /// The socket that was another process's is this one's from now on.
+    /// Makes this process the owner of the socket that an old server passed on.
     ///
     /// # Errors
-    /// As [`Gate::are_ours`].
+    /// The kinds of [`Gate::are_ours`].
     pub fn are_ours(&self) -> Result<()> {
         self.gate.are_ours()
     }
 
-    /// Takes the front end of another process over, which serves it until
-    /// [`VhostUserHolder::go_on`]: from then on this one does.
+    /// Receives the front end of an old server, which serves it until [`VhostUserHolder::go_on`];
+    /// from then on this server does.
     ///
     /// # Errors
-    /// `Unsupported` when it cannot be served here as it was there; `Io` when there is no thread
-    /// for it.
+    /// `Unsupported` when the front end cannot be served here as it was there; `Io` when a thread
+    /// cannot be started.
     pub fn adopt(&self, front: CarriedFrontEnd) -> Result<()> {
         let Shared { mapping, queues, serial, .. } = &*self.shared;
         let device = Device::new(mapping.clone(), *queues, *serial);
@@ -101,11 +101,11 @@ impl VhostUserHolder {
         started.map(drop).map_err(no_thread)
     }
 
-    /// Brings the front end to rest, if there is one.
+    /// Pauses the front end, if one is connected.
     ///
     /// # Errors
-    /// `Drain` when it stops in the middle of a message, or requests of its are not answered by
-    /// then; `Io` when there is no descriptor left. It is held all the same.
+    /// `Drain` when it stops in the middle of a message, or its requests are not answered in time;
+    /// `Io` when no descriptor is left. The front end stays paused all the same.
     pub fn hold(&self, until: Instant) -> Result<Option<CarriedFrontEnd>> {
         let late = |what| Err(Error::new(ErrorKind::Drain, what));
         self.gate.close(usize::MAX, Duration::ZERO);
@@ -113,7 +113,7 @@ impl VhostUserHolder {
         state.hold = Hold::Asked;
         raise(&self.shared.wake, 1);
         self.shared.changed.notify_all();
-        // One who waits for the place of the one before has it soon, or is turned away.
+        // A further front end that waits for the current one is soon served, or refused.
         let session = loop {
             match (&state.session, state.hold) {
                 (None, _) if self.gate.serving() == 0 => break None,
@@ -136,17 +136,17 @@ impl VhostUserHolder {
         session.carried().map(Some).map_err(no)
     }
 
-    /// As if nothing had been; or, for what was taken over, from now on.
+    /// Resumes the front end, or begins to serve one that an old server passed on.
     pub fn go_on(&self) {
         let mut state = self.shared.lock();
         if state.hold == Hold::No {
             return;
         }
-        // Else the front end's thread may be in the middle of something with them.
+        // If the rings are not paused, the front end's thread may be changing them.
         let rings_rest = std::mem::take(&mut state.rings_rest);
         let session = state.session.clone().filter(|_| rings_rest);
         drop(state);
-        // First: a message may want to stop them.
+        // Rings are resumed first: the front end's next message may stop them.
         if let Some(session) = session {
             lock(&session.device).go_on();
         }
@@ -163,10 +163,10 @@ impl fmt::Debug for VhostUserHolder {
 }
 
 impl Shared {
-    /// Waits until there is a message to be read, and it may be.
+    /// Waits until a message has arrived, and may be read.
     pub(super) fn next_message(&self, socket: &UnixStream) -> io::Result<()> {
         loop {
-            // Who has hung up has nothing to come to rest for, and makes room.
+            // A front end that has disconnected need not pause, and makes room.
             if !has_hung_up(socket) {
                 self.rest();
             }
@@ -180,11 +180,11 @@ impl Shared {
         }
     }
 
-    /// Waits as long as no message is to be read.
+    /// Waits while no message may be read.
     fn rest(&self) {
         let mut state = self.lock();
         while state.hold != Hold::No {
-            // Which may be again, before this thread has seen that it could go on.
+            // A new pause may have begun before this thread has seen the end of the last one.
             if state.hold == Hold::Asked {
                 state.hold = Hold::Rests;
                 self.changed.notify_all();

@@ -1,18 +1,19 @@
-//! Memory that outlives this process: which chains were taken and not given back.
+//! In-flight tracking: memory that outlives this process, and lists the chains that were taken and
+//! not returned.
 //!
-//! The front end keeps it. When the server is killed and started again, the front end hands it
-//! over, and the requests that were under way are done again, in their order. The layout is the
+//! The front end keeps the memory. When the server is killed and started again, the front end sends
+//! the memory, and the requests that were in flight are repeated in their order. The layout is the
 //! vhost-user specification's, "Inflight I/O tracking", for split rings:
 //!
 //! ```text
-//!   a ring:   features u64 | version u16 | size u16 | last head u16 | used index u16 | an entry for each descriptor
+//!   a ring:   features u64 | version u16 | size u16 | last head u16 | used index u16 | entries
 //!   entry:    in flight u8 | padding | next u16 | counter u64
 //! ```
 //!
-//! A chain goes back in four steps: its entry is linked to the one before, it becomes the last
-//! head, the used index is published in guest memory, and the entry is cleared. Wherever a kill
-//! comes between them, comparing the two used indices tells which entries of the last batch are
-//! done.
+//! A chain is returned in four steps: its entry is linked to the previous one, its head becomes the
+//! last head, the used index is published in guest memory, and the entry is cleared. After a kill
+//! between any two steps, the difference of the two used indices shows which entries of the last
+//! batch are done.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -29,28 +30,28 @@ use super::{broken, no_memory};
 
 const HEADER: usize = 16;
 const ENTRY: usize = 16;
-/// What a ring's part begins at a multiple of.
+/// The alignment of a ring's part.
 const ALIGN: usize = 64;
 
-/// Where things are in a ring's part.
+/// Offsets in a ring's part.
 const VERSION: usize = 8;
 const SIZE: usize = 10;
 const LAST: usize = 12;
 const USED: usize = 14;
 
-/// Where things are in an entry.
+/// Offsets in an entry.
 const IN_FLIGHT: usize = 0;
 const LINK: usize = 6;
 const COUNTER: usize = 8;
 
-/// The whole memory.
+/// The memory for all rings.
 pub(super) struct Inflight {
     mapped: Arc<(Watch, MmapRegion)>,
     size: u16,
     queues: u16,
 }
 
-/// One ring's part of it.
+/// A ring's part of the memory.
 pub(super) struct Tracker {
     mapped: Arc<(Watch, MmapRegion)>,
     start: usize,
@@ -65,10 +66,8 @@ fn part(size: u16) -> usize {
 }
 
 impl Inflight {
-    /// Makes memory for so many rings of such a size.
-    ///
-    /// # Errors
-    /// For sizes that no ring has, and when there is no memory.
+    /// Makes memory for `queues` rings of `size` descriptors. Fails for invalid sizes, and when no
+    /// memory is left.
     pub(super) fn make(queues: u16, size: u16) -> vhost::vhost_user::Result<(VhostUserInflight, File)> {
         if queues == 0 || size == 0 || size > LARGEST {
             return Err(broken(format!("tracking of {queues} rings of {size} descriptors")));
@@ -82,10 +81,7 @@ impl Inflight {
         Ok((VhostUserInflight::new(len as u64, 0, queues, size), File::from(file)))
     }
 
-    /// Takes memory over.
-    ///
-    /// # Errors
-    /// When it is too short or cannot be mapped.
+    /// Maps memory that the front end sends. Fails when it is too short or cannot be mapped.
     pub(super) fn open(of: &VhostUserInflight, file: File) -> vhost::vhost_user::Result<Self> {
         let VhostUserInflight { num_queues, queue_size, mmap_size, mmap_offset } = *of;
         let needed = part(queue_size) as u64 * u64::from(num_queues);
@@ -99,7 +95,7 @@ impl Inflight {
         Ok(Self { mapped: Arc::new(mapped), size: queue_size, queues: num_queues })
     }
 
-    /// As it is given to another process; none where it has no file.
+    /// Returns the memory for the new server of a handover; `None` where it has no file.
     pub(super) fn carried(&self) -> Option<(CarriedInflight, &File)> {
         let of = self.mapped.1.file_offset()?;
         let len = part(self.size) as u64 * u64::from(self.queues);
@@ -107,7 +103,7 @@ impl Inflight {
         Some((carried, of.file()))
     }
 
-    /// The part of a ring, if it has one of this size.
+    /// Returns the part of a ring, if the memory has one of at least this size.
     pub(super) fn tracker(&self, queue: usize, size: u16) -> Option<Tracker> {
         let there = queue < usize::from(self.queues) && size <= self.size;
         there.then(|| Tracker {
@@ -121,15 +117,15 @@ impl Inflight {
 }
 
 impl CarriedInflight {
-    /// As the front end has described it.
+    /// Returns the memory in the front end's form.
     pub(super) fn as_said(&self) -> VhostUserInflight {
         VhostUserInflight::new(self.len, self.offset, self.queues, self.size)
     }
 }
 
 impl Tracker {
-    /// What was under way when the memory was last used, in the order in which it was taken. `used`
-    /// is the index of the ring's used part.
+    /// Returns the heads that were in flight when the memory was last used, in the order in which
+    /// they were taken. `used` is the index of the ring's used part.
     pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         if self.load::<u16>(VERSION) == 0 {
             self.store(SIZE, self.size);
@@ -137,7 +133,7 @@ impl Tracker {
             self.store(VERSION, 1_u16);
             return Vec::new();
         }
-        // What went out with the last index is done, though it was not said so any more.
+        // Chains published with the last index are done, though their entries were not cleared.
         let done = used.wrapping_sub(self.load(USED)).min(self.size);
         let mut head = self.load::<u16>(LAST);
         for _ in 0..done {
@@ -160,7 +156,7 @@ impl Tracker {
         self.load::<u8>(self.entry(head) + IN_FLIGHT) != 0
     }
 
-    /// A chain was taken.
+    /// Notes that a chain was taken.
     pub(super) fn take(&mut self, head: u16) {
         let entry = self.entry(head);
         self.store(entry + COUNTER, self.counter);
@@ -168,7 +164,7 @@ impl Tracker {
         self.store(entry + IN_FLIGHT, 1_u8);
     }
 
-    /// A chain is done; the used index that says so is not published yet.
+    /// Notes that a chain is done; the used index is not published yet.
     pub(super) fn put(&mut self, head: u16) {
         let last: u16 = self.load(LAST);
         self.store(self.entry(head) + LINK, last);
@@ -176,7 +172,7 @@ impl Tracker {
         self.batch.push(head);
     }
 
-    /// The used index is published.
+    /// Notes that the used index is published.
     pub(super) fn published(&mut self, used: u16) {
         fence(Ordering::SeqCst);
         while let Some(head) = self.batch.pop() {
@@ -185,7 +181,7 @@ impl Tracker {
         self.store(USED, used);
     }
 
-    /// The memory went while it was in use.
+    /// Returns true when the memory was removed while it was in use.
     pub(super) fn is_lost(&self) -> bool {
         self.mapped.0.is_lost()
     }
@@ -210,7 +206,7 @@ impl Tracker {
 mod tests {
     use super::*;
 
-    /// Memory for two rings of eight descriptors, and what a second process makes of it.
+    /// Memory for two rings of eight descriptors, as a second process maps it.
     fn make() -> impl Fn() -> Tracker {
         let (of, file) = Inflight::make(2, 8).unwrap();
         move || Inflight::open(&of, file.try_clone().unwrap()).unwrap().tracker(1, 8).unwrap()
@@ -234,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_kill_at_any_point_of_giving_back_loses_and_repeats_nothing_that_was_published() {
-        // Before the used index was published, both are done again; after it, none of them.
+        // Before the used index is published, both are repeated; after it, none of them.
         for (published, left) in [(u16::MAX, vec![2, 4, 6]), (1, vec![6])] {
             let open = make();
             let mut first = open();

@@ -1,8 +1,8 @@
-//! A block request (virtio 1.2, 5.2.6) out of a chain.
+//! A block request (virtio 1.2, 5.2.6), parsed from a chain.
 //!
 //! ```text
-//!   to read:    type u32 | reserved u32 | sector u64 | what is written, or ranges to discard
-//!   to write:   what is read | status u8
+//!   to read:    type u32 | reserved u32 | sector u64 | a write's data, or ranges to discard
+//!   to write:   a read's data | status u8
 //! ```
 
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, Permissions};
@@ -13,16 +13,16 @@ use super::guest::GuestRam;
 /// The unit of a request's sector, whatever the volume's sectors are.
 pub const SECTOR: u64 = 512;
 
-/// Pieces of memory that a request may have, and the length of each: what a driver is told.
+/// The most segments of a request, as announced to the driver.
 pub const SEGMENTS: u32 = 126;
-/// The longest piece.
+/// The longest segment.
 pub const SEGMENT: u32 = 256 << 10;
 /// The longest read or write.
 pub const LONGEST: u32 = SEGMENTS * SEGMENT;
 
 /// The most sectors that one request may discard or zero.
 pub const MOST_DISCARD: u32 = 1 << 22;
-/// As above: zeros are encrypted and written.
+/// The most sectors that one request may zero: zeros are encrypted and written.
 pub const MOST_ZEROES: u32 = 1 << 16;
 
 /// The length of a serial number.
@@ -41,7 +41,7 @@ const WRITE_ZEROES: u32 = 13;
 /// The one flag of a range.
 const UNMAP: u32 = 1;
 
-/// What a driver wants.
+/// The operation that a driver requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are bytes of the volume")]
 pub enum Operation {
@@ -53,7 +53,7 @@ pub enum Operation {
     WriteZeroes { offset: u64, len: u64, punch: bool },
 }
 
-/// How a request ended.
+/// The status of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the specification's words")]
@@ -63,10 +63,10 @@ pub enum Status {
     Unsupported = 2,
 }
 
-/// A request, and where its status goes.
+/// A request, and the address of its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What is wanted, or what is answered at once.
+    /// The operation, or the status if the request is answered at once.
     pub operation: Result<Operation, Status>,
     /// The last byte to write.
     pub status: GuestAddress,
@@ -74,17 +74,17 @@ pub struct Request {
     pub writable: u32,
 }
 
-/// Makes out what a chain wants. What is left in it is the data.
+/// Parses a chain. The segments left in it are the data.
 ///
 /// # Errors
-/// When there is no header, or no place for a status: then nobody can be answered.
+/// `Header` or `Status` when the chain lacks one of them: then no answer is possible.
 pub fn parse(ram: &GuestRam, chain: &mut Vec<Segment>, discards: bool) -> Result<Request, Malformed> {
     let status = take_status(ram, chain)?;
     let mut header = [0; HEADER as usize];
     take(ram, chain, &mut header).ok_or(Malformed::Header)?;
     let (kind, sector) = (u32_at(&header, 0), u64_at(&header, 8));
     let writes = chain.iter().filter(|segment| segment.writable).map(|segment| segment.len);
-    // The whole chain is no longer than that.
+    // The length of the whole chain fits into 32 bits.
     let writable: u32 = writes.sum();
     let operation = operation(ram, chain, kind, sector, discards);
     Ok(Request { operation, status, writable })
@@ -117,7 +117,7 @@ fn operation(
     }
 }
 
-/// The last byte to write.
+/// Takes the last byte to write.
 fn take_status(ram: &GuestRam, chain: &mut Vec<Segment>) -> Result<GuestAddress, Malformed> {
     let last = chain.last_mut().filter(|last| last.writable).ok_or(Malformed::Status)?;
     last.len -= 1;
@@ -128,7 +128,7 @@ fn take_status(ram: &GuestRam, chain: &mut Vec<Segment>) -> Result<GuestAddress,
     if ram.check_range(at, 1, Permissions::Write) { Ok(at) } else { Err(Malformed::Status) }
 }
 
-/// Fills `bytes` with the first that are to be read.
+/// Fills `bytes` with the first bytes to read, and removes them from the chain.
 fn take(ram: &GuestRam, chain: &mut Vec<Segment>, mut bytes: &mut [u8]) -> Option<()> {
     let mut gone = 0;
     for segment in chain.iter_mut().take_while(|segment| !segment.writable) {
@@ -136,7 +136,7 @@ fn take(ram: &GuestRam, chain: &mut Vec<Segment>, mut bytes: &mut [u8]) -> Optio
         let (now, later) = bytes.split_at_mut(len);
         ram.read_slice(now, segment.at).ok()?;
         bytes = later;
-        // No longer than the segment was.
+        // The rest is no longer than the segment.
         let len = u32::try_from(len).ok()?;
         segment.len -= len;
         segment.at = segment.at.checked_add(len.into())?;
@@ -149,7 +149,7 @@ fn take(ram: &GuestRam, chain: &mut Vec<Segment>, mut bytes: &mut [u8]) -> Optio
     bytes.is_empty().then_some(())
 }
 
-/// The length of the data, which goes one way and is all in guest memory.
+/// Returns the length of the data, which have one direction and must be in guest memory.
 fn data(ram: &GuestRam, chain: &[Segment], writable: bool) -> Result<u32, Status> {
     let mut total = 0;
     for segment in chain {
@@ -163,7 +163,7 @@ fn data(ram: &GuestRam, chain: &[Segment], writable: bool) -> Result<u32, Status
     if fits { Ok(total) } else { Err(Status::IoError) }
 }
 
-/// The one range that a request to discard or zero has: offset, length, flags.
+/// Returns the single range of a discard or zeroing: offset, length, flags.
 fn range(ram: &GuestRam, chain: &mut Vec<Segment>, most: u32) -> Result<(u64, u64, u32), Status> {
     let mut range = [0; RANGE];
     take(ram, chain, &mut range).ok_or(Status::IoError)?;

@@ -1,4 +1,5 @@
-//! A split virtqueue (virtio 1.2, 2.7): what the driver offers, and what goes back to it.
+//! A split virtqueue (virtio 1.2, 2.7): the driver's available chains, and the used ones returned
+//! to it.
 //!
 //! ```text
 //!   descriptor table   address, length, flags, next        chains begin at a head
@@ -6,8 +7,8 @@
 //!   used ring          flags, index, (head, length) ..., avail_event   written here
 //! ```
 //!
-//! Everything in it may change under our eyes: each value is read once, and what was read is what
-//! is checked.
+//! The guest may change any part of it at any time: each value is read once, and that copy is
+//! checked.
 
 use std::num::Wrapping;
 use std::sync::atomic::{Ordering, fence};
@@ -22,11 +23,11 @@ pub const LARGEST: u16 = 1024;
 
 const USED_ELEMENT: u64 = 8;
 
-/// Flags of the available and the used ring: no signal, no kick, please.
+/// Flags of the available and the used ring: no signal or no kick is needed.
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
 
-/// Where a ring lies and how far it is.
+/// A ring's addresses and indices.
 #[derive(Debug, Clone)]
 pub struct Ring {
     size: u16,
@@ -34,29 +35,29 @@ pub struct Ring {
     available: GuestAddress,
     used: GuestAddress,
     event_index: bool,
-    /// The next available head to take, and how many the driver was last seen to offer.
+    /// The next available head to take, and how many the driver had offered at the last look.
     next: Wrapping<u16>,
     offered: Wrapping<u16>,
-    /// The next used element; those before `published` are the driver's, and before `signalled` it
-    /// may know.
+    /// The next used element. Elements before `published` are visible to the driver; it may have
+    /// been signalled about those before `signalled`.
     done: Wrapping<u16>,
     published: Wrapping<u16>,
     signalled: Wrapping<u16>,
     listening: bool,
 }
 
-/// Bytes of the three parts of a ring with so many descriptors.
+/// Returns the lengths in bytes of the three parts of a ring with `size` descriptors.
 pub(super) fn lengths(size: u16) -> [usize; 3] {
     let size = usize::from(size);
     [16 * size, 6 + 2 * size, 6 + 8 * size]
 }
 
 impl Ring {
-    /// A ring of `size` descriptors, at the place of its table, its available and its used ring. It
-    /// goes on where its used ring says.
+    /// A ring of `size` descriptors, with the addresses of its table, its available and its used
+    /// ring. It continues at the index of its used ring.
     ///
     /// # Errors
-    /// When it is not in memory as a whole, or its size is none.
+    /// `Ring` when a part is not in memory, or the size is invalid.
     pub fn new(ram: &GuestRam, size: u16, at: [GuestAddress; 3], event_index: bool) -> Result<Self> {
         let fits = at.iter().zip(lengths(size)).zip([16, 2, 4]).all(|((&at, len), align)| {
             at.raw_value().is_multiple_of(align) && ram.check_range(at, len, Permissions::ReadWrite)
@@ -82,17 +83,15 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Goes on where the used ring says, whoever has written it.
-    ///
-    /// # Errors
-    /// When it is not in memory any more.
+    /// Continues at the index of the used ring, which another process may have written. Fails when
+    /// the ring is no longer in memory.
     pub(super) fn go_on(&mut self, ram: &GuestRam) -> Result<()> {
         let used = Wrapping(self.load(ram, self.used, 2)?);
         (self.done, self.published, self.signalled) = (used, used, used);
         Ok(())
     }
 
-    /// How many descriptors it has.
+    /// Returns the number of descriptors.
     pub fn size(&self) -> u16 {
         self.size
     }
@@ -102,12 +101,12 @@ impl Ring {
         (self.next, self.offered) = (Wrapping(next), Wrapping(next));
     }
 
-    /// The available head that is next.
+    /// Returns the next available head.
     pub fn next(&self) -> u16 {
         self.next.0
     }
 
-    /// How many elements of the used ring have been written, wrapping.
+    /// Returns how many elements of the used ring have been written, wrapping.
     pub fn used(&self) -> u16 {
         self.published.0
     }
@@ -125,7 +124,7 @@ impl Ring {
     /// Takes the next head that the driver offers.
     ///
     /// # Errors
-    /// When the ring makes no sense.
+    /// `Malformed` when the ring is malformed.
     pub fn take(&mut self, ram: &GuestRam) -> Result<Option<u16>> {
         if self.next == self.offered && !self.look(ram)? {
             return Ok(None);
@@ -142,18 +141,18 @@ impl Ring {
     /// Looks whether the driver offers more.
     ///
     /// # Errors
-    /// `Malformed` when the ring makes no sense.
+    /// `Malformed` when the ring is malformed.
     pub fn look(&mut self, ram: &GuestRam) -> Result<bool> {
         self.offered = Wrapping(self.load(ram, self.available, 2)?);
         let offered = (self.offered - self.next).0;
         if offered > self.size { Err(Malformed::Index { offered }) } else { Ok(offered > 0) }
     }
 
-    /// Notes that a chain is done: `len` bytes were written to it. The driver sees it once it is
-    /// published.
+    /// Notes that a chain is done, with `len` bytes written to it. The driver sees it after
+    /// [`publish`](Self::publish).
     ///
     /// # Errors
-    /// When the ring is gone.
+    /// `Ring` when the ring is no longer in memory.
     pub fn put(&mut self, ram: &GuestRam, head: u16, len: u32) -> Result<()> {
         let slot = u64::from(self.done.0 & (self.size - 1));
         let at = self.used.checked_add(4 + USED_ELEMENT * slot).ok_or(Malformed::Ring)?;
@@ -163,10 +162,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Shows the driver all that is done.
+    /// Shows the driver all chains that are done.
     ///
     /// # Errors
-    /// When the ring is gone.
+    /// `Ring` when the ring is no longer in memory.
     pub fn publish(&mut self, ram: &GuestRam) -> Result<()> {
         if self.published != self.done {
             self.store(ram, 2, self.done.0)?;
@@ -175,16 +174,16 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether the driver wants to be signalled about what was published since it was last asked.
+    /// Returns true when the driver wants a signal for the chains published since the last call.
     ///
     /// # Errors
-    /// When the ring is gone.
+    /// `Ring` when the ring is no longer in memory.
     pub fn wants_signal(&mut self, ram: &GuestRam) -> Result<bool> {
         if self.signalled == self.published {
             return Ok(false);
         }
-        // The index goes out before what the driver wants is read, as it writes first what it wants
-        // and then looks.
+        // The index is stored before the driver's wish is read: the driver stores its wish first
+        // and then reads the index.
         fence(Ordering::SeqCst);
         let before = std::mem::replace(&mut self.signalled, self.published);
         if !self.event_index {
@@ -194,10 +193,10 @@ impl Ring {
         Ok(self.published - wanted - Wrapping(1) < self.published - before)
     }
 
-    /// Asks for a kick at the next chain. True when there is one already.
+    /// Asks for a kick at the next chain. Returns true when one has been offered already.
     ///
     /// # Errors
-    /// When the ring makes no sense.
+    /// `Malformed` when the ring is malformed.
     pub fn listen(&mut self, ram: &GuestRam) -> Result<bool> {
         if self.event_index {
             self.store(ram, 4 + USED_ELEMENT * u64::from(self.size), self.next.0)?;
@@ -205,15 +204,15 @@ impl Ring {
             self.store(ram, 0, 0)?;
         }
         self.listening = true;
-        // What is asked for goes out before the driver's index is read.
+        // The request for a kick is stored before the driver's index is read.
         fence(Ordering::SeqCst);
         self.look(ram)
     }
 
-    /// Asks for no kicks. With event indices none comes anyway until one is asked for.
+    /// Asks for no kicks. With event indices none arrives anyway until `listen` asks for one.
     ///
     /// # Errors
-    /// When the ring is gone.
+    /// `Ring` when the ring is no longer in memory.
     pub fn hush(&mut self, ram: &GuestRam) -> Result<()> {
         if self.listening && !self.event_index {
             self.store(ram, 0, NO_NOTIFY)?;
@@ -225,7 +224,7 @@ impl Ring {
     /// Follows the chain that begins at `head`. Its segments replace those in `chain`.
     ///
     /// # Errors
-    /// When it is not a chain.
+    /// When the descriptors are no valid chain.
     pub fn follow(&self, ram: &GuestRam, head: u16, chain: &mut Vec<Segment>) -> Result<()> {
         chain::follow(ram, self.descriptors, self.size, head, chain)
     }

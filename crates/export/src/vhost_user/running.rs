@@ -1,4 +1,4 @@
-//! A ring that runs: how the session talks to the thread that serves it.
+//! A running ring, as the session sees it.
 
 use std::fs::File;
 use std::io;
@@ -18,50 +18,52 @@ use super::ring::Ring;
 use super::worker::Worker;
 use crate::event::{event, raise, still};
 
-/// What a ring has when it starts.
+/// The parameters of a ring's start.
 pub(super) struct Start {
     pub(super) name: String,
     pub(super) mapping: Arc<Mapping>,
     pub(super) memory: Arc<Memory>,
     pub(super) ring: Ring,
-    /// The next available head, unless the tracker knows better.
+    /// The next available head, unless the tracker has a later one.
     pub(super) base: u16,
     pub(super) tracker: Option<Tracker>,
     pub(super) kick: File,
     pub(super) call: Option<Signal>,
     pub(super) error: Option<Signal>,
     pub(super) serial: [u8; SERIAL],
-    /// Without a cache to flush, every write is on stable storage when it is answered.
+    /// True when every write must be on stable storage before its answer: the driver does not
+    /// flush.
     pub(super) durable: bool,
-    /// It rests until it is told to go on.
+    /// True when the ring starts paused.
     pub(super) rests: bool,
 }
 
-/// What a running ring is told.
+/// An order to a running ring.
 pub(super) enum Order {
     Call(Option<Signal>),
     Error(Option<Signal>),
     Memory(Arc<Memory>, SyncSender<()>),
-    /// Take no more, and say so when all that was taken is answered.
+    /// Pauses the ring, and reports when all requests taken are answered.
     Rest(SyncSender<Rested>),
-    /// As before that.
+    /// Resumes the ring.
     GoOn,
-    /// Take no more, and end when all that was taken is answered.
+    /// Takes no more requests, and ends when all those taken are answered.
     Stop,
-    /// The same, for a front end that is gone: what waits for a suspended volume is given up.
+    /// Ends as `Stop` does, for a front end that has disconnected: requests that wait for a
+    /// suspended volume are dropped.
     Leave,
 }
 
-/// A ring at rest.
+/// The state of a paused ring.
 pub(super) struct Rested {
     /// The next available head.
     pub(super) next: u16,
-    /// It made no sense, and serves nobody any more.
+    /// True when the ring was malformed, and is not served any more.
     pub(super) broken: bool,
 }
 
-/// Says that there are orders: to a thread that sleeps by a descriptor, and to one that never does
-/// by a flag.
+/// A wakeup for orders: a descriptor wakes a sleeping thread, a flag reaches a thread that never
+/// sleeps.
 pub(super) struct Bell {
     rung: AtomicBool,
     event: OwnedFd,
@@ -77,12 +79,12 @@ impl Bell {
         raise(&self.event, 1);
     }
 
-    /// Whether it was rung since this was last asked.
+    /// Returns true when the wakeup was raised since the last call.
     pub(super) fn was_rung(&self) -> bool {
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
     }
 
-    /// Makes the descriptor wait for the next time.
+    /// Resets the descriptor.
     pub(super) fn still(&self) {
         still(&self.event);
     }
@@ -94,7 +96,7 @@ impl AsFd for Bell {
     }
 }
 
-/// A ring that runs.
+/// A running ring.
 pub(super) struct Running {
     orders: Sender<Order>,
     bell: Arc<Bell>,
@@ -102,10 +104,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts a ring.
-    ///
-    /// # Errors
-    /// When there is no descriptor, memory or thread for it.
+    /// Starts a ring. Fails when the system has no descriptor, memory or thread for it.
     pub(super) fn start(start: Start) -> io::Result<Self> {
         let bell = Arc::new(Bell::new()?);
         let (orders, inbox) = channel();
@@ -137,38 +136,39 @@ impl Running {
         self.tell(Order::Error(error));
     }
 
-    /// Returns when the ring has let go of the memory that it had.
+    /// Replaces the memory, and returns when the ring has dropped its old memory.
     pub(super) fn set_memory(&self, memory: Arc<Memory>) {
         let (seen, wait) = sync_channel(1);
         self.tell(Order::Memory(memory, seen));
-        // An error means that the thread is gone, and with it the memory.
+        // An error means that the thread has ended, and has dropped its memory.
         let _ = wait.recv();
     }
 
-    /// Asks it to rest. What is heard when it does; an error means that its thread is gone.
+    /// Asks the ring to pause. The receiver gets its state when it has; an error means that its
+    /// thread has ended.
     pub(super) fn ask_to_rest(&self) -> Receiver<Rested> {
         let (tell, heard) = sync_channel(1);
         self.tell(Order::Rest(tell));
         heard
     }
 
-    /// Lets it go on.
+    /// Resumes the ring.
     pub(super) fn go_on(&self) {
         self.tell(Order::GoOn);
     }
 
-    /// Asks it to end; `gone`: nobody is there any more who waits for it.
+    /// Asks the ring to end; `gone` means that the front end has disconnected.
     pub(super) fn ask_to_end(&self, gone: bool) {
         self.tell(if gone { Order::Leave } else { Order::Stop });
     }
 
-    /// Waits until it has ended. The next available head.
+    /// Waits until the ring has ended, and returns the next available head.
     pub(super) fn join(self) -> Option<u16> {
         self.thread.join().ok()
     }
 
     fn tell(&self, order: Order) {
-        // A thread that is gone needs no orders.
+        // A thread that has ended needs no orders.
         let _ = self.orders.send(order);
         self.bell.ring();
     }

@@ -1,4 +1,4 @@
-//! From the socket to its end: one front end at a time.
+//! The vhost-user server: one front end at a time.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -21,25 +21,26 @@ use crate::event::event;
 use crate::net::{Attend, Attendant, Endpoint, Found, Listener, Socket, SocketAccess};
 use crate::{Error, ErrorKind, Result, TellSize};
 
-/// Front ends that may be at the door: the one that is served, and those that are told so.
+/// The most concurrent connections: the front end that is served, and those that wait or are
+/// refused.
 const CALLERS: usize = 16;
 
-/// How long a front end waits for the one before it to go, until it is turned away.
+/// How long a front end waits for the previous one to disconnect, until it is refused.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Rings that a device may have.
+/// The most rings of a device.
 pub const MOST_QUEUES: u16 = 64;
 
-/// How a volume is offered.
+/// The settings of a vhost-user export.
 #[derive(Debug, Clone)]
 pub struct VhostUserConfig {
-    /// Rings, each with a thread and a queue of its own while a driver uses it.
+    /// The number of rings, each with a thread and a queue while a driver uses it.
     pub queues: u16,
-    /// What the device calls itself: the first 20 bytes of it.
+    /// The device's serial number: the first 20 bytes count.
     pub serial: String,
-    /// Who may connect.
+    /// The users that may connect.
     pub access: SocketAccess,
-    /// The time requests under way have to be answered when the server stops.
+    /// How long requests in flight may take when the server stops.
     pub drain_timeout: Duration,
 }
 
@@ -50,7 +51,7 @@ pub struct VhostUserServer {
     pub(super) attendant: Attendant,
 }
 
-/// Ends the serving from any thread.
+/// The means to stop the server from any thread.
 #[derive(Clone)]
 pub struct VhostUserStopper(Arc<Shared>);
 
@@ -70,12 +71,12 @@ pub(super) struct State {
     stopping: bool,
     pub(super) session: Option<Session>,
     pub(super) hold: Hold,
-    /// The rings were told to rest, too.
+    /// True when the rings were asked to pause, too.
     pub(super) rings_rest: bool,
 }
 
 impl VhostUserServer {
-    /// Listens on a Unix socket. Front ends are served from here on.
+    /// Listens on a Unix socket. Front ends are served when this returns.
     ///
     /// # Errors
     /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block
@@ -87,11 +88,11 @@ impl VhostUserServer {
         Self::serve(mapping, path, listeners, config, Hold::No)
     }
 
-    /// Goes on where another process listened, once [`go_on`](super::VhostUserHolder::go_on) says
-    /// so.
+    /// Serves on the listening sockets of an old server, once
+    /// [`go_on`](super::VhostUserHolder::go_on) is called.
     ///
     /// # Errors
-    /// As for [`listen`](Self::listen).
+    /// The kinds of [`listen`](Self::listen).
     pub fn take_over(
         mapping: Arc<Mapping>,
         path: &Path,
@@ -130,13 +131,13 @@ impl VhostUserServer {
         Ok(Self { shared, drain_timeout: config.drain_timeout, attendant })
     }
 
-    /// What stops this server.
+    /// Returns the means to stop this server.
     pub fn stopper(&self) -> VhostUserStopper {
         VhostUserStopper(self.shared.clone())
     }
 
-    /// Makes the front end, and by it the driver, see another size of the volume, where it takes
-    /// messages of this device.
+    /// Returns a function that notifies the front end, and by it the driver, of a new size, if the
+    /// front end accepts notifications.
     pub fn size_teller(&self) -> TellSize {
         let shared = self.shared.clone();
         Arc::new(move |_, _| shared.tell_of_change())
@@ -146,8 +147,8 @@ impl VhostUserServer {
     ///
     /// # Errors
     /// `Drain` when some were not after [`drain_timeout`](VhostUserConfig::drain_timeout): a ring
-    /// may wait for guest memory whose pages never come. Its thread goes on; what it owns is not
-    /// free.
+    /// may wait for guest memory whose pages never arrive. Its thread continues; its memory is not
+    /// freed.
     pub fn run(self) -> Result<()> {
         let state = self.shared.lock();
         let waiting = self.shared.changed.wait_while(state, |state| !state.stopping);
@@ -159,8 +160,8 @@ impl VhostUserServer {
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             }
         };
-        // What its driver was promised is done first; then the front end sees the end. On a thread
-        // of its own: the device is held by whoever waits for a ring already.
+        // The driver's requests are finished first; then the connection ends. A separate thread
+        // does it: a thread that waits for a ring has the device locked.
         let cut_off = hang_up.clone();
         let end = move || {
             lock(&device).end(false);
@@ -195,7 +196,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the volume can be a block device of virtio.
+/// Checks that the volume can be a block device of virtio.
 fn fits(mapping: &Mapping) -> Result<()> {
     let block = mapping.block();
     if block < 512 || !mapping.size().is_multiple_of(512) {
@@ -211,13 +212,13 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// The place of the front end that is served, once it is free.
+    /// Makes `socket` the connected front end, once the previous one has ended.
     fn enter(&self, socket: &Arc<UnixStream>) -> Option<Session> {
         let taken = |state: &mut State| !state.stopping && state.session.is_some();
         let hung_up =
             |state: &State| state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket));
-        // One that is gone, or is just going, makes room: its successor need not come again. An
-        // upgrade waits for nobody at the door.
+        // A front end that has disconnected makes room soon, so its successor need not retry. A
+        // handover does not wait for a second front end.
         let waits = |state: &mut State| taken(state) && (state.hold == Hold::No || hung_up(state));
         let waited = self.changed.wait_timeout_while(self.lock(), GRACE, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +233,7 @@ impl Shared {
         Some(session)
     }
 
-    /// Tells the front end that the configuration, which has the size, is another one.
+    /// Notifies the front end that the configuration, which has the size, has changed.
     fn tell_of_change(&self) -> Option<String> {
         let session = self.lock().session.clone()?;
         let told = match &*lock(&session.back) {
@@ -261,7 +262,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a front end that has its place, until it leaves or is cut off.
+    /// Serves the connected front end until it disconnects or the connection is cut.
     pub(super) fn attend(&self, session: &Session, mut handler: Handler) {
         let _left = Left(self);
         let name = &self.name;
@@ -281,7 +282,7 @@ impl Shared {
     }
 }
 
-/// Frees the place however the thread ends.
+/// Frees the connection's entry, however the thread ends.
 struct Left<'a>(&'a Shared);
 
 impl Drop for Left<'_> {
@@ -296,7 +297,7 @@ pub(super) fn has_hung_up(socket: &UnixStream) -> bool {
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// Who opens the door.
+/// The acceptor of front ends.
 struct Doorkeeper(Arc<Shared>);
 
 impl Attend for Doorkeeper {
@@ -345,7 +346,7 @@ mod tests {
         let server = VhostUserServer::listen(mapping(), &scratch.path().join("vm"), &config).unwrap();
         let (ours, mut front) = UnixStream::pair().unwrap();
         let session = server.shared.enter(&Arc::new(ours)).unwrap();
-        // As while a ring is waited for that waits for memory.
+        // The lock stands for a thread that waits for a ring, which waits for memory.
         let held = lock(&session.device);
         server.stopper().stop();
         assert_eq!(server.run().unwrap_err().kind(), ErrorKind::Drain);

@@ -1,7 +1,7 @@
-//! One ring, one queue, one thread: from when the ring is started and enabled to when it is not.
+//! A ring with one queue and one thread, from the ring's start to its end.
 //!
 //! ```text
-//!   kick --> Ring::take --parse--> Queue (Tickets remember where the answer goes) --> Ring::put, publish --> call
+//!   kick --> Ring::take --parse--> Queue (`Tickets` keep chains) --> Ring::put, publish --> call
 //!            a write is encrypted from guest memory        a read is decrypted to guest memory
 //! ```
 //!
@@ -37,30 +37,31 @@ use crate::door::{self, Door, Lookouts, Took, Wake};
 use crate::event::still;
 use crate::tickets::Tickets;
 
-/// Requests in flight on one ring.
+/// The most requests in flight on one ring.
 const DEPTH: u16 = 256;
 
-/// What is done goes back to the driver after so many chains at the latest, so that it works on
+/// Completed chains are returned to the driver after this number at the latest, so that it works on
 /// them meanwhile.
 const BATCH: usize = 16;
 
-/// The ring's numbers for the descriptors.
+/// The event numbers of the descriptors in the queue's ring.
 const KICK: u32 = 0;
 const BELL: u32 = 1;
 
-/// A request under way and where its answer goes.
+/// A request in flight, and the chain that its answer goes to.
 struct Ticket {
     head: u16,
     status: GuestAddress,
     writable: u32,
-    /// Where what is read goes.
+    /// The segments that a read's data go to.
     data: Vec<Segment>,
 }
 
 pub(super) struct Worker {
     name: String,
     mapping: Arc<Mapping>,
-    /// Before the descriptors that it watches, so that it goes first.
+    /// The queue is declared before the descriptors that its ring watches, so that it is dropped
+    /// first.
     queue: Queue,
     kick: File,
     bell: Arc<Bell>,
@@ -68,18 +69,18 @@ pub(super) struct Worker {
     call: Option<Signal>,
     error: Option<Signal>,
     memory: Arc<Memory>,
-    /// The same, for requests.
+    /// The same memory, for requests.
     held: Arc<HeldMemory>,
     ring: Ring,
     tracker: Option<Tracker>,
-    /// Heads that were under way when the server before this one was killed; the next is last.
+    /// Heads that were in flight when the previous server was killed; the next one is last.
     again: Vec<u16>,
     stalled: Option<Stalled>,
     tickets: Tickets<Ticket>,
     /// Lists of segments that are free.
     spare: Vec<Vec<Segment>>,
-    /// Keeps the queue's memory in pieces: else each small request would cut up the whole of it,
-    /// and join it again.
+    /// Keeps the queue's memory in pieces: otherwise each small request would split the whole
+    /// memory, and join it again.
     _piece: Option<Buffer>,
     /// When requests that are answered but not signalled yet were ready.
     ready: Vec<Instant>,
@@ -89,10 +90,10 @@ pub(super) struct Worker {
     stopping: bool,
     gone: bool,
     rest: Rest,
-    /// Another process may go on with it after all: until it is this one's, nothing of it is
-    /// touched. The next available head.
+    /// The next available head of the ring of an old server, which may still resume: until this
+    /// server serves the ring, it must not touch it.
     laid_down: Option<u16>,
-    /// The ring made no sense.
+    /// True when the ring was malformed.
     broken: bool,
     complaints: Complaints,
 }
@@ -143,8 +144,8 @@ impl Worker {
         Ok(this)
     }
 
-    /// The ring is this thread's, from this available head on; but what was taken and not given
-    /// back comes first.
+    /// Begins to serve the ring at this available head; chains that were taken and not returned
+    /// come first.
     fn take_up(&mut self, base: u16) {
         let used = self.ring.used();
         self.again = self.tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(used));
@@ -156,13 +157,13 @@ impl Worker {
         self.again.reverse();
     }
 
-    /// Serves until it is told to end. The next available head.
+    /// Serves until the ring is asked to end. Returns the next available head.
     pub(super) fn run(mut self) -> u16 {
-        // Nobody knows whether the driver was told of the last answers of the server before.
+        // The driver may not have been signalled about the last answers of the previous server.
         let begun = if self.rests() { Ok(()) } else { self.signal_now() };
         if let Err(trouble) = begun.and_then(|()| door::serve(&mut self)) {
             match trouble {
-                // Zeros in the place of what was there make no sense in many ways.
+                // Zeros in place of lost memory can look malformed in many ways.
                 Trouble::Ring(_) if self.is_lost() => {
                     log::error!("{}: stopped: {}", self.name, Malformed::Lost)
                 }
@@ -179,7 +180,7 @@ impl Worker {
         self.ring.next()
     }
 
-    /// Memory that is shared was cut short.
+    /// Returns true when shared memory was truncated.
     fn is_lost(&self) -> bool {
         self.memory.is_lost() || self.tracker.as_ref().is_some_and(Tracker::is_lost)
     }
@@ -189,7 +190,7 @@ impl Worker {
             match order {
                 Order::Call(call) => {
                     self.call = call;
-                    // The one before may have been signalled in vain.
+                    // A signal through the previous descriptor may have been lost.
                     self.signal_now()?;
                 }
                 Order::Error(error) => self.error = error,
@@ -205,8 +206,8 @@ impl Worker {
                         self.ring.go_on(self.memory.ram())?;
                         self.take_up(base);
                     }
-                    // Nobody knows whether the driver was told of the last answers of the server
-                    // before.
+                    // The driver may not have been signalled about the last answers of the previous
+                    // server.
                     self.signal_now()?;
                 }
                 Order::Stop => self.stopping = true,
@@ -221,7 +222,7 @@ impl Worker {
         let Ticket { head, status, writable, data } = ticket;
         let ram = self.memory.ram();
         ram.write_obj(how as u8, status).map_err(|_| Malformed::Status)?;
-        // Of what was not read nothing is promised.
+        // A failed read promises no data.
         let len = match how {
             Status::Ok => writable + 1,
             _ if writable == 0 => 1,
@@ -240,8 +241,8 @@ impl Worker {
         Ok(self.call.as_mut().map_or(Ok(()), Signal::send)?)
     }
 
-    /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the
-    /// end comes.
+    /// Ends the requests in flight of a malformed ring, without answers. Orders are handled until
+    /// the end.
     fn finish_in_silence(&mut self) {
         self.broken = true;
         (self.stalled, self.again) = (None, Vec::new());
@@ -251,7 +252,7 @@ impl Worker {
                 self.tickets.redeem(tag);
                 buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
             }
-            // The last completion may have made it so, and nothing wakes it then.
+            // The last completion may have ended the ring, and no event wakes the thread then.
             if self.is_over() {
                 return;
             }
@@ -316,7 +317,7 @@ impl Door for Worker {
     fn answer(&mut self, completion: Completion) -> Result<(), Trouble> {
         let Completion { tag, result, buffer } = completion;
         let Some(ticket) = self.tickets.redeem(tag) else { return Ok(()) };
-        // What was read is in guest memory already.
+        // The data of a read are in guest memory already.
         let how = match &result {
             Ok(()) => Status::Ok,
             Err(failure) => self.status(failure),
@@ -335,7 +336,7 @@ impl Door for Worker {
         !self.ready.is_empty() || self.queue.has_backlog()
     }
 
-    /// Shows the driver what is done, and signals it if it wants that.
+    /// Publishes completed chains, and signals the driver if it wants that.
     fn hand_over(&mut self) -> Result<bool, Trouble> {
         if self.ready.is_empty() {
             return Ok(true);
@@ -359,7 +360,7 @@ impl Door for Worker {
         Ok(!self.stopping && !self.rests() && self.ring.look(self.memory.ram())?)
     }
 
-    /// For orders in any case.
+    /// The thread always listens for orders.
     fn listen(&mut self, wake: Wake) -> Result<bool, Trouble> {
         self.lie_down();
         let takes = wake.requests && !self.stopping && !self.rests();
@@ -374,15 +375,16 @@ impl Door for Worker {
         Ok(false)
     }
 
-    /// Takes note of kicks, and obeys orders.
+    /// Notes kicks, and handles orders.
     fn hear(&mut self) -> Result<bool, Trouble> {
         let mut any = false;
         while let Some(number) = self.queue.next_event() {
             any = true;
             self.watching[number as usize] = false;
-            // Neither blocks; what they have counted does not matter.
+            // The reads do not block; the counters' values do not matter.
             if number == KICK {
-                // Whoever serves next hears it: the next process, or this one when it goes on.
+                // The kick is left for the next server: another process, or this one after a
+                // resume.
                 if !self.rests() {
                     still(&self.kick);
                 }
@@ -394,7 +396,7 @@ impl Door for Worker {
         Ok(any)
     }
 
-    /// Nothing that was taken is without an answer, or nobody is there to get it.
+    /// Returns true when every request is answered, or the front end has disconnected.
     fn is_over(&self) -> bool {
         let idle = self.tickets.is_empty() && self.stalled.is_none();
         self.stopping && (idle || self.gone && self.mapping.is_stopped())

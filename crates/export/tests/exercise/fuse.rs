@@ -7,11 +7,11 @@ use underseal_export::fuse::script::{self, Script};
 
 use super::{SIZE, mapping};
 
-/// What the first byte says.
+/// Bits of the first byte.
 const LARGE_SECTORS: u8 = 1;
 const FOLDER: u8 = 2;
 const CACHE: u8 = 4;
-/// Several requests are under way at a time; else what is read is what was written.
+/// Several requests are in flight at a time; otherwise each read is compared with the last write.
 const TOGETHER: u8 = 8;
 
 /// Bytes of the input that make a request, and requests under way at a time.
@@ -21,14 +21,14 @@ const DEPTH: usize = 8;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const FALLOCATE: u32 = 43;
-/// An FALLOCATE that allocates no more than there is.
+/// An FALLOCATE that does not extend the file.
 const KEEP_SIZE: u32 = 1;
 /// FORGET, INTERRUPT, BATCH_FORGET.
 const SILENT: [u32; 3] = [2, 36, 42];
 const OPERATIONS: [u32; 16] = [READ, WRITE, READ, WRITE, FALLOCATE, 20, 1, 3, 4, 14, 17, 27, 28, 18, 2, 46];
 
-/// The longest read and write: one goes through a socket whole, and several that nobody has taken
-/// yet.
+/// The longest read and write. One such request fits into a socket, and so do several shorter ones
+/// that are not read yet.
 const LONGEST: u32 = 128 << 10;
 const LONGEST_TOGETHER: u32 = 8 << 10;
 
@@ -40,7 +40,7 @@ struct Call {
     fill: u8,
 }
 
-/// Serves these requests. True when there were any.
+/// Serves these requests. Returns true when the bytes contain any.
 pub(crate) fn requests(bytes: &[u8]) -> bool {
     let Some((&mode, dice)) = bytes.split_first() else { return false };
     let folder = mode & FOLDER != 0;
@@ -83,7 +83,7 @@ fn known(script: &Script, folder: bool) -> Vec<u8> {
     plain
 }
 
-/// The part of the volume that a file shows.
+/// Returns the part of the volume that a file shows.
 fn shown(node: u64, folder: bool) -> Option<Range<usize>> {
     match (folder, node) {
         (false, 1) => Some(0..SIZE),
@@ -139,7 +139,7 @@ impl Call {
         Self { opcode, node: u64::from(node % 5), offset, size: size.min(longest), fill }
     }
 
-    /// Of an FALLOCATE.
+    /// Returns the mode of an FALLOCATE.
     fn mode(&self) -> u32 {
         [0, 1, 3, 16, 17, 2][usize::from(self.fill % 6)]
     }

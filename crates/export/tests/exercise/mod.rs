@@ -1,7 +1,7 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and
+//! The bodies of the fuzz targets, shared between `fuzz/` and the test that replays seeds and
 //! findings.
 //!
-//! Each function says whether the bytes came to what they should: every seed does.
+//! Each function returns true when the bytes reached the code to be tested: every seed does.
 
 pub(crate) mod fuse;
 pub(crate) mod nbd;
@@ -30,8 +30,8 @@ fn mapping(large_sectors: bool) -> Arc<Mapping> {
     Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(SIZE as u64))).expect("a device as large"))
 }
 
-/// A scraper's request: the first byte says how many bytes come at a time. Whatever it is, it is
-/// answered whole.
+/// Answers a scraper's request. The first byte is the size of the portions that the rest arrives
+/// in. Every request gets a complete answer.
 pub(crate) fn metrics(bytes: &[u8]) -> bool {
     let Some((&portion, said)) = bytes.split_first() else { return false };
     let answer = answered(said, portion.into()).expect("bytes are there");
@@ -41,12 +41,12 @@ pub(crate) fn metrics(bytes: &[u8]) -> bool {
     assert!(["200", "400", "404", "405"].contains(&status), "{head}");
     let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
     let len: usize = len.parse().expect("a number");
-    // Empty lines before a request are none of it.
+    // Empty lines before a request are ignored.
     let request = said.trim_ascii_start();
     let only_head = status == "200" && body.is_empty() && request.starts_with(b"HEAD");
     assert!(only_head || len == body.len(), "{text}");
     assert!(!head.contains('\n') || head.lines().all(|line| !line.is_empty()), "{text}");
-    // In whatever portions it comes.
+    // The answer does not depend on the portions.
     assert_eq!(answered(said, usize::MAX).expect("bytes are there"), text.as_bytes());
     status == "200"
 }

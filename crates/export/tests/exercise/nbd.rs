@@ -1,4 +1,4 @@
-//! A whole NBD connection: a client that says anything, and a server with a volume.
+//! A whole NBD connection: a client that sends arbitrary bytes, and a server with a volume.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -16,23 +16,24 @@ use underseal_export::net::{Endpoint, listen};
 
 use super::{SIZE, mapping};
 
-/// What the first byte says.
+/// Bits of the first byte.
 const LARGE_SECTORS: u8 = 1;
 const STRUCTURED: u8 = 2;
 const CONTEXTS: u8 = 4;
-/// The rest is the client's stream from its first byte on, or from its first request on; else dice
-/// for requests.
+/// With this bit the rest of the input is the client's stream from its first byte on, or from its
+/// first request on; without it, the rest is a list of random requests.
 const RAW_HANDSHAKE: u8 = 8;
 const RAW_REQUESTS: u8 = 16;
 
 /// Bytes of the input that make a request.
 const ENTRY: usize = 8;
 
-/// A reply's kinds that a read's data come in.
+/// The types of structured replies with a read's data.
 const DATA: u16 = 1;
 const DONE: u16 = 1;
 
-/// Serves one client that says this and hangs up. True when its requests were answered.
+/// Serves one client that sends these bytes and disconnects. Returns true when its requests were
+/// answered.
 pub(crate) fn connection(bytes: &[u8]) -> bool {
     let Some((&mode, rest)) = bytes.split_first() else { return false };
     let mut requests = Vec::new();
@@ -50,7 +51,7 @@ pub(crate) fn connection(bytes: &[u8]) -> bool {
     !requests.is_empty()
 }
 
-/// Everything that the server says, to the end.
+/// Returns all bytes that the server sends.
 fn serve(large_sectors: bool, said: &[u8]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("s");
@@ -75,11 +76,11 @@ fn serve(large_sectors: bool, said: &[u8]) -> Vec<u8> {
         let mut ear = client.try_clone().expect("a descriptor");
         let heard = scope.spawn(move || {
             let mut heard = Vec::new();
-            // It may close while there is more to hear.
+            // The server may close the connection early.
             let _ = ear.read_to_end(&mut heard);
             heard
         });
-        // It may close before it has heard it all.
+        // The server may close the connection before it has read all bytes.
         let _ = client.write_all(said);
         let _ = client.shutdown(Shutdown::Write);
         let heard = heard.join().expect("it only listens");
@@ -104,12 +105,12 @@ fn handshake(mode: u8) -> Vec<u8> {
             say(option::SET_META_CONTEXT, &[&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], context].concat());
         }
     }
-    // Of the nameless export, and what its blocks are.
+    // GO for the default export, with its block sizes.
     say(option::GO, &[0, 0, 0, 0, 0, 1, 0, 3]);
     stream
 }
 
-/// Requests out of dice; each payload repeats a byte.
+/// Makes requests of the input; each payload repeats a byte.
 fn roll(dice: &[u8], requests: &mut Vec<RequestHeader>) -> Vec<u8> {
     let mut stream = Vec::new();
     for (number, entry) in dice.chunks_exact(ENTRY).enumerate() {
@@ -137,7 +138,7 @@ fn roll(dice: &[u8], requests: &mut Vec<RequestHeader>) -> Vec<u8> {
             2 => len.into(),
             _ => u32::MAX - u32::from(len),
         };
-        // A payload that is too long to be thrown away ends the connection.
+        // A payload above the server's limit for skipping ends the connection.
         let length = if command == RequestType::Write { length % (256 << 10) } else { length };
         let request = RequestHeader {
             flags: CommandFlags::from_bits_retain(flags.into()),
@@ -149,7 +150,7 @@ fn roll(dice: &[u8], requests: &mut Vec<RequestHeader>) -> Vec<u8> {
         stream.extend(request.encode());
         stream.resize(stream.len() + request.payload_len() as usize, fill);
         requests.push(request);
-        // Small enough for any socket's two buffers to hold up nobody for long.
+        // The stream fits into the buffers of any socket.
         if stream.len() > 4 << 20 {
             break;
         }
@@ -158,7 +159,7 @@ fn roll(dice: &[u8], requests: &mut Vec<RequestHeader>) -> Vec<u8> {
     stream
 }
 
-/// Takes numbers off the front.
+/// Parses numbers from the front.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -181,10 +182,10 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Each request is answered once, and with what was asked for.
+/// Checks that each request is answered once, with the right data.
 fn check(heard: &[u8], requests: &[RequestHeader]) {
     let mut heard = Reader(&heard[18..]);
-    // What the options were answered.
+    // Skips the replies to options.
     while heard.0.starts_with(&OPTION_REPLY_MAGIC.to_be_bytes()) {
         heard.take(16);
         let len = heard.u32();

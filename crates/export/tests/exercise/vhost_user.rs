@@ -1,5 +1,5 @@
-//! A driver and a device at one ring for long: indices that wrap, requests done in any order, kicks
-//! and signals that are only sent where they are wanted.
+//! A long exchange of a driver and a device over one ring: indices that wrap, requests completed in
+//! any order, kicks and signals that are only sent where they are wanted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -41,14 +41,14 @@ struct Driver {
     offered: u16,
     seen: u16,
     free: Vec<u16>,
-    /// Heads that the device has, with how much it writes of each.
+    /// Heads that the device has, with the number of bytes that it writes to each.
     out: HashMap<u16, u32>,
     /// Heads that were offered, in their order.
     order: VecDeque<u16>,
     waits: bool,
 }
 
-/// Plays both sides. True when requests went round.
+/// Plays both sides. Returns true when requests completed.
 pub(crate) fn sequence(bytes: &[u8]) -> bool {
     let &[kind, low, high, ref steps @ ..] = bytes else { return false };
     let ram = GuestRam::from_ranges(&[(GuestAddress(0), LEN)]).expect("memory");
@@ -121,7 +121,7 @@ pub(crate) fn sequence(bytes: &[u8]) -> bool {
             _ => {}
         }
     }
-    // To the end.
+    // Takes the remaining heads.
     while let Some(head) = ring.take(&ram).expect("the driver makes sense") {
         assert_eq!(Some(head), driver.order.pop_front());
         ring.put(&ram, head, driver.out[&head]).expect("in memory");
@@ -141,7 +141,7 @@ impl Driver {
         HEADS + OF_A_HEAD * u64::from(head)
     }
 
-    /// Offers requests of a kind, as many as there is room for. How many.
+    /// Offers as many requests of a kind as the ring has room for, and returns their number.
     fn offer(&mut self, kind: u8, many: u8, how: u8) -> u16 {
         let mut count = 0;
         while count < u16::from(many % 8) {
@@ -157,8 +157,8 @@ impl Driver {
         count
     }
 
-    /// A request behind one descriptor: an indirect table of a header, data in one or two pieces,
-    /// and a status.
+    /// Writes a request behind one descriptor: an indirect table of a header, data in one or two
+    /// segments, and a status.
     fn lay(&mut self, head: u16, kind: u8, how: u8) {
         let place = self.at(head);
         let kind = [READ, OUT, FLUSH, GET_ID, DISCARD][usize::from(kind % 5)];
@@ -221,8 +221,8 @@ impl Driver {
         u16::from_le(self.ram.read_obj(GuestAddress(at)).expect("in memory"))
     }
 
-    /// Whether the device wants to be kicked for what was offered after `before`: as a driver finds
-    /// out.
+    /// Returns true when the device wants a kick for the heads offered after `before`, by the
+    /// driver's rules.
     fn kicks(&self, before: u16) -> bool {
         if !self.event_index {
             return self.load(USED) & 1 == 0;
@@ -231,7 +231,7 @@ impl Driver {
         self.offered.wrapping_sub(wanted).wrapping_sub(1) < self.offered.wrapping_sub(before)
     }
 
-    /// Takes back what the device has published.
+    /// Collects the heads that the device has published.
     fn collect(&mut self) -> usize {
         let published = self.load(USED + 2);
         let mut count = 0;
@@ -247,11 +247,11 @@ impl Driver {
         count
     }
 
-    /// Waits for the next to be given back, or looks by itself.
+    /// Asks for a signal at the next used head, or for none.
     fn wait(&mut self, waits: bool) {
         self.waits = waits;
         if self.event_index {
-            // Where it does not wait: far behind.
+            // Without a wait, the index is far behind.
             let wanted = if waits { self.seen } else { self.seen.wrapping_sub(0x4000) };
             let at = AVAILABLE + 4 + 2 * u64::from(self.size);
             self.ram.write_obj(wanted.to_le(), GuestAddress(at)).expect("in memory");

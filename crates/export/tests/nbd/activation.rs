@@ -12,7 +12,7 @@ fn server_takes_over_the_socket_it_is_started_with() {
     let own = std::env::current_exe().unwrap();
     let own = own.to_str().unwrap();
     let child = "activation::child_that_serves_one_client_on_an_activated_socket";
-    // The child's harness prints too, which is not to get between nbdinfo's words.
+    // The child's test harness prints, too, and must not mix its lines with nbdinfo's.
     let quietly = ["sh", "-c", "exec \"$0\" \"$@\" >&2", own, "--exact", child, "--ignored"];
     let said = run("nbdinfo", &[&["--size", "--", "["], &quietly[..], &["]"]].concat());
     assert_eq!(said, "1048576\n");

@@ -1,4 +1,4 @@
-//! A client that says exactly what it is told to, over any stream.
+//! A client that sends exactly the given bytes, over any stream.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +9,7 @@ use underseal_export::nbd::protocol::{
 
 pub(crate) struct Client<S>(pub(crate) S);
 
-/// One reply to an option.
+/// A reply to an option.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) option: u32,
@@ -101,7 +101,7 @@ impl<S: Read + Write> Client<S> {
         Ok(bytes)
     }
 
-    /// Waits for the server to close. False when it says something, or nothing for too long.
+    /// Waits for the server to close. Returns false when it sends a byte, or nothing for too long.
     pub(crate) fn is_closed(&mut self) -> bool {
         is_closed(&mut self.0)
     }
@@ -110,7 +110,7 @@ impl<S: Read + Write> Client<S> {
 /// Flags of a client that knows fixed newstyle and wants no zeroes.
 pub(crate) const FLAGS: u32 = 3;
 
-/// Waits for the other side to close. False when it says something, or nothing for too long.
+/// Waits for the peer to close. Returns false when it sends a byte, or nothing for too long.
 pub(crate) fn is_closed(stream: &mut impl Read) -> bool {
     match stream.read(&mut [0]) {
         Ok(read) => read == 0,

@@ -25,7 +25,7 @@ pub(crate) use underseal_testing::PATIENCE;
 
 use crate::client::{Client, FLAGS};
 
-/// A running server; stopped and waited for at the end.
+/// A running server; dropping it stops the server and waits for its end.
 pub(crate) struct Served {
     pub(crate) directory: TempDir,
     tcp: Option<SocketAddr>,
@@ -67,8 +67,8 @@ impl Served {
         self.tcp.unwrap().port()
     }
 
-    /// A connection on which nothing was said; a read on it fails after a generous while rather
-    /// than hang a test.
+    /// A connection before its first byte; a read on it fails after a long time instead of blocking
+    /// a test.
     pub(crate) fn connect(&self) -> Box<dyn Stream> {
         let patience = Some(PATIENCE);
         match self.tcp {
@@ -85,7 +85,7 @@ impl Served {
         }
     }
 
-    /// A client past its greeting.
+    /// A client after the greeting.
     pub(crate) fn client(&self) -> Client<Box<dyn Stream>> {
         Client::greet(self.connect(), FLAGS).unwrap()
     }
@@ -101,7 +101,7 @@ impl Served {
         self.stopper.stop();
     }
 
-    /// Stops and says how the server ended.
+    /// Stops the server and returns its result.
     pub(crate) fn stop(mut self) -> underseal_export::Result<()> {
         self.stopper.stop();
         self.thread.take().unwrap().join().unwrap()
@@ -123,8 +123,8 @@ impl<S: Read + Write + Send> Stream for S {}
 /// Bytes of the disk in memory.
 pub(crate) const DISK: usize = 1 << 20;
 
-/// What is on it: in the first half, each 512-byte sector begins with its number; the second half
-/// is a hole.
+/// The disk's contents: in the first half, each 512-byte sector begins with its number; the second
+/// half is a hole.
 pub(crate) fn disk() -> Vec<u8> {
     let mut disk = vec![0; DISK];
     for (number, sector) in disk[..DISK / 2].chunks_exact_mut(512).enumerate() {
@@ -157,7 +157,7 @@ pub(crate) fn config() -> ServerConfig {
     ServerConfig { handshake_timeout: PATIENCE, drain_timeout: PATIENCE, ..ServerConfig::new(exports()) }
 }
 
-/// Serves a disk from memory, one request after the other: enough for real clients to look at and
+/// Serves a disk from memory, one request after the other: enough for real clients to inspect and
 /// copy.
 pub(crate) struct MemoryDisk(Mutex<Vec<u8>>);
 
@@ -184,7 +184,7 @@ impl ConnectionHandler for MemoryDisk {
             connection.transport.write_all(&self.reply(&connection, &request, &payload))?;
             connection.transport.flush()?;
         }
-        // A client that has closed already cannot be said goodbye to.
+        // The client may have closed the connection already.
         let _ = connection.transport.finish();
         Ok(())
     }
@@ -212,7 +212,7 @@ impl MemoryDisk {
             }
             (RequestType::BlockStatus, Some(context)) => {
                 let header = block_status_header(&mut reply, cookie, true, context, 2);
-                // Nobody asks for more than the disk, nor for less than half of it.
+                // No test asks for more than the disk, nor for less than half of it.
                 let data = u32::try_from(DISK / 2).unwrap();
                 let first = block_descriptor(&mut reply[header..], data, ExtentState::empty());
                 let second =

@@ -1,4 +1,4 @@
-//! Time, places, panics: what one client does never hurts another.
+//! Time limits, numbers of clients, panics: one client never harms another.
 
 use std::{
     io::{Read, Write},
@@ -21,8 +21,8 @@ use crate::{
     fixture::{MemoryDisk, PATIENCE, Served, config},
 };
 
-/// What a client has for its handshake where a test waits for the end of it: longer than a busy
-/// machine takes for one, where there must be one first.
+/// The handshake's time limit where a test waits for its end: longer than a handshake takes on a
+/// busy machine, where the test needs one first.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 #[test]
@@ -34,7 +34,7 @@ fn slow_client_is_closed_when_its_time_is_over_however_it_dribbles() {
         let mut client = served.connect();
         if dribble {
             let said = [&FLAGS.to_be_bytes()[..], &message(99, b"").repeat(100)].concat();
-            // Ends when the server has closed.
+            // The loop ends when the server has closed.
             let written = said.chunks(1).take_while(|byte| {
                 std::thread::sleep(Duration::from_millis(20));
                 client.write_all(byte).is_ok()
@@ -84,7 +84,7 @@ fn silent_client_makes_room_and_one_that_talks_keeps_its_place() {
     let served = Served::unix(ServerConfig { max_handshakes: 2, ..config() }, MemoryDisk::default());
     let mut talking = served.client();
     assert_eq!(talking.verdict(option::STRUCTURED_REPLY, b"").unwrap(), reply::ACK);
-    // Reading the greeting shows that it is in.
+    // After the greeting the client is registered.
     let mut silent = served.connect();
     silent.read_exact(&mut [0; 18]).unwrap();
     let mut third = served.served_client();

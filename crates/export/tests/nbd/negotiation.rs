@@ -1,4 +1,4 @@
-//! The handshake without a socket: what the client says is a byte string, what it hears another.
+//! The handshake without a socket: the client's bytes are one byte string, the server's another.
 
 use std::{
     cell::Cell,
@@ -40,7 +40,7 @@ impl Write for Script {
     }
 }
 
-/// Lets in, or not.
+/// Admits the client, or refuses it.
 #[derive(Default)]
 struct Gate {
     refusal: Option<Refusal>,
@@ -60,7 +60,7 @@ impl Admission for Gate {
     }
 }
 
-/// How a negotiation ended, and what the client heard after the greeting.
+/// The result of a negotiation, and the bytes that the client received after the greeting.
 struct Outcome {
     step: underseal_export::Result<Step>,
     heard: Vec<u8>,
@@ -74,7 +74,7 @@ impl Outcome {
         let exports = exports();
         let mut handshake = Handshake::new(&exports, tls, gate);
         let mut step = handshake.run(&mut io);
-        // TLS itself is tested elsewhere: here the bytes simply go on.
+        // TLS itself is tested elsewhere: here the bytes after STARTTLS are plain.
         while let Ok(Step::StartTls) = step {
             step = handshake.run(&mut io);
         }
@@ -172,7 +172,7 @@ fn structured_replies_bring_df_and_contexts() {
 
     // The default export and its name are one export.
     assert!(chosen(&[structured(), set("", &wanted), start()]));
-    // What does not count: a wildcard, another export, an earlier choice that was replaced, even by
+    // Not counted are a wildcard, another export, and an earlier choice that was replaced, even by
     // a failure.
     assert!(!chosen(&[structured(), set("disk", &["base:"]), start()]));
     assert!(!chosen(&[structured(), set("big-sectors", &wanted), start()]));
@@ -209,7 +209,7 @@ fn export_with_big_blocks_is_only_for_clients_that_ask_for_them() {
     assert_eq!(*refused.kinds().last().unwrap(), reply::ERR_BLOCK_SIZE_REQD);
     let told = refused.replies().into_iter().find(|reply| reply.data.starts_with(&[0, 3])).unwrap();
     assert_eq!(told.data[2..6], 4096_u32.to_be_bytes(), "the sizes come before the refusal");
-    // To look is free.
+    // INFO does not require block sizes.
     let looked = Outcome::plain(&[message(option::INFO, &go("big-sectors", &[]))]);
     assert_eq!(*looked.kinds().last().unwrap(), reply::ACK);
     assert!(
@@ -303,7 +303,7 @@ fn bad_options_are_refused_in_words_and_the_client_may_go_on() {
     }
 }
 
-/// What cannot be answered ends the connection, and says to the operator why.
+/// Options that cannot be answered end the connection, with a reason for the log.
 #[test]
 fn broken_streams_end_the_connection() {
     let header = |magic: u64, option: u32, length: u32| {
@@ -406,7 +406,7 @@ fn place_is_taken_only_by_a_client_that_starts() {
 }
 
 proptest::proptest! {
-    /// Whatever comes, it ends, without a panic, and replies do not outgrow what was said.
+    /// Any options end without a panic, and the replies are limited by the number of options.
     #[test]
     fn any_options_are_survived(
         options in proptest::collection::vec((0_u32..14, proptest::collection::vec(0_u8.., 0..80)), 0..20)

@@ -1,4 +1,4 @@
-//! Ending: what is in flight is answered, nobody is waited for without end.
+//! The stop of a server: requests in flight are answered, and the wait for clients is limited.
 
 use std::{
     io::Read,
@@ -32,7 +32,7 @@ fn idle_clients_do_not_hold_the_server_up() {
 
 #[test]
 fn request_in_flight_is_answered_and_its_handler_is_woken() {
-    /// Serves until woken through its eventfd, then answers what it holds.
+    /// Serves until woken through its eventfd, then sends an answer.
     struct Woken(Sender<()>);
     impl ConnectionHandler for Woken {
         fn serve(&self, mut connection: Connection) -> underseal_export::Result<()> {
@@ -45,7 +45,7 @@ fn request_in_flight_is_answered_and_its_handler_is_woken() {
             // Blocks until the server stops.
             rustix::io::read(&event, &mut [0; 8]).unwrap();
             assert!(connection.stop.is_stopping());
-            // Whoever comes late is woken at once.
+            // An eventfd that is registered after the stop is raised at once.
             let late = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
             connection.stop.wake_with(&late).unwrap();
             rustix::io::read(&late, &mut [0; 8]).unwrap();
@@ -66,7 +66,7 @@ fn request_in_flight_is_answered_and_its_handler_is_woken() {
 
 #[test]
 fn handler_that_waits_for_its_client_is_cut_off() {
-    /// Writes for as long as the client takes it, which is never.
+    /// Writes until the client has read everything, which never happens.
     struct Stubborn;
     impl ConnectionHandler for Stubborn {
         fn serve(&self, mut connection: Connection) -> underseal_export::Result<()> {
@@ -105,12 +105,12 @@ fn handler_that_never_ends_is_reported() {
 
 #[test]
 fn negotiating_client_hears_that_the_server_stops() {
-    // TCP, for there the kernel lets bytes in that come after the reading side was shut down.
+    // Over TCP the kernel accepts bytes that arrive after the reading side was shut down.
     let served = Served::tcp(config(), MemoryDisk::default());
     let mut client = served.client();
     assert_eq!(client.verdict(option::LIST, b"").unwrap(), reply::ACK);
     served.begin_to_stop();
-    // Either it is told, or it finds the connection closed; it is not left waiting.
+    // The client gets a reply, or finds the connection closed; it does not wait for ever.
     if let Ok(verdict) = client.verdict(option::STRUCTURED_REPLY, b"") {
         assert!([reply::ERR_SHUTDOWN, reply::ACK].contains(&verdict));
     }

@@ -1,4 +1,4 @@
-//! A volume in a file that is served, and a client past negotiation that asks for it.
+//! A volume in a file that is served, and a client in the transmission phase.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -82,13 +82,13 @@ pub(crate) fn serve(path: &Path, spec: &str, options: OpenOptions) -> Served {
     Served::unix(config, VolumeHandler::new(vec![mapping]))
 }
 
-/// A client past negotiation that numbers its requests.
+/// A client in the transmission phase that numbers its requests.
 pub(crate) struct Talker {
     pub(crate) client: Client<Box<dyn Stream>>,
     pub(crate) next: u64,
 }
 
-/// What came back: the request's number, its error, its bytes.
+/// A reply: the request's number, its error, its data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) number: u64,

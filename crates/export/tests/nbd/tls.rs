@@ -1,4 +1,4 @@
-//! STARTTLS, with a client of our own and with certificates made by openssl.
+//! STARTTLS, with a rustls client and with certificates made by openssl.
 
 use std::{io::Write, path::Path, sync::Arc};
 
@@ -67,7 +67,7 @@ impl Certificates {
     }
 }
 
-/// Asks for TLS on a connection and goes on over it.
+/// Asks for TLS on a connection and continues over it.
 fn secure_with(mut client: Client<Box<dyn Stream>>, config: ClientConfig) -> Secured {
     assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ACK);
     let session = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
@@ -98,7 +98,7 @@ fn everything_after_starttls_is_tls_and_nothing_is_lost_on_the_way() {
         assert_eq!(plain.verdict(option::LIST, b"").unwrap(), reply::ERR_TLS_REQD);
         let mut client = certificates.secure(plain, false);
         assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ERR_INVALID);
-        // In one record: the last option and the first request.
+        // The last option and the first request are in one record.
         let read = request(RequestType::Read, 512, 512);
         client.0.write_all(&[message(option::GO, &go("disk", &[])), read].concat()).unwrap();
         while client.reply().unwrap().kind != reply::ACK {}
@@ -117,7 +117,7 @@ fn client_without_a_certificate_is_turned_away_where_one_is_wanted() {
     let served = Served::unix(config, MemoryDisk::default());
     certificates.secure(served.client(), true).go("disk").unwrap();
     assert!(certificates.secure(served.client(), false).go("disk").is_err());
-    // A certificate of another CA is as good as none.
+    // A certificate of another CA is refused, as none is.
     let others = Certificates::new();
     let mut client = others.client(true);
     client.dangerous().set_certificate_verifier(Arc::new(Trusting));
@@ -136,8 +136,8 @@ fn revoked_client_is_turned_away() {
 
 #[test]
 fn plain_options_behind_starttls_are_no_options() {
-    // Somebody in the middle who sends options ahead of the client's TLS would otherwise speak in
-    // its name.
+    // An attacker in the middle who sends options ahead of the client's TLS would otherwise speak
+    // in the client's name.
     let certificates = Certificates::new();
     let config = ServerConfig { tls: TlsMode::Offered(certificates.server(false)), ..config() };
     let served = Served::unix(config, MemoryDisk::default());
@@ -147,7 +147,7 @@ fn plain_options_behind_starttls_are_no_options() {
         .write_all(&[message(option::STARTTLS, b""), message(option::GO, &go("disk", &[]))].concat())
         .unwrap();
     assert_eq!(client.reply().unwrap().kind, reply::ACK);
-    // What comes is a TLS alert and the end, and no reply to GO.
+    // The server sends a TLS alert and ends, without a reply to GO.
     let mut rest = Vec::new();
     let _ = std::io::Read::read_to_end(&mut client.0, &mut rest);
     assert!(rest.len() < 20 && rest.first().is_none_or(|&kind| kind == 21), "{rest:x?}");
@@ -164,7 +164,7 @@ fn client_that_stalls_in_the_tls_handshake_is_closed_in_time() {
     let served = Served::unix(config, MemoryDisk::default());
     let mut client = served.client();
     assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ACK);
-    // The head of a record whose body never comes.
+    // The record's head is sent, and its body is not.
     client.0.write_all(&[22, 3, 1, 0x40, 0]).unwrap();
     assert!(client.is_closed());
 }
@@ -256,7 +256,7 @@ fn a_list_that_does_not_hold_any_more_is_refused_with_its_date() {
     assert_eq!(error.kind(), ErrorKind::Certificate);
     let error = error.to_string();
     assert!(error.contains("ca-crl.pem: ") && error.contains("2025-01-31 00:00:00 UTC"), "{error}");
-    // Nor is it read again; what was there stays.
+    // An expired list is refused by `reload`, too; the earlier contents stay in use.
     assert!(config.reload(&files).is_err());
     let served = Served::unix(
         ServerConfig { tls: TlsMode::Required(config.clone()), ..self::config() },
@@ -264,7 +264,7 @@ fn a_list_that_does_not_hold_any_more_is_refused_with_its_date() {
     );
     let connects = || certificates.secure(served.client(), true).go("disk").is_ok();
     assert!(connects());
-    // One that holds is for connections from then on.
+    // A valid list applies to later connections.
     revoke_client(directory);
     config.reload(&files).unwrap();
     assert!(!connects());
@@ -287,7 +287,7 @@ fn a_list_that_gets_too_old_lets_nobody_in() {
     assert!(turned_away);
 }
 
-/// A moment so many seconds from now, as openssl takes it.
+/// Returns the time `seconds` from now, in openssl's form.
 fn moment_in(seconds: u32) -> String {
     run("date", &["-u", "-d", &format!("+{seconds} seconds"), "+%Y%m%d%H%M%SZ"]).trim().to_owned()
 }
@@ -317,7 +317,7 @@ fn revoke_until(directory: &Path, revoked: Option<&str>, until: &str) {
     }
 }
 
-/// A client that takes any server for the right one.
+/// A verifier that accepts any server.
 #[derive(Debug)]
 struct Trusting;
 

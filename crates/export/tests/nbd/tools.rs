@@ -1,4 +1,4 @@
-//! The field's own clients.
+//! Other projects' clients: libnbd's and qemu's tools.
 
 use crate::fixture::{MemoryDisk, Served, config, disk, run};
 

@@ -64,8 +64,8 @@ fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
     for options in [cached(), direct()] {
         let disk = Disk::new("aes-xts-plain64", options);
         let mut talker = disk.client(true);
-        // Three times as much as a queue holds, each to a place of its own; then all of it is read
-        // at once.
+        // Three times as many writes as a queue holds, each to another offset; then all are read at
+        // once.
         let mut places = Vec::new();
         let mut at = 0;
         for i in 0..384usize {
@@ -184,7 +184,7 @@ fn zeroes_are_written_durably_over_any_length() {
         let mut expected = data;
         expected[4096..(5 << 20) + 8192].fill(0);
         assert!(talker.read(0, 8 << 20) == expected, "{spec}");
-        // More than a payload may be long.
+        // The length exceeds the limit of a payload.
         assert_eq!(
             talker
                 .ask(RequestType::WriteZeroes, CommandFlags::empty(), 0, u32::try_from(SIZE).unwrap(), &[])
@@ -277,7 +277,7 @@ fn a_stream_that_is_no_request_is_closed() {
 
 #[test]
 fn a_client_that_never_reads_its_replies_is_stopped_from_asking() {
-    // In a process of its own, for its memory is measured.
+    // The client runs in a process of its own, because the process's memory is measured.
     let own = std::env::current_exe().unwrap();
     let child = "transmission::child_with_a_client_that_never_reads_its_replies";
     run(own.to_str().unwrap(), &["--exact", child, "--ignored"]);
@@ -289,13 +289,13 @@ fn child_with_a_client_that_never_reads_its_replies() {
     let disk = Disk::new("aes-xts-plain64", cached());
     let mut good = disk.client(true);
     let mut lazy = disk.client(true);
-    // Four times what the server may keep for one client, in as few requests as the socket takes
-    // unread.
+    // Four times the memory that the server may use for one client, in as few requests as the
+    // socket accepts unread.
     for i in 0..8u64 {
         lazy.send(RequestType::Read, CommandFlags::empty(), 0, MAX_PAYLOAD, &[]);
         lazy.send(RequestType::Read, CommandFlags::empty(), i << 20, 4096, &[]);
     }
-    // Long enough to read it all, if that is what it does.
+    // The time is long enough for the server to read all requests, if it does so.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(3) {
         good.read(0, 4096);
@@ -333,7 +333,7 @@ fn stopping_answers_what_was_sent_before() {
     for i in 0..64u64 {
         talker.send(RequestType::Write, CommandFlags::empty(), i << 16, 1 << 16, &bytes(1 << 16, i));
     }
-    // The first answer shows that the server is at work on them.
+    // The first answer shows that the server has begun.
     assert_eq!(talker.answer(0).error, 0);
     disk.served.begin_to_stop();
     let mut answered = 1;

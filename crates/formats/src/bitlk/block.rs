@@ -1,8 +1,8 @@
 //! The metadata block of a BitLocker volume, of which three copies lie on the disk.
 //!
-//! The first copy whose signature, version, sizes and CRC-32 are right is used, as Windows does. It
-//! must lie where it says. The CRC keeps nobody from forging: the SHA-256 of the block that is
-//! sealed with the VMK does, and is checked at unlocking.
+//! The first copy whose signature, version, sizes and CRC-32 are right is used, as Windows does.
+//! Its place on the disk must be the one that it states. The CRC does not prevent forging: the
+//! SHA-256 of the block that is sealed with the VMK does, and is checked at unlocking.
 
 use underseal_cipher::Key;
 use underseal_volume::ReadAt;
@@ -12,11 +12,11 @@ use super::entries::{Entries, Entry};
 use crate::fields::{self, Fields};
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes that each copy takes on the disk, whatever its length.
+/// Bytes that each copy takes on the disk, regardless of the copy's length.
 pub(crate) const AREA: u64 = 65536;
 /// Bytes before the entries.
 const HEAD: usize = 112;
-/// Where the metadata header begins, whose size includes its entries.
+/// The offset of the metadata header, whose size includes the metadata's entries.
 const METADATA: usize = 64;
 
 /// A state of encryption, present or wanted.
@@ -32,7 +32,7 @@ pub enum State {
     Encrypted,
     /// Encryption or decryption is paused.
     Paused,
-    /// A number that nobody has documented.
+    /// An undocumented number.
     Unknown(u16),
 }
 
@@ -90,9 +90,8 @@ pub(crate) struct Block {
 impl Block {
     /// Reads the first valid copy.
     ///
-    /// # Errors
-    /// `BadHeader` when none is valid, or the first valid one does not lie where it says; `Io`,
-    /// `Memory`.
+    /// Returns `BadHeader` when no copy is valid, or the first valid one states another place than
+    /// its own, and `Io` or `Memory`.
     pub(crate) fn read(image: &(impl ReadAt + ?Sized), boot: &Boot) -> Result<Self> {
         let size = fields::size(image)?;
         let mut failures = Vec::new();
@@ -180,10 +179,9 @@ impl Block {
         Entries(self.sealed().get(HEAD..end).unwrap_or(&[]))
     }
 
-    /// The one entry of a type and value type; none where there is none.
+    /// The one entry of a type and value type, or `None`.
     ///
-    /// # Errors
-    /// `BadHeader` when there are two that differ, or the list is damaged.
+    /// Returns `BadHeader` when two entries differ, or the list is damaged.
     pub(crate) fn entry(&self, kind: u16, value: u16, what: &str) -> Result<Option<Entry<'_>>> {
         let mut found: Option<Entry<'_>> = None;
         for entry in self.entries() {
@@ -201,8 +199,7 @@ impl Block {
 
     /// The wrapped SHA-256 of the block: nonce, tag, data.
     ///
-    /// # Errors
-    /// `BadHeader` when it is missing.
+    /// Returns `BadHeader` when the entry is missing.
     pub(crate) fn seal(&self) -> Result<&[u8]> {
         let bytes = &self.area.as_bytes()[self.len + 8..self.end];
         match Entries(bytes).next() {

@@ -24,7 +24,7 @@ pub enum VolumeType {
     Normal,
     /// Sectors are encrypted when they are written; bitmaps say which ones are.
     EncryptOnWrite,
-    /// A GUID that nobody has documented.
+    /// An undocumented GUID.
     Unknown,
 }
 
@@ -63,9 +63,8 @@ impl Boot {
 
     /// Reads sector 0.
     ///
-    /// # Errors
-    /// `NoHeader` for anything but BitLocker, `Unsupported` for Vista's version, `BadHeader` for a
-    /// sector size that BitLocker does not have.
+    /// Returns `NoHeader` for anything but BitLocker, `Unsupported` for Vista's version, and
+    /// `BadHeader` for a sector size that BitLocker does not have.
     pub(crate) fn parse(sector: &[u8]) -> Result<Self> {
         let fields = Fields(sector);
         let signature: [u8; 8] = fields.array(3)?;

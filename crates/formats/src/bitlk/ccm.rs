@@ -17,10 +17,9 @@ pub(crate) const HEAD: usize = 28;
 /// The fields before an unwrapped key: its size with these fields, a version, its method.
 pub(crate) const KEY_HEAD: usize = 12;
 
-/// Decrypts a value of nonce, tag and data; none when the tag is not that of this key.
+/// Decrypts a value of nonce, tag and data, or returns `None` when the tag is not that of this key.
 ///
-/// # Errors
-/// `BadHeader` when the value is shorter than nonce and tag, `Memory`.
+/// Returns `BadHeader` when the value is shorter than nonce and tag, and `Memory`.
 pub(crate) fn open(key: &Key, value: &[u8]) -> Result<Option<Key>> {
     let Some((head, data)) = value.split_at_checked(HEAD) else {
         return Err(Error::new(ErrorKind::BadHeader, "a wrapped key without nonce and tag"));
@@ -39,8 +38,7 @@ pub(crate) fn open(key: &Key, value: &[u8]) -> Result<Option<Key>> {
 
 /// The key within an unwrapped value, without the 12 bytes before it.
 ///
-/// # Errors
-/// `BadHeader` where these bytes do not fit the key, `Memory`.
+/// Returns `BadHeader` when these bytes do not fit the key, and `Memory`.
 pub(crate) fn key(plain: &Key, what: &str) -> Result<Key> {
     let bytes = plain.as_bytes();
     let fields = Fields(bytes);

@@ -1,5 +1,5 @@
-//! Entries of BitLocker's metadata: size, type, value type, version, data; one after the other, and
-//! inside each other.
+//! Entries of BitLocker's metadata: size, type, value type, version, data. Entries follow each
+//! other and nest.
 
 use crate::fields::Fields;
 use crate::{Error, ErrorKind, Result};
@@ -29,7 +29,7 @@ pub(crate) mod value {
     pub(crate) const HINT: u16 = 0x0018;
 }
 
-/// One entry.
+/// An entry of the metadata.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) kind: u16,

@@ -4,7 +4,7 @@ use super::{Bitlk, Guid, VolumeType};
 use crate::{Facts, Format};
 
 impl Bitlk {
-    /// What the metadata say: none of it is secret, and none of it is checked before the volume is
+    /// The facts of the metadata, none of which is secret, or checked before the volume is
     /// unlocked.
     pub fn facts(&self) -> Facts {
         let mut facts = Facts::new(Format::Bitlk);
@@ -50,7 +50,7 @@ impl Bitlk {
         facts
     }
 
-    /// The GUID of the first recovery password: what Windows asks for it by.
+    /// The GUID of the first recovery password, which Windows shows when it asks for the password.
     pub fn recovery_guid(&self) -> Option<Guid> {
         let recovery =
             |protector: &&super::Protector| protector.kind == super::ProtectorKind::RecoveryPassword;

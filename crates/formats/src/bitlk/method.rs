@@ -19,12 +19,11 @@ pub enum Method {
     AesXts256,
 }
 
-/// The diffuser's key lies in the second half of the stored key, whatever its size.
+/// The offset of the diffuser's key in the stored key, at every key size.
 const HALF: usize = 32;
 
 impl Method {
-    /// # Errors
-    /// `Unsupported` for any other number.
+    /// The method of a number in the metadata; returns `Unsupported` for an unknown number.
     pub(super) fn new(number: u16) -> Result<Self> {
         Ok(match number {
             0x8000 => Self::AesCbc128Elephant,
@@ -66,10 +65,9 @@ impl Method {
         }
     }
 
-    /// The volume key of the bytes that are stored; none when they are too few or too many.
+    /// The volume key of the stored bytes, or `None` when their length is wrong.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Returns `Memory`.
     pub(super) fn stored_key(self, stored: &[u8]) -> Result<Option<Key>> {
         if self != Self::AesCbc128Elephant {
             let fits = stored.len() == self.key_size();
@@ -84,10 +82,9 @@ impl Method {
         Ok(Some(key))
     }
 
-    /// The volume key of the bytes that a user gives, in either form.
+    /// The volume key of the bytes that a user gives, in either form, or `None` for a wrong length.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Returns `Memory`.
     pub(super) fn volume_key(self, given: &[u8]) -> Result<Option<Key>> {
         if given.len() == self.key_size() { Ok(Some(Key::new(given)?)) } else { self.stored_key(given) }
     }

@@ -1,4 +1,4 @@
-//! Protectors: what a VMK is wrapped with, each an entry of its own.
+//! Protectors, each of which is an entry that wraps the VMK for one secret.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum ProtectorKind {
     SmartCard,
     /// A password.
     Password,
-    /// A number that nobody has documented; unlocking by a server in the network is one of these.
+    /// An undocumented number; unlocking by a server in the network is one of these.
     Unknown(u16),
 }
 
@@ -90,16 +90,16 @@ impl fmt::Display for ProtectorKind {
     }
 }
 
-/// One protector.
+/// A protector of the VMK.
 #[derive(Debug)]
 pub struct Protector {
-    /// Its GUID: Windows names recovery passwords and startup keys by it.
+    /// The protector's GUID, by which Windows names recovery passwords and startup keys.
     pub guid: Guid,
     /// When it was changed last.
     pub changed: FileTime,
-    /// What opens it.
+    /// The kind of secret that the protector takes.
     pub kind: ProtectorKind,
-    /// Its name, empty for most.
+    /// The protector's name, empty for most protectors.
     pub name: String,
     /// The hint that goes with a password, empty for most.
     pub hint: String,
@@ -114,8 +114,7 @@ pub struct Protector {
 impl Protector {
     /// All protectors of a block, in order.
     ///
-    /// # Errors
-    /// `BadHeader` for a damaged list, `Memory`.
+    /// Returns `BadHeader` for a damaged list, and `Memory`.
     pub(super) fn all(block: &Block) -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in block.entries() {
@@ -167,7 +166,7 @@ impl Protector {
     }
 }
 
-/// As people are told of it: `recovery password {GUID}`.
+/// The form shown to users: `recovery password {GUID}`.
 impl fmt::Display for Protector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {{{}}}", self.kind, self.guid)

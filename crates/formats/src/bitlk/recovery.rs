@@ -9,7 +9,7 @@ const LEN: usize = 55;
 
 /// The outcome of parsing a text as a recovery password.
 pub(crate) enum Recovery {
-    /// Its 16 bytes.
+    /// The password's 16 bytes.
     Valid(Key),
     /// The text has the form, but this group, counted from 1, is mistyped.
     Mistyped(usize),
@@ -17,10 +17,9 @@ pub(crate) enum Recovery {
     Other,
 }
 
-/// Reads a recovery password; one line end behind it is forgiven.
+/// Reads a recovery password, with or without a line end behind it.
 ///
-/// # Errors
-/// `Memory`.
+/// Returns `Memory`.
 pub(crate) fn parse(text: &str) -> Result<Recovery> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);

@@ -26,8 +26,7 @@ pub(crate) struct StartupKey {
 
 /// Reads a startup key file.
 ///
-/// # Errors
-/// `BadOption` when it is none, `Memory`.
+/// Returns `BadOption` for a malformed file, and `Memory`.
 pub(crate) fn parse(bytes: &[u8]) -> Result<StartupKey> {
     let bad = |why: &str| Error::new(ErrorKind::BadOption, format!("no startup key of BitLocker: {why}"));
     let fields = Fields(bytes);

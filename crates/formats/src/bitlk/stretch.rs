@@ -12,8 +12,7 @@ pub(crate) const ROUNDS: u64 = 1 << 20;
 
 /// The AES-256 key of an initial digest and a salt.
 ///
-/// # Errors
-/// `Memory`; `BadHeader` for an initial digest that is none.
+/// Returns `Memory`, and `BadHeader` for an initial digest of another length.
 pub(crate) fn stretch(initial: &Key, salt: [u8; 16]) -> Result<Key> {
     let initial = <&[u8; 32]>::try_from(initial.as_bytes());
     let initial =
@@ -23,8 +22,7 @@ pub(crate) fn stretch(initial: &Key, salt: [u8; 16]) -> Result<Key> {
 
 /// The initial digest of a password: SHA-256 twice over its UTF-16 code units.
 ///
-/// # Errors
-/// `Memory`.
+/// Returns `Memory`.
 pub(crate) fn of_password(password: &str) -> Result<Key> {
     let units = password.encode_utf16().count();
     let mut utf16 = Key::zeroed(units * 2)?;
@@ -36,8 +34,7 @@ pub(crate) fn of_password(password: &str) -> Result<Key> {
 
 /// The initial digest of a recovery password's 16 bytes.
 ///
-/// # Errors
-/// `Memory`.
+/// Returns `Memory`.
 pub(crate) fn of_recovery(bytes: &Key) -> Result<Key> {
     once(bytes)
 }

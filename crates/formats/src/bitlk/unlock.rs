@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   password, recovery password --stretch--+
-//!   startup key file, clear key -----------+--CCM--> VMK --CCM--> SHA-256 of the metadata: must be theirs
+//!   startup key file, clear key -----------+--CCM--> VMK --CCM--> SHA-256 of the metadata: checked
 //!                                                     |
 //!                                                     +--CCM--> FVEK
 //! ```
@@ -30,7 +30,7 @@ const SEAL_HEAD: usize = 12;
 /// A secret that unlocks a volume.
 #[derive(Debug)]
 pub enum Secret<'a> {
-    /// Nothing: the clear key of a volume whose protection is suspended.
+    /// No secret: the clear key of a volume whose protection is suspended.
     Clear,
     /// A password, or a recovery password, in UTF-8.
     Passphrase(&'a Key),
@@ -108,7 +108,7 @@ fn passphrase_opens(protectors: &[Protector], passphrase: &Key, limits: &KdfLimi
         return Err(Error::new(ErrorKind::TooCostly, context));
     }
     if tries.is_empty() {
-        // A passphrase that fails by its form takes as long as one that fails by its tag.
+        // A malformed recovery password takes as long as one whose tag is wrong.
         stretch::stretch(&initial[0].1, [0; 16])?;
     }
     let begun = Instant::now();
@@ -158,7 +158,7 @@ fn startup_key(volume: &Bitlk, bytes: &Key) -> Result<(usize, Key)> {
 /// VMK, which its tag does.
 fn given(block: &Block, method: Method, key: &Key) -> Result<Unlocked> {
     if let Some(key) = method.volume_key(key.as_bytes())? {
-        // 32 bytes may be the VMK too: then it opens what is sealed.
+        // 32 bytes may also be the VMK, which opens the seal.
         let is_vmk = key.len() == 32 && check_seal(block, &key).is_ok();
         let key = if is_vmk { fvek(block, method, &key)? } else { key };
         return Ok(Unlocked { key, protector: None });

@@ -38,16 +38,15 @@ pub(super) struct User {
 pub(super) struct Context {
     pub(super) users: Vec<User>,
     volume_keys: Vec<[u8; WRAPPED]>,
-    /// `Complete`, `Converting` and so on; none where it is not said.
+    /// `Complete`, `Converting` and so on; `None` when the list has no conversion status.
     pub(super) conversion: Option<String>,
 }
 
 impl Context {
     /// Reads a list.
     ///
-    /// # Errors
-    /// `BadHeader` when it is no text, or a structure is cut; `TooCostly` for a list, structures or
-    /// more users than any real volume has; `Memory`.
+    /// Returns `BadHeader` when the list is no text, or a structure is cut, `TooCostly` for a list,
+    /// structures or more users than any real volume has, and `Memory`.
     pub(super) fn parse(list: &Key) -> Result<Self> {
         let bytes = list.as_bytes();
         if bytes.len() > MOST_LIST {
@@ -83,12 +82,12 @@ impl Context {
         Ok(context)
     }
 
-    /// The volume key of 16 bytes, by any user's passphrase; which user.
+    /// The volume key of 16 bytes, by any user's passphrase, and that user's index.
     ///
     /// Every user is tried before the passphrase is called wrong.
     ///
-    /// # Errors
-    /// `NoProtector` when there are no users, `WrongPassphrase`, `TooCostly`, `Memory`.
+    /// Returns `NoProtector` when the list has no users, and `WrongPassphrase`, `TooCostly` or
+    /// `Memory`.
     pub(super) fn unlock(&self, passphrase: &Key, limits: &KdfLimits) -> Result<(usize, Key)> {
         if self.users.is_empty() || self.volume_keys.is_empty() {
             return Err(Error::new(ErrorKind::NoProtector, "no user's passphrase opens the volume"));
@@ -154,8 +153,7 @@ fn unwrap(key: &Key, wrapped: &[u8; WRAPPED]) -> Result<Option<Key>> {
 
 /// The key of the data: the volume key, and the tweak's, made of it and of the family's UUID.
 ///
-/// # Errors
-/// `Memory`.
+/// Returns `Memory`.
 pub(super) fn data_key(volume_key: &Key, family: &[u8; 16]) -> Result<Key> {
     let mut both = Key::zeroed(32)?;
     let (first, second) = both.as_mut_bytes().split_at_mut(16);
@@ -197,7 +195,7 @@ mod tests {
         assert_eq!(kind(Vec::new()), ErrorKind::NoProtector);
     }
 
-    /// A list in which every key refers to what is far away, or is not there.
+    /// A list in which every key refers to a distant or missing element.
     #[test]
     fn a_list_of_many_references_is_read_in_short_time() {
         let reference = "<key>KEKWrappedVolumeKeyStruct</key><reference IDREF=\"x\"/>";

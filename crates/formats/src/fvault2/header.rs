@@ -15,13 +15,13 @@ const MOST_LABELS: usize = 8;
 /// The most metadata of one copy: 4 MiB on real disks.
 const MOST_METADATA: u32 = 64 << 20;
 
-/// A header whose checksum is right.
+/// A header with a valid checksum.
 pub(super) struct Header {
     /// The size of the physical volume in bytes.
     pub(super) size: u64,
     /// The size of a block in bytes.
     pub(super) block: u64,
-    /// Bytes of one copy of the disk label and what goes with it.
+    /// Bytes of one copy of the disk label and its metadata.
     pub(super) metadata: u32,
     /// Numbers of the blocks where the copies begin.
     pub(super) labels: Vec<u64>,
@@ -46,8 +46,7 @@ pub(super) fn is_whole(block: &[u8]) -> bool {
 impl Header {
     /// Whether the image has a header, at either end.
     ///
-    /// # Errors
-    /// `Io`; an image that is too small has none.
+    /// Returns `Io`; an image that is too small has no header.
     pub(super) fn is_there(image: &(impl ReadAt + ?Sized)) -> Result<bool> {
         let marked = |bytes: &Key| {
             let fields = Fields(bytes.as_bytes());
@@ -64,9 +63,8 @@ impl Header {
 
     /// Reads the header, or its copy where it is damaged.
     ///
-    /// # Errors
-    /// `NoHeader` when neither is there, `Unsupported` for APFS, other versions and ciphers,
-    /// `BadHeader` for damage, `TooSmall`, `Io`, `Memory`.
+    /// Returns `NoHeader` when neither header nor copy exists, `Unsupported` for APFS, other
+    /// versions and ciphers, `BadHeader` for damage, and `TooSmall`, `Io` or `Memory`.
     pub(super) fn read(image: &dyn ReadAt) -> Result<Self> {
         let [first, last] = ends(image)?;
         let Some(first) = first else {

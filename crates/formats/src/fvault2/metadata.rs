@@ -4,8 +4,8 @@
 //!   header --> label (0x0011), of several copies the newest valid one
 //!                |--> plist: the group's physical volumes, in the order of their numbers
 //!                +--> descriptor --> encrypted blocks of 8192 bytes, twice:
-//!                                      0x0019 family (users, keys)   0x0024 what did not fit there
-//!                                      0x001a logical volume         0x0305 its segments   0x0505 what those count from
+//!                       0x0019 family (users, keys)   0x0024 rest of a family
+//!                       0x001a logical volume         0x0305 its segments   0x0505 segment bases
 //! ```
 //! Of each kind the block with the highest transaction counts. Blocks that are marked `LVFwiped`
 //! are retired. A second copy of the encrypted blocks is read where the first is damaged or
@@ -62,8 +62,7 @@ pub(super) struct Label {
 impl Label {
     /// Reads the newest valid copy.
     ///
-    /// # Errors
-    /// `BadHeader` when none is valid, `Io`, `Memory`.
+    /// Returns `BadHeader` when no copy is valid, and `Io` or `Memory`.
     pub(super) fn read(image: &dyn ReadAt, header: &Header) -> Result<Self> {
         let mut newest: Option<(u64, Self)> = None;
         let mut failure = None;
@@ -152,7 +151,8 @@ impl Found {
 #[derive(Default)]
 pub(super) struct Blocks {
     found: Vec<Found>,
-    /// Blocks of these kinds, or what may have been ones, that fail their checksum.
+    /// Blocks that fail their checksum and whose kind, possibly damaged as well, is one that is
+    /// read.
     pub(super) damaged: usize,
     /// Family blocks that were retired.
     pub(super) wiped_family: bool,
@@ -162,11 +162,10 @@ pub(super) struct Blocks {
 const MOST_KEPT: usize = 512;
 
 impl Blocks {
-    /// Reads one copy of the encrypted blocks, behind those that were read before.
+    /// Reads one copy of the encrypted blocks, and adds its blocks to those of earlier copies.
     ///
-    /// # Errors
-    /// `TooSmall` when the copy lies beyond its device, `TooCostly` for more blocks than any real
-    /// volume has, `Io`, `Memory`.
+    /// Returns `TooSmall` when the copy lies beyond its device, `TooCostly` for more blocks than
+    /// any real volume has, and `Io` or `Memory`.
     pub(super) fn read(&mut self, image: &dyn ReadAt, header: &Header, block: u64, count: u64) -> Result<()> {
         let too_far = || Error::new(ErrorKind::TooSmall, "encrypted metadata beyond any device");
         let start = block.checked_mul(header.block).ok_or_else(too_far)?;
@@ -228,12 +227,11 @@ impl Blocks {
         [kind::FAMILY, kind::VOLUME, kind::SEGMENTS].iter().all(|kind| !self.of(*kind).is_empty())
     }
 
-    /// The text of a list that a block holds, which goes on in blocks of type 0x0024, and may be
+    /// The text of a list that a block holds, which continues in blocks of type 0x0024, and may be
     /// compressed.
     ///
-    /// # Errors
-    /// `BadHeader` for places outside of the block, pieces that are missing, and data that do not
-    /// decompress; `TooCostly` beyond [`MOST_LIST`] bytes; `Memory`.
+    /// Returns `BadHeader` for places outside of the block, missing pieces, and data that do not
+    /// decompress, `TooCostly` beyond [`MOST_LIST`] bytes, and `Memory`.
     pub(super) fn family_list(&self, family: &Found) -> Result<Key> {
         let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("the list of keys {why}"));
         let fields = family.fields();

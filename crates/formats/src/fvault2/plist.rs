@@ -1,9 +1,10 @@
-//! CoreStorage's property lists: XML without a head, whose elements may be references to others.
+//! CoreStorage's property lists: XML without a prolog, whose elements may be references to other
+//! elements.
 //!
 //! The lists need not be well-formed XML, so they are searched, not parsed: `<key>NAME</key>`, the
-//! element behind it, its text. An element `<reference IDREF="7"/>` stands for the one with
-//! `ID="7"`. Nothing is copied, so what is secret stays in locked memory. Only 128 elements of
-//! one name are looked at: a reference is searched for in the whole list.
+//! element behind it, its text. An element `<reference IDREF="7"/>` stands for the element with
+//! `ID="7"`. Nothing is copied, so that secrets stay in locked memory. Only 128 elements of one
+//! name are examined: a reference is searched for in the whole list.
 
 /// The elements behind one name that are looked at; real lists have a few for each user.
 const MOST_VALUES: usize = 128;
@@ -55,7 +56,7 @@ impl<'a> Plist<'a> {
             if attribute(tag, "ID") != Some(id) || tag.starts_with("reference") {
                 return None;
             }
-            // The tag is a part of the list: what follows it there is found by its place.
+            // The tag is a part of the list, so the bytes behind it are found by its address.
             let at = tag.as_ptr().addr().checked_sub(self.0.as_ptr().addr())?;
             let rest = self.0.get(at + tag.len() + 1..)?;
             let name = tag.split([' ', '/']).next()?;

@@ -27,9 +27,8 @@ pub(super) struct Piece {
 
 /// The pieces of a logical volume of `size` bytes, in order and without a gap.
 ///
-/// # Errors
-/// `BadHeader` when no block's segments cover the volume once, or they lie on each other or on
-/// metadata; `TooSmall` beyond a device; `Unsupported` for bases that are several.
+/// Returns `BadHeader` when no block's segments cover the volume once, or segments overlap each
+/// other or metadata, `TooSmall` for segments beyond a device, and `Unsupported` for several bases.
 pub(super) fn pieces(blocks: &Blocks, size: u64, block: u64) -> Result<Vec<Piece>> {
     let bad = |why: &str| Error::new(ErrorKind::BadHeader, why);
     let base = base(blocks)?;
@@ -109,10 +108,9 @@ fn covering(mut pieces: Vec<Piece>, size: u64) -> Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// Refuses pieces that lie on each other, or on what is not theirs.
+/// Refuses pieces that overlap each other, headers, labels or metadata.
 ///
-/// # Errors
-/// `BadHeader`, `TooSmall`.
+/// Returns `BadHeader` or `TooSmall`.
 pub(super) fn check_places(
     pieces: &[Piece],
     devices: &[Header],

@@ -2,8 +2,8 @@
 //! partition.
 //!
 //! The whole file is one unit of AES-128-XTS (IEEE 1619) under the key data of the physical
-//! volume's header, with a tweak key of zeros and tweak 0. What is left over behind its last whole
-//! block is stolen from there.
+//! volume's header, with a tweak key of zeros and tweak 0. The bytes behind the last whole block
+//! are handled by ciphertext stealing.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
@@ -15,8 +15,7 @@ const BLOCK: usize = 16;
 
 /// Decrypts a file.
 ///
-/// # Errors
-/// `BadOption` when it is too short, or no list of keys comes out; `Memory`.
+/// Returns `BadOption` when the file is too short, or decrypts to no list of keys, and `Memory`.
 pub(super) fn decrypt(file: &Key, key: &Key) -> Result<Key> {
     let bad = |why: &str| Error::new(ErrorKind::BadOption, format!("no EncryptedRoot.plist.wipekey: {why}"));
     if file.len() < BLOCK {

@@ -6,9 +6,9 @@ use underseal_volume::plain::{PassphraseHash, key_from_passphrase};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Where an armoured file says what it is.
+/// The mark of an armoured file.
 const PGP: &[u8] = b"BEGIN PGP MESSAGE";
-/// Bytes that are searched for it, as by cryptsetup.
+/// Bytes at the beginning of a file that are searched for the mark, as by cryptsetup.
 const SEARCHED: usize = 100;
 
 /// Whether a file is encrypted with GPG and must be decrypted first: armoured, or packets of
@@ -18,7 +18,7 @@ pub fn is_pgp(bytes: &[u8]) -> bool {
     head.windows(PGP.len()).any(|window| window == PGP) || bytes.first().is_some_and(|byte| byte & 0x80 != 0)
 }
 
-/// A key file whose lines were checked.
+/// A key file with checked lines.
 #[derive(Debug)]
 pub struct KeyFile<'a> {
     lines: Vec<Line<'a>>,
@@ -83,14 +83,13 @@ impl<'a> KeyFile<'a> {
 
     /// All keys of `size` bytes one after the other, the seed of version 3 last.
     ///
-    /// # Errors
-    /// `BadOption` when the hash is shorter than a key, `Memory`.
+    /// Returns `BadOption` when the hash is shorter than a key, and `Memory`.
     pub(super) fn keys(&self, hash: Hash, size: usize) -> Result<Key> {
         if hash.output_len() < size {
             let context = format!("hash {hash} is shorter than keys of {size} bytes");
             return Err(Error::new(ErrorKind::BadOption, context));
         }
-        // Keys of each version are made different from those of the others.
+        // The mark makes the keys of one version differ from those of another version.
         let mark = match self.version() {
             1 => 0,
             2 => 0x55,

@@ -15,15 +15,15 @@ use crate::{Error, ErrorKind, Result};
 /// How the ciphers of a chain are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Each cipher in XTS with a tweak key of its own: TrueCrypt from 5.0 on, VeraCrypt.
+    /// Each cipher in XTS with its own tweak key: TrueCrypt from 5.0 on, VeraCrypt.
     Xts,
     /// Each cipher in LRW, all with one tweak key: TrueCrypt 4.1 to 4.3.
     Lrw,
-    /// One cipher in CBC with whitening: TrueCrypt before 4.1.
+    /// A single cipher in CBC with whitening: TrueCrypt before 4.1.
     Cbc,
-    /// One CBC around all ciphers, with one whitening: TrueCrypt before 4.1.
+    /// A single CBC around all ciphers, with one whitening: TrueCrypt before 4.1.
     OuterCbc,
-    /// Each cipher in a CBC with a whitening of its own: TrueCrypt before 4.1.
+    /// Each cipher in a CBC with its own whitening: TrueCrypt before 4.1.
     InnerCbc,
 }
 
@@ -48,7 +48,7 @@ pub struct Chain {
     ciphers: &'static str,
 }
 
-/// Those of TrueCrypt first.
+/// Chains in XTS, TrueCrypt's first.
 const XTS: [&str; 15] = [
     "aes",
     "serpent",
@@ -131,7 +131,7 @@ impl Chain {
         if self.mode == Mode::Xts { 2 * keys } else { TWEAK + keys }
     }
 
-    /// The bits of its ciphers' keys, with their tweak keys: what cryptsetup calls `MK bits`.
+    /// The bits of the ciphers' keys, with their tweak keys; cryptsetup's `MK bits`.
     pub(super) fn key_bits(self) -> usize {
         let extra = match self.mode {
             Mode::Xts => return 8 * self.material(),
@@ -141,11 +141,10 @@ impl Chain {
         self.ciphers().map(|cipher| 8 * (key_len(cipher) + extra)).sum()
     }
 
-    /// The cipher of the data, under a header's key area; and how to make it from another key,
-    /// where it is one of dm-crypt's.
+    /// The cipher of the data, under a header's key area, and the `Recipe` that makes the cipher of
+    /// another key, if dm-crypt has the cipher.
     ///
-    /// # Errors
-    /// `BadHeader` when the material is too short, `Memory`.
+    /// Returns `BadHeader` when the material is too short, and `Memory`.
     pub(super) fn data_cipher(self, material: &[u8]) -> Result<(Arc<dyn SectorCipher>, Option<Recipe>)> {
         self.check(material)?;
         if self.mode == Mode::OuterCbc {
@@ -175,8 +174,7 @@ impl Chain {
     /// The volume key in cryptsetup's form: for each cipher its key, then its tweak key, or its
     /// part of the IV's seed.
     ///
-    /// # Errors
-    /// As [`Chain::data_cipher`].
+    /// Returns the errors of [`Chain::data_cipher`].
     pub(super) fn volume_key(self, material: &[u8]) -> Result<Key> {
         self.check(material)?;
         let keys = (0..self.ciphers().count()).map(|nth| match self.mode {
@@ -201,16 +199,14 @@ impl Chain {
 
     /// Decrypts a header's sealed part under a derived key.
     ///
-    /// # Errors
-    /// As [`Chain::data_cipher`].
+    /// Returns the errors of [`Chain::data_cipher`].
     pub(super) fn open_header(self, material: &[u8], sealed: &[u8; SEALED]) -> Result<Key> {
         self.crypt_header(material, sealed, false)
     }
 
     /// Encrypts a header's plain fields under a derived key.
     ///
-    /// # Errors
-    /// As [`Chain::data_cipher`].
+    /// Returns the errors of [`Chain::data_cipher`].
     pub(super) fn seal_header(self, material: &[u8], plain: &[u8]) -> Result<[u8; SEALED]> {
         let mut sealed = [0; SEALED];
         sealed.copy_from_slice(self.crypt_header(material, plain, true)?.as_bytes());
@@ -353,7 +349,7 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// Which chains are tried: all, or those of one name.
+/// The chains that are tried: all, or those of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ChainFilter(Option<Named>);
 
@@ -366,7 +362,7 @@ enum Named {
 }
 
 impl ChainFilter {
-    /// The chains whose name in cryptsetup contains `part`: what its option `--cipher` means.
+    /// The chains whose name in cryptsetup contains `part`, as its option `--cipher` selects them.
     pub fn containing(part: &str) -> Self {
         Self(Some(Named::Part(part.to_owned())))
     }
@@ -390,8 +386,7 @@ impl std::str::FromStr for ChainFilter {
     /// Takes cryptsetup's name, in the order of encryption (`serpent-twofish-aes`), and
     /// VeraCrypt's, in the order of decryption (`AES(Twofish(Serpent))`).
     ///
-    /// # Errors
-    /// `BadOption` for ciphers that no chain has.
+    /// Returns `BadOption` for ciphers that no chain has.
     fn from_str(name: &str) -> Result<Self> {
         let lower = name.to_ascii_lowercase();
         let nested: Vec<&str> = lower.trim_end_matches(')').split('(').map(str::trim).collect();
@@ -454,7 +449,8 @@ mod tests {
             cipher.decrypt(7, InOutBuf::from(&mut data[..]));
             assert!(data.iter().all(|byte| *byte == 0), "{chain}");
             assert_eq!(recipe.is_some(), !ciphers.contains('-') && ciphers != "blowfish_le", "{chain}");
-            // The first block of a header of zeros opens to zeros, whatever follows.
+            // The first block of a header of zeros decrypts to zeros, regardless of the blocks
+            // behind it.
             let mut sealed = [0; SEALED];
             sealed[..16].copy_from_slice(&hex(header));
             let plain = chain.open_header(&material, &sealed).unwrap();

@@ -43,7 +43,7 @@ const IN_PLACE: u32 = 2;
 /// A header's fields.
 #[derive(Debug)]
 pub struct Header {
-    /// Whose it is.
+    /// The program that wrote the header.
     pub program: Program,
     /// 1 to 5.
     pub version: u16,
@@ -74,15 +74,14 @@ pub(super) enum Parsed {
     Nothing,
     /// The mark of a header, and a checksum that fails.
     Damaged(&'static str),
-    /// A header whose checksums are right.
+    /// A header with valid checksums.
     Header(Header),
 }
 
 impl Header {
     /// Parses the decrypted bytes 64 to 511 of a header.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Returns `Memory`.
     pub(super) fn parse(plain: &[u8]) -> Result<Parsed> {
         let fields = Fields(plain);
         let program = match fields.bytes(0, 4)? {
@@ -114,8 +113,8 @@ impl Header {
         }))
     }
 
-    /// Parses the decrypted bytes 64 to 511 of a header, none where they are no sound header, and
-    /// refuses what is not opened: for tests that have no password.
+    /// Parses the decrypted bytes 64 to 511 of a header, returns `None` for an unsound header, and
+    /// refuses a header that this crate does not open: for tests that have no password.
     ///
     /// # Errors
     /// `Unsupported`, `BadHeader`, `Memory`.
@@ -125,10 +124,9 @@ impl Header {
         Ok(Some(header))
     }
 
-    /// Refuses what a sound header may say and this crate does not open.
+    /// Refuses sound headers that this crate does not open.
     ///
-    /// # Errors
-    /// `Unsupported`, `BadHeader` for a sector size that is none.
+    /// Returns `Unsupported`, and `BadHeader` for an invalid sector size.
     pub(super) fn check(&self) -> Result<()> {
         let unsupported = |why: String| Err(Error::new(ErrorKind::Unsupported, why));
         if !(1..=NEWEST).contains(&self.version) {
@@ -177,8 +175,7 @@ impl Header {
 
     /// The decrypted bytes 64 to 511 of this header, checksums included.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Returns `Memory`.
     pub(super) fn to_plain(&self) -> Result<Key> {
         let mut plain = Key::zeroed(SEALED)?;
         let bytes = plain.as_mut_bytes();

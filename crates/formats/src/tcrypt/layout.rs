@@ -19,12 +19,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Where the data of `header`, found at `place` in a host of `host` bytes, lie. `partition` is
-    /// the range of the disk that is opened of a system's encrypted area.
+    /// Locates the data of `header`, found at `place` in a host of `host` bytes. `partition` is the
+    /// range of the disk that is opened of a system's encrypted area.
     ///
-    /// # Errors
-    /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the
-    /// area.
+    /// Returns `TooSmall` for data beyond the host, `BadHeader`, and `BadOption` for a partition
+    /// outside of the area.
     pub(super) fn of(
         header: &Header,
         place: Place,

@@ -8,8 +8,8 @@ use underseal_cipher::Key;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The longest passphrase of TrueCrypt, and of VeraCrypt before 1.24; the pool of key files for
-/// such.
+/// The longest passphrase of TrueCrypt, and of VeraCrypt before 1.24, and the size of the key file
+/// pool for passphrases of up to this length.
 const SHORT: usize = 64;
 /// The longest passphrase of VeraCrypt; the pool of key files for longer ones.
 const LONG: usize = 128;
@@ -35,7 +35,7 @@ impl KeyFiles {
         Ok(Self { short: Key::zeroed(SHORT)?, long: Key::zeroed(LONG)?, count: 0 })
     }
 
-    /// Adds a file; of a folder every file in it whose name does not begin with a dot, as VeraCrypt
+    /// Adds a file, or every file of a folder whose name does not begin with a dot, as VeraCrypt
     /// does.
     ///
     /// # Errors
@@ -65,10 +65,9 @@ impl KeyFiles {
         files.iter().try_for_each(|file| self.add(file))
     }
 
-    /// Adds what a reader gives.
+    /// Adds the bytes of a reader.
     ///
-    /// # Errors
-    /// As [`KeyFiles::add`].
+    /// Returns the errors of [`KeyFiles::add`].
     fn add_bytes(&mut self, path: &Path, mut from: impl Read) -> Result<()> {
         // A key file is a secret: its bytes stay on locked pages.
         let mut piece = Key::zeroed(4096)?;
@@ -109,7 +108,7 @@ impl KeyFiles {
     }
 }
 
-/// CRC-32 of one byte more, without what is usually done at both ends.
+/// CRC-32 of one byte more, without the usual inversions at both ends.
 fn step(crc: u32, byte: u8) -> u32 {
     let mut crc = crc ^ u32::from(byte);
     for _ in 0..8 {
@@ -130,8 +129,8 @@ impl Password {
     /// The passphrase's bytes; with key files the pool that passphrase and files are added up in.
     ///
     /// # Errors
-    /// `WrongPassphrase` for one that no volume can have: longer than 128 bytes, or empty without
-    /// key files; `Memory`.
+    /// `WrongPassphrase` for a passphrase that no volume can have: longer than 128 bytes, or empty
+    /// without key files; `Memory`.
     pub fn new(passphrase: &Key, files: &KeyFiles) -> Result<Self> {
         let wrong = |why: String| Err(Error::new(ErrorKind::WrongPassphrase, why));
         let short = passphrase.len() <= SHORT;

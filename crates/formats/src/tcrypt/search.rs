@@ -1,10 +1,10 @@
-//! The search for the key of one header: key derivations side by side, cheapest first, and all
+//! The search for the key of one header: key derivations in parallel, cheapest first, and all
 //! chains under each.
 //!
-//! Nothing tells how a header was derived. Each block of PBKDF2's output is a task of its own, so
-//! that tasks are short enough to keep all processors busy to the end; the blocks that single
+//! No plaintext tells how a header was derived. Each block of PBKDF2's output is a separate task,
+//! so that tasks are short enough to keep all processors busy to the end; the blocks that single
 //! ciphers need come first. Counts of rounds of one function are stops of one run. A wrong password
-//! runs through all tasks, whatever it fails at.
+//! runs through all tasks, regardless of the failing check.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,8 +77,7 @@ struct Task {
 impl Search<'_> {
     /// Tries everything on the 512 bytes of a header.
     ///
-    /// # Errors
-    /// `Memory`, `TooCostly`.
+    /// Returns `Memory` or `TooCostly`.
     pub(super) fn run(&self, header: &[u8; HEADER]) -> Result<Outcome> {
         let runs = self.runs()?;
         let mut tasks: Vec<Task> =
@@ -185,7 +184,7 @@ struct Shared<'a> {
 const TRACES: usize = 96 << 10;
 
 impl Shared<'_> {
-    /// Works in a thread of its own, whose stack the system keeps for later threads.
+    /// Runs `work` and wipes its traces from the stack, which the system keeps for later threads.
     fn work_and_wipe(&self, tasks: &[Task]) {
         self.work(tasks);
         underseal_cipher::wipe_traces::<TRACES>();
@@ -223,7 +222,7 @@ impl Shared<'_> {
         result
     }
 
-    /// Puts a block of output in its place, and tries the chains whose keys are whole by that.
+    /// Stores a block of output, and tries the chains whose keys are then complete.
     fn arrived(&self, run: &Run, stop: usize, nth: usize, bytes: &[u8]) -> Result<()> {
         let (narrow, wide) = (run.blocks(NARROW), run.blocks(DERIVED));
         let (key, is_narrow, is_wide) = {
@@ -254,7 +253,7 @@ impl Shared<'_> {
         let plain = chain.open_header(key.as_bytes(), self.sealed)?;
         match Header::parse(plain.as_bytes())? {
             Parsed::Nothing => {}
-            // One in 2^32 trials of a wrong key comes here as well: the search goes on.
+            // A wrong key reaches this arm once in 2^32 trials, so the search continues.
             Parsed::Damaged(what) => {
                 let mut outcome = self.outcome();
                 if matches!(*outcome, Ok(Outcome::Nothing)) {

@@ -146,7 +146,7 @@ fn a_paused_volume_is_read_only_and_plaintext_from_where_encryption_stopped() {
     }
 }
 
-/// A volume whose state keeps it from being opened still tells whether a secret is right.
+/// A volume with an unsupported state still reports whether a secret is right.
 #[test]
 fn secrets_are_checked_and_told_apart_before_the_state_is() {
     for name in ["bl-switching.img", "bl-eow.img", "bl-unknown-guid.img"] {
@@ -158,7 +158,8 @@ fn secrets_are_checked_and_told_apart_before_the_state_is() {
     }
 }
 
-/// What needs the TPM opens with the volume key, and with the VMK, which its tag checks.
+/// A volume whose only protector needs the TPM opens with the volume key, and with the VMK, whose
+/// tag is checked.
 #[test]
 fn a_volume_key_opens_what_no_secret_does() {
     let entries = entries("bitlk");

@@ -50,7 +50,7 @@ fn take(input: &mut &[u8], len: usize) -> Vec<u8> {
     taken
 }
 
-/// Takes a run of bytes whose length is in two bytes before it.
+/// Takes a run of bytes with a 2-byte length prefix.
 fn take_run(input: &mut &[u8]) -> Option<Vec<u8>> {
     let (len, rest) = input.split_first_chunk()?;
     let len = usize::from(u16::from_le_bytes(*len)).min(rest.len());
@@ -76,8 +76,8 @@ fn size(input: &mut &[u8]) -> u64 {
     le64(&bytes, 0) >> (bytes[8] % 64)
 }
 
-/// An opened volume lies within its devices, in whole sectors; what must not be written to is a
-/// part of it.
+/// An opened volume lies within its devices, in whole sectors, and contains the ranges that must
+/// not be written.
 fn check(opened: &OpenedFormat, devices: &[u64]) {
     let volume = &opened.volume;
     for segment in volume.segments() {
@@ -141,7 +141,7 @@ pub(crate) fn bitlk(image: &(impl ReadAt + ?Sized)) -> Result<OpenedFormat, Erro
     Ok(opened)
 }
 
-/// A startup key file, for a volume that has such a protector.
+/// A startup key file for a volume with a startup key protector.
 pub(crate) fn bitlk_startup_key(file: &[u8]) -> bool {
     let volume = include_bytes!("../../../../fuzz/seeds/bitlk_metadata/startup-key");
     let volume = Bitlk::read(&bitlk_image(volume)).unwrap();
@@ -213,8 +213,8 @@ pub(crate) fn fvault2(images: &[&dyn ReadAt], wipekey: Option<&Key>) -> Result<O
     Ok(opened)
 }
 
-/// A list of keys as a file of its own, `EncryptedRoot.plist.wipekey`, or as zlib's data in the
-/// metadata of a volume, with the size that it unpacks to behind it; the first byte says which.
+/// A list of keys as `EncryptedRoot.plist.wipekey`, or as zlib data in the metadata of a volume,
+/// followed by the unpacked size; the first byte selects.
 pub(crate) fn fvault2_keys(input: &[u8]) -> bool {
     let Some((how, list)) = input.split_first() else { return false };
     let mut volume = include_bytes!("../../../../fuzz/seeds/fvault2_metadata/no-keys").to_vec();

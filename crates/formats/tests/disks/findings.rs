@@ -11,8 +11,8 @@ use underseal_volume::KdfLimits;
 use crate::support::{entries, file, image, read_all, text, texts};
 use crate::{exercise, fvault2};
 
-/// A finding of the fuzzer joins its seeds as `finding-..`; such a file need not open, only never
-/// panic.
+/// A finding of the fuzzer joins its seeds as `finding-..`; a finding must never panic, and need
+/// not open.
 #[test]
 fn every_seed_of_the_fuzzer_opens_and_no_finding_panics() {
     for (target, run) in [

@@ -1,10 +1,10 @@
-//! Volumes of BitLocker, FileVault 2 and loop-AES that an independent maker made, whole: what each
-//! holds, what must be refused, and what the image is after writes.
+//! Volumes of BitLocker, FileVault 2 and loop-AES from an independent maker: contents, refusals,
+//! and images after writes.
 //!
 //!   support     the manifest, the images, a volume's plaintext
-//!   bitlk, ..   a format each
-//!   exercise    what a fuzzer does with bytes
-//!   two_disks   one of them, made a volume on two disks
+//!   bitlk, ..   the tests of each format
+//!   exercise    the fuzz targets' functions
+//!   two_disks   a volume split over two disks
 //!   findings    the fuzzer's seeds, and images with bytes changed
 
 mod bitlk;
@@ -15,7 +15,7 @@ mod loopaes;
 mod support;
 mod two_disks;
 
-/// A mark is BitLocker's or CoreStorage's; what has none may be anything.
+/// A mark is BitLocker's or CoreStorage's; an image without a mark may be of any format.
 #[test]
 fn formats_with_a_mark_are_told_by_it() {
     use underseal_formats::Format;

@@ -82,8 +82,7 @@ pub(crate) fn read_all(opened: &OpenedFormat, devices: &[&[u8]]) -> Vec<u8> {
     all
 }
 
-/// Does the manifest's writes, whole sectors each, and compares the image with what it must be
-/// then.
+/// Does the manifest's writes, whole sectors each, and compares the image with the expected image.
 pub(crate) fn check_writes(entry: &Value, opened: &OpenedFormat, mut image: Vec<u8>) {
     let Some(writes) = entry["writes"].as_array() else { return };
     for write in writes {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Stat, StatVfs};
 
-/// What precedes every reply.
+/// The length of a reply's header.
 const HEADER: usize = 16;
-/// An entry of a folder that also says what LOOKUP would, before its name.
+/// The length of LOOKUP's answer, which READDIRPLUS puts before each name.
 const ENTRY: usize = 128;
 const DIRENT: usize = 24;
 
-/// How long the kernel may answer from memory. Changes through the mount are seen at once; those
-/// underneath it, after this time.
+/// The time for which Linux may answer from its cache. Changes through the mount are visible at
+/// once; changes underneath the mount, after this time.
 pub const VALID: Duration = Duration::from_secs(1);
 
 /// A file's attributes.
@@ -20,7 +20,7 @@ pub const VALID: Duration = Duration::from_secs(1);
 pub struct Attr {
     pub ino: u64,
     pub size: u64,
-    /// Of 512 bytes, whatever the block is.
+    /// Blocks of 512 bytes, for any block size.
     pub blocks: u64,
     pub atime: (u64, u32),
     pub mtime: (u64, u32),
@@ -54,58 +54,58 @@ impl From<&Stat> for Attr {
     }
 }
 
-/// A reply, but for its header: bytes that grow at their end.
+/// A reply without its header: bytes that grow at their end.
 #[derive(Debug)]
 pub struct Body<'a>(pub &'a mut Vec<u8>);
 
 impl Body<'_> {
-    /// A number.
+    /// Appends a number.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// A number.
+    /// Appends a number.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// A number.
+    /// Appends a number.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// What a GETATTR or SETATTR is answered with.
+    /// The answer to a GETATTR or SETATTR.
     pub fn attributes(&mut self, attr: &Attr) -> &mut Self {
         self.u64(VALID.as_secs()).u32(VALID.subsec_nanos()).u32(0).attr(attr)
     }
 
-    /// What a LOOKUP is answered with. Node 0 is none: the name is there, but nothing is said of
-    /// it.
+    /// The answer to a LOOKUP. Node 0 means no node: the name exists, but its attributes are not
+    /// given.
     pub fn entry(&mut self, node: u64, attr: &Attr) -> &mut Self {
         self.u64(node).u64(0).u64(VALID.as_secs()).u64(VALID.as_secs());
         self.u32(VALID.subsec_nanos()).u32(VALID.subsec_nanos()).attr(attr)
     }
 
-    /// That there is no such name, to be remembered.
+    /// A cacheable answer that the name does not exist.
     pub fn no_entry(&mut self) -> &mut Self {
         self.u64(0).u64(0).u64(VALID.as_secs()).u64(0);
         self.u32(VALID.subsec_nanos()).u32(0).zeros(ENTRY - 40)
     }
 
-    /// What an OPEN is answered with: flags of [`open_flag`](super::open_flag).
+    /// The answer to an OPEN: flags of [`open_flag`](super::open_flag).
     pub fn opened(&mut self, handle: u64, flags: u32) -> &mut Self {
         self.u64(handle).u32(flags).u32(0)
     }
 
-    /// What a WRITE is answered with.
+    /// The answer to a WRITE.
     pub fn written(&mut self, len: u32) -> &mut Self {
         self.u32(len).u32(0)
     }
 
-    /// So many of them.
+    /// Appends `len` zeros.
     pub fn zeros(&mut self, len: usize) -> &mut Self {
         self.0.resize(self.0.len() + len, 0);
         self
@@ -118,14 +118,14 @@ impl Body<'_> {
         self.u32(attr.uid).u32(attr.gid).u32(device_to_wire(attr.rdev)).u32(attr.block).u32(0)
     }
 
-    /// What a STATFS is answered with.
+    /// The answer to a STATFS.
     #[expect(clippy::cast_possible_truncation, reason = "a block is smaller than 4 GiB")]
     pub fn statfs(&mut self, stat: &StatVfs, name_limit: u64) -> &mut Self {
         self.u64(stat.f_blocks).u64(stat.f_bfree).u64(stat.f_bavail).u64(stat.f_files).u64(stat.f_ffree);
         self.u32(stat.f_bsize as u32).u32(name_limit as u32).u32(stat.f_frsize as u32).u32(0).zeros(24)
     }
 
-    /// An entry of a folder.
+    /// Appends an entry of a folder.
     #[expect(clippy::cast_possible_truncation, reason = "a name has at most 255 bytes")]
     pub fn dirent(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> &mut Self {
         self.u64(ino).u64(next).u32(name.len() as u32).u32(kind);
@@ -134,28 +134,28 @@ impl Body<'_> {
     }
 }
 
-/// How much room an entry of a folder takes.
+/// Returns the length of a folder's entry.
 pub fn dirent_len(name: &[u8], plus: bool) -> usize {
     DIRENT + name.len().next_multiple_of(8) + if plus { ENTRY } else { 0 }
 }
 
-/// The type as folders have it: the four bits of the mode.
+/// Returns the type in the form of folders: the four bits of the mode.
 pub fn dirent_type(kind: FileType) -> u32 {
     kind.as_raw_mode() >> 12
 }
 
-/// A device's number as the protocol has it: 32 bits.
+/// Returns a device's number in the protocol's form: 32 bits.
 pub fn device_to_wire(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The way back.
+/// Returns the device's number from the protocol's form.
 pub fn device_from_wire(rdev: u32) -> u64 {
     rustix::fs::makedev((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
 
-/// The header of a reply whose body is so long.
+/// The header of a reply with a body of `len` bytes.
 #[expect(clippy::cast_possible_truncation, reason = "a reply is at most 1 MiB and a little")]
 pub fn reply_header(unique: u64, error: i32, len: usize) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];

@@ -1,16 +1,16 @@
-//! Who is at which blocks: reads share a range, writes have it alone.
+//! Locks on blocks: reads share a range, writes have it exclusively.
 //!
-//! Claims stand in one list, in the order they came; one goes on when nothing that stands before it
-//! wants the same blocks in a way that excludes it. So nobody is overtaken for ever, and since a
-//! request has one claim and waits only for those before it, none waits in a circle. The list is as
-//! long as there are requests in flight: it is searched from the front.
+//! Locks stand in one list, in order of arrival; one is granted when no earlier lock excludes it.
+//! So no request is overtaken for ever, and since a request has one lock and waits only for earlier
+//! ones, there is no deadlock. The list is as long as there are requests in flight: it is searched
+//! from the front.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::lock;
 
-/// The claims of a volume.
+/// The block locks of a volume.
 #[derive(Default)]
 pub(crate) struct BlockLocks {
     list: Mutex<List>,
@@ -30,14 +30,14 @@ struct Entry {
     alone: bool,
 }
 
-/// Blocks that are claimed until this is dropped.
+/// Blocks that are locked until this is dropped.
 pub(crate) struct BlockGuard {
     of: Arc<BlockLocks>,
     number: u64,
 }
 
 impl BlockLocks {
-    /// Waits until the blocks are there to be read, or `alone`: to be changed.
+    /// Waits for a lock on blocks, shared for reading, or `alone` for changes.
     pub(crate) fn take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> BlockGuard {
         let mut list = self.list();
         let number = list.add(blocks.clone(), alone);
@@ -50,7 +50,7 @@ impl BlockLocks {
         BlockGuard { of: self.clone(), number }
     }
 
-    /// The same where nobody may wait.
+    /// As [`take`](Self::take), without waiting.
     pub(crate) fn try_take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Option<BlockGuard> {
         let mut list = self.list();
         if list.meets(u64::MAX, &blocks, alone) {
@@ -74,7 +74,7 @@ impl List {
         number
     }
 
-    /// True when somebody before `number` is at these blocks.
+    /// True when an earlier lock than `number` excludes one on these blocks.
     fn meets(&self, number: u64, blocks: &Range<u64>, alone: bool) -> bool {
         self.claims
             .iter()
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn many_threads_change_what_they_claim_alone() {
         let claims = Arc::new(BlockLocks::default());
-        // Two counters that are equal whenever nobody is at their block.
+        // Two counters that are equal whenever their block is not locked.
         let cells: Vec<[AtomicU64; 2]> = (0..4).map(|_| Default::default()).collect();
         std::thread::scope(|scope| {
             for thread in 0..4_usize {

@@ -1,5 +1,4 @@
-//! Blocks that nobody needs any more: their tags say so, and the device below may forget their
-//! data.
+//! Discarded blocks: their tags record it, and the data device may drop their data.
 
 use std::ops::Range;
 
@@ -15,7 +14,7 @@ impl Core {
         self.discards && self.hash.is_some() && !self.is_read_only() && self.mode != WriteMode::Inline
     }
 
-    /// The blocks need not be kept; afterwards they read as anything, and without an error.
+    /// Discards blocks; afterwards they read as anything, without an error.
     pub(crate) fn discard(&self, lower: &mut dyn LowerDisks, offset: u64, len: u64) -> StepResult {
         if !self.takes_discards() || len == 0 {
             return Ok(());
@@ -41,8 +40,8 @@ impl Core {
         }
     }
 
-    /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the
-    /// journal; what is left is given back.
+    /// A tag across two sectors could be torn in place. Blocks with one are zeroed through the
+    /// journal; the other ranges are returned.
     fn discard_torn(
         &self,
         lower: &mut dyn LowerDisks,
@@ -78,7 +77,7 @@ impl Core {
             let len = self.count(run) * self.geometry.tag_size();
             self.last(self.cache.fill(lower, place.tag, len, DISCARDED))?;
         }
-        // The data may be anything once they are discarded, so the tags have to say so before.
+        // The data of discarded blocks may be anything, so the tags must record the discard first.
         self.last(self.cache.write_back(lower).and_then(|()| lower.flush(Side::Meta)))?;
         for run in &runs {
             let place = self.geometry.place(run.start * spb);

@@ -1,10 +1,10 @@
-//! Requests whose bytes others move, in a ring, while nobody waits here: what such a request needs
-//! is taken at its beginning, all of it or nothing, and kept to its end. So it waits for the disk,
-//! and for nothing that somebody else has.
+//! Requests whose bytes move in a ring without a waiting thread: all resources of a request are
+//! taken at its beginning, all or none, and kept to its end. So the request waits for the disk
+//! only, and for no other request.
 //!
-//! What cannot go that way is done by [`Core::read`] and [`Core::write`], in a thread that may
-//! wait: where others have the blocks, the tags have no room in memory, the blocks lie in several
-//! runs, or the journal takes the write.
+//! [`Core::read`] and [`Core::write`] do other requests, in a thread that may wait: those with
+//! locked blocks, without room for their tags, with blocks in several runs, or with a write to the
+//! journal.
 
 use std::ops::Range;
 
@@ -17,32 +17,33 @@ use super::lower::StepResult;
 use super::tag_cache::TagGuard;
 use crate::WriteMode;
 
-/// Blocks that are being read or written where they lie, in one run.
+/// Blocks that are being read or written in place, in one run.
 pub(crate) struct BlockTransfer {
-    /// Where they lie on the data device.
+    /// The run's offset on the data device.
     pub(crate) place: u64,
     blocks: Range<u64>,
     writes: bool,
     verifies: bool,
-    /// The pages in which their tags are; none where nobody wants tags.
+    /// The pages of the blocks' tags; `None` where tags are not needed.
     held: Option<TagGuard>,
-    /// What of them is in the journal.
+    /// The blocks' data in the journal.
     found: Vec<JournaledBlock>,
     /// Tags that are made here.
     own: Vec<u8>,
-    /// Until everything above is done with.
+    /// The lock on the blocks, held to the end.
     _claim: BlockGuard,
 }
 
 impl BlockTransfer {
-    /// Whether some of its blocks are in the journal.
+    /// True when some of the blocks are in the journal.
     pub(crate) fn is_in_journal(&self) -> bool {
         !self.found.is_empty()
     }
 }
 
 impl Core {
-    /// Begins to read blocks; `tags`: theirs are wanted. None: it has to be done by who may wait.
+    /// Begins to read blocks; `tags`: with their tags. `None`: only a thread that may wait can read
+    /// them.
     pub(crate) fn begin_read(&self, offset: u64, len: usize, tags: bool) -> Option<BlockTransfer> {
         let (blocks, claim) = self.claim_run(offset, len, false)?;
         let verifies = self.verifies(&blocks);
@@ -61,10 +62,8 @@ impl Core {
         })
     }
 
-    /// Begins to write blocks to their places. None, as above.
-    ///
-    /// # Errors
-    /// A volume that takes no writes.
+    /// Begins to write blocks in place. `None`: only a thread that may wait can write them. Fails
+    /// for a volume without writes.
     pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> StepResult<Option<BlockTransfer>> {
         self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_some() {
@@ -91,24 +90,24 @@ impl Core {
         Some(BlockTransfer { place, blocks, writes: true, verifies: false, held, found, own, _claim: claim })
     }
 
-    /// Ends one of which nothing was begun below.
+    /// Ends a transfer of which no part was started.
     pub(crate) fn give_up(&self, flight: &BlockTransfer) {
         if let (true, Some(regions)) = (flight.writes, &self.regions) {
             regions.end(&self.sectors(&flight.blocks));
         }
     }
 
-    /// Where on the metadata's device pages have to be read before the flight can end.
+    /// The range of the metadata device that must be read before the transfer can end.
     pub(crate) fn unread(&self, flight: &BlockTransfer) -> Option<Range<u64>> {
         self.cache.unread(flight.held.as_ref()?, flight.writes)
     }
 
-    /// They were read, from byte `at` on.
+    /// Takes pages that were read from byte `at` on.
     pub(crate) fn pages_came(&self, flight: &BlockTransfer, at: u64, bytes: &[u8]) {
         flight.held.iter().for_each(|held| self.cache.came(held, at, bytes));
     }
 
-    /// Ends a read whose bytes and pages have come, or have not.
+    /// Ends a read, after its bytes and pages have come or failed.
     pub(crate) fn end_read(
         &self,
         flight: &BlockTransfer,
@@ -141,8 +140,8 @@ impl Core {
         if flight.verifies { self.verify(offset, data, tags) } else { Ok(()) }
     }
 
-    /// Ends a write whose bytes were written, or not; its pages have come before. Tags that were
-    /// not made here are `tags`.
+    /// Ends a write, after its bytes were written or failed; its pages have come before. `tags` are
+    /// those of the layer above.
     pub(crate) fn end_write(
         &self,
         flight: &BlockTransfer,
@@ -160,7 +159,7 @@ impl Core {
         Ok(kept?)
     }
 
-    /// A claim on the blocks of a range, where they lie in one run and nobody else has them.
+    /// Locks the blocks of a range without waiting, if they lie in one run.
     fn claim_run(&self, offset: u64, len: usize, alone: bool) -> Option<(Range<u64>, BlockGuard)> {
         if len == 0 || self.mode == WriteMode::Inline {
             return None;

@@ -1,27 +1,27 @@
-//! The journal of a running volume: a ring of sections, filled in memory, written whole, copied to
-//! their places later.
+//! The journal of a running volume: a ring of sections, filled in memory, written whole, and copied
+//! back later.
 //!
 //! ```text
 //!        oldest                                                    newest
 //!          |  copied back in runs  |   written   |  closed  | being filled |  free ..
-//!          ^ copied first                                                  ^ numbers rise, places on disk go round
+//!          ^ copied first                                          numbers rise, the ring wraps ^
 //! ```
 //!
-//! Sections have numbers that never come back; number modulo the ring's length says where, and the
-//! round goes up where that is 0. What makes it safe:
-//! - A section is written when nobody fills it any more, after the sections before it or beside
-//!   some of them: a disk's cache keeps no order either. A flush makes all of them durable. So what
-//!   replay finds, from the oldest on, ends nowhere before a flush.
+//! Section numbers never repeat; the number modulo the ring's length is the place, and the round
+//! rises where that is 0. The rules of consistency:
+//! - A section is written when no thread fills it any more, after the earlier sections or together
+//!   with some of them: a disk's cache keeps no order either. A flush makes all of them durable. So
+//!   replay, from the oldest section on, never ends before a flush.
 //! - A block is copied to its place only from a durable section; sections are free when copies and
 //!   tags are durable.
-//! - Where a block was written again meanwhile, the older entry is not copied. What takes its
-//!   section's place is then not written before all sections that were there when it was freed are
+//! - An older entry of a block that was written again is not copied. The section that takes its
+//!   section's place is then not written before all sections from the time of the freeing are
 //!   durable (`after`).
-//! - A block that is in `newest` is read from there. It leaves when data and tag are in their
+//! - A block in `newest` is read from there. It leaves the map when data and tag are in their
 //!   places, unless it was written again.
 //!
-//! Locks, in the order in which they are taken: `copies` (who copies back), `commits` (who writes
-//! sections), `state` (short: no I/O and no copying), a section's image.
+//! Locks, in the order in which they are taken: `copies` (held to copy back), `commits` (held to
+//! write sections), `state` (short: no I/O and no copying), a section's image.
 
 mod copy_back;
 
@@ -35,67 +35,66 @@ use super::lower::{LowerDisks, Side, StepResult, may_wait};
 use super::open::as_device_error;
 use crate::{JournalFormat, JournalRound, VolumeGeometry};
 
-/// Bytes of sections that are written together.
+/// Bytes of sections in one write.
 const TOGETHER: usize = 1 << 20;
 
 /// A volume's journal.
 pub(super) struct Journal {
     geometry: VolumeGeometry,
     sections: JournalFormat,
-    /// Sections that may be in use at a time.
+    /// The most sections in use at a time.
     window: usize,
-    /// From so many on, they are copied back.
+    /// The number of sections in use from which they are copied back.
     watermark: usize,
     state: Mutex<State>,
-    /// Nobody fills a section any more that somebody waits for.
+    /// Notified when a section that a commit waits for is filled.
     filled: Condvar,
-    /// Held by who writes sections: memory for those that are written together, where the disk has
-    /// them encrypted.
+    /// Held to write sections: memory for sections in one write, where the disk has them encrypted.
     commits: Mutex<Vec<u8>>,
-    /// Held by who copies back: memory for the tags of a run.
+    /// Held to copy back: memory for the tags of a run.
     copies: Mutex<Vec<u8>>,
 }
 
 struct State {
-    /// In use, the oldest first.
+    /// Sections in use, the oldest first.
     slots: VecDeque<Slot>,
-    /// The number of the oldest.
+    /// The number of the oldest section in use.
     first: u64,
-    /// The place and the round of the next one.
+    /// The place and the round of the next section.
     next: (u32, JournalRound),
-    /// Numbers below are written.
+    /// Sections with lower numbers are written.
     written: u64,
-    /// Numbers below are durable.
+    /// Sections with lower numbers are durable.
     durable: u64,
-    /// When sections were freed: those below the first number, and what must be durable before they
-    /// are overwritten.
+    /// Freed sections: those below the first number, and the sections that must be durable before
+    /// they are overwritten.
     freed: VecDeque<(u64, u64)>,
-    /// Where each block's newest data are, unless in their place.
+    /// The newest data of each block that is not in its place.
     newest: BTreeMap<u64, Location>,
     spare: Vec<Vec<u8>>,
-    /// Sections were taken since the ring was last empty on disk.
+    /// Sections were used since the ring was last empty on disk.
     changed: bool,
 }
 
 struct Slot {
     section: Arc<Section>,
     entries: usize,
-    /// Threads that copy into it now.
+    /// The number of threads that are copying into the section.
     filling: usize,
-    /// It takes no more.
+    /// True when the section takes no more entries.
     closed: bool,
-    /// When its first entry came.
+    /// The time of the first entry.
     since: Instant,
 }
 
 struct Section {
     index: u32,
     round: JournalRound,
-    /// Numbers below are durable before it is written.
+    /// Sections with lower numbers must be durable before this one is written.
     after: u64,
-    /// As on the disk, but for encryption: filled, then sealed where the disk has it like that.
-    /// Ends of the blocks' sectors are in the entries, and may be in their places, too, once it was
-    /// written.
+    /// The section as on the disk, but for encryption: filled, then sealed if the journal is not
+    /// encrypted. The ends of the blocks' sectors are in the entries, and after the write may be in
+    /// their places, too.
     image: RwLock<Vec<u8>>,
 }
 
@@ -115,14 +114,14 @@ struct Location {
     entry: usize,
 }
 
-/// A block whose newest data are in the journal.
+/// A block with its newest data in the journal.
 pub(super) struct JournaledBlock {
     pub(super) block: u64,
     section: Arc<Section>,
     location: Location,
 }
 
-/// Entries that somebody copies into.
+/// Entries that a thread copies into.
 struct ReservedEntries {
     section: Arc<Section>,
     number: u64,
@@ -130,7 +129,7 @@ struct ReservedEntries {
 }
 
 impl Journal {
-    /// A journal that goes on with section `next.0` in round `next.1`, and keeps up to `bytes` of
+    /// A journal that continues with section `next.0` in round `next.1`, with up to `bytes` of
     /// sections in memory.
     pub(super) fn new(
         geometry: VolumeGeometry,
@@ -164,8 +163,8 @@ impl Journal {
         }
     }
 
-    /// Takes as many of the blocks from `block` on as there is room for, and says how many. Whoever
-    /// calls has them alone.
+    /// Puts the first blocks, as many as fit, into the journal, and returns their number. The
+    /// caller has locked them exclusively.
     pub(super) fn put(&self, block: u64, data: &[u8], tags: &[u8]) -> usize {
         let size = self.geometry.block_size();
         let Some(taken) = self.take(data.len() / size) else { return 0 };
@@ -190,7 +189,7 @@ impl Journal {
         count
     }
 
-    /// True when `blocks` blocks find room at once, unless other writers take it first.
+    /// True when `blocks` blocks fit at once, unless other writers take the room first.
     pub(super) fn has_room(&self, blocks: usize) -> bool {
         let room = self.geometry.section().entries();
         let state = self.state();
@@ -198,7 +197,7 @@ impl Journal {
         begun + (self.window - state.slots.len()) * room >= blocks
     }
 
-    /// Up to `wanted` entries of one section.
+    /// Reserves up to `wanted` entries of one section.
     fn take(&self, wanted: usize) -> Option<ReservedEntries> {
         let room = self.geometry.section().entries();
         let mut state = self.state();
@@ -218,13 +217,13 @@ impl Journal {
         Some(ReservedEntries { section, number, entries })
     }
 
-    /// The blocks of a range that are here, in their order. Whoever calls has a claim on them.
+    /// The blocks of a range that are in the journal, in order. The caller has locked them.
     pub(super) fn find(&self, blocks: Range<u64>) -> Vec<JournaledBlock> {
         let state = self.state();
         state.newest.range(blocks).map(|(&block, &location)| state.found(block, location)).collect()
     }
 
-    /// Copies out what was found.
+    /// Copies a found block and its tag.
     pub(super) fn get(&self, found: &JournaledBlock, data: &mut [u8], tag: &mut [u8]) {
         let image = found.section.image();
         let (shape, entry) = (self.geometry.section(), found.location.entry);
@@ -232,30 +231,30 @@ impl Journal {
         tag.copy_from_slice(shape.tag(&image, entry, tag.len()));
     }
 
-    /// True when somebody should write sections or copy them back before room is wanted.
+    /// True when sections should be written or copied back, before a request needs room.
     pub(super) fn wants_tending(&self) -> bool {
         let state = self.state();
         let closed = state.slots.iter().filter(|slot| slot.closed).count();
         closed >= self.watermark || state.first + closed as u64 > state.written + self.window as u64 / 8
     }
 
-    /// Since when entries wait that are not durable.
+    /// The time of the oldest entries that are not durable.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         let state = self.state();
         state.slots.get(slot(&state, state.durable)).map(|slot| slot.since)
     }
 
-    /// Sections in use, and how many there may be.
+    /// The number of sections in use, and its limit.
     pub(super) fn in_use(&self) -> (usize, usize) {
         (self.state().slots.len(), self.window)
     }
 
-    /// Makes durable what was put before. One commit does for all who wait for it.
+    /// Makes earlier entries durable. One commit serves all waiting threads.
     pub(super) fn flush(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         let all = {
             let state = self.state();
-            // A section that was opened has entries.
+            // Every opened section has entries.
             state.first + state.slots.len() as u64
         };
         let mut memory = lock(&self.commits);
@@ -265,14 +264,14 @@ impl Journal {
         self.commit(lower, &mut memory, true, true)
     }
 
-    /// Writes the sections that are full.
+    /// Writes the full sections.
     pub(super) fn write_full(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let mut memory = lock(&self.commits);
         self.commit(lower, &mut memory, false, false)
     }
 
-    /// Writes the closed sections in their order; `close`: the one that is being filled, too;
-    /// `durable`: all are on the disk then.
+    /// Writes the closed sections in order; `close`: also the one that is being filled; `durable`:
+    /// all are on the disk then.
     fn commit(
         &self,
         lower: &mut dyn LowerDisks,
@@ -282,7 +281,7 @@ impl Journal {
     ) -> StepResult {
         let (first, sections) = self.closed(close);
         let end = first + sections.len() as u64;
-        // A single section after durable ones needs no flush of everything.
+        // A single section after durable ones needs no flush of all writes.
         let alone = durable && sections.len() == 1 && self.state().durable == first;
         let (mut rest, mut next) = (&sections[..], first);
         while let Some(section) = rest.first() {
@@ -344,7 +343,7 @@ impl Journal {
         lower.write_all(Side::Meta, &parts)
     }
 
-    /// The closed sections that are not written, in which nobody writes any more, and the number of
+    /// The closed sections that are not written, once no thread writes to them, and the number of
     /// the first.
     fn closed(&self, close: bool) -> (u64, Vec<Arc<Section>>) {
         let mut state = self.state();
@@ -354,7 +353,7 @@ impl Journal {
         let first = state.written;
         let count = state.slots.iter().skip(slot(&state, first)).take_while(|slot| slot.closed).count();
         loop {
-            // Older ones may go meanwhile, these stay: they are not written.
+            // Older ones may be freed meanwhile; these stay, since they are not written.
             let from = slot(&state, first);
             if state.slots.range(from..from + count).all(|slot| slot.filling == 0) {
                 let sections = state.slots.range(from..from + count).map(|slot| slot.section.clone());
@@ -364,7 +363,7 @@ impl Journal {
         }
     }
 
-    /// Writes a ring of unused sections, so that nothing is replayed. All was copied back.
+    /// Writes a ring of unused sections, so that nothing is replayed. All blocks were copied back.
     pub(super) fn clear(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let _commits = lock(&self.commits);
         let (free, round) = {
@@ -397,7 +396,7 @@ impl State {
         self.changed = true;
         let shape = geometry.section();
         let image = match self.spare.pop() {
-            // What others left in it is in no entry.
+            // Old bytes in the image belong to no entry.
             Some(mut image) => {
                 (0..shape.entries()).for_each(|entry| shape.set_unused(&mut image, entry));
                 image
@@ -413,7 +412,7 @@ impl State {
         while self.freed.front().is_some_and(|(end, _)| before.is_some_and(|before| *end <= before)) {
             self.freed.pop_front();
         }
-        // Before the first time around, what is there was copied back by replay.
+        // In the first round, replay has copied the old sections back.
         let after = self.freed.front().filter(|_| before.is_some()).map_or(0, |(_, after)| *after);
         let section = Arc::new(Section { index, round, after, image: image.into() });
         self.slots.push_back(Slot { section, entries: 0, filling: 0, closed: false, since: Instant::now() });
@@ -424,12 +423,12 @@ impl State {
     }
 }
 
-/// Where a section is among those in use.
+/// The position of a section among those in use.
 fn slot(state: &State, number: u64) -> usize {
     usize::try_from(number - state.first).unwrap_or(usize::MAX)
 }
 
-/// Writes sections of which no entry is used, each in its round, durably.
+/// Writes sections without entries, each in its round, durably.
 pub(super) fn write_unused(
     lower: &mut dyn LowerDisks,
     geometry: &VolumeGeometry,

@@ -1,22 +1,22 @@
-//! A thread's way to what lies below, and how a step of the core ends.
+//! The lower devices of a thread, and the result of a step of the core.
 
 use underseal_device::Error;
 
-/// Which of the devices: they are one where there is no metadata device.
+/// The device of a request; both are one without a metadata device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Where the data lies.
+    /// The device of the data.
     Data,
-    /// Where superblock, journal and tags lie.
+    /// The device of superblock, journal and tags.
     Meta,
 }
 
-/// Why a step did not come to its end.
+/// The reason for an unfinished step.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It would have to wait, and this thread may not. So many bytes are done.
+    /// The step would have to wait, and this thread may not. This many bytes are done.
     Blocked(usize),
-    /// It failed.
+    /// The step failed.
     Failed(Error),
 }
 
@@ -26,42 +26,42 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a step gives.
+/// The result of a step.
 pub(crate) type StepResult<T = ()> = Result<T, Stop>;
 
-/// Requests to the devices below, one at a time. Offsets are bytes of the device.
+/// Requests to the lower devices, one at a time. Offsets are bytes of the device.
 pub(crate) trait LowerDisks {
-    /// False: whatever would wait answers [`Stop::Blocked`] instead.
+    /// False: a call that would wait returns [`Stop::Blocked`] instead.
     fn may_wait(&self) -> bool;
 
-    /// Fills `data`.
+    /// Reads into `data`.
     fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> StepResult;
 
     /// Writes `data`; `durable`: it is on stable storage afterwards.
     fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> StepResult;
 
-    /// Writes parts to where they belong, in any order.
+    /// Writes parts to their offsets, in any order.
     fn write_all(&mut self, to: Side, parts: &[(u64, &[u8])]) -> StepResult {
         parts.iter().try_for_each(|(offset, part)| self.write(to, *offset, part, false))
     }
 
-    /// What was written to the device is on stable storage.
+    /// Makes earlier writes to the device durable.
     fn flush(&mut self, of: Side) -> StepResult;
 
-    /// The same of both devices.
+    /// Makes earlier writes to both devices durable.
     fn flush_all(&mut self) -> StepResult;
 
-    /// The bytes of the data device need not be kept.
+    /// Discards bytes of the data device.
     fn discard(&mut self, offset: u64, len: u64) -> StepResult;
 
-    /// Reads blocks of a data device that keeps `tuple` bytes with each of them.
+    /// Reads blocks of a data device, with their tuples.
     fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> StepResult;
 
-    /// Writes such blocks.
+    /// Writes blocks of a data device, with their tuples.
     fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> StepResult;
 }
 
-/// What something that may not wait is told, when it would have to.
+/// Returns `Blocked` for devices that may not wait.
 pub(crate) fn may_wait(lower: &dyn LowerDisks) -> StepResult {
     if lower.may_wait() { Ok(()) } else { Err(Stop::Blocked(0)) }
 }

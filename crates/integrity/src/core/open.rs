@@ -1,4 +1,4 @@
-//! From what is on the disks to a running volume.
+//! Opening: from the disks to a running volume.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use super::status::MismatchLog;
 use super::tag_cache::TagCache;
 use crate::{Disks, Error, OpenSettings, Result, WriteMode};
 
-/// What a running volume may use, and how long it waits. Nothing of this is on the disk.
+/// The resources and times of a running volume, which are not on the disk.
 #[derive(Debug, Clone)]
 pub struct RunSettings {
-    /// Bytes of tags that are kept in memory.
+    /// Bytes of tags in memory.
     pub tag_cache: usize,
-    /// Bytes of the journal that are kept in memory: of what is in use of it.
+    /// Bytes of journal sections in memory.
     pub journal_memory: usize,
-    /// So many percent of the journal are filled before its blocks are copied to their places.
+    /// The share of the journal, in percent, that is filled before its blocks are copied back.
     pub watermark: u8,
-    /// What was written is committed after this time, without a flush.
+    /// The time after which writes are committed without a flush.
     pub commit_time: Duration,
-    /// Bits of the bitmap stay so long after the last write.
+    /// The time after the last write for which bits of the bitmap stay set.
     pub bitmap_time: Duration,
-    /// Threads that wait for the devices below.
+    /// Threads that wait for the lower devices.
     pub workers: usize,
 }
 
@@ -45,11 +45,8 @@ impl Default for RunSettings {
 }
 
 impl Core {
-    /// Opens the volume on these disks. `tuple`: the bytes that the data device keeps with each
-    /// block, in mode I.
-    ///
-    /// # Errors
-    /// What the superblock, the journal or the options do not allow, and `Io`.
+    /// Opens the volume on these disks. `tuple`: the bytes of the data device's tuples, in mode I.
+    /// Returns the errors of superblock, journal and options, and `Io`.
     pub(crate) fn open(
         disks: &Disks<'_>,
         options: &OpenSettings,
@@ -61,7 +58,7 @@ impl Core {
         let recalculation = match (&opened.bitmap, opened.recalculation()) {
             _ if mode == WriteMode::Recovery => Recalculation::none(),
             (Some(bitmap), None) if bitmap.dirty().next().is_none() => Recalculation::none(),
-            // Where none is left the superblock is to say so.
+            // Without remaining regions the superblock has to record that.
             (Some(_), _) => Recalculation::from(0, true),
             (None, Some(sector)) => Recalculation::from(sector, false),
             (None, None) => Recalculation::none(),
@@ -94,7 +91,7 @@ impl Core {
     }
 }
 
-/// An error of this crate where a device's is wanted.
+/// Turns an error of this crate into a device's.
 pub(super) fn as_device_error(e: Error) -> underseal_device::Error {
     let errno = Errno::from_raw_os_error(e.errno());
     underseal_device::Error::new(underseal_device::ErrorKind::Other, e.to_string()).with_source(errno)

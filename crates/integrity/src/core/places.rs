@@ -1,4 +1,4 @@
-//! Blocks to and from where they lie: the journal, and their places on the devices.
+//! Reading and writing of blocks: in the journal, and in their places on the devices.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::lower::{LowerDisks, Side, StepResult, Stop};
 use crate::WriteMode;
 
 impl Core {
-    /// From the journal what is there, the rest from its place.
+    /// Reads blocks from the journal where they are in it, and the rest from their places.
     pub(super) fn read_newest(
         &self,
         lower: &mut dyn LowerDisks,
@@ -31,8 +31,8 @@ impl Core {
         self.read_places(lower, next..blocks.end, blocks.start, data, tags)
     }
 
-    /// Blocks from their places. `data` and `tags` begin with the block `first`; no tags: none are
-    /// wanted.
+    /// Reads blocks from their places. `data` and `tags` begin with the block `first`; empty
+    /// `tags`: without them.
     pub(super) fn read_places(
         &self,
         lower: &mut dyn LowerDisks,
@@ -109,7 +109,7 @@ impl Core {
                     .write(Side::Data, place.data, data, false)
                     .and_then(|()| self.cache.write(lower, place.tag, tags))
             };
-            // What is done of a run is done again with the rest of it.
+            // Finished blocks of a run are written again with the rest of it.
             written.map_err(|stop| match stop {
                 Stop::Blocked(_) => Stop::Blocked(from * size),
                 failed @ Stop::Failed(_) => failed,
@@ -132,7 +132,7 @@ impl Core {
         usize::try_from(blocks.end.saturating_sub(blocks.start)).unwrap_or(usize::MAX)
     }
 
-    /// The parts of a range in which data and tags follow each other on the devices.
+    /// The parts of a range whose data and tags are contiguous on the devices.
     pub(super) fn runs(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let (geometry, spb, mut next) = (self.geometry, self.geometry.block_sectors(), blocks.start);
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Tags made anew from the data that are there, step by step, beside reads and writes.
+//! Recalculation of tags from the existing data, step by step, beside reads and writes.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -9,35 +9,35 @@ use crate::{Flags, JournalRound, WriteMode};
 
 /// Bytes of data of a step.
 const STEP: u64 = 1 << 20;
-/// The superblock says how far it is after so many steps.
+/// The number of steps between updates of the progress in the superblock.
 const STEPS: u32 = 16;
 
-/// How far it is.
+/// The progress of the recalculation.
 pub(super) struct Recalculation {
-    /// Tags of sectors from here on are not to be believed.
+    /// Tags of sectors from here on may be wrong.
     done: AtomicU64,
-    /// Only where the bitmap says so.
+    /// True when only regions of the bitmap have wrong tags.
     by_bitmap: bool,
     steps: AtomicU32,
 }
 
 impl Recalculation {
-    /// Everything is done.
+    /// The state without a recalculation.
     pub(super) fn none() -> Self {
         Self::from(u64::MAX, false)
     }
 
-    /// Everything before `sector` is done.
+    /// The state in which all tags before `sector` are right.
     pub(super) fn from(sector: u64, by_bitmap: bool) -> Self {
         Self { done: sector.into(), by_bitmap, steps: 0.into() }
     }
 
-    /// True when tags before `sector` are to be believed.
+    /// True when tags before `sector` are right.
     pub(super) fn has_done(&self, sector: u64) -> bool {
         sector <= self.done.load(SeqCst)
     }
 
-    /// True when tags are only wrong where the bitmap says so.
+    /// True when only regions of the bitmap have wrong tags.
     pub(super) fn follows_bitmap(&self) -> bool {
         self.by_bitmap
     }
@@ -49,14 +49,14 @@ impl Recalculation {
 }
 
 impl Core {
-    /// True while there are tags to be made anew.
+    /// True while tags are left to be recalculated.
     pub(crate) fn is_recalculating(&self) -> bool {
         !self.is_read_only()
             && self.failed.get().is_none()
             && self.recalculation.progress(self.geometry.provided()).is_some()
     }
 
-    /// Makes the tags of some blocks anew. False: there are none left.
+    /// Recalculates the tags of some blocks. False: none are left.
     pub(crate) fn recalculate(&self, lower: &mut dyn LowerDisks) -> StepResult<bool> {
         if !self.is_recalculating() {
             return Ok(false);
@@ -84,7 +84,7 @@ impl Core {
                     _ => self.cache.write(lower, place.tag, &tags),
                 }
             };
-            // In the journal's mode nobody may copy back there meanwhile.
+            // In journal mode no blocks may be copied back there meanwhile.
             let made = match &self.journal {
                 Some(journal) => journal.apart(&[], made),
                 None => made(),
@@ -104,8 +104,8 @@ impl Core {
         Ok(!is_over)
     }
 
-    /// Writes down how far it is, once all tags before are durable. Of a bitmap the bits say it,
-    /// until all is done.
+    /// Writes the progress, once all earlier tags are durable. With a bitmap its bits are the
+    /// progress, until the end.
     fn keep_progress(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let done = self.recalculation.done.load(SeqCst);
         self.flush_places(lower)?;
@@ -122,22 +122,22 @@ impl Core {
         self.write_superblock(lower)
     }
 
-    /// Leaves the superblock as a volume that is closed has it. Tags that are still wrong keep the
-    /// bitmap, which says where.
+    /// Writes the superblock of a closed volume. With wrong tags left, the bitmap stays, which has
+    /// their regions.
     pub(super) fn close_superblock(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if let Some(regions) = &self.regions {
             if !regions.is_all_sound() {
                 return regions.sweep(lower, &self.cache, Duration::ZERO);
             }
             if let Some(sections) = &self.sections {
-                // One that was never used, where the bitmap is.
+                // An unused ring replaces the bitmap.
                 let ring = (0..self.geometry.sections()).map(|index| (index, JournalRound::FIRST));
                 write_unused(lower, &self.geometry, sections, ring)?;
             }
             {
                 let superblock = &mut self.superblock().0;
                 superblock.flags.set(Flags::DIRTY_BITMAP, false);
-                // No region is left: all tags are made, also where the last step was not taken.
+                // No region is left: all tags are made, even if the last step was not taken.
                 if superblock.flags.has(Flags::RECALCULATING) {
                     superblock.recalculated = self.geometry.provided();
                 }

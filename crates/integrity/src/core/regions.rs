@@ -1,8 +1,8 @@
-//! Where tags have to be made anew after a loss of power: the bitmap of a running volume.
+//! The regions whose tags are recalculated after a power cut: the bitmap of a running volume.
 //!
-//! The bit of a region is durable before anything is written there, and goes when data and tags
-//! that were written there are durable, some time after. Only who holds `writer` changes bits;
-//! `state` is held for moments.
+//! The bit of a region is durable before anything is written there, and is cleared some time after
+//! data and tags written there are durable. Only a holder of `writer` changes bits; `state` is held
+//! for moments.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,27 +17,27 @@ use crate::Bitmap;
 /// The regions of a volume.
 pub(super) struct Regions {
     state: Mutex<State>,
-    /// Held by who writes the bitmap.
+    /// Held to write the bitmap.
     writer: Mutex<()>,
 }
 
 struct State {
-    /// As it is on the disk.
+    /// The bitmap on the disk.
     bits: Bitmap,
-    /// Regions whose tags may be wrong since the power went.
+    /// Regions whose tags may be wrong since the power cut.
     redo: Bitmap,
     /// The first bit of `redo` that may be set.
     redone: u64,
-    /// Regions in which somebody wrote since the bits were last looked through.
+    /// Regions with writes since the bits were last swept.
     touched: Bitmap,
-    /// Regions in which somebody writes now: how many.
+    /// The number of writes in progress, by region.
     busy: BTreeMap<u64, u32>,
-    /// Since when there is a bit that may go.
+    /// The time since which a bit may be cleared.
     since: Option<Instant>,
 }
 
 impl Regions {
-    /// A bitmap as it is on the disk: what is set has to be made anew.
+    /// Takes a bitmap from the disk: its regions have to be recalculated.
     pub(super) fn new(bits: Bitmap) -> Self {
         let mut touched = bits.clone();
         touched.set(bits.all(), false);
@@ -46,7 +46,7 @@ impl Regions {
         Self { state: state.into(), writer: Mutex::default() }
     }
 
-    /// Before sectors are written. [`Regions::end`] follows, if this is well.
+    /// Called before sectors are written. [`Regions::end`] follows a success.
     pub(super) fn begin(&self, lower: &mut dyn LowerDisks, sectors: &Range<u64>) -> StepResult {
         if self.state().enter(sectors) {
             return Ok(());
@@ -66,12 +66,12 @@ impl Regions {
         Ok(())
     }
 
-    /// The same where nobody may wait. False: a bit has to be written first.
+    /// As [`begin`](Self::begin), without waiting. False: a bit has to be written first.
     pub(super) fn begin_now(&self, sectors: &Range<u64>) -> bool {
         self.state().enter(sectors)
     }
 
-    /// After they were written, or not.
+    /// Called after the write, or its failure.
     pub(super) fn end(&self, sectors: &Range<u64>) {
         let mut state = self.state();
         for region in state.bits.bits_of(sectors.clone()) {
@@ -84,7 +84,7 @@ impl Regions {
         }
     }
 
-    /// Takes away the bits of regions where nobody writes, if there are any for so long.
+    /// Clears the bits of regions without writes, if some have been clearable for `after`.
     pub(super) fn sweep(&self, lower: &mut dyn LowerDisks, tags: &TagCache, after: Duration) -> StepResult {
         if self.state().since.is_none_or(|since| since.elapsed() < after) {
             return Ok(());
@@ -96,14 +96,14 @@ impl Regions {
         self.clear(lower, idle)
     }
 
-    /// The chunks of the bitmap with bits that may go, and which of these are of regions where
-    /// no request writes. From now on a write touches its regions.
+    /// The chunks of the bitmap with clearable bits, and these bits, of regions without a write in
+    /// progress. From now on a write touches its regions.
     fn idle(&self) -> Vec<(Range<usize>, Vec<u8>)> {
         let chunks = self.state().bits.chunks();
         chunks.filter_map(|chunk| self.state().idle(&chunk).map(|idle| (chunk, idle))).collect()
     }
 
-    /// Takes away the bits of those regions that were not touched meanwhile.
+    /// Clears the bits of these regions that were not touched meanwhile.
     fn clear(&self, lower: &mut dyn LowerDisks, idle: Vec<(Range<usize>, Vec<u8>)>) -> StepResult {
         self.state().since = None;
         for (chunk, idle) in idle {
@@ -115,18 +115,18 @@ impl Regions {
         Ok(())
     }
 
-    /// True when no tag of these sectors has to be made anew.
+    /// True when no tag of these sectors has to be recalculated.
     pub(super) fn is_sound(&self, sectors: &Range<u64>) -> bool {
         let state = self.state();
         !state.redo.bits_of(sectors.clone()).any(|region| state.redo.is_set(region))
     }
 
-    /// The same of all sectors.
+    /// True when no tag has to be recalculated.
     pub(super) fn is_all_sound(&self) -> bool {
         self.state().redo.dirty().next().is_none()
     }
 
-    /// The first sectors from this one on whose tags have to be made anew.
+    /// The first sectors from this one on whose tags have to be recalculated.
     pub(super) fn next_unsound(&self, sector: u64) -> Option<Range<u64>> {
         let state = self.state();
         let bit = state.redo.bits_of(sector..sector + 1).start;
@@ -134,16 +134,16 @@ impl Regions {
         Some(found.start.max(sector)..found.end)
     }
 
-    /// How many sectors from this one on have tags that have to be made anew.
+    /// The number of sectors from this one on whose tags have to be recalculated.
     pub(super) fn unsound_from(&self, sector: u64) -> u64 {
         self.state().redo.dirty().map(|run| run.end.saturating_sub(run.start.max(sector))).sum()
     }
 
-    /// The tags of all sectors before this one are made anew.
+    /// Notes that all tags before this sector are recalculated.
     pub(super) fn is_redone(&self, sector: u64) {
         let mut state = self.state();
         let redone = 0..state.redo.bits_of(0..sector).end;
-        // The region that the sector is in is not done, but where it begins.
+        // The sector's region is not done, unless the sector is its first.
         let end = match state.redo.sectors_of(redone.clone()).end {
             end if end > sector => redone.end.saturating_sub(1),
             _ => redone.end,
@@ -160,7 +160,7 @@ impl Regions {
 }
 
 impl State {
-    /// Marks the regions as busy. False: a bit is missing, and nothing was done.
+    /// Marks the regions as busy. False: a bit is missing, and nothing was changed.
     fn enter(&mut self, sectors: &Range<u64>) -> bool {
         let regions = self.bits.bits_of(sectors.clone());
         if !regions.clone().all(|region| self.bits.is_set(region)) {
@@ -171,8 +171,8 @@ impl State {
         true
     }
 
-    /// The bits of a chunk that are of regions where no request writes. None: none is set for no
-    /// other reason than a write.
+    /// The bits of a chunk for regions without a write in progress. `None`: the chunk has no
+    /// clearable bits.
     fn idle(&mut self, chunk: &Range<usize>) -> Option<Vec<u8>> {
         self.touched.chunk_mut(chunk).fill(0);
         let mut idle = self.may_go(chunk);
@@ -188,8 +188,8 @@ impl State {
         Some(idle)
     }
 
-    /// Takes away the bits that are idle and were not touched: the chunk, and where it lies, if
-    /// that changes it.
+    /// Clears the bits that are idle and untouched. Returns the chunk and its offset, if it
+    /// changed.
     fn clear(&mut self, chunk: &Range<usize>, idle: &[u8]) -> Option<(u64, Vec<u8>)> {
         let mut is_changed = false;
         for ((bits, touched), idle) in
@@ -205,7 +205,7 @@ impl State {
         is_changed.then(|| (self.bits.chunk_offset(chunk), self.bits.chunk(chunk).to_vec()))
     }
 
-    /// The bits of a chunk that are set for no other reason than a write.
+    /// The bits of a chunk that are set only because of writes.
     fn may_go(&self, chunk: &Range<usize>) -> Vec<u8> {
         let pairs = self.bits.chunk(chunk).iter().zip(self.redo.chunk(chunk));
         pairs.map(|(bits, redo)| bits & !redo).collect()
@@ -216,7 +216,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// A metadata device that only the bitmap is on.
+    /// A metadata device that has the bitmap only.
     struct Disk(Vec<u8>);
 
     impl LowerDisks for Disk {
@@ -275,7 +275,7 @@ mod tests {
         let longest = std::thread::scope(|scope| {
             let sweep = scope.spawn(|| {
                 let idle = regions.idle();
-                // Another region is written to while everything is flushed.
+                // Another region is written to during the flush.
                 assert!(regions.begin_now(&(SECTORS / 1000..SECTORS / 1000 + 8)));
                 assert!(regions.clear(&mut disk, idle).is_ok());
             });

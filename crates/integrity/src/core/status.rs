@@ -1,29 +1,29 @@
-//! What a running volume tells of itself.
+//! The counters and state of a running volume.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::lock;
 
-/// So many sectors that fail are remembered.
+/// The number of mismatching sectors that are kept.
 const FIRST: usize = 16;
 
 /// Counters of a running volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntegrityStatus {
-    /// Blocks that were read and whose tags are others.
+    /// Blocks that were read and do not match their tags.
     pub mismatches: u64,
-    /// The first sectors that did, in the order in which they were met.
+    /// The first mismatching sectors, in order of detection.
     pub first_mismatches: Vec<u64>,
-    /// Sectors whose tags are made anew, and of how many; nothing when that is done.
+    /// Recalculated sectors, and their total; `None` without a recalculation.
     pub recalculated: Option<(u64, u64)>,
-    /// Sections of the journal in use, and how many there may be; nothing in other modes.
+    /// Sections of the journal in use, and their limit; `None` in other modes.
     pub journal: Option<(usize, usize)>,
-    /// Why it takes no more writes.
+    /// The reason why the volume takes no more writes.
     pub failed: Option<String>,
 }
 
-/// Blocks that failed.
+/// Blocks with mismatching tags.
 #[derive(Default)]
 pub(super) struct MismatchLog {
     count: AtomicU64,

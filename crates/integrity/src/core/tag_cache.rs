@@ -1,12 +1,11 @@
-//! Tags in memory: pages of the places where they lie, bounded, each written once for the many
-//! blocks that have a tag in it.
+//! Tags in memory: a bounded number of pages, each written once for the many blocks with a tag in
+//! it.
 //!
-//! A page is read when the first of its tags is wanted, and written by [`TagCache::write_back`], or
-//! when room is needed and nothing clean is left. Who changes a page marks it afterwards, while it
-//! has a reference to it; a page that somebody refers to, or that is marked, is not forgotten. So
-//! what is in memory is never older than what is below. Order between blocks is not kept here: a
-//! block's data and tag are held together by the claim on the block, and after a loss of power by
-//! the journal or the bitmap.
+//! A page is read for the first use of its tags, and written by [`TagCache::write_back`], or when
+//! room is needed and no clean page is left. A thread that changes a page marks it afterwards,
+//! while it has a reference to it; a page with a reference or a mark is not dropped. So memory is
+//! never older than the disk. Order between blocks is not kept here: the lock on a block, and after
+//! a power cut the journal or the bitmap, keep its data and tag consistent.
 
 mod held;
 
@@ -19,41 +18,40 @@ use super::lock;
 use super::lower::{LowerDisks, Side, StepResult, may_wait};
 pub(crate) use held::TagGuard;
 
-/// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in
-/// it.
+/// Bytes of a page. Every run of tags is a multiple of it, so a page contains tags only.
 pub(crate) const PAGE: usize = 4096;
-/// Pages that are there whatever the limit is.
+/// The fewest pages, whatever the limit is.
 const FEWEST: usize = 8;
-/// The most that is written with one request, and with as many as are under way together.
+/// The most bytes of a write, and of writes in flight together.
 const RUN: usize = 256 << 10;
 const TOGETHER: usize = 1 << 20;
 
 /// The pages of a volume's tags.
 pub(crate) struct TagCache {
-    /// Where page 0 lies on the metadata's device.
+    /// The offset of page 0 on the metadata device.
     base: u64,
     most: usize,
     pages: Mutex<Pages>,
-    /// Held by the one who writes pages, with memory for what is written together.
+    /// Held to write pages, with memory for the pages of a write.
     writer: Mutex<Vec<u8>>,
-    /// How many pages requests hold.
+    /// The number of pages that requests hold.
     held: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Pages {
     known: HashMap<u64, Arc<Page>>,
-    /// To be written, in their order on the disk.
+    /// Pages to be written, in their order on the disk.
     marked: BTreeMap<u64, Arc<Page>>,
-    /// In the order in which they are looked at when room is needed.
+    /// Pages in the order in which they are considered for dropping.
     order: VecDeque<u64>,
 }
 
 #[derive(Default)]
 struct Page {
-    /// None before it was read.
+    /// `None` before the page was read.
     bytes: Mutex<Option<Box<[u8]>>>,
-    /// Since it was last looked at.
+    /// Used since it was last considered.
     used: AtomicBool,
 }
 
@@ -64,13 +62,13 @@ impl Page {
 }
 
 impl TagCache {
-    /// No pages yet, of places that begin at byte `base`; later at most `bytes` of them.
+    /// An empty cache of pages from byte `base` on, limited to `bytes`.
     pub(crate) fn new(base: u64, bytes: usize) -> Self {
         let most = (bytes / PAGE).max(FEWEST);
         Self { base, most, pages: Mutex::default(), writer: Mutex::default(), held: Arc::default() }
     }
 
-    /// Reads tags that lie at byte `at` of the metadata's device, behind the base.
+    /// Reads tags at byte `at` of the metadata device.
     pub(crate) fn read(&self, lower: &mut dyn LowerDisks, at: u64, tags: &mut [u8]) -> StepResult {
         let mut done = 0;
         for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
@@ -82,7 +80,7 @@ impl TagCache {
         Ok(())
     }
 
-    /// Changes them, in memory.
+    /// Changes tags in memory.
     pub(crate) fn write(&self, lower: &mut dyn LowerDisks, at: u64, tags: &[u8]) -> StepResult {
         let mut done = 0;
         for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
@@ -95,7 +93,7 @@ impl TagCache {
         Ok(())
     }
 
-    /// Makes all of them the same byte.
+    /// Sets a range of tags to one byte value.
     pub(crate) fn fill(&self, lower: &mut dyn LowerDisks, at: u64, len: usize, value: u8) -> StepResult {
         let bytes = vec![value; PAGE.min(len)];
         let mut done = 0;
@@ -107,8 +105,7 @@ impl TagCache {
         Ok(())
     }
 
-    /// Writes everything that was changed, in runs. It is not durable before the device was
-    /// flushed.
+    /// Writes all changed pages, in runs. They are durable only after a flush of the device.
     pub(crate) fn write_back(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         let mut memory = lock(&self.writer);
@@ -142,26 +139,26 @@ impl TagCache {
         Ok(())
     }
 
-    /// Forgets what is below as well, so that it is read from there again.
+    /// Drops clean pages, so that they are read again.
     pub(crate) fn forget(&self) {
         let mut guard = self.pages();
         let Pages { known, order, .. } = &mut *guard;
-        // As in `forget_one`: what is marked or in use has a second reference.
+        // As in `forget_one`, a second reference shows that a page is marked or in use.
         known.retain(|_, page| Arc::strong_count(page) > 1);
         order.retain(|number| known.contains_key(number));
     }
 
-    /// True when so much is to be written that there is soon no room for other pages.
+    /// True when more than half of the pages are marked.
     pub(crate) fn is_crowded(&self) -> bool {
         self.pages().marked.len() > self.most / 2
     }
 
-    /// True when nothing is to be written.
+    /// True when no page is marked.
     pub(crate) fn are_written(&self) -> bool {
         self.pages().marked.is_empty()
     }
 
-    /// Calls `use_it` with a page, which is read first unless all of it is to be `replaced`.
+    /// Calls `use_it` with a page, which is read first unless it is `replaced` as a whole.
     fn with(
         &self,
         lower: &mut dyn LowerDisks,
@@ -170,8 +167,8 @@ impl TagCache {
         use_it: impl FnOnce(&mut [u8]),
     ) -> StepResult<Arc<Page>> {
         let page = self.page(lower, number)?;
-        // Nobody waits for the page's lock while it is read. Whoever reads it at the same time
-        // reads the same: it is only changed here, and not forgotten while somebody refers to it.
+        // The page's mutex is not held during the read. A concurrent reader reads the same bytes: a
+        // page is only changed here, and not dropped while it has references.
         let mut fresh = (!page.is_read()).then(|| vec![0; PAGE].into_boxed_slice());
         if let Some(fresh) = fresh.as_deref_mut().filter(|_| !replaced) {
             lower.read(Side::Meta, self.base + number * PAGE as u64, fresh)?;
@@ -187,7 +184,7 @@ impl TagCache {
         Ok(page)
     }
 
-    /// The page, known from now on; room is made for it.
+    /// Returns the page, and makes room for it.
     fn page(&self, lower: &mut dyn LowerDisks, number: u64) -> StepResult<Arc<Page>> {
         loop {
             let mut pages = self.pages();
@@ -202,7 +199,7 @@ impl TagCache {
             drop(pages);
             may_wait(lower)?;
             if nothing_to_write {
-                // All are in use this moment, by as many threads.
+                // All pages are in use by other threads at this moment.
                 std::thread::yield_now();
             } else {
                 self.write_back(lower)?;
@@ -216,7 +213,7 @@ impl TagCache {
 }
 
 impl Pages {
-    /// A page that was not known.
+    /// Adds a new page.
     fn add(&mut self, number: u64) -> Arc<Page> {
         let page = Arc::new(Page::default());
         self.known.insert(number, page.clone());
@@ -224,15 +221,15 @@ impl Pages {
         page
     }
 
-    /// Forgets a page that nobody refers to and that was not used lately. False: of so many that
-    /// were looked at there is none.
+    /// Drops a page without references that was not used lately. False: none of the `most` pages
+    /// that were considered.
     fn forget_one(&mut self, most: usize) -> bool {
-        // Twice around: the first time takes the marks of use away.
+        // The search goes round twice: the first time clears the marks of use.
         for _ in 0..(self.order.len() * 2).min(most) {
             let Some(number) = self.order.pop_front() else { break };
             let Some(page) = self.known.get(&number) else { continue };
-            // A marked page has a second reference, and so has one in use. New ones are made under
-            // the lock that is held here.
+            // A page that is marked or in use has a second reference. References are made under the
+            // mutex that is held here.
             if Arc::strong_count(page) == 1 && !page.used.swap(false, Relaxed) {
                 self.known.remove(&number);
                 return true;
@@ -243,7 +240,7 @@ impl Pages {
     }
 }
 
-/// The pages of a range: number, from where, how much.
+/// The pages of a range: number, first byte, length.
 fn parts(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

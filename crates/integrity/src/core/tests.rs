@@ -1,4 +1,4 @@
-//! The core over disks in memory, which remember the order of writes, lose power, and break.
+//! The core over disks in memory, which record the order of writes, lose power, and fail.
 
 #![expect(clippy::cast_possible_truncation, reason = "the disks are small")]
 
@@ -17,7 +17,7 @@ use super::{Core, RunSettings};
 use crate::{Disks, JournalCrypt, KeyedHash, NewSuperblock, OpenSettings, WriteMode};
 use machine::Machine;
 
-/// A volume to be tried.
+/// A volume for the tests.
 #[derive(Clone)]
 struct Case {
     name: &'static str,
@@ -28,7 +28,7 @@ struct Case {
     meta: bool,
 }
 
-/// Bytes that an inline device keeps with each block.
+/// Bytes of an inline device's tuples.
 const TUPLE: usize = 48;
 /// Bytes of a volume without its journal.
 const SIZE: usize = 96 << 10;
@@ -60,7 +60,7 @@ impl Case {
         Self { meta: true, ..self }
     }
 
-    /// A formatted volume, all of whose blocks are zeros with their tags.
+    /// Formats a volume, all of whose blocks are zeros with their tags.
     fn machine(&self) -> Machine {
         let inline = self.options.mode == WriteMode::Inline;
         let has_mac = self.options.journal_mac.is_some();
@@ -84,7 +84,7 @@ impl Case {
             let superblock = format.superblock(&self.options, disks.sizes().unwrap()).unwrap();
             crate::format(&disks, &self.options, &superblock).unwrap();
         }
-        // Tags of zeros, without a journal.
+        // The tags of zeros are written without a journal.
         let mode = if inline { WriteMode::Inline } else { WriteMode::Direct };
         let direct = self.clone().with(|options| options.mode = mode);
         let core = direct.open(&machine);
@@ -131,7 +131,7 @@ fn key(byte: u8, len: usize) -> Key {
 }
 
 /// Volumes with a journal: blocks and tags of several sizes, journals of one section and more,
-/// everything that protects a journal.
+/// every protection of a journal.
 fn journals() -> Vec<Case> {
     let j = WriteMode::Journal;
     vec![

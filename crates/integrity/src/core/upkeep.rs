@@ -1,4 +1,4 @@
-//! What was written becomes durable: at a flush, in time, and at the end.
+//! Durability: at a flush, after a time, and at the end.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{Core, lock};
 use crate::WriteMode;
 
 impl Core {
-    /// Everything that was written before is on stable storage.
+    /// Makes all earlier writes durable.
     pub(crate) fn flush(&self, lower: &mut dyn LowerDisks) -> StepResult {
         may_wait(lower)?;
         self.check(IoKind::Flush, 0)?;
@@ -24,7 +24,7 @@ impl Core {
             (None, _) => self.flush_places(lower),
         };
         self.last(done)?;
-        // What failed in another thread meanwhile may be what this was to keep.
+        // A concurrent failure in another thread may concern writes that this flush covers.
         self.check(IoKind::Flush, 0)
     }
 
@@ -33,14 +33,13 @@ impl Core {
         lower.flush_all()
     }
 
-    /// True when [`Core::tend`] has something to do that others would have to wait for.
+    /// True when [`Core::tend`] has work that other threads would have to wait for.
     pub(crate) fn wants_tending(&self) -> bool {
         let wants = || self.journal.as_ref().map_or_else(|| self.cache.is_crowded(), Journal::wants_tending);
         self.failed.get().is_none() && wants()
     }
 
-    /// What is to be done now and then: full sections are written, blocks copied back, old things
-    /// made durable.
+    /// Periodic work: writes full sections, copies blocks back, makes old writes durable.
     pub(crate) fn tend(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if self.is_read_only() {
             return Ok(());
@@ -61,8 +60,8 @@ impl Core {
         self.last(done)
     }
 
-    /// Tags do not stay in memory for long, or until there is no room for others: who is killed
-    /// without losing power loses few.
+    /// Writes tags after a time, or when they leave too little room: so a killed process, without a
+    /// power cut, loses few.
     fn age(&self, lower: &mut dyn LowerDisks) -> StepResult {
         let is_due = {
             let mut aged = lock(&self.aged);
@@ -75,7 +74,7 @@ impl Core {
         if is_due && !self.cache.are_written() { self.cache.write_back(lower) } else { Ok(()) }
     }
 
-    /// Leaves the volume clean. Nobody else is at it any more; what still comes fails.
+    /// Leaves the volume clean. No other thread uses it any more; later requests fail.
     pub(crate) fn close(&self, lower: &mut dyn LowerDisks) -> StepResult {
         if self.is_read_only() {
             return Ok(());
@@ -83,7 +82,7 @@ impl Core {
         if self.closed.load(SeqCst) && self.failed.get().is_none() {
             return Ok(());
         }
-        // What could not be written must be seen by whoever opens it next: nothing is called clean.
+        // The next opening must notice failed writes: the volume is not marked clean.
         self.check(IoKind::Flush, 0)?;
         self.closed.store(true, SeqCst);
         let done = self.close_all(lower);

@@ -8,7 +8,7 @@ use super::IntegrityDevice;
 use super::lower::DeviceDisk;
 use crate::{Disks, Error, ErrorKind, OpenSettings, Result, VolumeGeometry, WriteMode};
 
-/// The devices as a volume is opened on them. What cannot be is refused before anything is written.
+/// Opens the devices of a volume. Unsuitable devices are refused before anything is written.
 pub(super) fn below(
     data: &Arc<dyn Device>,
     meta: &Option<Arc<dyn Device>>,
@@ -23,10 +23,10 @@ pub(super) fn below(
 }
 
 impl IntegrityDevice {
-    /// Refuses devices on which such a volume cannot be.
+    /// Refuses devices that cannot hold the volume.
     ///
     /// # Errors
-    /// `Unsupported`, `BadOption`, which say why.
+    /// `Unsupported` or `BadOption`, with the reason.
     pub fn fits(
         volume: &VolumeGeometry,
         mode: WriteMode,

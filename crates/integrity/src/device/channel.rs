@@ -1,5 +1,5 @@
-//! A queue's way to the volume: what can be done at once, what waits in the queue's ring, and what
-//! goes to a worker and comes back.
+//! A queue's channel to the volume: requests that are done at once, those that wait in the queue's
+//! ring, and those that a worker does.
 
 mod moving;
 
@@ -16,15 +16,15 @@ use super::lower::NonWaitingLower;
 use super::{Shared, as_result, untagged};
 use crate::core::{BlockTransfer, Side, StepResult, Stop};
 
-/// Memory for pages of tags that are being read.
+/// Bytes of memory for pages of tags that are being read.
 const ROOM: usize = 1 << 20;
-/// What the channel is woken for, beside what [`ReplyReceiver`] takes: the time to start again what
-/// the ring had no room for.
+/// An event of the channel, beside [`ReplyReceiver`]'s: the time to start requests again that found
+/// the ring full.
 const CLOCK: u8 = 2;
-/// How soon that is.
+/// The delay before that.
 const SOON: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// Pages that have to be read for a request: from where on, and memory for them.
+/// The pages that must be read for a request: first byte, and memory.
 type Pages = Option<(u64, Buffer)>;
 
 fn no_bell(e: std::io::Error) -> underseal_device::Error {
@@ -46,16 +46,16 @@ pub(super) struct IntegrityChannel {
     awaited: ReplyReceiver<Finished>,
     /// Requests in the ring, by slot.
     moving: Vec<Option<RingTransfer>>,
-    /// Those of them of which something has to be started again.
+    /// Requests of which a part has to be started again.
     again: Vec<u32>,
     ticks: bool,
     arena: Arena,
-    /// What a channel below that was woken has finished.
+    /// Completions of a lower channel after its wakeup.
     over: Vec<Finished>,
 }
 
 impl IntegrityChannel {
-    /// For `depth` requests at a time.
+    /// Makes a channel for `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> underseal_device::Result<Self> {
         let awaited = ReplyReceiver::new(depth).map_err(no_bell)?;
         let parts = depth.saturating_mul(1 << BITS);
@@ -102,7 +102,7 @@ impl Channel for IntegrityChannel {
             return Immediate::Failed(not_kept(IoKind::Write, offset));
         }
         let step = self.shared.core.write(&mut self.lower, offset, data, tags);
-        // All of it or nothing: what was put into the journal is put there again.
+        // The write is repeated as a whole: blocks in the journal are put there again.
         match self.after_write(step) {
             Immediate::Blocked(_) => Immediate::Blocked(0),
             now => now,
@@ -154,11 +154,11 @@ impl Channel for IntegrityChannel {
 }
 
 impl IntegrityChannel {
-    /// What a request needs to go through the ring, and memory for the pages that it has to read.
-    /// None: a worker does it.
+    /// Takes the resources of a request in the ring, and memory for the pages that it has to read.
+    /// `None`: a worker does the request.
     fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(BlockTransfer, Pages)>> {
         if !ring.has_timeouts() {
-            // What the ring has no room for could not be started again later.
+            // Without timeouts, a request that found the ring full could not be started again.
             return Ok(None);
         }
         let core = &self.shared.core;
@@ -206,7 +206,7 @@ impl IntegrityChannel {
         Started::Pending
     }
 
-    /// Which of the channels below does a part of a request, and the way to it.
+    /// The lower channel for a part of a request, and its token.
     fn way(&self, part: u32) -> (Side, LowerToken) {
         if part == TAGS && self.shared.meta.is_some() {
             (Side::Meta, LowerToken::new(BITS, 1, 2))
@@ -215,8 +215,8 @@ impl IntegrityChannel {
         }
     }
 
-    /// Starts what of a request was not started, or not taken. The request, when it is over with
-    /// that.
+    /// Starts the parts of a request that were not started. Returns the request, if it is over
+    /// then.
     fn go(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         for part in [TAGS, DATA] {
             let (side, way) = self.way(part);
@@ -231,7 +231,7 @@ impl IntegrityChannel {
         self.end(ring, slot)
     }
 
-    /// A part of a request has come back. The request, when it is over with that.
+    /// Takes a finished part of a request. Returns the request, if it is over then.
     fn part_over(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
         let slot = done.slot >> BITS;
         self.take(ring, done);
@@ -250,7 +250,7 @@ impl IntegrityChannel {
         }
     }
 
-    /// The request, if nothing of it is under way any more.
+    /// Returns the request, if no part of it is in flight any more.
     fn end(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let place = self.moving.get_mut(slot as usize)?;
         let moving = place.take_if(|moving| moving.is_over())?;
@@ -266,8 +266,7 @@ impl IntegrityChannel {
             && flight.is_in_journal()
             && let Some(buffer) = buffer.take()
         {
-            // What could not be read may be what is in the journal anyway: a worker reads only what
-            // is not.
+            // The unreadable block may be in the journal: a worker reads only blocks that are not.
             drop(flight);
             let io = match tags {
                 Some(tags) => Io::ReadTagged { offset, buffer, range, tags },
@@ -301,8 +300,8 @@ impl IntegrityChannel {
 }
 
 impl Drop for IntegrityChannel {
-    /// What is still written when its queue has broken is written by the kernel, nobody knows when:
-    /// nobody else may have these blocks, and their region is not clean.
+    /// Writes in flight of a broken queue reach the disk at an unknown time: their blocks stay
+    /// locked, and their region is not clean.
     fn drop(&mut self) {
         for moving in self.moving.drain(..).flatten().filter(|moving| !moving.is_read) {
             log::error!(
@@ -315,7 +314,7 @@ impl Drop for IntegrityChannel {
     }
 }
 
-/// A channel below breaks its contract.
+/// The lower channel broke its contract.
 fn kept(is_read: bool, offset: u64) -> underseal_device::Error {
     let kind = if is_read { IoKind::Read } else { IoKind::Write };
     kind.failed(offset, "the request's memory did not come back from the device below", rustix::io::Errno::IO)

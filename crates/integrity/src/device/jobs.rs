@@ -1,4 +1,4 @@
-//! Where requests wait for a worker, and what the keeper waits for.
+//! The queue of requests for workers, and the condition of the keeper.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use underseal_device::{Finished, Io, ReplySender};
 
-/// A request that may wait, and where its answer goes.
+/// A request that may wait, and the receiver of its reply.
 pub(super) struct QueuedRequest {
     pub(super) slot: u32,
     pub(super) io: Io,
     pub(super) to: Arc<ReplySender<Finished>>,
-    /// How many bytes of a long request for zeros are done.
+    /// Finished bytes of a long request for zeros.
     pub(super) done: u64,
 }
 
-/// The requests that no worker has taken. As many as the channels have slots.
+/// Requests that no worker has taken, at most as many as the channels have slots.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     inside: Mutex<Inside>,
@@ -32,7 +32,7 @@ struct Inside {
 }
 
 impl RequestQueue {
-    /// Gives the job back when no worker would take it any more.
+    /// Returns the request when no worker will take it any more.
     pub(super) fn push(&self, job: QueuedRequest) -> Option<QueuedRequest> {
         let mut inside = self.inside();
         if inside.ended {
@@ -44,7 +44,7 @@ impl RequestQueue {
         None
     }
 
-    /// The next request; waits for one. None: there will be no more.
+    /// Waits for the next request and takes it. `None`: no more will come.
     pub(super) fn next(&self) -> Option<QueuedRequest> {
         let mut inside = self.inside();
         loop {
@@ -58,7 +58,7 @@ impl RequestQueue {
         }
     }
 
-    /// Workers end when they have done what is there.
+    /// Ends the workers after the queued requests.
     pub(super) fn end(&self) {
         self.inside().ended = true;
         self.come.notify_all();
@@ -69,7 +69,7 @@ impl RequestQueue {
         self.keeper.notify_all();
     }
 
-    /// There is something for the keeper to do.
+    /// Wakes the keeper.
     pub(super) fn rouse_keeper(&self) {
         let mut inside = self.inside();
         if !inside.keeper_wanted {
@@ -78,7 +78,7 @@ impl RequestQueue {
         }
     }
 
-    /// Waits until the keeper is wanted, or for this long. False: it shall end.
+    /// Waits until the keeper is wanted, or for a time. False: the keeper has to end.
     pub(super) fn wait_as_keeper(&self, most: Duration) -> bool {
         let mut inside = self.inside();
         if !inside.keeper_wanted && !inside.keeper_ended {

@@ -1,5 +1,4 @@
-//! A device of which some sectors are others: those that a replay would have written, had it been
-//! allowed to.
+//! A device with replaced sectors: those that a replay would have written.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +10,14 @@ use underseal_device::{
 
 use crate::overlay::SectorMap;
 
-/// Another device, with sectors of memory over its own. It takes no writes.
+/// Another device, with sectors in memory over its own. It takes no writes.
 pub(super) struct ReplayedDevice {
     below: Arc<dyn Device>,
     sectors: Arc<SectorMap>,
 }
 
 impl ReplayedDevice {
-    /// The device below itself where nothing lies over it.
+    /// Returns the device below itself where no sector is replaced.
     pub(super) fn over(below: Arc<dyn Device>, sectors: SectorMap) -> Arc<dyn Device> {
         if sectors.is_empty() { below } else { Arc::new(Self { below, sectors: Arc::new(sectors) }) }
     }
@@ -58,7 +57,7 @@ impl Device for ReplayedDevice {
 struct Reader {
     below: Box<dyn Channel>,
     sectors: Arc<SectorMap>,
-    /// What is being read, by slot: where on the device, and where to in the buffer.
+    /// The read of each slot: the device's offset, and the range in the buffer.
     reads: Vec<Option<(u64, Range<usize>)>>,
 }
 

@@ -1,4 +1,4 @@
-//! The hashes themselves: from libraries, as the kernel's crypto API gives them.
+//! Hash functions from libraries, by their names in the kernel's crypto API.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use underseal_cipher::BlockHmac;
 use super::{LARGEST, bad_key};
 use crate::{Error, ErrorKind, Result};
 
-/// A hash or MAC that is ready to be used by any thread.
+/// A hash or MAC that any thread may use.
 pub(super) trait Function: Send + Sync {
     fn size(&self) -> usize;
 
-    /// `out` is as long as [`Function::size`] says.
+    /// Hashes the parts into `out`, which has the length [`Function::size`].
     fn digest(&self, parts: &[&[u8]], out: &mut [u8]);
 
-    /// Calls `each` with the number of each block of `size` bytes in `data`, and its result over
-    /// the salt, le64(its first sector) and the block.
+    /// Calls `each` with the number of each block of `size` bytes in `data`, and its hash over the
+    /// salt, le64(its first sector) and the block.
     fn digest_blocks(
         &self,
         salt: &[u8],
@@ -36,8 +36,7 @@ pub(super) trait Function: Send + Sync {
     }
 }
 
-/// Calls `$with!` with the type of the hash of this name, and with the kind of HMAC that it goes
-/// with.
+/// Calls `$with!` with the type of the hash of this name, and with its kind of HMAC.
 macro_rules! by_name {
     ($name:expr, $with:ident) => {
         match $name {
@@ -61,14 +60,14 @@ macro_rules! by_name {
     };
 }
 
-/// The hash of this name; none for a name that is not known.
+/// The hash of this name; `None` for an unknown name.
 pub(super) fn hash(name: &str, key: Option<&[u8]>) -> Result<Option<Arc<dyn Function>>> {
     macro_rules! plain {
         ($hash:ty, $hmac:path) => {
             Some(Arc::new(Plain::<$hash>(PhantomData)) as Arc<dyn Function>)
         };
     }
-    // BLAKE2 alone takes a key itself.
+    // Only BLAKE2 takes a key itself.
     let keyed: Option<Result<Arc<dyn Function>>> = match (name, key) {
         (_, None) => None,
         ("blake2b-256", Some(key)) => Some(keyed::<blake2::Blake2bMac<digest::consts::U32>>(name, key)),
@@ -88,7 +87,7 @@ pub(super) fn hash(name: &str, key: Option<&[u8]>) -> Result<Option<Arc<dyn Func
     })
 }
 
-/// HMAC over the hash of this name; none for a name that is not known.
+/// HMAC over the hash of this name; `None` for an unknown name.
 pub(super) fn hmac(name: &str, key: &[u8]) -> Result<Option<Arc<dyn Function>>> {
     macro_rules! hmac {
         ($hash:ty, $hmac:path) => {{
@@ -104,7 +103,7 @@ pub(super) fn hmac(name: &str, key: &[u8]) -> Result<Option<Arc<dyn Function>>> 
     Ok(Some(Arc::new(HmacSha256 { library, blocks })))
 }
 
-/// HMAC-SHA256, of many blocks in one call.
+/// HMAC-SHA256 of many blocks in one call.
 struct HmacSha256 {
     library: Arc<dyn Function>,
     blocks: BlockHmac,
@@ -154,7 +153,7 @@ impl<D: Digest> Function for Plain<D> {
     }
 }
 
-/// A MAC that has taken its key: each use goes on from a copy.
+/// A MAC with its key: each use continues a copy.
 struct Keyed<M>(M);
 
 impl<M: Mac + Clone + Send + Sync> Function for Keyed<M> {
@@ -182,7 +181,7 @@ impl Function for Crc32c {
     }
 }
 
-/// The kernel begins with zero and inverts nothing.
+/// The kernel's variant begins with zero and inverts nothing.
 struct Crc32;
 
 impl Function for Crc32 {
@@ -191,7 +190,7 @@ impl Function for Crc32 {
     }
 
     fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
-        // The library inverts what it begins with and what it ends with.
+        // The library inverts the initial and the final value.
         let mut crc = crc32fast::Hasher::new_with_initial(!0);
         parts.iter().for_each(|part| crc.update(part));
         out.copy_from_slice(&(!crc.finalize()).to_le_bytes());
@@ -213,7 +212,7 @@ impl Function for Xxhash64 {
     }
 }
 
-/// The kernel's takes the first 32 bytes of the message as its key.
+/// The kernel's variant takes the first 32 bytes of the message as its key.
 struct Poly1305;
 
 impl Function for Poly1305 {

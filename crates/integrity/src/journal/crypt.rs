@@ -16,7 +16,7 @@ use super::ids::CommitIds;
 use crate::hash::printable;
 use crate::{Error, ErrorKind, Result};
 
-/// What the kernel rounds the journal's mask up to: its pages.
+/// The unit to which the kernel rounds the journal's mask: its pages.
 const PAGE: u64 = 4096;
 
 /// A cipher of the journal with its key.
@@ -36,22 +36,22 @@ type StreamMask = std::result::Result<(), StreamCipherError>;
 
 /// A mask over the whole journal.
 trait Stream: Send + Sync {
-    /// Puts the mask from `position` on over `bytes`.
+    /// Applies the mask from `position` on to `bytes`.
     fn apply(&self, position: u64, bytes: &mut [u8]) -> StreamMask;
 }
 
-/// Each section is a message, whose IV is made of its number.
+/// Encryption of each section as a message, with an IV from its number.
 trait Sections: Send + Sync {
     fn encrypt(&self, index: u32, section: &mut [u8]);
     fn decrypt(&self, index: u32, section: &mut [u8]);
 }
 
 impl JournalCrypt {
-    /// The cipher of that name: `ctr(aes)`, `cbc(aes)`; also `ctr-aes` and `cbc-aes`, as cryptsetup
-    /// writes them.
+    /// Finds the cipher of this name: `ctr(aes)`, `cbc(aes)`; also `ctr-aes` and `cbc-aes`, in
+    /// cryptsetup's form.
     ///
     /// # Errors
-    /// `Unsupported` for other names, `BadKey` for a key of a length that does not do.
+    /// `Unsupported` for other names, `BadKey` for a key of a wrong length.
     pub fn new(name: &str, key: &Key) -> Result<Self> {
         let name = match name.split_once('-').filter(|(mode, _)| ["cbc", "ctr"].contains(mode)) {
             Some((mode, cipher)) => format!("{mode}({cipher})"),
@@ -128,7 +128,7 @@ fn bad_key(name: &str, len: usize) -> Error {
     Error::new(ErrorKind::BadKey, format!("{name} takes no key of {len} bytes"))
 }
 
-/// CTR or CBC of the block cipher of this name; none for a name that is not known.
+/// CTR or CBC of the block cipher of this name; `None` for an unknown name.
 fn block_cipher(name: &str, key: &[u8], ctr: bool) -> Result<Option<Kind>> {
     macro_rules! with {
         ($cipher:ty) => {
@@ -177,7 +177,7 @@ impl Stream for ChaCha20 {
 struct Cbc<C>(C);
 
 impl<C: BlockCipherEncrypt + BlockSizeUser<BlockSize = U16>> Cbc<C> {
-    /// The section's number, encrypted as the first block of a message whose IV is zero.
+    /// The section's number, encrypted as the first block of a message with a zero IV.
     fn iv(&self, index: u32) -> Array<u8, U16> {
         let mut iv = Array::default();
         iv[..4].copy_from_slice(&index.to_le_bytes());

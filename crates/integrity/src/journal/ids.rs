@@ -5,16 +5,17 @@ use crate::{Error, ErrorKind, Result};
 
 use super::JournalRound;
 
-/// What the ids of the four rounds are made of.
+/// The base values of the four rounds' ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommitIds([u64; 4]);
 
 impl CommitIds {
-    /// Those of a journal that is not encrypted by a stream.
+    /// The base values of a journal without a stream cipher.
     pub(super) const PLAIN: Self =
         Self([0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0x3333_3333_3333_3333, 0x4444_4444_4444_4444]);
 
-    /// Those that a stream made of the plain ones; equal ones are counted on until all differ.
+    /// The base values from a stream, which has encrypted the plain ones; equal ones are
+    /// incremented until all differ.
     pub(super) fn from_stream(mut ids: [u64; 4]) -> Self {
         for i in 1..ids.len() {
             while ids[..i].contains(&ids[i]) {
@@ -24,7 +25,7 @@ impl CommitIds {
         Self(ids)
     }
 
-    /// As they go into the stream.
+    /// The base values as bytes, for the stream.
     pub(super) fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for (place, id) in bytes.chunks_exact_mut(8).zip(self.0) {
@@ -37,7 +38,7 @@ impl CommitIds {
         (self.0[round] ^ (u64::from(section) << 32) ^ u64::from(sector)).to_le_bytes()
     }
 
-    /// Puts the ids of this round into section `index`.
+    /// Writes the ids of this round to section `index`.
     pub(super) fn stamp(&self, index: u32, round: JournalRound, section: &mut [u8]) {
         for (sector, bytes) in (0..).zip(section.chunks_exact_mut(SECTOR_BYTES)) {
             bytes[JOURNAL_SECTOR..].copy_from_slice(&self.id(index, sector, usize::from(round.index())));

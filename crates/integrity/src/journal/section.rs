@@ -1,33 +1,33 @@
-//! What stands where in a section of the journal that is decrypted.
+//! The layout of a decrypted section of the journal.
 
 use std::ops::Range;
 
 use crate::SectionShape;
 use crate::geometry::{JOURNAL_SECTOR, MAC_PART, METADATA_SECTORS, SECTOR_BYTES};
 
-/// The high half of the sector of an entry that nobody uses.
+/// The high half of the sector in an unused entry.
 const UNUSED: u64 = 0xffff_ffff;
-/// The first sector that an entry cannot express: what is at and above it means something else.
+/// The first sector that an entry cannot express: larger values have other meanings.
 const INEXPRESSIBLE: u64 = 0xffff_fffe_0000_0000;
 
 impl SectionShape {
-    /// The byte where entry `n` begins.
+    /// The first byte of entry `n`.
     fn entry_at(&self, n: usize) -> usize {
         n % METADATA_SECTORS * SECTOR_BYTES + n / METADATA_SECTORS * self.entry_size
     }
 
-    /// The byte where the data of entry `n` begin.
+    /// The first byte of the data of entry `n`.
     fn data_at(&self, n: usize) -> usize {
         (METADATA_SECTORS + n * self.block_sectors) * SECTOR_BYTES
     }
 
-    /// The sector of entry `n`, as it stands there.
+    /// The bytes of the sector in entry `n`.
     pub(super) fn sector_field(&self, section: &[u8], n: usize) -> [u8; 8] {
         let at = self.entry_at(n);
         std::array::from_fn(|i| section[at + i])
     }
 
-    /// The sector that entry `n` is for; none if it is not used.
+    /// The sector of entry `n`; `None` for an unused one.
     pub fn sector(&self, section: &[u8], n: usize) -> Option<u64> {
         let sector = u64::from_le_bytes(self.sector_field(section, n));
         (sector >> 32 != UNUSED).then_some(sector)
@@ -54,8 +54,8 @@ impl SectionShape {
         }
     }
 
-    /// Puts the ends of the sectors of entry `n` back, where commit ids were: the block is in one
-    /// piece then, until the section is sealed again.
+    /// Restores the ends of the sectors of entry `n`, where commit ids were: the block is
+    /// contiguous then, until the section is sealed again.
     pub(crate) fn restore(&self, section: &mut [u8], n: usize) {
         let (entry, data) = (self.entry_at(n) + 8, self.data_at(n));
         for i in 0..self.block_sectors {
@@ -64,12 +64,12 @@ impl SectionShape {
         }
     }
 
-    /// The blocks of entries, one after the other, which were [restored](Self::restore).
+    /// The contiguous blocks of [restored](Self::restore) entries.
     pub(crate) fn restored<'s>(&self, section: &'s [u8], entries: Range<usize>) -> &'s [u8] {
         &section[self.data_at(entries.start)..self.data_at(entries.end)]
     }
 
-    /// Makes entry `n` one for `sector`, with its block and tag.
+    /// Fills entry `n` for `sector`, with its block and tag.
     pub fn fill(&self, section: &mut [u8], n: usize, sector: u64, block: &[u8], tag: &[u8]) {
         debug_assert!(sector < INEXPRESSIBLE);
         let (entry, data) = (self.entry_at(n), self.data_at(n));
@@ -83,26 +83,26 @@ impl SectionShape {
         section[at..at + tag.len()].copy_from_slice(tag);
     }
 
-    /// Makes entry `n` one that nobody uses; the rest of it stays.
+    /// Marks entry `n` as unused; the rest of it stays.
     pub fn set_unused(&self, section: &mut [u8], n: usize) {
         let at = self.entry_at(n);
         section[at + 4..at + 8].fill(0xff);
     }
 
-    /// Makes all entries unused, and everything else zero.
+    /// Marks all entries as unused, and zeros everything else.
     pub fn clear(&self, section: &mut [u8]) {
         section.fill(0);
         (0..self.entries()).for_each(|n| self.set_unused(section, n));
     }
 
-    /// Puts in the MAC.
+    /// Writes the MAC.
     pub(super) fn set_mac(&self, section: &mut [u8], mac: &[u8; 64]) {
         for (sector, part) in section.chunks_exact_mut(SECTOR_BYTES).zip(mac.chunks_exact(MAC_PART)) {
             sector[JOURNAL_SECTOR - MAC_PART..JOURNAL_SECTOR].copy_from_slice(part);
         }
     }
 
-    /// True if this MAC stands there.
+    /// True if the section has this MAC.
     pub(super) fn has_mac_of(&self, section: &[u8], mac: &[u8; 64]) -> bool {
         let parts = section.chunks_exact(SECTOR_BYTES).zip(mac.chunks_exact(MAC_PART));
         let stored = |sector: &[u8], i: usize| sector[JOURNAL_SECTOR - MAC_PART + i];

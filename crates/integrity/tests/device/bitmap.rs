@@ -1,9 +1,9 @@
-//! Volumes that were left with a bitmap.
+//! Volumes with a remaining bitmap.
 
 use super::*;
 
-/// A volume of mode B that was left with one region whose tags may be wrong: its first 64 sectors.
-/// Blocks 3 and 8 were written before.
+/// A volume of mode B with one dirty region, whose tags may be wrong: its first 64 sectors. Blocks
+/// 3 and 8 were written before.
 fn left_with_a_bitmap() -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     let options = OpenSettings { sectors_per_bit: Some(64), ..options(WriteMode::Bitmap, "crc32c") };
@@ -24,7 +24,7 @@ fn left_with_a_bitmap() -> Arc<dyn Device> {
     below
 }
 
-/// Changes a byte of a block that lies there once.
+/// Changes a byte of a block that occurs once on the device.
 fn damage(device: &dyn Device, block: &[u8]) {
     let (mut way, mut found) = (Blocking::new(device).unwrap(), vec![0; block.len()]);
     let mut is_there = |at: &u64| {

@@ -1,4 +1,4 @@
-//! A volume as a device, over devices in memory that fail, forget and keep tuples.
+//! A volume as a device, over devices in memory that fail, lose writes and have tuples.
 
 mod bitmap;
 #[path = "../layout/memory.rs"]
@@ -28,7 +28,7 @@ fn options(mode: WriteMode, hash: &str) -> OpenSettings {
     OpenSettings { hash: Some(KeyedHash::new(hash, None).unwrap()), ..OpenSettings::new(mode) }
 }
 
-/// Puts a new volume on a device. Its tags are to be made anew, where they are made here.
+/// Formats a volume on a device. Its tags are to be recalculated, where they are made here.
 fn make(device: &dyn Device, options: &OpenSettings, block_size: u32, tag_size: Option<u16>) {
     let disk = Memory::new(vec![0; SIZE]);
     let disks = Disks::one(&disk);
@@ -49,7 +49,7 @@ fn open(device: Arc<dyn Device>, options: &OpenSettings) -> IntegrityDevice {
     IntegrityDevice::open(device, None, options, &settings).unwrap()
 }
 
-/// A block that says where it is and of which version.
+/// A block whose contents give its number and version.
 fn block(size: usize, number: u64, version: u64) -> Vec<u8> {
     [number.to_le_bytes(), version.to_le_bytes()].concat().repeat(size / 16)
 }
@@ -62,8 +62,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Threads that write their own blocks through ways of their own; each gives the versions that a
-/// flush has covered.
+/// Threads that write separate blocks through separate channels; returns the versions that a flush
+/// has covered.
 fn busy(volume: &IntegrityDevice, size: usize, rounds: u64, may_fail: bool) -> Vec<(u64, u64, u64)> {
     let version = AtomicU64::new(1);
     std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn busy(volume: &IntegrityDevice, size: usize, rounds: u64, may_fail: bool) -> V
             let version = &version;
             scope.spawn(move || {
                 let mut way = Blocking::new(volume).unwrap();
-                // By block: the flushed version and the newest one.
+                // For each block: the flushed version and the newest one.
                 let mut mine: Vec<(u64, u64, u64)> = (0..40).map(|i| (i * 3 + thread, 0, 0)).collect();
                 for round in 0..rounds {
                     let at = usize::try_from(round * 7 % 40).unwrap();
@@ -110,7 +110,7 @@ fn busy(volume: &IntegrityDevice, size: usize, rounds: u64, may_fail: bool) -> V
     })
 }
 
-/// Each block holds a version between the flushed one and the newest.
+/// Checks that each block has a version between the flushed one and the newest.
 fn check(volume: &IntegrityDevice, size: usize, blocks: &[(u64, u64, u64)]) {
     let mut way = Blocking::new(volume).unwrap();
     for (number, flushed, newest) in blocks {
@@ -178,7 +178,7 @@ fn what_was_flushed_outlives_a_loss_of_power() {
         if mode == WriteMode::Journal {
             check(&volume, 4096, &blocks);
         } else {
-            // Blocks that were being written may be of several versions; all can be read.
+            // Blocks that were being written may mix versions; all can be read.
             let settled: Vec<_> =
                 blocks.iter().filter(|(_, flushed, newest)| flushed == newest).copied().collect();
             check(&volume, 4096, &settled);
@@ -199,7 +199,7 @@ fn a_disk_that_fails_is_told_to_all_and_nothing_hangs() {
         let mut way = Blocking::new(&volume).unwrap();
         way.write(0, &[1; 4096], true).unwrap();
         control.add(Rule::new(Fault::Error(5)).on(underseal_device::IoKind::Write));
-        // A journal takes some before it has to write.
+        // The journal takes some writes before it has to write.
         let failed = (0..1000).find_map(|i| way.write(i % 200 * 4096, &[2; 4096], true).err());
         assert_eq!(failed.unwrap().errno(), Some(5));
         control.clear();
@@ -262,7 +262,7 @@ fn inline_tags_are_those_of_the_device() {
 #[test]
 fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written() {
     let options = options(WriteMode::Inline, "sha256");
-    // Larger than the volume was, which an opening would write down.
+    // The device is larger than the volume was, which an opening would record.
     let inner = Arc::new(RamDevice::new(2 * SIZE as u64));
     make(&*inner, &options, 4096, None);
     let all = || {
@@ -359,7 +359,7 @@ fn long_requests_for_zeros_keep_no_worker_from_others() {
         let io = Io::Zero { offset: u64::from(slot) * LEN, len: LEN, punch: false };
         assert!(matches!(channel.start(&mut ring, slot, io), Started::Pending));
     }
-    // There are fewer workers than such requests.
+    // The requests are more than the workers.
     assert!(matches!(channel.start(&mut ring, ZEROS, Io::Flush), Started::Pending));
     let mut order = Vec::new();
     while order.len() <= ZEROS as usize {

@@ -7,23 +7,23 @@ use underseal_device::{Arena, Error, IoKind, monotonic};
 
 use super::*;
 
-/// Their tags fill 32 pages, and 8 are in memory where there is no room for more.
+/// Blocks whose tags fill 32 pages; 8 are in memory with the smallest cache.
 const BLOCKS: u64 = 4000;
 const BLOCK: usize = 512;
 const HASH: &str = "sha256";
 const DEPTH: u32 = 24;
 
-/// A way with many requests under way, and what it knows of the blocks that it alone writes.
+/// A channel with many requests in flight, and a model of the blocks that only it writes.
 struct Player {
     channel: Box<dyn Channel>,
     ring: Ring,
     arena: Arena,
     free: Vec<u32>,
     under_way: HashMap<u32, Played>,
-    /// Each block's version; none: nobody knows.
+    /// Each block's version; `None`: unknown.
     versions: Vec<Option<u64>>,
     dice: u64,
-    /// It acts among so many blocks.
+    /// The number of blocks that the player uses.
     span: u64,
     failed: u64,
     read: u64,
@@ -56,7 +56,7 @@ impl Player {
         (self.dice >> 33) % bound
     }
 
-    /// Begins something at blocks where nothing of this way is under way.
+    /// Sends a request for blocks without another request of this player in flight.
     fn act(&mut self, version: u64, writes: bool) {
         let count = 1 + self.below(9) / 2;
         let first = self.below(self.span - count);
@@ -232,7 +232,7 @@ fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
         player.all(1);
         control.add(Rule::new(Fault::Delay(Duration::from_micros(80))).chance(0.6));
         control.add(Rule::new(Fault::EIO).on(IoKind::Read).chance(0.1));
-        // Data lies there. What fails in writing tags is final.
+        // The faults are in the range of the data: failures to write tags are final.
         let data = 2 << 20..SIZE as u64;
         control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(data.clone()).chance(0.05));
         control.add(Rule::new(Fault::Torn).within(data).chance(0.05));
@@ -273,7 +273,7 @@ fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
     assert_eq!((player.failed, player.read), (0, 2));
 }
 
-/// A device that refuses every other request, as a ring that is full.
+/// A device that refuses every second request, like a full ring.
 struct Grudging(Arc<dyn Device>);
 
 impl Device for Grudging {
@@ -290,7 +290,7 @@ impl Device for Grudging {
     }
 }
 
-/// Those that refuse, and how many they were asked.
+/// A refusing channel, its state, and its number of requests.
 struct GrudgingChannel(Box<dyn Channel>, bool, u64);
 
 impl Channel for GrudgingChannel {
@@ -347,7 +347,7 @@ fn readers_meet_no_half_of_a_write_of_another_queue() {
                     player.span = 100;
                     for version in 0..600 {
                         player.act(version * 3 + thread, true);
-                        // What others have written meanwhile is not known.
+                        // The versions that other players wrote meanwhile are unknown.
                         player.versions.fill(None);
                     }
                     player.end();
@@ -360,7 +360,7 @@ fn readers_meet_no_half_of_a_write_of_another_queue() {
     }
 }
 
-/// How many bytes are compared with nothing, if the volume stops now.
+/// The number of bytes without valid tags, if the volume stops now.
 fn unverified(below: &dyn Device) -> u64 {
     let mut now = vec![0; SIZE];
     Blocking::new(below).unwrap().read(0, &mut now).unwrap();
@@ -382,8 +382,8 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
     let mut player = Player::new(&volume, 13);
     control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(IoKind::Write));
     loop {
-        // The first of them goes to a thread, which writes the bit. The next goes through the ring,
-        // if the bit is still there.
+        // The first write goes to a thread, which writes the bit. The next goes through the ring,
+        // if the bit is still set.
         let begun = monotonic();
         player.submit(0, 4, Some(1));
         player.end();
@@ -393,7 +393,7 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
         }
         player.end();
     }
-    // Nobody takes it out of the ring, however often the bits are looked through.
+    // The write stays in the ring during several sweeps of the bits.
     let end = Instant::now() + Duration::from_millis(2500);
     while Instant::now() < end {
         assert!(unverified(&*below) > 0, "the tags are not below");

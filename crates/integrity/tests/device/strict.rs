@@ -69,7 +69,7 @@ impl Channel for StrictChannel {
     }
 }
 
-/// A volume whose journal has to be replayed.
+/// A volume with a journal to be replayed.
 fn unclean(options: &OpenSettings) -> Arc<dyn Device> {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     make(&*below, options, 4096, None);
@@ -118,7 +118,7 @@ fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
         assert_eq!(one, block(4096, 8, 8));
         assert!(way.write(0, &[1; 4096], false).is_err());
         volume.close().unwrap();
-        // It was there for whoever writes, all the while.
+        // The journal is still there for a later opening with writes.
         let volume = open(below, &written);
         Blocking::new(&volume).unwrap().read(8 * 4096, &mut one).unwrap();
         assert_eq!(one, block(4096, 8, 8));
@@ -130,8 +130,8 @@ fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
     let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
     let options = options(WriteMode::Journal, "crc32c");
     make(&*below, &options, 4096, None);
-    // The first section was about to be written in round 1, and one of its sectors was: its commit
-    // id says so.
+    // The first section was about to be written in round 1, and one of its sectors was, as its
+    // commit id shows.
     let (mut way, at) = (Blocking::new(&*below).unwrap(), 4096 + 7 * 512);
     let mut sector = [0; 512];
     way.read(at, &mut sector).unwrap();
@@ -152,7 +152,7 @@ fn a_device_that_is_read_only_is_not_written() {
     let settings = RunSettings::default();
     assert!(IntegrityDevice::open(read_only(unclean(&options)), None, &options, &settings).is_err());
     let clean: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    // With tags that are still to be made.
+    // A volume with tags that are still to be made.
     make(&*clean, &options, 4096, None);
     let volume = open(read_only(clean), &options);
     assert!(volume.geometry().read_only);

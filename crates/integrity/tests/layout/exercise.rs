@@ -1,4 +1,4 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and
+//! The fuzzer's use of its bytes. Shared between `fuzz/` and the tests that replay its seeds and
 //! findings.
 
 #[path = "memory.rs"]
@@ -12,15 +12,15 @@ use underseal_integrity::{
 
 const MODES: [WriteMode; 5] =
     [WriteMode::Journal, WriteMode::Bitmap, WriteMode::Direct, WriteMode::Recovery, WriteMode::Inline];
-/// Small, so that many are tried; large enough for a few sections of the journal.
+/// The size of a small volume, for many runs, with room for a few sections of the journal.
 const SIZE: usize = 512 << 10;
 
 fn options(mode: WriteMode) -> OpenSettings {
     OpenSettings { hash: KeyedHash::new("crc32c", None).ok(), ..OpenSettings::new(mode) }
 }
 
-/// A superblock with any first 64 bytes but the magic, over zeros: the first byte says the mode,
-/// and whether there is a metadata device.
+/// A superblock with any first 64 bytes except the magic, over zeros: the first byte chooses the
+/// mode, and whether there is a metadata device.
 pub(crate) fn superblock(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     let mode = MODES[usize::from(*how) % MODES.len()];
@@ -34,7 +34,7 @@ pub(crate) fn superblock(bytes: &[u8]) -> bool {
         _ => Disks { data: &data, meta: Some(&head) },
     };
     let Ok(opened) = look(&disks, &options(mode)) else { return false };
-    // What the geometry says lies on the devices.
+    // All positions of the geometry are on the devices.
     let (geometry, sizes) = (&opened.geometry, disks.sizes().unwrap());
     let last = geometry.place(geometry.provided() - geometry.block_sectors());
     assert!(last.data + geometry.block_size() as u64 <= sizes.data);
@@ -42,8 +42,8 @@ pub(crate) fn superblock(bytes: &[u8]) -> bool {
     opens(&disks, mode)
 }
 
-/// The journal of a small volume: any bytes, or sections whose commit ids are right; the first byte
-/// says which.
+/// The journal of a small volume: any bytes, or sections with right commit ids; the first byte
+/// chooses.
 pub(crate) fn journal(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     let mode = MODES[usize::from(*how) % 3];
@@ -62,8 +62,8 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
         disk.write_at(geometry.journal_offset(), &bytes[..len]).unwrap();
         return opens(&disks, mode);
     }
-    // A byte is the round of a section, the next one how many of its sectors have another; then
-    // entries of a byte each.
+    // A byte is the round of a section, the next one the number of its sectors with another; then
+    // follow entries of a byte each.
     let journal = JournalFormat::new(&geometry, &superblock, &options(mode)).unwrap();
     let tags = look(&disks, &options(mode)).unwrap().tags.unwrap();
     let mut dice = bytes.iter().copied();
@@ -73,7 +73,7 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
         let (round, torn) = (dice.next().unwrap_or(0), dice.next().unwrap_or(0));
         for n in 0..geometry.section().entries() {
             let Some(what) = dice.next().filter(|what| *what != 0) else { break };
-            // Some are beyond the end, or where no block begins.
+            // Some entries are beyond the end, or where no block begins.
             let sector = if what == 255 { u64::from(what) << 30 | 1 } else { u64::from(what) * 8 };
             let block = vec![what; geometry.block_size()];
             let mut tag = vec![0; geometry.tag_size()];
@@ -94,8 +94,8 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
     opens(&disks, mode)
 }
 
-/// Opens it over what is left as it is, and reads all: what is refused writes nothing, and opening
-/// again finds nothing to do.
+/// Opens the volume over the unchanged bytes, and reads all: a refusal writes nothing, and a second
+/// opening has nothing to do.
 fn opens(disks: &Disks<'_>, mode: WriteMode) -> bool {
     let (data, meta) = (Overlay::new(disks.data), disks.meta.map(Overlay::new));
     let over = Disks { data: &data, meta: meta.as_ref().map(|meta| meta as &dyn Disk) };

@@ -1,4 +1,4 @@
-//! The fuzzer's seeds and everything it ever found, replayed.
+//! The fuzzer's seeds and all of its findings, replayed.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
 }
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never
-/// panic.
+/// The fuzzer's findings join its seeds as `finding-..`; a file of this kind need not open, but
+/// must not panic.
 #[test]
 fn every_seed_of_the_fuzzer_opens_and_no_finding_panics() {
     for (target, run) in [

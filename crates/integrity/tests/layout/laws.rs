@@ -85,7 +85,7 @@ proptest! {
         let Ok(geometry) = VolumeGeometry::new(&superblock, &options, DiskSizes { data, meta: None }) else { return Ok(()) };
         let sectors = geometry.provided();
         prop_assert_eq!(sectors % 8, 0);
-        // The place of the sector that would be the last one, computed from the last that there is.
+        // The position of the sector after the last one, computed from the last one's.
         let last = geometry.place(sectors - 1);
         let areas = match (geometry.interleave(), geometry.run()) {
             (Some(interleave), Some(run)) => ((sectors + 7) / interleave - (sectors - 1) / interleave) * run,

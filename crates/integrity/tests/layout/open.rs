@@ -1,4 +1,4 @@
-//! What is refused, and what format makes.
+//! Refused volumes, and formatted ones.
 
 use underseal_integrity::{
     Disk, DiskSizes, Disks, ErrorKind, Flags, KeyedHash, NewSuperblock, OpenSettings, Recalculate,
@@ -23,7 +23,7 @@ fn made(format_options: &NewSuperblock, options: &OpenSettings, size: usize) -> 
 
 #[test]
 fn a_new_volume_has_the_kernels_geometry() {
-    // All but the salt, the version and what was written later is as in the kernel's volumes.
+    // Everything except the salt, the version and later writes is as in the kernel's volumes.
     for (name, expected) in images() {
         let table = expected["table"].as_str().unwrap();
         let words: Vec<&str> = table.split(' ').collect();
@@ -106,7 +106,7 @@ fn damaged_superblocks_are_refused() {
     {
         assert_eq!(refused(at, value), ErrorKind::BadSuperblock, "byte {at} = {value}");
     }
-    // More journal than device.
+    // The journal is larger than the device.
     assert_eq!(refused(15, 1), ErrorKind::TooSmall);
 }
 
@@ -122,7 +122,7 @@ fn a_superblock_with_a_mac_opens_with_its_key_only_but_in_recovery_without() {
     assert_eq!((wrong.kind(), wrong.errno()), (ErrorKind::Integrity, 84));
     let recovery = OpenSettings { mode: WriteMode::Recovery, ..with_key("00112234") };
     open(&image.disks(), &recovery).unwrap();
-    // One bit of what the superblock says.
+    // A flipped bit of the superblock's contents.
     let mut bytes = image.data.bytes();
     bytes[32] ^= 1;
     let forged = Image { data: Memory::new(bytes), meta: None };

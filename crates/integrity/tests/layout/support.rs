@@ -43,7 +43,7 @@ pub(crate) fn unpack(name: &str) -> Image {
     Image { data: one(format!("{name}.img.xz")).unwrap(), meta: one(format!("{name}.meta.img.xz")) }
 }
 
-/// What a table line says, after `0 SECTORS integrity`.
+/// The options of a table line, after `0 SECTORS integrity`.
 pub(crate) fn options(table: &str) -> OpenSettings {
     let words: Vec<&str> = table.split(' ').collect();
     let mode = WriteMode::from_letter(words[6].chars().next().unwrap()).unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn options(table: &str) -> OpenSettings {
     options
 }
 
-/// With these optional arguments.
+/// Adds these optional arguments.
 pub(crate) fn with(mut options: OpenSettings, arguments: &[&str]) -> OpenSettings {
     let hash = |value: &str| {
         let (name, key) = value.split_once(':').unwrap_or((value, ""));
@@ -74,7 +74,7 @@ pub(crate) fn with(mut options: OpenSettings, arguments: &[&str]) -> OpenSetting
             "allow_discards" => options.allow_discards = true,
             "recalculate" => options.recalculate = Recalculate::Begin,
             "legacy_recalculate" => options.legacy_recalculate = true,
-            // What matters at format only.
+            // The arguments for formatting.
             "journal_sectors" | "interleave_sectors" | "fix_padding" | "fix_hmac" | "meta_device" => {}
             other => panic!("{other}"),
         }

@@ -1,5 +1,5 @@
-//! Volumes that a kernel made and that were stopped somewhere: all open with what the kernel would
-//! give, and leave what it would leave.
+//! Volumes from a kernel, stopped at some time: all open with the kernel's contents, and leave the
+//! kernel's bytes.
 
 use serde_json::Value;
 use underseal_integrity::{
@@ -8,7 +8,7 @@ use underseal_integrity::{
 
 use crate::support::*;
 
-/// Everything that can be read, zeros for the rest; and what cannot, as runs.
+/// The readable sectors, with zeros for the rest; and the unreadable ones, as runs.
 fn read_all(image: &Image, opened: &OpenedVolume, options: &OpenSettings) -> (Vec<u8>, Vec<(u64, u64)>) {
     let block = opened.geometry.block_sectors();
     let mut plain = vec![0; usize::try_from(opened.geometry.provided() * 512).unwrap()];
@@ -31,7 +31,7 @@ fn pairs(value: &Value) -> Vec<(u64, u64)> {
     value.as_array().unwrap().iter().map(pair).collect()
 }
 
-/// Opens it as the kernel would, makes tags anew where it would, and closes it.
+/// Opens the volume and recalculates tags as the kernel would, and closes it.
 fn open_and_close(image: &Image, options: &OpenSettings) -> Result<OpenedVolume> {
     let disks = image.disks();
     let mut opened = open(&disks, options)?;
@@ -48,7 +48,7 @@ fn every_volume_gives_the_kernels_plaintext_and_leaves_the_kernels_bytes() {
         let options = options(expected["table"].as_str().unwrap());
         let opened = open_and_close(&image, &options);
         if !expected["refused"].is_null() {
-            // The kernel opens it, and then fails each request.
+            // The kernel opens the volume, and then fails each request.
             assert_eq!(opened.unwrap_err().errno(), expected["errno"][0], "{name}");
             assert!(image.data.bytes() == before, "{name}: a volume that is refused was changed");
         } else {

@@ -1,4 +1,5 @@
-//! `dispatch`: who runs the crypto, when one submitter has more of it than a processor can do.
+//! `dispatch`: the threads that run the crypto when one submitter has more of it than a processor
+//! can do.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ const INLINE: &str = "inline";
 const ADAPTIVE: &str = "adaptive";
 const OTHERS: [&str; 4] = [UNBOUND, PER_CPU, BUILT, INLINE];
 
-/// What is measured on each set-up; the first is the published one.
+/// The loads that are measured on each set-up; the first is the published one.
 fn loads(lab: &Lab<'_>) -> [(String, Load); 6] {
     let slice = LoadEnd::Time(lab.slice(100));
     [

@@ -1,13 +1,13 @@
-//! `ecryptfs`: a whole request in one call of the cipher and one lower write, against a page at a
-//! time as in the kernel.
+//! `ecryptfs`: a whole request in one call of the cipher and one lower write, compared with a page
+//! at a time as in the kernel.
 //!
 //! ```text
 //!   tiobench's phases, a file for each thread
 //!     |
-//!   File          batched: a request is one crypto call, one lower I/O, and the size once, where the file grows
+//!   File          batched: a request is one crypto call, one lower I/O, and at most one size write
 //!     |           one at a time: each page of it, and the size after every page written
 //!     v
-//!   lower::Lower  a file in memory | a page cache over a modelled disk | a modelled disk that is waited for
+//!   lower::Lower  a file in memory | a page cache over a modelled disk | a modelled disk, uncached
 //! ```
 
 mod file;
@@ -39,11 +39,11 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What a thread does to its file.
+/// A phase of the load on a thread's file.
 #[derive(Debug, Clone, Copy)]
 struct Phase {
     name: &'static str,
-    /// Bytes of a request.
+    /// The size of a request in bytes.
     bytes: usize,
     write: bool,
     random: bool,
@@ -67,11 +67,11 @@ const PHASES: [Phase; 5] = [
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 const MOST_THREADS: u64 = 8;
 
-/// What lies below the files.
+/// A set-up: the medium below the files.
 struct SetUp {
     name: &'static str,
     below: LowerMedium,
-    /// How long each phase takes.
+    /// The time of each phase.
     millis: u64,
 }
 
@@ -81,7 +81,7 @@ const SSD_CACHED: usize = 2;
 const SSD_WAITED: usize = 4;
 
 fn set_ups(file: u64) -> Result<[SetUp; 5]> {
-    // Memory appears as it is written: a disk may be as large as a seek wants it.
+    // Memory is allocated on the first write, so a disk may be as large as a realistic seek needs.
     let disk = |profile: &Profile| -> Arc<dyn Device> {
         Arc::new(ModelDevice::new(Arc::new(RamDevice::new(8 << 30)), profile))
     };
@@ -96,7 +96,7 @@ fn set_ups(file: u64) -> Result<[SetUp; 5]> {
     ])
 }
 
-/// The rates of one set-up: by phase, then by threads, then by way, then by round.
+/// The rates of one set-up: by phase, then by threads, then by variant, then by round.
 type Rates = Vec<Vec<[Vec<f64>; 2]>>;
 
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
@@ -131,7 +131,8 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         times("SSD, waited for, random write, 1 thread".into(), ratio(SSD_WAITED, RANDOM_WRITE, 0))
             .published(2.39)
             .goal(Goal::AtLeast(1.5)),
-        // Equal is as good as it gets where the disk decides; what is below that by less is noise.
+        // Where the disk decides, equal is the best possible result; a ratio slightly below 1 is
+        // noise.
         times(format!("slow disk, 1 and 2 threads, the worst: {where_on_disk}"), least_on_disk)
             .published(0.8)
             .goal(Goal::AtLeast(0.97)),
@@ -191,7 +192,7 @@ fn measure(lab: &Lab<'_>, rounds: usize, set_up: &SetUp, file: u64) -> Result<Ra
     Ok(rates)
 }
 
-/// 10^6 bytes a second of all threads together.
+/// Returns the rate of all threads together, in 10^6 bytes a second.
 fn rate(
     below: &LowerMedium,
     phase: Phase,
@@ -206,7 +207,7 @@ fn rate(
             let barrier = &barrier;
             scope.spawn(move || {
                 let opened = below.open(nth, file).and_then(|lower| File::new(lower, way, file, nth));
-                // Every thread comes here, also one without a file.
+                // Every thread reaches the barrier, even without a file.
                 barrier.wait();
                 let mut opened = opened?;
                 let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! `inline`: what hand-over to a work queue costs, and what is left of it without.
+//! `inline`: the cost of handing requests to a work queue, and the cost of a path without one.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const QUEUE: &str = "work queue";
 const INLINE: &str = "inline";
 const ADAPTIVE: &str = "adaptive";
 
-/// Requests of the published experiment, in bytes.
+/// The size of the published experiment's requests, in bytes.
 const BLOCK: usize = 4096;
 
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {

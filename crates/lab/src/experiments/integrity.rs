@@ -1,4 +1,4 @@
-//! `integrity`: what tags beside the sectors cost, by mode, sector size and depth.
+//! `integrity`: the cost of tags beside the sectors, by mode, sector size and depth.
 
 mod layer;
 
@@ -26,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The published rates over the device's, of large writes.
+/// The published rates of large writes, divided by the device's rate.
 const PUBLISHED_JOURNAL: f64 = 123.0 / 248.0;
 const PUBLISHED_BITMAP: f64 = 223.0 / 248.0;
 
@@ -38,7 +38,7 @@ const CRC_JOURNAL: &str = "crc32c, journal";
 const HMAC_DIRECT: &str = "hmac, direct";
 const HMAC_JOURNAL: &str = "hmac, journal";
 
-/// Everything but the volume without tags.
+/// All variants but the volume without tags.
 const WAYS: [(&str, TagLayer, WriteMode); 6] = [
     (AEAD_DIRECT, TagLayer::Aead, WriteMode::Direct),
     (AEAD_JOURNAL, TagLayer::Aead, WriteMode::Journal),
@@ -105,7 +105,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     })
 }
 
-/// The volumes, each over a device of its own.
+/// The volumes, each over a separate device.
 fn ways(bytes: u64, sector: u32, profile: Option<&Profile>) -> Result<Contenders> {
     let device = || -> Result<Arc<dyn Device>> {
         let ram = volumes::ram(bytes)?;
@@ -122,7 +122,7 @@ fn ways(bytes: u64, sector: u32, profile: Option<&Profile>) -> Result<Contenders
     Ok(Contenders(ways))
 }
 
-/// Rates over those of the volume without tags.
+/// Rates divided by those of the volume without tags.
 fn panel(grid: &Grid, loads: &[(String, Load)], title: &str) -> Panel {
     let names = WAYS.iter().map(|(name, ..)| *name);
     let panel = Panel::new(format!("Rates over those without tags: {title}"), Unit::Part, names)

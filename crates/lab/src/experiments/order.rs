@@ -1,5 +1,6 @@
-//! `order`: writes that several threads encrypt reach a rotating disk out of order. What does it
-//! cost, and who should put them right?
+//! `order`: writes that several threads encrypt reach a rotating disk out of order. The experiment
+//! measures the cost, and compares sorting in the encryption layer with sorting in the disk's
+//! scheduler.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ const ARRIVAL: &str = "arrival";
 const INLINE: &str = "inline";
 const WAYS: [&str; 4] = [UNSORTED, SORTED, ARRIVAL, INLINE];
 
-/// Sequential writes: bytes, and how many are in flight.
+/// Sequential writes: the size in bytes, and the number of simultaneous writes.
 const LOADS: [(usize, usize); 3] = [(4 << 10, 64), (32 << 10, 32), (128 << 10, 32)];
 
 fn policy(way: &str) -> Policy {
@@ -44,7 +45,7 @@ fn policy(way: &str) -> Policy {
     }
 }
 
-/// One disk under one volume.
+/// A disk under a volume.
 struct SetUp {
     name: &'static str,
     model: Arc<ModelDevice>,
@@ -53,7 +54,8 @@ struct SetUp {
 
 impl SetUp {
     fn new(name: &'static str, profile: &Profile) -> Result<Self> {
-        // Memory appears as it is written: the disk may be as large as a seek wants it.
+        // Memory is allocated on the first write, so the disk may be as large as a realistic seek
+        // needs.
         let model = Arc::new(ModelDevice::new(Arc::new(RamDevice::new(8 << 30)), profile));
         let device: Arc<dyn Device> = model.clone();
         let volume = LoadTarget::Volume(volumes::mapping(XTS, 4096, &device)?, Policy::INLINE);
@@ -106,7 +108,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
                 let lost = Range::of_ratios(unsorted, arrival);
                 let finding =
                     AnswerFigure::new(format!("unsorted over arrival order, {name}"), Unit::Part, lost);
-                // Deadline and noop merge and sort; what CFQ did has no model here.
+                // Deadline and noop merge and sort; CFQ's slowdown has no model here.
                 let merges = name == set_ups[0].name;
                 findings.push(if merges { finding.published(0.5) } else { finding });
                 let over = Range::of_ratios(sorted, arrival);

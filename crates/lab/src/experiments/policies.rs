@@ -1,4 +1,4 @@
-//! `policies`: every policy under every shape of load. Which one should a user take?
+//! `policies`: every policy under every shape of load, to recommend one.
 
 use underseal_datapath::Policy;
 use underseal_volume::DispatchFlags;
@@ -114,12 +114,12 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     })
 }
 
-/// How a policy does over the whole grid.
+/// The results of a policy over the whole grid.
 struct Standing {
     way: &'static str,
-    /// Its part of the best, over all cells.
+    /// The policy's part of the best, over all cells.
     parts: Range,
-    /// Where that is least.
+    /// The cell with the smallest part.
     worst: String,
 }
 

@@ -1,4 +1,4 @@
-//! `sectors`: what sectors of up to 64 KiB are good for, and what they cost.
+//! `sectors`: the gains and costs of sectors of up to 64 KiB.
 //!
 //! ```text
 //!   engine     a crypto engine behind DMA: jobs of one sector against jobs of a whole request
@@ -48,7 +48,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     Ok(all)
 }
 
-/// A sector's size in titles.
+/// Returns a sector's size for titles.
 fn sectors(bytes: u32) -> String {
     format!("{} KiB sectors", bytes >> 10)
 }

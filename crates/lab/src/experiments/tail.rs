@@ -1,4 +1,4 @@
-//! `tail`: the latency of reads while other processes want every processor.
+//! `tail`: the latency of reads while other processes keep every processor busy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const QUEUE: &str = "work queue";
 const INLINE: &str = "inline";
 const ADAPTIVE: &str = "adaptive";
 
-/// Reads begin so far apart: a server that has other things to do.
+/// The time between two reads, as in a server with other work.
 const PACE: Duration = Duration::from_micros(300);
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
@@ -102,7 +102,7 @@ fn panel(device: &str, grids: [(&str, &Grid); 2]) -> Panel {
     panel
 }
 
-/// The quantile over all rounds together, and the least and the most that one round had.
+/// The quantile over all rounds together, and the least and the most of single rounds.
 fn quantile(grid: &Grid, way: &str, share: f64) -> Range {
     let each = grid.range(way, 0, |seen: &LoadResult| seen.micros(share));
     let mut all = Histogram::default();

@@ -1,5 +1,5 @@
-//! `whole-request`: one call of the cipher for each 512-byte sector, against one for the whole
-//! request.
+//! `whole-request`: one call of the cipher for each 512-byte sector, compared with one call for the
+//! whole request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The IV generators of the RFC: name, cipher, bytes of key where the cipher's own number does not
-/// do.
+/// The IV generators of the RFC: name, cipher, and the key size in bytes if the cipher's own does
+/// not fit.
 const CIPHERS: [(&str, &str, Option<usize>); 6] = [
     ("plain64", "aes-xts-plain64", None),
     ("essiv", "aes-cbc-essiv:sha256", None),
@@ -38,7 +38,7 @@ const CIPHERS: [(&str, &str, Option<usize>); 6] = [
     ("64 keys", "aes:64-cbc-lmk", None),
 ];
 
-/// A request of so many bytes has 128 sectors.
+/// Bytes of a request, which has 128 sectors.
 const REQUEST: usize = 64 << 10;
 const SECTOR: usize = 512;
 
@@ -120,10 +120,10 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     })
 }
 
-/// Crypto that is handed over: what a job for each sector costs there.
+/// The cost of a job for each sector, where crypto is handed over to an engine.
 fn through_an_engine(lab: &Lab<'_>, rounds: usize) -> Result<Range> {
     let cipher = volumes::cipher(XTS, 512)?;
-    // As fast as this processor, on a thread of its own.
+    // An engine as fast as this processor, on a separate thread.
     let spec =
         EngineSpec { fixed: Duration::ZERO, bandwidth: f64::INFINITY, depth: 256, restart: Duration::ZERO };
     let bytes = lab.bytes(64 << 20);
@@ -135,7 +135,7 @@ fn through_an_engine(lab: &Lab<'_>, rounds: usize) -> Result<Range> {
     Ok(Range::of_ratios(&seen[1], &seen[0]))
 }
 
-/// One call's throughput over many calls', round by round, in the processor's cache.
+/// Throughput of one call divided by that of many calls, round by round, in the processor's cache.
 fn quotients(
     lab: &Lab<'_>,
     rounds: usize,

@@ -1,4 +1,4 @@
-//! `zoned`: a zone takes writes only in the order of its sectors. Which policies keep it?
+//! `zoned`: a zone accepts writes only in the order of its sectors. Which policies keep this order.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn policy(way: &str) -> Policy {
     }
 }
 
-/// An empty zoned disk; `declared`: it tells that it is one.
+/// An empty zoned disk; `declared`: the disk reports its zones.
 fn disk(size: u64, declared: bool) -> Result<Arc<ZonedDevice>> {
     Ok(Arc::new(ZonedDevice::new(Arc::new(RamDevice::new(size)), ZONES, declared)?))
 }
@@ -113,7 +113,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     })
 }
 
-/// The ways that a volume over a disk that tells of its zones does not take.
+/// The policies that a volume over a disk with reported zones refuses.
 fn refused(size: u64) -> Result<Vec<&'static str>> {
     let device: Arc<dyn Device> = disk(size, true)?;
     let mapping = volumes::mapping(XTS, 4096, &device)?;

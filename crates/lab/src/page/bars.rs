@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   4k   plain       |##########-+--|  202 MB/s
-//!        work queue  |####-+-|         80.7 MB/s      -+-  whisker: least to most     <>  published
+//!        work queue  |####-+-|         80.7 MB/s      -+-  whisker: least to most   <>  published
 //!   64k  plain       |...
 //! ```
 
@@ -11,14 +11,14 @@ use super::{name, told};
 use crate::{Cell, Panel, PanelShape};
 
 const WIDTH: f64 = 760.0;
-/// Where names of series end and bars begin.
+/// The end of series' names and the beginning of bars.
 const LEFT: f64 = 250.0;
-/// Where the scale ends: what is right of it is for the figures.
+/// The end of the scale; figures stand at its right.
 const RIGHT: f64 = 640.0;
 const LINE: f64 = 19.0;
 const BAR: f64 = 12.0;
 const GAP: f64 = 9.0;
-/// A row's name of more characters has a line of its own.
+/// A row's name of more characters takes a separate line.
 const SHORT: usize = 12;
 
 pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
@@ -126,20 +126,20 @@ fn figure(xml: &mut Xml, panel: &Panel, scale: &Scale, cell: Cell, y: f64) {
     xml.line("text", &place, &panel.unit.show(range.median));
 }
 
-/// A round number without the digits that tell nothing.
+/// Returns a round number without meaningless digits.
 fn tick(panel: &Panel, value: f64) -> String {
     let text = panel.unit.number(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// The same way has the same colour on the whole page.
+/// Returns the series' colour, which is the same on the whole page.
 fn tone(series: &str, nth: usize) -> String {
     let known = ["plain", "work queue", "inline", "adaptive"];
     let tone = known.iter().position(|name| *name == series).unwrap_or(4 + nth % 4);
     format!("tone{tone}")
 }
 
-/// From figures to places.
+/// The mapping from figures to places.
 struct Scale {
     low: f64,
     high: f64,
@@ -172,13 +172,13 @@ impl Scale {
         LEFT + (RIGHT - LEFT) * part.clamp(0.0, 1.0)
     }
 
-    /// Round values and their places, not too many.
+    /// Returns a limited number of round values and their places.
     fn ticks(&self) -> Vec<(f64, f64)> {
         let values: Vec<f64> = if self.logarithmic {
             let (from, to) = (self.low.log10().floor(), self.high.log10().ceil());
             let few = to - from <= 3.0;
             let steps: &[f64] = if few { &[1.0, 2.0, 5.0] } else { &[1.0] };
-            // Five decades fit a page; more than forty no measurement has.
+            // Five decades fit a page; no measurement has more than forty.
             let decades = (0..40).map(|i| from + f64::from(i)).take_while(|d| *d <= to);
             decades.flat_map(|d| steps.iter().map(move |s| s * 10f64.powf(d))).collect()
         } else {

@@ -11,7 +11,7 @@ const CELL: f64 = 24.0;
 const HEAD: f64 = 30.0;
 const GROUP: f64 = 24.0;
 
-/// Colours, from the best: this part of the best or more.
+/// The limits of the colours, from the best: this part of the best or more.
 const STEPS: [f64; 6] = [0.95, 0.85, 0.7, 0.5, 0.3, 0.0];
 
 pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
@@ -113,7 +113,7 @@ fn legend(xml: &mut Xml, y: f64) {
     }
 }
 
-/// Rows in a run that have the same group.
+/// Returns runs of rows with the same group.
 fn groups(panel: &Panel) -> Vec<&[PanelRow]> {
     panel.rows.chunk_by(|a, b| a.group == b.group).collect()
 }

@@ -1,11 +1,11 @@
-//! Elements that are closed and text that is escaped, whatever stands in it.
+//! A writer of XML that closes every element and escapes all text.
 
 use std::fmt::{Display, Write};
 
 /// Attributes: names, which are constants, and values, which are escaped.
 pub(super) type XmlAttributes<'a> = &'a [(&'static str, &'a dyn Display)];
 
-/// A document as it grows.
+/// A growing document.
 pub(super) struct Xml(String);
 
 impl Xml {
@@ -13,7 +13,7 @@ impl Xml {
         Self(prologue.into())
     }
 
-    /// An element with whatever `inside` puts into it.
+    /// An element with the content that `inside` writes.
     pub(super) fn element(
         &mut self,
         tag: &'static str,
@@ -25,12 +25,12 @@ impl Xml {
         self.close(tag);
     }
 
-    /// An element that holds text.
+    /// Writes an element with text.
     pub(super) fn line(&mut self, tag: &'static str, attributes: XmlAttributes<'_>, text: &str) {
         self.element(tag, attributes, |xml| xml.text(text));
     }
 
-    /// An element that holds nothing.
+    /// Writes an empty element.
     pub(super) fn leaf(&mut self, tag: &'static str, attributes: XmlAttributes<'_>) {
         self.open(tag, attributes, "/>");
     }
@@ -45,7 +45,7 @@ impl Xml {
     }
 
     fn open(&mut self, tag: &str, attributes: XmlAttributes<'_>, end: &str) {
-        // A line an element: two versions of a page can be compared.
+        // Each element has its own line, so that two versions of a page can be compared.
         self.0.push_str(if self.0.ends_with('>') { "\n<" } else { "<" });
         self.0.push_str(tag);
         for (name, value) in attributes {
@@ -70,14 +70,14 @@ fn escape(to: &mut String, text: &str) {
             '"' => to.push_str("&quot;"),
             '\'' => to.push_str("&#39;"),
             '\n' | '\t' => to.push(c),
-            // XML has no way to say them.
+            // XML cannot represent these characters.
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => to.push('?'),
             c => to.push(c),
         }
     }
 }
 
-/// A coordinate: a tenth of a unit is enough.
+/// A coordinate with a precision of a tenth.
 pub(super) struct Coordinate(pub(super) f64);
 
 impl Display for Coordinate {

@@ -1,9 +1,9 @@
-//! What the helper does with files and sockets: removes, opens and connects to those of a list.
+//! The helper's operations on files and sockets: removes, opens and connects to those of a list.
 //!
-//! A message is a letter and a path or an address. Small letters add to the list, until it is
-//! sealed; large letters ask for something on it. The helper walks no path for a request: it has a
-//! descriptor of each file's folder, from the time when the file was listed, and removes a file
-//! only while that has the same device and inode number.
+//! A message is an opcode byte and a path or an address. Lower-case opcodes add to the list, until
+//! it is sealed; upper-case opcodes request an operation on a listed entry. The helper walks no
+//! path for a request: it has a descriptor of each file's folder, from the time when the file was
+//! listed, and removes a file only while that has the same device and inode number.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -25,17 +25,17 @@ use rustix::net::{
 
 use super::{HELPER, Helper};
 
-/// Where syslog listens.
+/// The socket of syslog.
 const SYSLOG: &str = "/dev/log";
-/// The longest message: a path.
+/// The length of the longest message, which has a path.
 const LONGEST: usize = 8192;
 
-/// Where a server can be connected to.
+/// The address of a server.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// A Unix socket.
     Unix(&'a Path),
-    /// An address that was looked up.
+    /// A resolved address.
     Tcp(SocketAddr),
 }
 
@@ -55,7 +55,7 @@ impl Target<'_> {
         }
     }
 
-    /// A socket that is connected, or is connecting: the latter is `true`.
+    /// Returns a connected socket, or a connecting socket with `true`.
     fn connect(self) -> rustix::io::Result<(OwnedFd, bool)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = |family| socket_with(family, SocketType::STREAM, flags, None);
@@ -80,7 +80,7 @@ impl Target<'_> {
     }
 }
 
-/// Kinds of files that servers remove at their end.
+/// The kinds of files that servers remove at their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovedKind {
     /// A Unix socket.
@@ -105,27 +105,27 @@ impl RemovedKind {
     }
 }
 
-/// Lists a file that this process will remove. A file of another kind is not listed. Without a
-/// helper nothing needs to be listed.
+/// Lists a file for a later [`remove`]. A file of another kind is not listed. Without a helper
+/// nothing needs to be listed.
 pub fn will_remove(path: &Path, kind: RemovedKind) {
     list(kind.letter(), path.as_os_str().as_bytes());
 }
 
-/// Lists the log file, which this process will open again.
+/// Lists the log file for a later [`open_log`].
 pub fn will_open_log(path: &Path) {
     list(b'l', path.as_os_str().as_bytes());
 }
 
-/// Lists a server that this process will connect to.
+/// Lists a server for a later [`connect_to`].
 pub fn will_connect(to: Target<'_>) {
     list(b's', &to.text());
 }
 
-/// Removes a file: the one that was listed, where the helper does it.
+/// Removes a file: the listed one, if a helper runs.
 ///
 /// # Errors
-/// `ESTALE` when another file is there by now; `EPERM` when it is not on the list; what the system
-/// says otherwise.
+/// `ESTALE` when another file has taken the place, `EPERM` when the file is not on the list, and
+/// errors of the system.
 pub fn remove(path: &Path) -> io::Result<()> {
     match HELPER.get() {
         None => fs::remove_file(path),
@@ -133,10 +133,10 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the log file to append to it, and makes it where it is not there.
+/// Opens the log file to append to it, and makes it where it is missing.
 ///
 /// # Errors
-/// What the system says; `EPERM` when the helper was told of no log file.
+/// `EPERM` when the helper has no log file on its list, and errors of the system.
 pub fn open_log(path: &Path) -> io::Result<File> {
     match HELPER.get() {
         None => {
@@ -147,11 +147,11 @@ pub fn open_log(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Begins to connect to a server, with a socket that never waits: the socket, and whether it is
-/// connecting still.
+/// Begins to connect to a server, with a non-blocking socket: returns the socket, and whether the
+/// connection is still in progress.
 ///
 /// # Errors
-/// What the system says; `EPERM` when it is not on the helper's list.
+/// `EPERM` when the server is not on the helper's list, and errors of the system.
 pub fn connect_to(to: Target<'_>) -> io::Result<(OwnedFd, bool)> {
     match HELPER.get() {
         None => Ok(to.connect()?),
@@ -162,10 +162,10 @@ pub fn connect_to(to: Target<'_>) -> io::Result<(OwnedFd, bool)> {
     }
 }
 
-/// A datagram socket that is connected to syslog.
+/// Returns a datagram socket that is connected to syslog.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of `socket(2)` and `connect(2)`.
 pub fn connect_to_syslog() -> io::Result<OwnedFd> {
     match HELPER.get() {
         None => syslog(),
@@ -180,7 +180,7 @@ fn syslog() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Closes the list: what is not on it cannot be asked for.
+/// Seals the list: requests for unlisted entries fail.
 pub(crate) fn seal() {
     list(b'!', b"");
 }
@@ -195,7 +195,7 @@ fn list(letter: u8, what: &[u8]) {
     }
 }
 
-/// Whether a connection is being made still, and the descriptor, if one came.
+/// Returns whether the connection is still in progress, and the descriptor, if any.
 fn ask(helper: &Helper, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
     let socket = helper.files.lock().unwrap_or_else(PoisonError::into_inner);
     let gone = |e: Errno| io::Error::new(io::Error::from(e).kind(), "the sandbox's helper process is gone");
@@ -229,12 +229,12 @@ pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> rustix::io::Resu
     Ok((received.bytes, fds.flatten().next()))
 }
 
-/// The two ends: messages, not bytes.
+/// Returns the two ends of a socket for messages, not for a byte stream.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A file by its folder, as it was when it was listed.
+/// A file by its folder, with its identity when it was listed.
 struct Entry {
     path: PathBuf,
     folder: OwnedFd,
@@ -243,7 +243,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The entry, and the file's type.
+    /// Returns the entry, and the file's type.
     fn of(path: &Path) -> io::Result<(Self, FileType)> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(Errno::INVAL)?;
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
@@ -261,10 +261,10 @@ impl Entry {
         unlinkat(&self.folder, &*self.name, AtFlags::empty())
     }
 
-    /// Appends to a regular file of this name, an old or a new one.
+    /// Opens a regular file of this name for appending, and creates it if missing.
     fn append(&self) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        // A pipe that nobody reads is not waited for.
+        // The open does not wait for a reader of a pipe.
         let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.folder, &*self.name, flags, Mode::RUSR | Mode::WUSR)?;
         if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
@@ -274,7 +274,7 @@ impl Entry {
     }
 }
 
-/// What may be asked for.
+/// The list of entries that may be requested.
 #[derive(Default)]
 struct Listed {
     removable: Vec<Entry>,
@@ -284,8 +284,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Lists a file of this kind. A path that came from another process leads to a file of another
-    /// kind, maybe.
+    /// Lists a file of this kind. A path from another process may lead to a file of another kind.
     fn list_removable(&mut self, path: &Path, kind: RemovedKind) -> io::Result<()> {
         self.removable.retain(|entry| entry.path != path);
         let (entry, found) = Entry::of(path)?;
@@ -296,14 +295,14 @@ impl Listed {
         Ok(())
     }
 
-    /// Adds to the list, or does what is on it.
+    /// Adds to the list, or performs a listed operation.
     fn answer(&mut self, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
         let path = Path::new(OsStr::from_bytes(what));
         match letter {
             b'r' | b'p' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
             b'r' => self.list_removable(path, RemovedKind::Socket)?,
             b'p' => self.list_removable(path, RemovedKind::PidFile)?,
-            // A link that leads to it is followed now, and never again.
+            // A link to it is followed now, and never again.
             b'l' => self.log = Some(Entry::of(&fs::canonicalize(path)?)?.0),
             b's' => self.servers.push(what.to_owned()),
             b'!' => self.is_sealed = true,
@@ -321,12 +320,12 @@ impl Listed {
     }
 }
 
-/// Answers until the server is gone.
+/// Answers until the server has ended.
 pub(super) fn serve(socket: &OwnedFd) -> io::Result<()> {
     let mut listed = Listed::default();
     let mut message = vec![0; LONGEST];
     loop {
-        // A descriptor that comes with a message is closed.
+        // A descriptor in a message is closed.
         let (len, _) = receive(socket.as_fd(), &mut message)?;
         let Some((letter, what)) = message[..len].split_first() else { return Ok(()) };
         let (errno, fd) = match listed.answer(*letter, what) {

@@ -61,11 +61,11 @@ fn the_helper_does_what_it_is_asked_and_holds_nothing() {
         whole(&enter(&Needs::default()));
         assert_eq!(errno(helper.unmount(true)), Some(Errno::BUSY));
         let said = helper.unmount(false).unwrap_err().to_string();
-        // The standard three, the two sockets, and the folder that is being read. SYS_ADMIN,
-        // DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER.
+        // The standard three descriptors, the two sockets, and the folder that is being read.
+        // SYS_ADMIN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER.
         let root = rustix::process::geteuid().is_root();
         assert!(said == "6 000000000020000e 1" || !root && said.starts_with("6 "), "{said}");
-        // Nobody else holds what the server had open.
+        // No other process holds the server's open descriptors.
         drop(theirs);
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(io::Read::read(&mut ours, &mut [0]).unwrap(), 0);

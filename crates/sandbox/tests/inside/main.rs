@@ -1,5 +1,5 @@
-//! What a process can do in the sandbox, from within. Each test runs in a process of its own, since
-//! there is no way back.
+//! The abilities of a process in the sandbox, from within. Each test runs in a separate process,
+//! since the sandbox cannot be left.
 
 mod helper;
 mod levels;
@@ -23,7 +23,7 @@ use underseal_sandbox::{
     remove, will_connect, will_open_log, will_remove,
 };
 
-/// What was logged.
+/// The records that were logged.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Logger;
@@ -40,7 +40,7 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Runs the test's body in a process of its own.
+/// Runs the test's body in a separate process.
 #[track_caller]
 fn alone(test: &str, body: impl FnOnce()) {
     const MARK: &str = "UNDERSEAL_ALONE";
@@ -62,7 +62,7 @@ fn errno<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().and_then(|e| Errno::from_io_error(&e))
 }
 
-/// What must fail wherever servers run.
+/// Checks the operations that must fail in every server.
 #[track_caller]
 fn is_shut_in() {
     assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::ACCESS));
@@ -125,7 +125,7 @@ fn threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_
             }
             is_deaf.send(()).unwrap();
             gone.recv().unwrap();
-            // With SIGSYS this would end the process.
+            // SIGSYS would end the process here.
             is_shut_in();
             thread::spawn(is_shut_in).join().unwrap();
         });
@@ -153,7 +153,7 @@ fn a_cluster_is_reached_wherever_it_is() {
 fn threads_that_start_meanwhile_are_shut_in() {
     alone("threads_that_start_meanwhile_are_shut_in", || {
         let (sender, threads) = mpsc::channel();
-        // The others outlive the moment.
+        // The other threads outlive the steps.
         let entered = std::sync::Arc::new(std::sync::Barrier::new(CHAIN + 1));
         chain(CHAIN, &sender, &entered);
         whole(&enter(&Needs::default()));
@@ -167,7 +167,7 @@ fn threads_that_start_meanwhile_are_shut_in() {
 
 const CHAIN: usize = 300;
 
-/// Starts a thread that starts the next one.
+/// Starts a thread that starts the next thread.
 fn chain(
     left: usize,
     sender: &mpsc::Sender<thread::JoinHandle<()>>,
@@ -214,7 +214,7 @@ fn files() {
     whole(&enter(&Needs { images: vec![at("images/one")], ..Needs::default() }));
     File::options().read(true).write(true).open(at("images/one")).unwrap();
     assert_eq!(errno(File::open(at("images/other"))), Some(Errno::ACCESS));
-    // Nothing of the folders: neither the files of the list nor their neighbours.
+    // No file in the folders can be opened: neither the listed files nor their neighbours.
     for name in
         ["images/one", "images/other", "sockets/s", "sockets/other", "logs/pid", "logs/log", "logs/secret"]
     {
@@ -228,7 +228,7 @@ fn files() {
     for name in ["images/new", "sockets/new", "logs/new"] {
         assert_eq!(errno(fs::write(at(name), "")), Some(Errno::ACCESS), "{name}");
     }
-    // The helper does what it was told of, and nothing else.
+    // The helper performs listed operations only.
     for name in ["sockets/other", "logs/secret", "logs/../logs/pid"] {
         assert_eq!(errno(remove(&at(name))), Some(Errno::PERM), "{name}");
     }
@@ -333,7 +333,7 @@ fn another_process_tells_that_this_one_is_inside() {
         whole(&enter(&Needs::default()));
         assert!(is_inside(own).unwrap());
         let raised = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a limit that is there.
+        // SAFETY: an existing limit.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MSGQUEUE, &raw const raised) }, -1);
         assert!(is_inside(0).is_err() && is_inside(-1).is_err());
     });
@@ -415,7 +415,7 @@ fn a_tree_can_be_worked_in() {
         let open = File::open(at("tree/link")).unwrap();
         fs::remove_file(at("tree/link")).unwrap();
         fs::remove_file(at("tree/folder/file")).unwrap();
-        // One that is open and has no name any more.
+        // The open file has no name any more.
         use std::os::fd::AsRawFd;
         let again = format!("/proc/self/fd/{}", open.as_raw_fd());
         assert_eq!(fs::read(again).unwrap(), b"x");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::tree::{Text, Tree};
 
-/// What is counted.
+/// A rule whose violations are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
     /// A comment line, or a line of a document outside tables, has more than 100 characters.

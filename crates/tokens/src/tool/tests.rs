@@ -1,4 +1,4 @@
-//! What a child gets from us, and what it cannot do to us.
+//! The environment of a child, and the limits on its output.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_tool_gets_its_input_and_nothing_of_our_environment() {
     assert!(done.said.contains("not a tty"), "{}", done.said);
     let error = done.failure(ErrorKind::Failed).unwrap();
     assert!(error.to_string().starts_with("sh: "), "{error}");
-    // It has a session of its own.
+    // The tool leads a session.
     let (group, process) = done.said.rsplit("; ").next().unwrap().split_once(" = ").unwrap();
     assert_eq!(group.trim(), process.trim());
 }
@@ -53,7 +53,7 @@ fn a_tool_that_hangs_gives_too_much_or_is_not_there_is_an_error() {
     assert!(started.elapsed() < Duration::from_secs(100), "they were killed");
     let error = shell("head -c 3000000 /dev/zero", LONG).run(&[]).unwrap_err();
     assert!(error.to_string().contains("more than"), "{error}");
-    // Its complaints have no bound of their own: the last ones are shown.
+    // Messages have no limit: the last lines are shown.
     let done =
         shell("yes no | head -n 100000 >&2; printf 'the\\033[31m end' >&2; false", LONG).run(&[]).unwrap();
     assert!(done.said.ends_with("the?[31m end"), "{}", done.said);

@@ -1,4 +1,4 @@
-//! The way to a TPM: one tpm2_send, commands in, answers out.
+//! The connection to a TPM: one tpm2_send, commands in, answers out.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,24 +14,25 @@ use crate::{Error, ErrorKind, Options, Result};
 /// The TPM behind the kernel's resource manager.
 const DEVICE: &str = "/dev/tpmrm0";
 
-/// What a TPM says when the same command is to be sent again.
+/// Response codes that ask to send the same command again.
 const TESTING: u32 = 0x90a;
 const YIELDED: u32 = 0x908;
 const RETRY: u32 = 0x922;
-/// How often it is: for a few seconds.
+/// The most repetitions: a few seconds.
 const TRIES: u32 = 200;
 
 pub(super) struct Channel {
     running: Option<Running>,
     commands: OwnedFd,
-    /// What is ours in the TPM and must go: without a resource manager it would stay.
+    /// Handles of this channel's objects in the TPM, to be flushed: without a resource manager they
+    /// would stay.
     loaded: Vec<u32>,
 }
 
-/// What a TPM says to a command that failed.
+/// A TPM's response code to a command that failed.
 pub(super) struct Refused(pub(super) u32);
 
-/// Where the TPM is, as tpm2-tools name it.
+/// Returns the TPM's address in the form of tpm2-tools.
 pub(super) fn device(options: &Options) -> Result<String> {
     match &options.tpm2_device {
         Some(device) => Ok(device.clone()),
@@ -47,13 +48,13 @@ impl Channel {
         let (read, commands) = crate::tool::pipe()?;
         let running = tool.env("TPM2TOOLS_TCTI", Some(&device)).start(read.into())?;
         let mut channel = Self { running: Some(running), commands, loaded: Vec::new() };
-        // One that runs already says so, which is as good.
+        // A TPM that already runs refuses the command, which does no harm.
         let startup = [0x80, 1, 0, 0, 0, 12, 0, 0, 1, 0x44, 0, 0];
         channel.raw(&startup)?;
         Ok(channel)
     }
 
-    /// Sends a whole command; the whole answer.
+    /// Sends a whole command. Returns the whole answer.
     fn raw(&mut self, command: &[u8]) -> Result<Key> {
         let Some(running) = &mut self.running else {
             return Err(Error::new(ErrorKind::Failed, "the TPM's tool is gone"));
@@ -68,7 +69,7 @@ impl Channel {
         running.take_secret()
     }
 
-    /// Sends a command's body under its tag and code: what follows the answer's head.
+    /// Sends a command's body under its tag and code; returns the answer without its head.
     pub(super) fn send(
         &mut self,
         tag: u16,
@@ -87,7 +88,7 @@ impl Channel {
             let mut head = Reader(&answer.as_bytes()[6..]);
             match head.u32() {
                 Some(0) => return Ok(Ok(Key::new(&answer.as_bytes()[10..])?)),
-                // It is busy with itself, and did nothing.
+                // The TPM is busy, and did not run the command.
                 Some(TESTING | YIELDED | RETRY) if tries < TRIES => tries += 1,
                 Some(code) => return Ok(Err(Refused(code))),
                 None => return Err(malformed()),
@@ -96,25 +97,25 @@ impl Channel {
         }
     }
 
-    /// Takes note of what must go in the end.
+    /// Records an object to be flushed in the end.
     pub(super) fn loaded(&mut self, handle: u32) {
         self.loaded.push(handle);
     }
 
-    /// Makes room for more.
+    /// Flushes a handle.
     pub(super) fn flush(&mut self, handle: u32) {
         self.loaded.retain(|&loaded| loaded != handle);
         let flush = [&[0x80, 1, 0, 0, 0, 14, 0, 0, 1, 0x65][..], &handle.to_be_bytes()].concat();
-        // What the TPM forgot by itself it says it does not know.
+        // An object that the TPM has already dropped is an error without effect.
         let _ = self.raw(&flush);
     }
 
-    /// Flushes what is ours, and ends the tool.
+    /// Flushes the channel's objects, and ends the tool.
     fn close(&mut self) {
         while let Some(&handle) = self.loaded.last() {
             self.flush(handle);
         }
-        // Dropped, it is killed: it holds nothing but a descriptor.
+        // Dropping kills the tool, which holds only a descriptor.
         self.running = None;
     }
 }

@@ -1,4 +1,4 @@
-//! Secrets into a TPM and out of it, under a policy.
+//! Sealing and unsealing secrets in a TPM, under a policy.
 
 use underseal_cipher::Key;
 
@@ -10,7 +10,7 @@ use crate::member::wrong;
 use crate::{Error, ErrorKind, Result};
 
 const OWNER: u32 = 0x4000_0001;
-/// An authorization that is empty.
+/// An empty authorization.
 const NO_PASSWORD: [u8; 9] = [0x40, 0, 0, 9, 0, 0, 0, 0, 0];
 const NO_SESSIONS: u16 = 0x8001;
 const SESSIONS: u16 = 0x8002;
@@ -29,17 +29,17 @@ impl Bank {
     }
 }
 
-/// What must hold before the TPM gives the secret.
+/// The conditions under which the TPM releases the secret.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     pub(super) pcrs: Vec<u8>,
     pub(super) bank: Bank,
     pub(super) pin: bool,
-    /// Its digest, which the sealed secret has.
+    /// The policy's digest, which the sealed secret has.
     pub(super) digest: Vec<u8>,
 }
 
-/// The key of the TPM's that others lie under.
+/// The TPM's key above other keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Primary {
     Ecc,
@@ -58,7 +58,7 @@ impl Primary {
         }
     }
 
-    /// What such a key is made from: the same each time, so that the TPM makes the same key.
+    /// The template of a primary key: the same each time, so that the TPM makes the same key.
     fn template(self) -> Vec<u8> {
         let (kind, rest) = match self {
             // P-256, no scheme, no KDF; its point is empty.
@@ -66,35 +66,35 @@ impl Primary {
             // No scheme, 2048 bits, the usual exponent; its modulus is empty.
             Self::Rsa => (0x0001, &[0, 0x10, 0x08, 0, 0, 0, 0, 0, 0, 0][..]),
         };
-        // Fixed to this TPM and its parent, made inside, used with its authorization, restricted to
-        // decryption.
+        // Fixed to this TPM and its parent, created inside, used with its authorization, restricted
+        // to decryption.
         let head = Writer::default().u16(kind).u16(SHA256).u32(0x0003_0072).sized(&[]);
-        // What it protects others with: AES-128 in CFB.
+        // The primary key protects its children with AES-128 in CFB.
         head.u16(0x0006).u16(128).u16(0x0043).raw(rest).0
     }
 }
 
-/// Where the parent of a sealed secret is.
+/// The parent of a sealed secret.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Parent {
-    /// Made again each time.
+    /// Created again each time.
     Primary(Primary),
-    /// Kept by the TPM under a number, with the name that it must have.
+    /// Stored in the TPM under a number, with the name that it must have.
     Stored { handle: u32, name: Vec<u8> },
 }
 
 impl Parent {
-    /// Out of what tpm2-tss calls a serialized handle: its number, its name, and more.
+    /// Parses tpm2-tss's serialized handle: its number, its name, and more.
     pub(super) fn stored(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let handle = reader.u32()?;
         let name = reader.sized()?.to_vec();
-        // Persistent objects only: any other number could name something else tomorrow.
+        // Persistent objects only: another number could belong to another object later.
         (handle >> 24 == 0x81 && name.len() == 34).then_some(Self::Stored { handle, name })
     }
 }
 
-/// A secret as the TPM wraps it: nobody else can use it.
+/// A secret as the TPM wraps it, which no other TPM can use.
 #[derive(Debug, Clone)]
 pub(super) struct Sealed {
     private: Vec<u8>,
@@ -105,7 +105,7 @@ impl Sealed {
     pub(super) fn parse(blob: &[u8]) -> Option<Self> {
         let mut reader = Reader(blob);
         let sealed = Self { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() };
-        // What may follow in later versions is for keys from elsewhere.
+        // Later versions append fields only for keys from elsewhere.
         reader.0.is_empty().then_some(sealed)
     }
 
@@ -118,7 +118,7 @@ impl Sealed {
 struct StorageKey {
     handle: u32,
     name: Vec<u8>,
-    /// Its point, where it is of P-256.
+    /// The key's point, if the key is of P-256.
     point: Option<[u8; 64]>,
 }
 
@@ -180,7 +180,7 @@ pub(super) fn seal(
     let policy = Policy { digest: apply(channel, policy, trial.handle)?, ..policy.clone() };
     let session = Session::start(channel, For::Hmac, parent.salted())?;
     let session = session.map_err(|r| refused("a session", &r))?;
-    // A sealed secret: fixed to this TPM and its parent, given by policy only.
+    // A sealed secret: fixed to this TPM and its parent, returned under its policy only.
     let public = Writer::default().u16(0x0008).u16(SHA256).u32(0x12).sized(&policy.digest);
     let public = public.u16(NULL_ALG).sized(&[]).0;
     let auth = auth.map_or(&[][..], Key::as_bytes);
@@ -194,7 +194,7 @@ pub(super) fn seal(
         sensitive.as_mut_bytes()[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
-    // Nothing from outside, no PCRs to be noted.
+    // No outside data, no PCRs to be recorded.
     let rest = Writer::default().sized(&public).sized(&[]).u32(0).0;
     let mut parameters = Key::zeroed(sensitive.len() + rest.len())?;
     parameters.as_mut_bytes()[..sensitive.len()].copy_from_slice(sensitive.as_bytes());
@@ -215,7 +215,7 @@ pub(super) fn seal(
     Ok((Sealed { private, public }, policy, primary))
 }
 
-/// Goes through a policy; its digest.
+/// Applies a policy. Returns its digest.
 fn apply(channel: &mut Channel, policy: &Policy, session: u32) -> Result<Vec<u8>> {
     if !policy.pcrs.is_empty() {
         let mut bits = [0_u8; 3];
@@ -255,7 +255,7 @@ fn parent(channel: &mut Channel, parent: &Parent) -> Result<StorageKey> {
 
 fn primary(channel: &mut Channel, kind: Primary) -> Result<std::result::Result<StorageKey, Refused>> {
     let body = Writer::default().u32(OWNER).u32(9).raw(&NO_PASSWORD);
-    // No authorization and no data of its own; nothing from outside, no PCRs to be noted.
+    // No authorization and no data of the key; nothing from outside, no PCRs to be noted.
     let body = body.u16(4).u32(0).sized(&kind.template()).sized(&[]).u32(0).0;
     let answer = match channel.send(SESSIONS, 0x131, &body)? {
         Ok(answer) => answer,
@@ -269,14 +269,14 @@ fn primary(channel: &mut Channel, kind: Primary) -> Result<std::result::Result<S
     Ok(Ok(key(handle, public)))
 }
 
-/// A key by its public area.
+/// Returns a key from its public area.
 fn key(handle: u32, public: &[u8]) -> StorageKey {
     let name = [&SHA256.to_be_bytes()[..], &sha256(&[public])].concat();
     StorageKey { handle, name, point: point(public) }
 }
 
-/// The point of a storage key on P-256 with AES, as templates here and systemd's have it; none for
-/// others.
+/// Returns the point of a storage key on P-256 with AES, as in the templates here and systemd's, or
+/// `None` for other keys.
 fn point(public: &[u8]) -> Option<[u8; 64]> {
     let mut reader = Reader(public);
     let (kind, hash, _) = (reader.u16()?, reader.u16()?, reader.u32()?);
@@ -290,14 +290,14 @@ fn point(public: &[u8]) -> Option<[u8; 64]> {
     let mut point = [0; 64];
     for half in point.chunks_exact_mut(32) {
         let coordinate = reader.sized()?;
-        // Some leave out zeros at the beginning.
+        // Some TPMs leave out leading zeros.
         half.get_mut(32_usize.checked_sub(coordinate.len())?..)?.copy_from_slice(coordinate);
     }
     Some(point)
 }
 
-/// What a TPM's refusal means. Errors of formats 1 carry the number of the session or parameter
-/// besides.
+/// The error for a TPM's response code. Errors of format 1 also carry the number of the session or
+/// parameter.
 fn refused(doing: &str, Refused(code): &Refused) -> Error {
     let plain = if code & 0x80 != 0 { code & 0xbf } else { *code };
     let (kind, why) = match plain {

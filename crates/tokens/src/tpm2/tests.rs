@@ -1,5 +1,5 @@
-//! What a header may say of a TPM, and how a PIN becomes what the TPM knows.
-//! `crates/underseal/tests/token` has a TPM.
+//! TPM fields of a header, and the authorization value of a PIN. `crates/underseal/tests/token` has
+//! a TPM.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn a_token_is_read_as_systemd_writes_it() {
     // A machine without a TPM needs no PIN.
     let refused = open(&token, None, &Options::default()).unwrap_err().kind();
     assert!([ErrorKind::PinWanted, ErrorKind::NoHardware].contains(&refused), "{refused:?}");
-    // What systemd 254 stores: a number, a name, and more.
+    // systemd 254 stores a number, a name, and more.
     let srk = [&[0x81, 0, 0, 1, 0, 34, 0, 11][..], &[7; 32], &[0, 0, 0, 1, 0, 0]].concat();
     let mut stored = token.clone();
     stored.insert("tpm2_srk".into(), Base64::encode_string(&srk).into());

@@ -25,14 +25,14 @@ impl Writer {
         self
     }
 
-    /// A buffer with its length before it. All that are written are short.
+    /// Writes a buffer with its length before it. All written buffers are short.
     pub(super) fn sized(self, bytes: &[u8]) -> Self {
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.u16(len).raw(&bytes[..usize::from(len)])
     }
 }
 
-/// Reads an answer's parts; none where it ends too early.
+/// Reads an answer's parts; a read returns `None` at an early end.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'b>(pub(super) &'b [u8]);
 

@@ -1,4 +1,4 @@
-//! The commands that talk to an open volume.
+//! The commands for open volumes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) policy: Option<String>,
 }
 
-/// Makes a volume finish what is in flight, flush it, and take up nothing more until
+/// Finishes a volume's requests in flight, flushes it, and holds back further requests until
 /// `underseal resume`.
 ///
 /// Clients wait. The image can be copied, or the key changed, while nothing moves. With --wipe the
@@ -72,7 +72,7 @@ pub(crate) struct PolicyArgs {
 pub(crate) struct SuspendArgs {
     #[command(flatten)]
     pub(crate) volume: NameArg,
-    /// Give up, and go on as before, when requests in flight take longer than this
+    /// Give up, and resume, when requests in flight take longer than this
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
     pub(crate) timeout: u32,
     /// Then wipe the volume's key
@@ -80,7 +80,7 @@ pub(crate) struct SuspendArgs {
     pub(crate) wipe: bool,
 }
 
-/// Lets a suspended volume go on; asks for its passphrase where its key is wiped.
+/// Resumes a suspended volume; asks for its passphrase if its key is wiped.
 ///
 /// The header is read again, where the volume was opened from: a passphrase that was added since is
 /// good. A plain volume takes its passphrase or key file as it was opened, a table's its key as the
@@ -179,11 +179,11 @@ pub(crate) struct CloseArgs {
     pub(crate) limit: CloseLimitArgs,
 }
 
-/// How long closing is waited for.
+/// The time limit of a close.
 #[derive(Debug, Args)]
 pub(crate) struct CloseLimitArgs {
-    /// Wait so long at most: as long as it takes by default. A volume that is not closed by then
-    /// goes on being closed
+    /// Wait at most this long; by default as long as it takes. A volume that is not closed by then
+    /// continues to close
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u32>,
 }
@@ -194,8 +194,8 @@ impl CloseLimitArgs {
     }
 }
 
-/// Has this version of the program take an open volume over from the process that serves it,
-/// without an interruption.
+/// Replaces an open volume's server with this version of the program, without disconnecting
+/// clients.
 ///
 /// The volume must have been opened with `--hand-over`: its server keeps the key for it. Clients of
 /// NBD stay connected, a mount stays with the files that are open in it, and so does a block device
@@ -218,14 +218,14 @@ pub(crate) struct UpgradeArgs {
 /// Shows all open volumes and their latency, live.
 ///
 /// Keys: up and down choose a volume, whose stages are shown below; q ends. Bars are the shares of
-/// requests that took so long, since the picture before.
+/// requests by duration, since the picture before.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal top
   underseal top --interval 5
   underseal top --once")]
 pub(crate) struct TopArgs {
-    /// Look again after so many seconds
+    /// Refresh at this interval
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) interval: u32,
     /// Print one interval as text; so it is where stdout is no terminal

@@ -23,17 +23,17 @@ pub(crate) struct FormatArgs {
     /// The image's size, header included (LUKS2's takes 16 MiB); needed where it does not exist yet
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) size: Option<u64>,
-    /// The volume's own size instead: the image gets besides what the header and, with --integrity,
-    /// tags and journal take
+    /// Size of the decrypted volume; the image is made larger by the header and, with --integrity,
+    /// the tags and journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size")]
     pub(crate) plain_size: Option<u64>,
-    /// Say how large the image has to be, and make nothing: for whoever makes it elsewhere
+    /// Print how large the image has to be, and make nothing, if another program makes the image
     #[arg(long, requires = "plain_size", conflicts_with = "size")]
     pub(crate) dry_run: bool,
     /// For programs: what was made (or would be), as one JSON object. Fields may be added
     #[arg(long)]
     pub(crate) json: bool,
-    /// What to make
+    /// The type of the volume
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = NewType::Luks2)]
     pub(crate) kind: NewType,
     /// Write the header to this file instead; IMAGE then looks like noise
@@ -66,8 +66,8 @@ pub(crate) struct FormatArgs {
     /// The MAC's part of the key; its digest's length by default
     #[arg(long, value_name = "BITS", requires = "integrity", help_heading = AUTHENTICATED)]
     pub(crate) integrity_key_size: Option<usize>,
-    /// Whoever opens it writes in place, without the journal: faster, and what is being written
-    /// when the power goes cannot be read afterwards
+    /// Let every open write in place, without the journal: faster, but blocks that are being
+    /// written during a power cut cannot be read afterwards
     #[arg(long, requires = "integrity", help_heading = AUTHENTICATED)]
     pub(crate) integrity_no_journal: bool,
     /// Do not fill it with zeros: what was never written cannot be read then, and a file system
@@ -113,7 +113,7 @@ pub(crate) struct FormatArgs {
     pub(crate) secret: SecretArgs,
 }
 
-/// What can be made.
+/// The types of volumes that can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NewType {
     /// A header with both copies, Argon2id, sectors up to 4096 bytes
@@ -148,7 +148,8 @@ pub(crate) struct NewVeracryptArgs {
     pub(crate) quick: bool,
 }
 
-/// A cipher as LUKS2 writes it. Those that have no mode are taken by the kernel's name alone.
+/// Parses a cipher specification as LUKS2 writes it. Ciphers without a mode are accepted by the
+/// kernel's name alone.
 fn cipher(text: &str) -> Result<CipherSpec, underseal_cipher::Error> {
     text.parse().or_else(|e| match text.split_once('-') {
         Some((_, iv)) if !iv.contains('-') && !text.starts_with("capi:") => {
@@ -158,7 +159,7 @@ fn cipher(text: &str) -> Result<CipherSpec, underseal_cipher::Error> {
     })
 }
 
-/// A type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
+/// Parses a type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
 pub(super) fn integrity(text: &str) -> Result<String, String> {
     match text.split_once('-') {
         Some((mac @ ("hmac" | "cmac" | "phmac"), of)) => Ok(format!("{mac}({of})")),

@@ -100,7 +100,7 @@ pub(crate) struct HeaderRepairArgs {
     pub(crate) secret: SecretArgs,
 }
 
-/// Destroys all keyslots: nobody opens the volume again, but with a backup of the header
+/// Destroys all keyslots: only a backup of the header opens the volume again
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderEraseArgs {
@@ -121,7 +121,7 @@ pub(crate) struct HeaderSetArgs {
     pub(crate) what: HeaderSettings,
 }
 
-/// At least one of them.
+/// The settings, of which at least one is given.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct HeaderSettings {
@@ -134,7 +134,7 @@ pub(crate) struct HeaderSettings {
     /// The UUID
     #[arg(long, value_name = "UUID")]
     pub(crate) uuid: Option<Uuid>,
-    /// LUKS2: set a flag for whoever opens the volume: allow-discards, same-cpu-crypt,
+    /// LUKS2: set a flag for every program that opens the volume: allow-discards, same-cpu-crypt,
     /// submit-from-crypt-cpus, no-read-workqueue, no-write-workqueue, high-priority, no-journal
     #[arg(long, value_name = "FLAG")]
     pub(crate) flag: Vec<PersistentFlag>,
@@ -161,7 +161,7 @@ pub(crate) struct HeaderConvertArgs {
     pub(crate) force: bool,
 }
 
-/// Which LUKS.
+/// The version of LUKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderVersion {
     /// Version 1
@@ -170,7 +170,7 @@ pub(crate) enum HeaderVersion {
     Luks2,
 }
 
-/// Tells the volume key: whoever has it reads the volume, whatever becomes of its passphrases
+/// Prints the volume key: it decrypts the volume, whatever becomes of the passphrases
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderDumpKeyArgs {

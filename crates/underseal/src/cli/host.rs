@@ -1,4 +1,4 @@
-//! The commands that work on all volumes of a host.
+//! The commands for all volumes of a host.
 
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ use crate::volumes;
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) which: WhichArgs,
-    /// Open so many at a time; each may need as much memory as its key derivation. By default as
-    /// many as there are processors
+    /// Open at most N volumes at a time; each may need as much memory as its key derivation. By
+    /// default the number of processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
     /// Serve one volume in this process until it is stopped, and tell a supervisor such as systemd
@@ -62,7 +62,7 @@ pub(crate) struct PsArgs {
     pub(crate) json: bool,
 }
 
-/// Which of the lines of which file.
+/// The choice of volumes.
 #[derive(Debug, Args)]
 pub(crate) struct WhichArgs {
     /// The volumes, by the names that the file gives them; all of them unless one is named

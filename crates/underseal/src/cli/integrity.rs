@@ -29,7 +29,7 @@ pub(crate) enum Integrity {
     Recalculate(IntegrityRecalculateArgs),
 }
 
-/// Where a volume lies.
+/// The image of a volume.
 #[derive(Debug, Args)]
 pub(crate) struct IntegrityPlaceArgs {
     /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
@@ -52,32 +52,33 @@ pub(crate) struct IntegrityPlaceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hashes and keys")]
 pub(crate) struct IntegrityHashArgs {
-    /// What makes the checksums: crc32c, crc32, xxhash64, sha1, sha256, hmac-sha256 .., "none" if
-    /// dm-crypt above brings them along
+    /// The hash of the checksums: crc32c, crc32, xxhash64, sha1, sha256, hmac-sha256 .., "none" if
+    /// dm-crypt above has tags
     #[arg(long, value_name = "HASH", default_value = "crc32c")]
     pub(crate) integrity: String,
-    /// Its key: all bytes of this file ("-" is stdin)
+    /// The hash's key: all bytes of this file ("-" is stdin)
     #[arg(long, value_name = "FILE")]
     pub(crate) integrity_key_file: Option<PathBuf>,
-    /// Use so many bytes of that file
+    /// Use BYTES bytes of that file
     #[arg(long, value_name = "BYTES", requires = "integrity_key_file")]
     pub(crate) integrity_key_size: Option<u64>,
-    /// What protects the journal's sector numbers, and the superblock: sha256, hmac-sha256 ..
+    /// The hash that protects the journal's sector numbers, and the superblock: sha256, hmac-sha256
+    /// ..
     #[arg(long, value_name = "HASH")]
     pub(crate) journal_integrity: Option<String>,
-    /// Its key: all bytes of this file
+    /// The key of that hash: all bytes of this file
     #[arg(long, value_name = "FILE", requires = "journal_integrity")]
     pub(crate) journal_integrity_key_file: Option<PathBuf>,
-    /// Use so many bytes of that file
+    /// Use BYTES bytes of that file
     #[arg(long, value_name = "BYTES", requires = "journal_integrity_key_file")]
     pub(crate) journal_integrity_key_size: Option<u64>,
-    /// What encrypts the journal: ctr-aes, cbc-aes
+    /// The cipher of the journal: ctr-aes, cbc-aes
     #[arg(long, value_name = "CIPHER", requires = "journal_crypt_key_file")]
     pub(crate) journal_crypt: Option<String>,
-    /// Its key: all bytes of this file
+    /// The cipher's key: all bytes of this file
     #[arg(long, value_name = "FILE", requires = "journal_crypt")]
     pub(crate) journal_crypt_key_file: Option<PathBuf>,
-    /// Use so many bytes of that file
+    /// Use BYTES bytes of that file
     #[arg(long, value_name = "BYTES", requires = "journal_crypt_key_file")]
     pub(crate) journal_crypt_key_size: Option<u64>,
 }
@@ -149,8 +150,7 @@ pub(crate) struct IntegrityOpenArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// What becomes of writes when the power goes; through the journal, unless one of the first three
-/// is given.
+/// How writes survive a power cut: by the journal, unless one of the first three is given.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Mode")]
 pub(crate) struct IntegrityModeArgs {
@@ -175,7 +175,7 @@ pub(crate) struct IntegrityModeArgs {
     /// How many sectors a bit of the bitmap stands for
     #[arg(long, value_name = "SECTORS", requires = "integrity_bitmap_mode")]
     pub(crate) bitmap_sectors_per_bit: Option<u32>,
-    /// Bits of the bitmap stay so long after the last write
+    /// Bits of the bitmap are cleared this long after the last write
     #[arg(long, value_name = "MS", requires = "integrity_bitmap_mode")]
     pub(crate) bitmap_flush_time: Option<u32>,
     /// Make checksums anew from what is there, beside requests, unless that was begun before
@@ -184,7 +184,7 @@ pub(crate) struct IntegrityModeArgs {
     /// The same, from the beginning
     #[arg(long, conflicts_with_all = ["read_only", "integrity_recovery_mode"])]
     pub(crate) integrity_recalculate_reset: bool,
-    /// With a key too, although it then vouches for whatever somebody else may have written
+    /// Permit it with a key, too, although the new checksums then also cover changes of an attacker
     #[arg(long)]
     pub(crate) integrity_legacy_recalculate: bool,
     #[command(flatten)]
@@ -231,7 +231,7 @@ pub(crate) struct IntegrityRecalculateArgs {
     /// From the beginning, whatever was done before
     #[arg(long)]
     pub(crate) reset: bool,
-    /// With a key too, although it then vouches for whatever somebody else may have written
+    /// Permit it with a key, too, although the new checksums then also cover changes of an attacker
     #[arg(long)]
     pub(crate) integrity_legacy_recalculate: bool,
 }

@@ -66,7 +66,7 @@ pub(crate) struct KeyslotAddArgs {
     /// LUKS2: hold another key than the volume's, one that opens no data
     #[arg(long, conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) unbound: bool,
-    /// That other key is random and has so many bits
+    /// The length of that other key, which is random
     #[arg(long, value_name = "BITS", default_value_t = 512, requires = "unbound")]
     pub(crate) key_size: usize,
     /// LUKS2: when the new keyslot is tried
@@ -86,7 +86,7 @@ pub(crate) struct KeyslotAddArgs {
     pub(crate) pbkdf: PbkdfArgs,
 }
 
-/// What encrypts a keyslot.
+/// The cipher of a keyslot.
 #[derive(Debug, Args)]
 pub(crate) struct AreaArgs {
     /// LUKS2: the cipher of the keyslot itself; the data's by default, or the replaced keyslot's
@@ -98,10 +98,8 @@ pub(crate) struct AreaArgs {
 }
 
 impl AreaArgs {
-    /// The cipher and its key's length in bytes.
-    ///
-    /// # Errors
-    /// `Usage` for bits that are no bytes.
+    /// Returns the cipher and its key's length in bytes. Fails with `Usage` for bits that are no
+    /// whole number of bytes.
     pub(crate) fn cipher(&self) -> Result<Option<(CipherSpec, Option<usize>)>> {
         if self.keyslot_key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
             return Err(Error::usage("the key's bits are no whole number of bytes"));
@@ -120,7 +118,7 @@ pub(crate) struct KeyslotRemoveArgs {
     /// The passphrase is this keyslot's
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// Remove the last one without asking: nobody can open the volume then
+    /// Remove the last keyslot without asking: the volume cannot be opened afterwards
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -138,7 +136,8 @@ pub(crate) struct KeyslotKillArgs {
     /// The keyslot's number
     #[arg(value_name = "N")]
     pub(crate) number: u32,
-    /// Ask for no passphrase, and remove the last one too: nobody can open the volume then
+    /// Ask for no passphrase, and remove even the last keyslot: the volume cannot be opened
+    /// afterwards
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -216,13 +215,13 @@ pub(crate) struct KeyslotTestArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// The passphrase is a recovery key: what cannot be one is told at once
+    /// The passphrase is a recovery key: reject malformed ones at once
     #[arg(long)]
     pub(crate) recovery_key: bool,
     /// The bytes of this file are the volume's key: is it the right one?
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// The volume's key is so many bits of that file; all of it by default
+    /// The volume's key is the first BITS bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
     pub(crate) volume_key_size: Option<usize>,
     /// LUKS2: try keyslots of other keys than the volume's, too
@@ -252,8 +251,8 @@ pub(crate) struct KeyslotPriorityArgs {
 
 /// Adds a keyslot for a new random key that people can type, and prints that key, once
 ///
-/// It is 256 bits in 64 letters, as systemd-cryptenroll makes it. Wherever a passphrase is asked
-/// for it can be typed, with its dashes or without.
+/// The key is 256 bits in 64 characters, as systemd-cryptenroll makes it. Wherever a passphrase is
+/// asked for it can be typed, with its dashes or without.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecoveryKeyArgs {
@@ -274,7 +273,7 @@ pub(crate) struct RecoveryKeyArgs {
     pub(crate) secret: SecretArgs,
 }
 
-/// When a keyslot is tried.
+/// The priority of a keyslot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
     /// Only when it is asked for by its number

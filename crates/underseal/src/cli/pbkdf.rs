@@ -1,4 +1,4 @@
-//! What a passphrase costs whoever guesses it.
+//! The cost of the key derivation, for an attacker who guesses passphrases.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use underseal_volume::{Cost, Hash, Pbkdf, PbkdfKind};
 
 use crate::error::{Error, Result};
 
-/// How a new keyslot makes a key of a passphrase.
+/// The key derivation of a new keyslot.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Passphrase cost")]
 pub(crate) struct PbkdfArgs {
@@ -35,15 +35,13 @@ pub(crate) struct PbkdfArgs {
 }
 
 impl PbkdfArgs {
-    /// Those that are forced.
+    /// Returns the number of iterations, if it is given.
     pub(crate) fn iterations(&self) -> Option<u32> {
         self.pbkdf_force_iterations
     }
 
-    /// What was asked for, over the defaults of a format.
-    ///
-    /// # Errors
-    /// `Usage` for options that do not fit each other.
+    /// Returns the derivation of the options, over the defaults of a format. Fails with `Usage` for
+    /// options that contradict each other.
     pub(crate) fn over(&self, defaults: Pbkdf) -> Result<Pbkdf> {
         let kind = self.pbkdf.unwrap_or(defaults.kind);
         if kind == PbkdfKind::Pbkdf2 && (self.pbkdf_memory.is_some() || self.pbkdf_parallel.is_some()) {
@@ -61,8 +59,8 @@ impl PbkdfArgs {
     }
 }
 
-/// The least that a measured keyslot has by default, of cryptsetup's too: it is there on every
-/// machine that opens volumes.
+/// The least memory of a measured keyslot by default, in cryptsetup, too: every machine that opens
+/// volumes has it.
 const LOW_KIB: u32 = 32 << 10;
 
 fn memory(text: &str) -> std::result::Result<u32, String> {

@@ -16,10 +16,10 @@ use crate::size;
 /// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume:
 /// in place, also while it is open.
 ///
-/// IMAGE is a closed volume, or the name or image of an open one, whose users go on reading and
-/// writing: only what goes to the few MiB that are being rewritten waits. It can be stopped at any
-/// time, and a crash or power cut loses nothing; the same command with --resume-only goes on, and
-/// so does cryptsetup. Of the header nothing but a backup helps: make one first.
+/// IMAGE is a closed volume, or the name or image of an open one, whose users keep reading and
+/// writing: only access to the few MiB that are being rewritten waits. It can be stopped at any
+/// time, and a crash or power cut loses nothing; the same command with --resume-only resumes it,
+/// and so does cryptsetup. Of the header nothing but a backup helps: make one first.
 ///
 /// Without --encrypt or --decrypt the volume gets a new random key. Each passphrase that is given
 /// keeps its keyslot; those that are not given open nothing when it is done, and before it begins
@@ -74,7 +74,7 @@ pub(crate) struct ReencryptArgs {
     /// The new header's UUID, with --encrypt; a random one by default
     #[arg(long, value_name = "UUID", help_heading = WHAT, requires = "encrypt")]
     pub(crate) uuid: Option<Uuid>,
-    /// Only so many bytes of the data, from their beginning
+    /// Only the first BYTES bytes of the data
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
     pub(crate) device_size: Option<u64>,
 
@@ -91,8 +91,7 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "FILE", help_heading = TABLES, requires = "old_table")]
     pub(crate) new_table: Option<PathBuf>,
 
-    /// What keeps a crash in the middle of a step from losing it: checksum, journal, or none, with
-    /// which it does
+    /// How the old bytes of a step survive a crash: checksum, journal, or none, which loses them
     #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
     pub(crate) resilience: Option<Resilience>,
     /// The hash of checksums
@@ -108,7 +107,7 @@ pub(crate) struct ReencryptArgs {
     /// Write down what is to be done, and do nothing of it yet
     #[arg(long, help_heading = HOW, conflicts_with = "resume_only")]
     pub(crate) init_only: bool,
-    /// Go on with what was begun, and begin nothing
+    /// Resume an unfinished reencryption, and begin none
     #[arg(long, help_heading = HOW)]
     pub(crate) resume_only: bool,
     /// Of a step that was cut off, leave blocks as they are that are neither old nor new: what was
@@ -160,24 +159,24 @@ pub(crate) struct ReencryptArgs {
     pub(crate) pbkdf: PbkdfArgs,
 }
 
-/// What protects a step.
+/// The resilience of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Resilience {
     /// The hashes of what is overwritten
     Checksum,
-    /// What is overwritten
+    /// The old bytes
     Journal,
     /// Nothing: a crash loses data
     None,
     /// The place that the data move away from
     Datashift,
-    /// That, and hashes where they do not move far enough
+    /// As datashift, and hashes where the data do not move far enough
     DatashiftChecksum,
-    /// That, and what is overwritten where they do not move far enough
+    /// As datashift, and the old bytes where the data do not move far enough
     DatashiftJournal,
 }
 
-/// In which order.
+/// The order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Way {
     /// Upwards
@@ -211,7 +210,7 @@ const HOW: &str = "How";
 const TABLES: &str = "Volumes without a header";
 const OPEN: &str = "Open volumes";
 const OTHERS: &str = "Passphrases of other keyslots (asked for on a terminal)";
-/// What only means something to one that begins.
+/// Options that only have an effect on a new reencryption.
 const BEGIN: [&str; 4] = ["what", "init_only", "resume_only", "keep_key"];
 
 const EXAMPLES: &str = "\

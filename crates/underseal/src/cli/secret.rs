@@ -1,4 +1,4 @@
-//! Where passphrases come from: the one that there is, and the one that there will be.
+//! The sources of passphrases: of the present one, and of a new one.
 
 use std::path::{Path, PathBuf};
 
@@ -22,20 +22,20 @@ pub(crate) struct SecretArgs {
     /// loop-AES: its keys
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_command")]
     key_file: Vec<PathBuf>,
-    /// Skip so many bytes of the key file
+    /// Skip BYTES bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     keyfile_offset: Option<u64>,
-    /// Use so many bytes of the key file
+    /// Use BYTES bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     keyfile_size: Option<u64>,
-    /// What this program prints, without one newline at its end. It is run without a shell;
-    /// arguments are parted by spaces
+    /// The output of this program, without one newline at its end. It is run without a shell;
+    /// arguments are separated by spaces
     #[arg(long, value_name = "PROGRAM ARGS", group = "secret")]
     passphrase_command: Option<String>,
 }
 
-/// The same for the passphrase that is to come. Where both come from one descriptor, this one is
-/// the line after the other's.
+/// The sources of a new passphrase. If both come from one descriptor, the new one is the line after
+/// the present one.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "New passphrase (asked on the terminal, twice, unless one of these is given)")]
 pub(crate) struct NewSecretArgs {
@@ -49,28 +49,28 @@ pub(crate) struct NewSecretArgs {
     /// them, beside the passphrase; may be repeated
     #[arg(long, value_name = "FILE")]
     new_key_file: Vec<PathBuf>,
-    /// Skip so many bytes of the new key file
+    /// Skip BYTES bytes of the new key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "new_key_file")]
     new_keyfile_offset: Option<u64>,
-    /// Use so many bytes of the new key file
+    /// Use BYTES bytes of the new key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "new_key_file")]
     new_keyfile_size: Option<u64>,
 }
 
-/// Where one secret comes from.
+/// The source of one secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SecretSource<'a> {
     /// The first line of a file.
     File(&'a Path),
     /// The first line from a descriptor.
     Descriptor(u32),
-    /// The bytes of a file: how many are skipped, how many are used.
+    /// The bytes of a file: how many are skipped, and how many are used.
     KeyFile(&'a Path, u64, Option<u64>),
-    /// What a program prints.
+    /// The output of a program.
     Command(&'a str),
-    /// More than one secret where there is one.
+    /// More than one source where only one is possible.
     TooMany,
-    /// Somebody at a terminal.
+    /// The terminal.
     Asked,
 }
 
@@ -89,7 +89,7 @@ impl SecretArgs {
         source(file.as_deref(), *fd, key_file, *keyfile_offset, *keyfile_size)
     }
 
-    /// Where the passphrase comes from beside which there may be key files.
+    /// Returns the source of the passphrase, which may be combined with key files.
     pub(crate) fn passphrase(&self) -> SecretSource<'_> {
         match &self.passphrase_command {
             Some(command) => SecretSource::Command(command),
@@ -97,7 +97,7 @@ impl SecretArgs {
         }
     }
 
-    /// The key files, in the order in which they were given.
+    /// Returns the key files, in their order.
     pub(crate) fn key_files(&self) -> &[PathBuf] {
         &self.key_file
     }
@@ -114,18 +114,18 @@ impl NewSecretArgs {
         source(file.as_deref(), *fd, key_file, self.new_keyfile_offset, self.new_keyfile_size)
     }
 
-    /// Where the passphrase comes from beside which there may be key files.
+    /// Returns the source of the passphrase, which may be combined with key files.
     pub(crate) fn passphrase(&self) -> SecretSource<'_> {
         source(self.new_passphrase_file.as_deref(), self.new_passphrase_fd, None, None, None)
     }
 
-    /// The key files, in the order in which they were given.
+    /// Returns the key files, in their order.
     pub(crate) fn key_files(&self) -> &[PathBuf] {
         &self.new_key_file
     }
 }
 
-/// clap sees to it that one of them is given at most.
+/// Chooses the source; clap ensures that at most one is given.
 fn source<'a>(
     file: Option<&'a Path>,
     descriptor: Option<u32>,

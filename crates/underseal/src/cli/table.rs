@@ -30,7 +30,7 @@ pub(crate) enum Table {
     Open(Box<TableOpenArgs>),
 }
 
-/// Where the table is.
+/// The source of the table.
 #[derive(Debug, Args)]
 pub(crate) struct TableFileArgs {
     /// The file with the table; "-" is stdin
@@ -118,8 +118,8 @@ pub(crate) struct TableOpenArgs {
     /// The table that the volume becomes
     #[arg(long, value_name = "FILE", requires = "state")]
     pub(crate) new_table: Option<PathBuf>,
-    /// Go on with it: as fast as users hardly notice ("give-way", the default), "full", or at so
-    /// many bytes a second
+    /// Resume the reencryption at RATE: "give-way" (the default, yields to clients), "full", or
+    /// bytes per second
     #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
         requires = "state")]
     pub(crate) reencrypt: Option<RateArg>,

@@ -1,4 +1,4 @@
-//! Options that find a TrueCrypt or VeraCrypt volume, and a volume's place in an image.
+//! Options for a TrueCrypt or VeraCrypt volume, and for a volume's place in an image.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub(crate) struct TcryptArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TrueCrypt and VeraCrypt headers (--type tcrypt)")]
 pub(crate) struct TcryptHeaderArgs {
-    /// What is on the image
+    /// The format of the image
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = HeaderKind::Luks)]
     pub(crate) kind: HeaderKind,
     /// The hidden volume's headers
@@ -105,10 +105,7 @@ pub(super) fn pim(text: &str) -> std::result::Result<Pim, String> {
 }
 
 impl TcryptArgs {
-    /// The secrets to try on each header.
-    ///
-    /// # Errors
-    /// `Usage` for ciphers that no chain has.
+    /// Returns the secrets to try on each header. Fails with `Usage` for ciphers that no chain has.
     pub(crate) fn options(&self, plain: &PlainArgs, trust: &TrustArgs) -> Result<UnlockOptions> {
         let chains = match (&self.chain_part, &plain.cipher) {
             (Some(part), _) => ChainFilter::containing(part),
@@ -118,7 +115,7 @@ impl TcryptArgs {
             })?,
             (None, None) => ChainFilter::default(),
         };
-        // clap sees to it that they do not contradict each other.
+        // clap ensures that the options do not contradict each other.
         let place = Place::named(self.hidden, self.backup_header, self.system).unwrap_or(Place::Normal);
         Ok(UnlockOptions {
             place,
@@ -131,7 +128,7 @@ impl TcryptArgs {
         })
     }
 
-    /// The secrets to try on the header of the protected hidden volume.
+    /// Returns the secrets to try on the header of the protected hidden volume.
     pub(crate) fn hidden_options(&self, trust: &TrustArgs) -> UnlockOptions {
         UnlockOptions {
             place: if self.backup_header { Place::BackupHidden } else { Place::Hidden },

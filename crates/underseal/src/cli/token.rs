@@ -1,4 +1,4 @@
-//! `underseal token`, and which tokens open a volume.
+//! `underseal token`, and the options for tokens that open a volume.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{HeaderPathArgs, SecretArgs, TrustArgs};
 
-/// Tokens are asked before anybody is, unless a passphrase or key file is given.
+/// Tokens are tried before the terminal, unless a passphrase or key file is given.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tokens (LUKS2: TPM, FIDO2, smart card, clevis, keyring)")]
 pub(crate) struct TokenArgs {
@@ -16,10 +16,10 @@ pub(crate) struct TokenArgs {
     /// Ask tokens of this type only
     #[arg(long, value_name = "TYPE", conflicts_with = "no_token")]
     pub(crate) token_type: Option<String>,
-    /// Ask nobody for a passphrase when no token opens
+    /// Do not ask for a passphrase when no token opens the volume
     #[arg(long, conflicts_with_all = ["no_token", "secret", "key_file"])]
     pub(crate) token_only: bool,
-    /// Ask tokens first where a passphrase is given, too; for a PIN nobody is asked then
+    /// Try tokens first even where a passphrase is given; their PIN is not asked for then
     #[arg(long, conflicts_with = "no_token")]
     pub(crate) tokens_first: bool,
     /// Ask no token
@@ -33,13 +33,13 @@ pub(crate) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// Whether tokens are asked for.
+    /// Returns true when an option asks for tokens.
     pub(crate) fn are_named(&self) -> bool {
         self.token_id.is_some() || self.token_type.is_some() || self.token_only
     }
 }
 
-/// What a machine has; a header cannot say it.
+/// A machine's hardware, which no header can name.
 #[derive(Debug, Args)]
 pub(crate) struct HardwareArgs {
     /// The TPM, as tpm2-tools name it; /dev/tpmrm0 by default
@@ -98,7 +98,7 @@ pub(crate) struct TokenImportArgs {
     /// The token's JSON; "-" is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub(crate) json_file: PathBuf,
-    /// Its number; the first that is free by default
+    /// The new token's number; the first that is free by default
     #[arg(long, value_name = "N")]
     pub(crate) token_id: Option<u32>,
     /// Take the place of the token that has this number
@@ -115,7 +115,7 @@ pub(crate) struct TokenImportArgs {
 pub(crate) struct TokenExportArgs {
     #[command(flatten)]
     pub(crate) of: HeaderPathArgs,
-    /// Its number
+    /// The token's number
     #[arg(long, value_name = "N")]
     pub(crate) token_id: u32,
 }
@@ -126,7 +126,7 @@ pub(crate) struct TokenExportArgs {
 pub(crate) struct TokenRemoveArgs {
     #[command(flatten)]
     pub(crate) of: HeaderPathArgs,
-    /// Its number
+    /// The token's number
     #[arg(long, value_name = "N")]
     pub(crate) token_id: u32,
 }
@@ -177,7 +177,7 @@ pub(crate) enum EnrollInto {
         /// PCRs that must be as they are now: numbers with + between them; "none" for none
         #[arg(long, value_name = "N+N..", default_value = "7")]
         pcrs: String,
-        /// Their bank: sha1, sha256, sha384, sha512
+        /// The PCRs' bank: sha1, sha256, sha384, sha512
         #[arg(long, value_name = "HASH", default_value = "sha256")]
         bank: String,
         #[command(flatten)]
@@ -192,9 +192,9 @@ pub(crate) enum EnrollInto {
     /// A pin of clevis's, as `clevis luks bind` does it
     #[command(after_help = EXAMPLES)]
     Clevis {
-        /// Its name: tang, tpm2, sss
+        /// The pin's name: tang, tpm2, sss
         pin: String,
-        /// Its configuration, in JSON
+        /// The pin's configuration, in JSON
         config: String,
         /// Take a server's keys without asking whether they are right (clevis -y)
         #[arg(long)]

@@ -21,15 +21,15 @@ pub(crate) struct ReadArgs {
     /// terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Authenticated volumes: at what is not as it was written stop, or give zeros for it and list
-    /// it on stderr
+    /// Authenticated volumes: at sectors whose tags do not match, stop, or give zeros and list them
+    /// on stderr
     #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
     pub(crate) on_error: OnError,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
 }
 
-/// What becomes of what is not as it was written.
+/// The handling of sectors whose tags do not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnError {
     /// Nothing behind it is read

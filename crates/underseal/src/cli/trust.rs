@@ -1,4 +1,4 @@
-//! What a header may ask for.
+//! Limits for the demands of a header.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use underseal_volume::{HeaderDigest, KdfLimits, Pinned};
 
 use crate::size;
 
-/// A header is not authenticated: who can write the disk can write any header.
+/// The limits. A header is not authenticated: a user with write access to the disk can forge it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the header may ask for (whoever can write the disk can change it)")]
 pub(crate) struct TrustArgs {
     /// Refuse keyslots that want more memory; 4 GiB, or what this machine has, by default
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) max_kdf_memory: Option<u64>,
-    /// Refuse what would take longer to derive here than so many seconds; this is measured first
+    /// Refuse key derivations that would take longer than SECONDS here; this is measured first
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_kdf_time: Option<u32>,
     /// Refuse data that is encrypted with any other cipher
@@ -32,7 +32,7 @@ pub(crate) struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// What an unlock may cost.
+    /// Returns the limits of an unlock.
     pub(crate) fn limits(&self) -> KdfLimits {
         let defaults = KdfLimits::default();
         let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
@@ -43,19 +43,19 @@ impl TrustArgs {
         }
     }
 
-    /// Whether the header has to be something.
+    /// Returns true when an option restricts the header.
     pub(crate) fn is_asked(&self) -> bool {
         self.require_cipher.is_some() || self.require_integrity.is_some() || self.header_digest.is_some()
     }
 
-    /// What the header must be.
+    /// Returns the required properties of the header.
     pub(crate) fn pinned(&self) -> Pinned {
         let (cipher, integrity) = (self.require_cipher.clone(), self.require_integrity.clone());
         Pinned { digest: self.header_digest, cipher, integrity }
     }
 }
 
-/// A type of integrity that notices a change.
+/// Parses a type of integrity that detects changes.
 fn authenticating(text: &str) -> Result<String, String> {
     match super::format::integrity(text) {
         Ok(kind) if kind != "none" => Ok(kind),

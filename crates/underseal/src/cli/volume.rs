@@ -1,4 +1,4 @@
-//! Which volume, and how it is opened.
+//! The options that name a volume, and how it is opened.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) struct VolumeArgs {
     /// --partition and --offset-bytes hold for each
     #[arg(long, value_name = "IMAGE")]
     pub(crate) other_device: Vec<OsString>,
-    /// What is on the image
+    /// The format of the image
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = VolumeType::Luks)]
     pub(crate) kind: VolumeType,
     /// Try this keyslot only
@@ -40,7 +40,7 @@ pub(crate) struct VolumeArgs {
     /// LUKS, BitLocker, FileVault 2
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// The volume's key is so many bits of that file; all of it by default
+    /// The volume's key is the first BITS bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
     pub(crate) volume_key_size: Option<usize>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(crate) struct VolumeArgs {
     pub(crate) tokens: TokenArgs,
 }
 
-/// Which header.
+/// The options that name a header.
 #[derive(Debug, Args)]
 pub(crate) struct HeaderPathArgs {
     /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
@@ -76,20 +76,20 @@ pub(crate) struct HeaderPathArgs {
 }
 
 impl HeaderPathArgs {
-    /// Where the header is.
+    /// Returns the path of the header.
     pub(crate) fn path(&self) -> &Path {
         self.header.as_ref().unwrap_or(&self.image)
     }
 }
 
-/// How an image's file or device is opened.
+/// The options for opening an image's file or device.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct LowerArgs {
     /// Go past the page cache (O_DIRECT)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Do not lock the image: where its file system has no locks. Then you see to it that nobody
-    /// else writes to it
+    /// Do not lock the image, if its file system has no locks. Make sure that no other program
+    /// writes to it
     #[arg(long)]
     pub(crate) no_lock: bool,
 }
@@ -100,7 +100,7 @@ impl LowerArgs {
     }
 }
 
-/// How the layer below an authenticated volume is opened.
+/// The options for the integrity layer below an authenticated volume.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Authenticated volumes")]
 pub(crate) struct LayerArgs {
@@ -115,10 +115,10 @@ pub(crate) struct LayerArgs {
     pub(crate) cache: TagCacheArgs,
 }
 
-/// What a layer may keep in memory.
+/// The memory limit of an integrity layer.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct TagCacheArgs {
-    /// Keep at most so many bytes of sectors' tags in memory; 16M unless given
+    /// Keep at most SIZE bytes of sectors' tags in memory; 16M unless given
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     tag_cache: Option<u64>,
 }
@@ -131,7 +131,7 @@ impl TagCacheArgs {
     }
 }
 
-/// What an image may hold.
+/// The formats of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VolumeType {
     /// LUKS1 or LUKS2, whichever the header says
@@ -153,7 +153,7 @@ pub(crate) enum VolumeType {
 }
 
 impl VolumeType {
-    /// The format of another system that is named.
+    /// Returns the format of another system, if it was named.
     pub(crate) fn format(self) -> Option<Format> {
         match self {
             Self::Luks | Self::Luks1 | Self::Luks2 | Self::Plain => None,
@@ -201,27 +201,24 @@ pub(crate) struct PlainArgs {
 }
 
 impl PlainArgs {
-    /// The cipher of a plain volume.
-    ///
-    /// # Errors
-    /// `Usage` for a chain of VeraCrypt's.
+    /// Returns the cipher of a plain volume. Fails with `Usage` for a chain of VeraCrypt's.
     pub(crate) fn cipher(&self) -> Result<CipherSpec> {
         let text = self.cipher.as_ref().map_or("aes-xts-plain64", |cipher| &cipher.0);
         text.parse().map_err(|e| Error::usage(format!("--cipher {text}")).because(&e))
     }
 
-    /// The hash that was named.
+    /// Returns the hash, if it was named.
     pub(crate) fn named_hash(&self) -> Option<PassphraseHash> {
         self.hash
     }
 
-    /// How a plain volume's passphrase becomes its key.
+    /// Returns the hash that makes a plain volume's key of a passphrase.
     pub(crate) fn hash(&self) -> PassphraseHash {
         self.hash.unwrap_or_default()
     }
 }
 
-/// A cipher of dm-crypt's, or a chain of VeraCrypt's: `--type` decides which.
+/// A cipher of dm-crypt, or a chain of VeraCrypt: `--type` decides which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CipherArg(pub(crate) String);
 

@@ -17,7 +17,8 @@ use crate::progress::Progress;
 use crate::transfer;
 use crate::volume::{self, Access, Opened};
 
-/// Reads all of a volume, and lists what is not as it was written. An open one its server reads.
+/// Checks a volume, and lists sectors whose tags do not match. The server of an open volume reads
+/// it.
 pub(super) fn run(args: &CheckArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     match find(image) {
@@ -48,7 +49,7 @@ fn closed(args: &CheckArgs, quiet: bool) -> Result<()> {
     verdict(&image, (bytes, size), unverified, quiet)
 }
 
-/// What a server may take for a stretch, on a disk that is hardly there.
+/// How long a server may take for one answer, on a disk that hardly responds.
 const STRETCH: Duration = Duration::from_secs(600);
 
 fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<()> {
@@ -74,7 +75,8 @@ fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<(
         runs.into_iter().filter(|(start, end)| start < end).for_each(|(start, end)| lost.add(start..end));
         progress.advance(to.saturating_sub(at));
         size = now;
-        // Tags are made meanwhile: what was not compared is what had none to begin with.
+        // Tags are made meanwhile: the count at the beginning includes all bytes that were not
+        // compared.
         unverified = unverified.max(of_these);
         if to >= now {
             return Ok(());
@@ -95,7 +97,7 @@ fn tell(run: &Range<u64>) -> Result<()> {
     print(&format!("bytes {} to {}: not as written\n", run.start, run.end))
 }
 
-/// How it is, when so many bytes of so many cannot be read, and so many could not be compared.
+/// Prints the result: `bytes` of `size` cannot be read, and `unverified` could not be compared.
 fn verdict(what: &dyn Display, (bytes, size): (u64, u64), unverified: u64, quiet: bool) -> Result<()> {
     let uncompared = format!("{unverified} bytes were not compared: their checksums are still being made");
     match bytes {
@@ -113,7 +115,7 @@ fn verdict(what: &dyn Display, (bytes, size): (u64, u64), unverified: u64, quiet
     }
 }
 
-/// What could not be read, in order: runs are told as they end.
+/// The ranges that cannot be read, in order; each is reported when it ends.
 pub(super) struct Lost<T> {
     run: Option<Range<u64>>,
     bytes: u64,
@@ -126,7 +128,7 @@ impl<T: FnMut(&Range<u64>) -> Result<()>> Lost<T> {
         Self { run: None, bytes: 0, tell, told: Ok(()) }
     }
 
-    /// One more, behind those before.
+    /// Adds a range behind the earlier ones.
     pub(super) fn add(&mut self, range: Range<u64>) {
         self.bytes += range.end - range.start;
         match &mut self.run {
@@ -144,10 +146,7 @@ impl<T: FnMut(&Range<u64>) -> Result<()>> Lost<T> {
         }
     }
 
-    /// Tells the last run. How many bytes are lost.
-    ///
-    /// # Errors
-    /// That of telling.
+    /// Reports the last range, and returns the number of lost bytes. Fails when reporting failed.
     pub(super) fn end(mut self) -> Result<u64> {
         let last = self.run.take();
         self.tell(last);

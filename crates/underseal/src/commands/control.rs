@@ -1,4 +1,4 @@
-//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`,
+//! Commands for open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`,
 //! `close`, `top`.
 
 mod close;
@@ -22,13 +22,13 @@ use crate::exit::Exit;
 use crate::lower::is_remote;
 use crate::output::{Versioned, json, print, print_json, printable};
 
-/// What a server may take to answer what it answers from memory.
+/// How long a server may take for an answer from memory.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The same where all servers are asked.
+/// The same limit where all servers are asked.
 pub(super) const PATIENCE_OF_ALL: Duration = Duration::from_secs(10);
 
-/// How many servers are asked at a time: one that does not answer delays no other.
+/// How many servers are asked at a time: a server that hangs delays no other one.
 pub(super) const AT_A_TIME: usize = 32;
 
 pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
@@ -88,7 +88,7 @@ fn suspend(args: &SuspendArgs) -> Result<()> {
     finished(&args.volume.name, ask(&args.volume.name, &request, None, limit)?)
 }
 
-/// Says the size that the volume has then, and who does not see it yet.
+/// Resizes the volume, and prints its new size and the clients that do not see it yet.
 fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
     let name = &args.volume.name;
     let request = Request::Resize { size: args.size, seconds: args.timeout };
@@ -103,29 +103,21 @@ fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
 }
 
 /// Ends a volume's server, and waits until it has ended; it may be about to end already.
-///
-/// # Errors
-/// Why it could not end well.
 pub(crate) fn close_open(name: &Name, limit: Option<Duration>) -> Result<()> {
     match close::asked(name) {
-        // It was gone before it could be asked.
+        // The server had ended before it could be asked.
         Err(_) if status_of_open(name).is_ok_and(|status| status.is_none()) => Ok(()),
         asked => close::ended(name, asked?, limit),
     }
 }
 
-/// How a volume is; none where it is not open.
-///
-/// # Errors
-/// When its server does not answer.
+/// Returns the state of a volume; `None` when it is not open. Fails when its server does not
+/// answer.
 pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
     status_within(name, PATIENCE)
 }
 
-/// As [`status_of_open`], for whoever has no time to wait for a server that hangs.
-///
-/// # Errors
-/// As [`status_of_open`].
+/// As [`status_of_open`], with a time limit.
 pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Status>> {
     match Client::connect(&Directory::of_user().socket(name)) {
         Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
@@ -134,11 +126,8 @@ pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Statu
     }
 }
 
-/// The open volume that is called so, or lies there.
-///
-/// # Errors
-/// When the directory of control sockets cannot be used, or the server of that name does not
-/// answer.
+/// Finds the open volume with this name or image. Fails when the directory of control sockets
+/// cannot be used, or the server of that name does not answer.
 pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     let text = image.to_string_lossy();
     // A folder, which may be where the volume is mounted, is no image.
@@ -156,16 +145,13 @@ pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
         let other = Path::new(&status.image);
         if is_remote(image) { image == other } else { same_file(image, other) }
     };
-    // One that does not answer is told by its lock.
+    // A server that does not answer is noticed by its lock on the image.
     let all = all()?.into_iter().filter_map(|(name, status)| Some((name, status.ok()?)));
     Ok(all.into_iter().find(|(_, status)| there && lies_there(status)))
 }
 
-/// All volumes of this user that are open, and how they are; or why that is unknown, which names
-/// the volume.
-///
-/// # Errors
-/// When the directory of control sockets cannot be used.
+/// Returns the state of all open volumes of this user; for a volume whose state is unknown, an
+/// error that names the volume. Fails when the directory of control sockets cannot be used.
 pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
     let names: Vec<Name> = Directory::of_user().names()?.into_iter().collect();
     let found = side_by_side(&names, AT_A_TIME, |name| status_within(name, PATIENCE_OF_ALL).transpose());
@@ -185,7 +171,7 @@ fn status_of(name: &Name, mut client: Client, limit: Duration) -> Result<Status>
     }
 }
 
-/// Asks for something that is done or refused.
+/// Sends a request whose reply is "done" or a refusal.
 pub(super) fn done(name: &Name, request: &Request) -> Result<()> {
     finished(name, ask(name, request, None, PATIENCE)?)
 }

@@ -51,8 +51,8 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let new = new.map_err(|e| refused(e, &args.image))?;
     let layer = new.integrity_layer()?;
     let plan = layer.map(|layer| plan_layer(&layer, &image)).transpose()?;
-    // Until here all is as it was. A header of its own comes first: it may not fit, and the image
-    // must not lose data to that.
+    // Nothing is changed until here. A detached header comes first: it may not fit, and the image
+    // must not lose data then.
     let made = match &mut header {
         Some(header) => {
             header.settle()?;
@@ -93,10 +93,8 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     told::made(args, quiet, &made, image_size, data)
 }
 
-/// The image, as large as it was asked for.
-///
-/// # Errors
-/// Those of the destination; `Usage` says how large one has to be that is there.
+/// Opens the image, with the size of the options. Fails as the destination; `Usage` has the size
+/// that an existing image needs.
 fn open_image(args: &FormatArgs, needed: Option<Needed>) -> Result<Destination> {
     let size = needed.map(|needed| needed.image).or(args.size);
     Destination::open(&args.image, size, args.force).map_err(|e| match needed {
@@ -108,7 +106,7 @@ fn open_image(args: &FormatArgs, needed: Option<Needed>) -> Result<Destination> 
     })
 }
 
-/// A plain volume has nothing to write: only the file is made.
+/// Makes a plain volume: only the file, since it has no header.
 fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
     if args.header.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header"));
@@ -162,7 +160,7 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
     Ok(options)
 }
 
-/// What is to be kept beside sectors.
+/// Returns the tags to keep beside sectors.
 fn integrity(args: &FormatArgs) -> Result<Option<NewIntegrity>> {
     let Some(kind) = &args.integrity else { return Ok(None) };
     if args.kind != NewType::Luks2 {
@@ -178,7 +176,7 @@ fn integrity(args: &FormatArgs) -> Result<Option<NewIntegrity>> {
     }))
 }
 
-/// Decides what lies between the volume and its image, while all is as it was.
+/// Plans the integrity layer, before anything is changed.
 fn plan_layer(layer: &IntegrityLayer, image: &Destination) -> Result<integrity::Plan> {
     let planned = integrity::plan(layer, image.size(), image.found());
     planned.map_err(|e| match e.exit() {
@@ -187,7 +185,7 @@ fn plan_layer(layer: &IntegrityLayer, image: &Destination) -> Result<integrity::
     })
 }
 
-/// Sees to it that nothing is lost that somebody wants.
+/// Asks before existing data are overwritten.
 fn allow_overwriting(on: &Destination, force: bool) -> Result<()> {
     let Some(found) = on.contents().map_err(|e| Error::io(on.path(), "cannot read", e))? else {
         return Ok(());
@@ -200,7 +198,7 @@ fn allow_overwriting(on: &Destination, force: bool) -> Result<()> {
         .with_remedy("another image, or --force to overwrite this one"))
 }
 
-/// Options that do not fit each other or the image.
+/// Converts the error of options that do not fit together or do not fit the image.
 fn refused(e: underseal_volume::Error, image: &Path) -> Error {
     let kind = e.kind();
     let error = Error::from(e).within(image.display());
@@ -210,7 +208,7 @@ fn refused(e: underseal_volume::Error, image: &Path) -> Error {
     }
 }
 
-/// What an image has to be on which too much has to fit.
+/// Returns the remedy for an image that is too small.
 fn larger(image: &Path) -> &'static str {
     if is_remote(image) { "a larger export, or `rbd resize`" } else { "a larger --size" }
 }

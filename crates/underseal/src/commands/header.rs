@@ -29,15 +29,13 @@ pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
     }
 }
 
-/// Opens what the header is on, to change it.
+/// Opens the header's file or device for a change.
 fn to_change(of: &HeaderPathArgs) -> Result<Bytes> {
     open_header(of.path(), false)
 }
 
-/// Asks so many times before something that cannot be undone.
-///
-/// # Errors
-/// `Usage` when the answer is no, or nobody can be asked.
+/// Asks all questions before a change that cannot be undone. Fails with `Usage` when an answer is
+/// no, or no terminal can be asked.
 fn agreed(force: bool, of: &HeaderPathArgs, questions: &[String]) -> Result<()> {
     if force {
         return Ok(());

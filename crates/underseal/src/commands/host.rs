@@ -30,14 +30,12 @@ use crate::lower::is_remote;
 use crate::output::printable;
 use crate::volumes::{Entry, Wrong};
 
-/// So long another `up` or `down` of the volume is waited for without a word, and so long at all.
+/// Another `up` or `down` of the volume is awaited silently for `TOLD`, and for `PATIENCE` at all.
 const TOLD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How an open volume is; none where it is not open.
-///
-/// # Errors
-/// `InUse` where its name is another's; when its server does not answer.
+/// Returns the state of an open volume; `None` when it is not open. Fails with `InUse` when another
+/// volume has its name, or when its server does not answer.
 fn status(entry: &Entry, limit: Duration) -> Result<Option<Status>> {
     let Some(status) = status_within(&entry.name, limit)? else { return Ok(None) };
     let served = Path::new(&status.image);
@@ -49,25 +47,22 @@ fn status(entry: &Entry, limit: Duration) -> Result<Option<Status>> {
     Err(Error::new(Exit::InUse, what).with_remedy("another name for one of the two"))
 }
 
-/// Keeps every other `up` and `down` from a volume until it is dropped.
+/// A lock that excludes every other `up` and `down` of a volume until it is dropped.
 struct Locked {
     _file: File,
     path: PathBuf,
 }
 
 impl Drop for Locked {
-    /// While it is still locked: who waits for it sees that it is gone, and makes another.
+    /// The file is removed while it is locked: a waiting process sees that, and makes another one.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Locks a volume; waits for one that is at it, but not for ever: an opening may wait for a server
-/// that is silent, or for somebody to type.
-///
-/// # Errors
-/// `InUse` names the process that is at it; `Failed` when the folder of control sockets cannot be
-/// used.
+/// Locks a volume; waits for another process that opens or closes it, but with a limit: opening may
+/// wait for a silent server, or for a passphrase. Fails with `InUse`, which names the process; with
+/// `Failed` when the folder of control sockets cannot be used.
 fn lock(name: &Name) -> Result<Locked> {
     let directory = Directory::of_user();
     directory.make()?;
@@ -81,7 +76,7 @@ fn lock(name: &Name) -> Result<Locked> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_at(&file, &path) => break,
-            // Who had it took it away.
+            // The previous owner has removed the file.
             Ok(()) => {
                 file = open()?;
                 continue;
@@ -107,25 +102,23 @@ fn lock(name: &Name) -> Result<Locked> {
     Ok(Locked { _file: file, path })
 }
 
-/// Whether a file is the one that is there now.
+/// Returns true when the path still leads to the file.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }
 
-/// Tells of those that failed, a message each, and how the command ends.
-///
-/// # Errors
-/// The one error, where there was one volume; `Partial`.
+/// Reports the volumes that failed, each with a message. Fails with the only error, where there was
+/// one volume; else with `Partial`.
 fn end(wrong: &[&Wrong], volumes: Vec<(&Entry, Result<()>)>, named: bool) -> Result<()> {
     let of = wrong.len() + volumes.len();
     let mut failed = wrong.len();
     let mut errors: Vec<Error> = wrong.iter().map(|wrong| wrong.error()).collect();
     for (entry, ended) in volumes {
         let Err(error) = ended else { continue };
-        // As crypttab says it: nothing waits for such a volume.
+        // As crypttab defines it, no service waits for this volume.
         failed += usize::from(named || !entry.may_fail());
-        // What is said to its server names it already.
+        // An error from the server's connection names the volume already.
         let named = error.what().starts_with(&format!("{}: ", entry.name));
         errors.push(if named { error } else { error.within(&entry.name) });
     }

@@ -59,11 +59,11 @@ fn of_another_system(args: &InfoArgs, facts: Facts) -> Result<()> {
     print(&format!("{facts}\nCPU path:       {cpu_path}\n"))
 }
 
-/// What the header says, and what this machine makes of it.
+/// The header's contents, and this machine's CPU path for them.
 #[derive(Serialize)]
 struct Report<T: Serialize> {
     #[serde(flatten)]
     info: T,
-    /// Which sector kernels this processor runs.
+    /// The CPU path of this processor.
     cpu_path: &'static str,
 }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &IntegrityCommandArgs, quiet: bool) -> Result<()> {
     }
 }
 
-/// How a volume is opened, with the keys out of their files.
+/// Returns the settings for opening a volume, with the keys read from their files.
 fn options(mode: WriteMode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -> Result<OpenSettings> {
     let key = |file: &Option<std::path::PathBuf>, size| {
         file.as_ref().map(|file| secret_file(file, 0, size)).transpose()

@@ -40,12 +40,12 @@ pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
     }
 }
 
-/// A header, and what it is on.
+/// A header, and the file or device that has it.
 struct Opened<'a> {
     path: &'a Path,
     on: Bytes,
     header: Header,
-    /// What an unlock may cost.
+    /// The limits of an unlock.
     limits: KdfLimits,
 }
 
@@ -65,23 +65,23 @@ impl<'a> Opened<'a> {
         Ok(Self { path, on, header, limits: KdfLimits::default() })
     }
 
-    /// Goes on only with a header that is what it must be, and within these limits.
+    /// Checks that the header has the required properties, and sets the limits.
     fn held_to(self, trust: &TrustArgs) -> Result<Self> {
         self.header.hold_to(&trust.pinned()).map_err(|e| self.error(e))?;
         Ok(Self { limits: trust.limits(), ..self })
     }
 
-    /// How a passphrase is tried: on this keyslot only, if it is named.
+    /// Returns the options of an unlock: on this keyslot only, if one is named.
     fn options(&self, slot: Option<u32>) -> UnlockOptions {
         UnlockOptions { slot, limits: self.limits, ..UnlockOptions::default() }
     }
 
-    /// What the passphrase opens: somebody who types it may try three times.
+    /// Unlocks the header with a passphrase; at a terminal, three attempts are possible.
     fn unlock(&self, secret: &SecretArgs, options: &UnlockOptions) -> Result<Unlocked> {
         Secret::new(secret.source(), self.path).try_with(|passphrase| self.unlock_with(passphrase, options))
     }
 
-    /// What a token opens, if any is to be asked.
+    /// Unlocks the header with a token, if the options permit.
     fn unlock_by(
         &self,
         tokens: &TokenArgs,
@@ -106,8 +106,7 @@ impl<'a> Opened<'a> {
         Ok(unlocked)
     }
 
-    /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase
-    /// opens.
+    /// Returns the volume's key: from a file, or from the keyslot that the passphrase opens.
     fn key(&self, file: Option<&Path>, secret: &SecretArgs, slot: Option<u32>) -> Result<VolumeKey> {
         match file {
             Some(file) => self.volume_key(file, None),
@@ -121,7 +120,7 @@ impl<'a> Opened<'a> {
         Ok(key.map_err(|e| e.in_file(self.path))?)
     }
 
-    /// What a new keyslot is to be like, by the options.
+    /// Returns the parameters of a new keyslot.
     fn new_keyslot(&self, pbkdf: &PbkdfArgs, area: &AreaArgs) -> Result<NewKeyslot> {
         let defaults = match self.header {
             Header::Luks1(_) => Pbkdf::pbkdf2(),
@@ -138,7 +137,7 @@ impl<'a> Opened<'a> {
         self.say(quiet, &format!("keyslot {} opens", unlocked.slot))
     }
 
-    /// Says what was done.
+    /// Prints the result.
     fn say(&self, quiet: bool, what: &str) -> Result<()> {
         if quiet { Ok(()) } else { print(&format!("{}: {what}\n", self.path.display())) }
     }

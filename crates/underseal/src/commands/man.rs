@@ -11,7 +11,7 @@ use crate::cli::{Cli, ManArgs};
 use crate::error::{Error, Result};
 use crate::exit;
 
-/// What no option's help has room for; roff by hand.
+/// Texts that are too long for an option's help; written in roff.
 const PASSPHRASES: &str = include_str!("man/passphrases.roff");
 const FORMATS: &str = include_str!("man/formats.roff");
 const TABLES: &str = include_str!("man/tables.roff");
@@ -19,12 +19,12 @@ const SERVING: &str = include_str!("man/serving.roff");
 const CONTROL: &str = include_str!("man/control.roff");
 const HOST: &str = include_str!("man/host.roff");
 const STATUS: &str = include_str!("man/status.roff");
-/// What the program is under another name.
+/// The manual page of the persona `cryptsetup`.
 const FRONT: &str = include_str!("man/underseal-cryptsetup.7");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut top = Cli::command();
-    // Gives every command its whole name: "underseal table check".
+    // This gives every command its whole name: "underseal table check".
     top.build();
     let pages = pages(&top);
     for (command, path) in &pages {
@@ -36,7 +36,7 @@ pub(super) fn run(args: &ManArgs) -> Result<()> {
     fs::write(&path, FRONT).map_err(|e| Error::io(&path, "cannot write", e))
 }
 
-/// All commands with their words, parents first.
+/// Returns all commands with their words, parents first.
 fn pages(command: &Command) -> Vec<(&Command, Vec<&str>)> {
     let mut found = vec![(command, vec![command.get_name()])];
     for child in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
@@ -48,7 +48,7 @@ fn pages(command: &Command) -> Vec<(&Command, Vec<&str>)> {
     found
 }
 
-/// As manual pages call a command: "underseal-bench-cipher".
+/// Returns a command's name in manual pages: "underseal-bench-cipher".
 fn name(words: &[&str]) -> String {
     words.join("-")
 }
@@ -61,13 +61,12 @@ fn write(directory: &Path, name: &str, page: &io::Result<Vec<u8>>) -> Result<()>
     }
 }
 
-/// A page: what clap knows, then what was written by hand, examples, statuses, and where to read
-/// on.
+/// Makes a page: clap's text, then the written text, examples, statuses, and references.
 fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<u8>> {
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let (details, examples) = after.split_once("Examples:\n").unwrap_or((&after, ""));
     let title = name(words);
-    // The text after the help is details and examples, which get sections of their own.
+    // The text after the help has details and examples, which get sections of their own.
     let command = command.clone().name(title.clone()).after_help("").after_long_help("");
     let has_commands = command.has_subcommands();
     let man = Man::new(command.bin_name(words.join(" "))).manual("Underseal").title(title);
@@ -111,11 +110,11 @@ fn section(name: &str, body: &str) -> String {
     format!(".SH {name}\n{body}")
 }
 
-/// Text whose lines stay as they are.
+/// Escapes text whose lines must stay as they are.
 fn verbatim(text: &str) -> String {
     let line = |line: &str| {
         let escaped = line.replace('\\', "\\e").replace('-', "\\-");
-        // A line that begins so would be a request.
+        // A line that begins with one of these would be a roff request.
         if escaped.starts_with(['.', '\'']) { format!("\\&{escaped}\n") } else { format!("{escaped}\n") }
     };
     format!(".nf\n{}.fi\n", text.lines().map(line).collect::<String>())

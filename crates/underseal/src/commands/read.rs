@@ -40,14 +40,11 @@ pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     output.take(&mapping, args.offset..end, args.on_error, quiet)
 }
 
-/// Where plain bytes go: the file, or none for stdout.
+/// The destination of plain bytes: a file, or `None` for stdout.
 pub(super) struct Output<'a>(Option<&'a Path>);
 
 impl<'a> Output<'a> {
-    /// Refuses a terminal, and what the volume itself lies in.
-    ///
-    /// # Errors
-    /// `Usage`.
+    /// Refuses a terminal, and the volume's own file. Fails with `Usage`.
     pub(super) fn plan<'v>(
         output: Option<&'a Path>,
         volume: impl IntoIterator<Item = Option<&'v Path>>,
@@ -66,11 +63,8 @@ impl<'a> Output<'a> {
         Ok(Self(file))
     }
 
-    /// Copies a range of the volume there. Only now a file is made or emptied: a wrong passphrase
-    /// leaves it alone.
-    ///
-    /// # Errors
-    /// Those of the volume and the file.
+    /// Copies a range of the volume. The file is made or truncated only now: a wrong passphrase
+    /// leaves it unchanged. Fails with the volume's or the file's error.
     pub(super) fn take(
         self,
         mapping: &Arc<Mapping>,
@@ -108,7 +102,7 @@ fn open_output(path: Option<&Path>) -> Result<File> {
             let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
             file.map_err(|e| Error::io(path, "cannot create", e))
         }
-        // Past the standard library's buffer: chunks are large.
+        // Chunks are large, so the standard library's buffer is bypassed.
         None => {
             let fd = stdout().as_fd().try_clone_to_owned();
             Ok(fd.map_err(|e| Error::io(Path::new("stdout"), "cannot be used", e))?.into())

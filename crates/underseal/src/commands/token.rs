@@ -32,12 +32,12 @@ pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
     }
 }
 
-/// A header of LUKS2's, and what it is on.
+/// Opens a LUKS2 header, and its file or device.
 fn open(of: &HeaderPathArgs, read_only: bool) -> Result<(Bytes, Box<luks2::Header>)> {
     open_pinned(of, read_only, &Pinned::default())
 }
 
-/// The same, if it is what it must be.
+/// Opens a LUKS2 header with the required properties.
 fn open_pinned(of: &HeaderPathArgs, read_only: bool, pinned: &Pinned) -> Result<(Bytes, Box<luks2::Header>)> {
     let path = of.path();
     let on = open_header(path, read_only)?;
@@ -59,9 +59,9 @@ struct Listed<'h> {
     #[serde(rename = "type")]
     kind: String,
     keyslots: Vec<u32>,
-    /// Whether a passphrase can be had from it here.
+    /// True when this machine can get a passphrase from the token.
     opens: bool,
-    /// All of it.
+    /// The token's JSON.
     token: &'h underseal_tokens::Token,
 }
 

@@ -29,14 +29,12 @@ pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     integrity::close(&layers)
 }
 
-/// Where plain bytes come from: a file that is open, or stdin.
+/// The source of plain bytes: an open file, or stdin.
 pub(super) struct Input(File);
 
 impl Input {
-    /// Refuses what the volume itself lies in.
-    ///
-    /// # Errors
-    /// `Usage`, or `Failed` when it cannot be opened.
+    /// Opens the source, and refuses the volume's own file. Fails with `Usage`, or with `Failed`
+    /// when it cannot be opened.
     pub(super) fn open<'v>(input: Option<&Path>, volume: impl IntoIterator<Item = &'v Path>) -> Result<Self> {
         let path = input.filter(|path| path.as_os_str() != "-");
         if let Some(path) = path
@@ -48,11 +46,9 @@ impl Input {
         open_input(path).map(Self)
     }
 
-    /// Copies all of it to the volume, which users know by this name, from `offset` on.
-    ///
-    /// # Errors
-    /// `Usage`, before anything is written, when it is known to be too long; those of the volume
-    /// and the file.
+    /// Copies the source to the volume `name`, from `offset` on. Fails with `Usage`, before
+    /// anything is written, when the source is known to be too long; with the volume's or the
+    /// file's errors.
     pub(super) fn give(
         mut self,
         mapping: &Arc<Mapping>,
@@ -65,7 +61,8 @@ impl Input {
             return Err(Error::usage(format!("{name}: byte {offset} lies beyond the volume"))
                 .with_remedy(format!("an offset within its {} ({size} bytes)", size::show(size))));
         };
-        // After the passphrase, whose line may have come from the same descriptor.
+        // The length is taken after the passphrase, whose line may have come from the same
+        // descriptor.
         let length = length(&mut self.0);
         if let Some(length) = length.filter(|&length| length > room) {
             return Err(Error::usage(format!("{name}: an input of {length} bytes, and room for {room}"))
@@ -80,8 +77,8 @@ impl Input {
 fn open_input(path: Option<&Path>) -> Result<File> {
     match path {
         Some(path) => File::open(path).map_err(|e| Error::io(path, "cannot open", e)),
-        // Past the standard library's buffer: chunks are large, and what a passphrase left unread
-        // must be seen.
+        // The standard library's buffer is bypassed: chunks are large, and the bytes after the
+        // passphrase must not be lost.
         None => {
             let fd = stdin().as_fd().try_clone_to_owned();
             Ok(fd.map_err(|e| Error::io(Path::new("stdin"), "cannot be used", e))?.into())
@@ -89,7 +86,7 @@ fn open_input(path: Option<&Path>) -> Result<File> {
     }
 }
 
-/// How much is left to read, where that can be known: not from a pipe.
+/// Returns the remaining length, where it is known: not for a pipe.
 fn length(input: &mut File) -> Option<u64> {
     let kind = input.metadata().ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {

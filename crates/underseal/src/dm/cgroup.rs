@@ -1,11 +1,11 @@
-//! The back end leaves its caller's control group: a service manager that ends all processes of a
+//! The move out of the caller's control group: a service manager that ends all processes of a
 //! service would end the devices with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Moves this process to the root of the hierarchies that service managers end processes by:
-/// cgroup2, and systemd's own of cgroup version 1.
+/// Moves this process to the root of the hierarchies by which service managers end processes:
+/// cgroup2, and systemd's of cgroup version 1.
 pub(super) fn leave() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for root in roots(&mounts) {
@@ -18,7 +18,8 @@ pub(super) fn leave() {
     }
 }
 
-/// Where these hierarchies are mounted, by /proc/mounts: source, mount point, type, options.
+/// Returns the mount points of these hierarchies, from /proc/mounts: source, mount point, type,
+/// options.
 fn roots(mounts: &str) -> Vec<PathBuf> {
     let root = |line: &str| {
         let mut words = line.split(' ').skip(1);

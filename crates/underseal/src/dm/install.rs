@@ -10,8 +10,8 @@
 //!   /etc/underseal/dm-installed                                       the record of all of these
 //! ```
 //!
-//! The record has what was written, and is written first. What differs from it by now is another's,
-//! and stays.
+//! The record has the contents of these files, and is written first. A file that differs from the
+//! record was changed by another program, and stays.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// Where the record is, below the root folder.
+/// The record's path, below the root folder.
 const RECORD: &str = "etc/underseal/dm-installed";
 const UNITS: &str = "etc/systemd/system";
 const UNIT: &str = "underseal-dm.service";
 
-/// The programs that the files name, as they are called on the machine that is installed to.
+/// The programs that the files name, with their paths on the installed machine.
 pub(crate) struct Programs<'p> {
     pub(crate) command: &'p Path,
     pub(crate) library: &'p Path,
@@ -36,13 +36,13 @@ pub(crate) struct Programs<'p> {
     pub(crate) folder: &'p Path,
 }
 
-/// The files that were installed, as the record keeps them.
+/// The installed files, as the record keeps them.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Installed {
     files: Vec<(PathBuf, String)>,
-    /// Symbolic links and where they lead to.
+    /// Symbolic links and their targets.
     links: Vec<(PathBuf, PathBuf)>,
-    /// Folders that were not there, the inner ones first.
+    /// Folders that were made, the inner ones first.
     folders: Vec<PathBuf>,
 }
 
@@ -51,13 +51,13 @@ struct Installed {
 pub(crate) enum InstallOutcome {
     Written(PathBuf),
     Removed(PathBuf),
-    /// Gone already.
+    /// The path was gone already.
     Missing(PathBuf),
-    /// Not what was installed any more.
+    /// The path has other contents than were installed.
     Changed(PathBuf),
 }
 
-/// Installs below `root`. What an earlier call installed is taken back first.
+/// Installs below `root`. Files of an earlier installation are removed first.
 pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
     let mut new = Installed { files: files(programs)?, ..Installed::default() };
     let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
@@ -81,7 +81,7 @@ pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<Instal
     new.write(root)
 }
 
-/// Takes back what is installed below `root`; none where nothing is.
+/// Removes the files installed below `root`; `None` where none are.
 pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<InstallOutcome>>> {
     Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
 }
@@ -116,7 +116,7 @@ impl Installed {
         for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
             let path = root.join(path);
             make_folder(&path)?;
-            // A link that was put there in the meantime is not followed.
+            // A symbolic link that was made in the meantime is not followed.
             let file = File::options().write(true).create_new(true).mode(0o644).open(&path);
             let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
             written.map_err(|e| failed(&path, e))?;
@@ -131,7 +131,7 @@ impl Installed {
         Ok(outcomes)
     }
 
-    /// Whether a path is as this was installed.
+    /// Returns true when a path is as it was installed.
     fn has(&self, root: &Path, path: &Path) -> bool {
         let place = root.join(path);
         let file = self.files.iter().find(|(known, _)| known == path);
@@ -163,14 +163,14 @@ impl Installed {
             outcomes.push(InstallOutcome::Removed(record));
         }
         for folder in &self.folders {
-            // A folder that others have put something in stays.
+            // A folder that contains other files stays.
             let _ = fs::remove_dir(root.join(folder));
         }
         Ok(outcomes)
     }
 }
 
-/// The files and what is in them.
+/// Returns the files and their contents.
 fn files(programs: &Programs<'_>) -> Result<Vec<(PathBuf, String)>> {
     let [command, library, folder] =
         [programs.command, programs.library, programs.folder].map(|path| plain(path));
@@ -222,7 +222,7 @@ fi
     ])
 }
 
-/// A path that means itself in a unit, in a shell and in LD_PRELOAD.
+/// Checks for a path that needs no quoting in a unit, in a shell and in LD_PRELOAD.
 fn plain(path: &Path) -> Result<&str> {
     let text = path.to_str().filter(|text| {
         text.starts_with('/') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+".contains(&b))

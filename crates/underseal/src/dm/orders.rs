@@ -6,40 +6,41 @@ use underseal_export::fuse::MountPlace;
 /// A request. Each has one answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Open a table: its text follows, and its devices are the descriptors, in the order of these
+    /// Opens a table: its text follows, and its devices are the descriptors, in the order of these
     /// names.
     Open {
-        /// As the table names them.
+        /// The devices' names in the table.
         devices: Vec<String>,
         read_only: bool,
-        /// Not before it takes the file of another table, which has the same layer open.
+        /// True when the devices are opened only when the server takes the file of another table,
+        /// which has the same layer open.
         late: bool,
     },
-    /// Show it as this file.
+    /// Shows the table as this file.
     Show { file: std::path::PathBuf },
-    /// End what is in flight, flush, and say where the file is.
+    /// Ends requests in flight, flushes, and returns the file's mount.
     Give,
-    /// Go on after that.
+    /// Resumes after `Give`.
     Keep,
-    /// End, since another has the file.
+    /// Ends, since another server has the file.
     Leave,
-    /// Continue with the file of another table, given in this turn: the descriptor.
+    /// Continues with the file of another table, given in this turn: the descriptor.
     Take { place: MountPlace, turn: u64 },
-    /// End what is in flight, flush, take no more.
+    /// Ends requests in flight, flushes, and takes no more.
     Suspend,
-    /// Take requests again; `anyway`: those that need a key which is wiped fail.
+    /// Resumes; with `anyway`, requests that need a wiped key fail.
     Resume { anyway: bool },
-    /// Forget the key. What to remember from then on follows.
+    /// Wipes the key. The new facts to remember follow.
     WipeKey,
-    /// Take this key: the first `word` bytes of what follows. The rest is what to remember from then on.
+    /// Sets the key: the first `word` bytes that follow. The rest are the new facts to remember.
     SetKey { word: usize },
-    /// Say what the lines' states are.
+    /// Returns the lines' states.
     Status,
-    /// Keep what follows for a back end that comes after this one: it may hold keys.
+    /// Keeps the facts that follow for the next back end; they may contain keys.
     Remember,
-    /// Say what was kept, to another back end than before; the devices come with it.
+    /// Returns the facts to another back end; the devices come with them.
     Adopt,
-    /// Hide the file, flush, end.
+    /// Unmounts the file, flushes, ends.
     End,
 }
 
@@ -51,7 +52,7 @@ pub(super) enum Answer {
     Opened {
         block: u32,
     },
-    /// Where the file is, and in which turn of the server's it is given; the descriptor is its.
+    /// The file's mount, and the server's turn in which it is given; the descriptor is the mount's.
     Given {
         place: Box<MountPlace>,
         turn: u64,
@@ -59,7 +60,7 @@ pub(super) enum Answer {
     Status {
         lines: Vec<String>,
     },
-    /// The facts that were kept follow.
+    /// The remembered facts follow.
     Adopted {
         suspended: bool,
     },

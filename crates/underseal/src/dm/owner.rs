@@ -1,15 +1,15 @@
-//! Which of a device's table servers has its file, and whether one of them lives.
+//! The ownership of a device's file among its table servers, and whether one of them lives.
 //!
 //! ```text
 //!   owner   locked by the server that serves the file; holds the number of its turn, 8 bytes
-//!   alive   locked, shared, by each server that serves the file, has given it or is to take it
+//!   alive   locked, shared, by each server that serves the file, gave it, or is to take it
 //! ```
 //!
-//! A server that gives its mount to another one unlocks `owner` and says its turn. The other one
-//! locks it in that turn before it opens or writes anything, and raises the turn before it takes
-//! the first request. The first one serves again once it has the lock in its own turn, which it
-//! raises too; after a later turn it ends. So no two servers have the file at once, however slow
-//! one of them is, and a server that dies has neither lock any more.
+//! A server that gives its mount to another one unlocks `owner` and reports its turn. The other one
+//! locks the file in that turn before it opens or writes anything, and raises the turn before it
+//! takes the first request. The first server resumes once it has the lock in its own turn, which it
+//! raises, too; after a later turn it ends. So no two servers have the file at once, however slow
+//! one of them is, and a dead server has neither lock.
 
 use std::fs::File;
 use std::io;
@@ -34,16 +34,16 @@ pub(super) struct Owner {
 /// The answer to a server that asks for the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// The file is this server's.
+    /// The file belongs to this server.
     Own,
-    /// Another server has it for now, and may let go of it.
+    /// Another server has the file now, and may release it.
     Held,
     /// Another server has or had a later turn.
     Over,
 }
 
 impl Owner {
-    /// Owns a file that no server has shown before.
+    /// Takes a file that no server has shown before.
     pub(super) fn first(file: &Path) -> io::Result<Self> {
         let mut this = Self::join(file, 0)?;
         this.owner.write_all_at(&0_u64.to_ne_bytes(), 0)?;
@@ -53,7 +53,7 @@ impl Owner {
         }
     }
 
-    /// Is about to take the file in this turn of another server's.
+    /// Prepares to take the file in this turn of another server.
     pub(super) fn join(file: &Path, turn: u64) -> io::Result<Self> {
         let open = |name| {
             let mut how = File::options();
@@ -61,17 +61,17 @@ impl Owner {
             how.open(file.with_file_name(name))
         };
         let (owner, alive) = (open(OWNER)?, open(ALIVE)?);
-        // The only one that locks this against others is a back end that looks, for a moment.
+        // Only a back end locks this exclusively, for a moment, to find out whether a server lives.
         retry_on_intr(|| flock(&alive, FlockOperation::LockShared))?;
         Ok(Self { owner, _alive: alive, turn, owns: false })
     }
 
-    /// The turn in which the file is, or was, this server's.
+    /// Returns the turn in which the file is, or was, this server's.
     pub(super) fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Whether the file is this server's.
+    /// Returns true when the file is this server's.
     pub(super) fn owns(&self) -> bool {
         self.owns
     }
@@ -101,7 +101,7 @@ impl Owner {
         })
     }
 
-    /// Makes another turn of it: no server that the file was given to in this one can have it now.
+    /// Begins another turn: a server that the file was given to in this turn can no longer have it.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let next = self.turn.wrapping_add(1);
         self.owner.write_all_at(&next.to_ne_bytes(), 0)?;
@@ -109,7 +109,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Lets another server have the file.
+    /// Releases the file for another server.
     pub(super) fn give(&mut self) -> io::Result<()> {
         self.owns = false;
         self.unlock()
@@ -120,7 +120,7 @@ impl Owner {
     }
 }
 
-/// Whether a server lives that has to do with this file; not known of one of an older version.
+/// Returns whether a server of this file lives; `None` for servers of older versions.
 pub(super) fn lives(file: &Path) -> Option<bool> {
     let alive = File::open(file.with_file_name(ALIVE)).ok()?;
     match retry_on_intr(|| flock(&alive, FlockOperation::NonBlockingLockExclusive)) {

@@ -1,17 +1,17 @@
-//! `dm run --supervise`: the device mapper for programs that make system calls themselves, static
+//! `dm run --supervise`: the device mapper for programs that make system calls themselves: static
 //! ones and those in Go.
 //!
 //! ```text
-//!   begin      the command, before it is run: starts a supervisor, has the kernel ask it
-//!     |- filter    which system calls it asks about
+//!   begin      the command, before it is run: starts a supervisor, installs the filter
+//!     |- filter    the system calls that the kernel asks about
 //!     |  listener
 //!   run        the supervisor: a process that answers until the last program is gone
 //!     |- notice    one system call: its caller's memory, the answer
 //!     +- answers   the opening of the node, its ioctls, /proc/devices, links in sysfs
 //! ```
 //!
-//! The kernel runs a call by itself where the supervisor says so. A program that changes a path
-//! between the two gets what it has a right to anyway.
+//! The kernel runs a call itself where the supervisor permits that. A program that changes a path
+//! after the supervisor has read it gains nothing: the kernel checks its rights.
 
 mod answers;
 mod filter;
@@ -39,7 +39,7 @@ use crate::exit::Exit;
 /// The byte that the supervisor sends when it listens, and when it has the listener.
 const READY: &str = "!";
 
-/// Starts a supervisor of this process and all that it starts. This process has no threads.
+/// Starts a supervisor of this process and all its children. This process has no threads.
 pub(crate) fn begin(folder: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::new(Exit::Failed, "no supervisor can be started").because(&e);
     let program = std::env::current_exe().map_err(failed)?;
@@ -51,7 +51,7 @@ pub(crate) fn begin(folder: &Path) -> Result<()> {
     drop(command);
     let mut said = String::new();
     let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
-    // The one that was started has gone into the background by now.
+    // The started process has become a daemon by now.
     let status = child.wait().map_err(failed)?;
     read.transpose().map_err(failed)?;
     if !status.success() || said != READY {
@@ -85,7 +85,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     fds.ok_or_else(|| io::Error::other("no listener came"))
 }
 
-/// Supervises, in the background, who sends the listener over the socket that is stdin.
+/// Supervises, in the background, the process that sends the listener over the socket on stdin.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::new(Exit::Failed, "there is nobody to supervise").because(&e);
     let child = crate::daemon::fork()?;
@@ -118,7 +118,7 @@ fn supervise(listener: std::sync::Arc<OwnedFd>, answers: &Answers) -> io::Result
     }
 }
 
-/// Whether the kernel can ask a supervisor: a call whose only outcome is that.
+/// Returns true when the kernel can ask a supervisor; the call has no other effect.
 pub(crate) fn is_possible() -> bool {
     filter::is_possible()
 }

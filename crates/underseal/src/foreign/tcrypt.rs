@@ -1,4 +1,4 @@
-//! TrueCrypt and VeraCrypt: which header, and its password.
+//! TrueCrypt and VeraCrypt: the choice of the header, and its password.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,7 @@ use crate::passphrase::{Secret, terminal_is_there};
 use crate::reencryption::Bytes;
 
 /// Unlocks a volume on an image, or on a part of it. Its segments count from the part's beginning,
-/// with --system from the disk's.
-///
-/// # Errors
-/// As [`super::open`].
+/// with --system from the disk's. Fails as [`super::open`].
 pub(super) fn open(of: Request<'_>, image: &Bytes, part: Option<Range<u64>>) -> Result<OpenedFormat> {
     let unlocked = unlock_header(of, image, part.as_ref())?;
     if of.tcrypt.system {
@@ -45,9 +42,7 @@ pub(super) fn open(of: Request<'_>, image: &Bytes, part: Option<Range<u64>>) -> 
 }
 
 /// Unlocks a header of TrueCrypt or VeraCrypt with the passphrase and the key files of the options.
-///
-/// # Errors
-/// As [`super::open`].
+/// Fails as [`super::open`].
 pub(crate) fn unlock_header(of: Request<'_>, image: &Bytes, part: Option<&Range<u64>>) -> Result<Unlocked> {
     let options = of.tcrypt.options(of.plain, of.trust)?;
     // The header of a system is the disk's, not its partition's.
@@ -57,7 +52,7 @@ pub(crate) fn unlock_header(of: Request<'_>, image: &Bytes, part: Option<&Range<
     })
 }
 
-/// The partition of the disk that lies in the area of an encrypted system, where there is exactly
+/// Returns the partition of the disk in the area of an encrypted system, if the area has exactly
 /// one.
 fn only_partition(unlocked: &Unlocked, image: &Bytes) -> Result<Option<Range<u64>>> {
     let header = &unlocked.header;
@@ -79,12 +74,9 @@ fn only_partition(unlocked: &Unlocked, image: &Bytes) -> Result<Option<Range<u64
     }
 }
 
-/// Calls `open` with the password that a passphrase and key files make. With key files the
-/// passphrase may be empty: where none is given and there is no terminal, it is. Whoever typed a
-/// wrong one may try again.
-///
-/// # Errors
-/// Those of getting it, and of `open`.
+/// Calls `open` with the password of a passphrase and key files. With key files the passphrase may
+/// be empty: without a source and without a terminal, it is empty. A wrong typed passphrase can be
+/// retyped. Fails with the errors of the source, and of `open`.
 pub(crate) fn with_password<T>(
     source: SecretSource<'_>,
     files: &[PathBuf],
@@ -100,19 +92,15 @@ pub(crate) fn with_password<T>(
     Secret::new(source, image).try_with(with)
 }
 
-/// A new password of a passphrase and key files, and the passphrase's length in bytes. A passphrase
-/// is typed twice.
-///
-/// # Errors
-/// `Usage` for a passphrase that VeraCrypt does not take; those of getting it.
+/// Returns a new password of a passphrase and key files, and the passphrase's length in bytes. A
+/// passphrase is typed twice. Fails with `Usage` for a passphrase that VeraCrypt does not accept;
+/// with the errors of the source.
 pub(crate) fn new_password(secret: &SecretArgs, image: &Path) -> Result<(Password, usize)> {
     new_password_of(secret.passphrase(), secret.key_files(), image, false)
 }
 
-/// The same, from these sources; `another`: the volume has a passphrase already.
-///
-/// # Errors
-/// As [`new_password`].
+/// Returns a new password from these sources; `another` means that the volume has a passphrase
+/// already.
 pub(crate) fn new_password_of(
     source: SecretSource<'_>,
     files: &[PathBuf],
@@ -127,6 +115,6 @@ pub(crate) fn new_password_of(
         _ => Secret::new(source, image).get_new()?,
     };
     let password = Password::new(&passphrase, &pool).map_err(|e| Error::from(e).into_usage())?;
-    // Key files are as good as a long passphrase.
+    // Key files replace a long passphrase.
     Ok((password, if pool.count() > 0 { usize::MAX } else { passphrase.len() }))
 }

@@ -1,4 +1,4 @@
-//! cryptsetup's options, by its own names and letters.
+//! cryptsetup's options, by its long and short names.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 
-/// This program to itself.
+/// The option by which this program starts itself as a server.
 pub(super) const SERVE: &str = "underseal-serve";
 
-/// Everything that may stand behind `cryptsetup`. An option is taken by every action, and used by
-/// those that it means something to.
+/// All options of `cryptsetup`. Every action accepts each option, and uses those that affect it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cryptsetup",
@@ -37,7 +36,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) test_args: bool,
 
-    // Where the secrets come from.
+    // The sources of secrets.
     #[arg(short = 'd', long, action = ArgAction::Append)]
     pub(super) key_file: Vec<PathBuf>,
     #[arg(long, value_parser = bytes)]
@@ -95,7 +94,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) disable_external_tokens: bool,
 
-    // What is made.
+    // The parameters of a new volume.
     #[arg(short = 'M', long = "type")]
     pub(super) kind: Option<String>,
     #[arg(short = 'c', long)]
@@ -149,7 +148,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) use_urandom: bool,
 
-    // How it is opened.
+    // The parameters of an open.
     #[arg(long)]
     pub(super) header: Option<PathBuf>,
     #[arg(long)]
@@ -195,7 +194,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) serialize_memory_hard_pbkdf: bool,
 
-    // What is shown.
+    // The output.
     #[arg(long, visible_alias = "dump-master-key")]
     pub(super) dump_volume_key: bool,
     #[arg(long)]
@@ -239,7 +238,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) write_log: bool,
 
-    // What is not done here.
+    // Options that this program does not support.
     #[arg(long)]
     pub(super) volume_key_keyring: Option<String>,
     #[arg(long)]
@@ -271,15 +270,15 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) veracrypt_query_pim: bool,
 
-    /// This process serves what another one was asked to open.
+    /// True in the process that serves a volume which another process was asked to open.
     #[arg(long = SERVE, hide = true)]
     pub(super) serve: bool,
-    /// The action and what it works on.
+    /// The action and its arguments.
     pub(super) words: Vec<OsString>,
 }
 
 impl Args {
-    /// The arguments of this process, and the names of the options among them.
+    /// Parses the arguments of this process, and returns the names of the options among them.
     pub(super) fn of_process() -> Result<(Self, Vec<String>), clap::Error> {
         let command = Self::command();
         let matches = command.clone().try_get_matches()?;
@@ -292,7 +291,7 @@ impl Args {
         Ok((Self::from_arg_matches(&matches)?, given))
     }
 
-    /// An option that the action has a use for, and this program has not.
+    /// Returns an option that the action uses, and this program does not support.
     pub(super) fn not_kept(&self, action: &str) -> Option<&'static str> {
         let is = |actions: &[&str]| actions.contains(&action);
         let makes = is(&["luksFormat", "reencrypt"]);
@@ -314,14 +313,14 @@ impl Args {
         kept_not.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
     }
 
-    /// Whether the volume is TCRYPT's, by the action or by `--type`.
+    /// Returns true when the action or `--type` names a TCRYPT volume.
     pub(super) fn is_tcrypt(&self, action: &str) -> bool {
         self.kind.as_deref() == Some("tcrypt") || action == "tcryptDump"
     }
 }
 
-/// Sizes as cryptsetup writes them: K, M, G and T are powers of two, also as KiB; KB is 1000 bytes;
-/// S is 512.
+/// Parses a size in cryptsetup's form: K, M, G and T are powers of two, also as KiB; KB is 1000
+/// bytes; S is 512.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! `benchmark`: what this machine does in a second, in memory.
+//! `benchmark`: the speed of this machine, in memory.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::failure::{Failure, Result};
 use crate::error::Error;
 use crate::output::print;
 
-/// What is measured when nothing is named: cipher and key bits.
+/// The default measurements: cipher and key bits.
 const CIPHERS: [(&str, usize); 10] = [
     ("aes-cbc", 128),
     ("serpent-cbc", 128),
@@ -25,7 +25,7 @@ const CIPHERS: [(&str, usize); 10] = [
     ("twofish-xts", 512),
 ];
 const HASHES: [&str; 5] = ["sha1", "sha256", "sha512", "ripemd160", "whirlpool"];
-/// Each measurement takes so long.
+/// The duration of each measurement.
 const TIME: Duration = Duration::from_millis(100);
 /// Bytes encrypted in one call.
 const LEN: usize = 64 << 10;
@@ -66,7 +66,7 @@ fn row(name: &str, bits: usize) -> Result<()> {
 }
 
 fn speed(name: &str, bits: usize, encrypts: bool) -> underseal_cipher::Result<f64> {
-    // Where no IV is named the cheapest one is measured.
+    // Without an IV mode the cheapest one is measured.
     let has_mode_only = match name.strip_prefix("capi:") {
         Some(kernel) => !kernel.rsplit(')').next().is_some_and(|end| end.starts_with('-')),
         None => name.matches('-').count() == 1,

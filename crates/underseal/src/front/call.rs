@@ -1,4 +1,4 @@
-//! A command of underseal's own, word by word.
+//! A command of the persona `underseal`, built word by word.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -15,21 +15,21 @@ use crate::commands;
 pub(super) struct Call(Vec<OsString>);
 
 impl Call {
-    /// A command that says nothing by itself.
+    /// A command without messages of its own.
     pub(super) fn new(words: &[&str]) -> Self {
         Self(["underseal", "--quiet"].iter().chain(words).map(OsString::from).collect())
     }
 
-    /// An argument; it may begin with a dash.
+    /// Adds an argument, which may begin with a dash.
     pub(super) fn word(mut self, word: impl Into<OsString>) -> Self {
         let word = word.into();
-        // What looks like an option is a file in this folder.
+        // A word that begins with a dash is a file in this folder.
         let dashed = word.to_string_lossy().starts_with('-');
         self.0.push(if dashed { OsString::from_iter(["./".into(), word]) } else { word });
         self
     }
 
-    /// An option that has a value, if there is one.
+    /// Adds an option with a value, if the value is given.
     pub(super) fn option(mut self, name: &str, value: Option<impl Into<OsString>>) -> Self {
         if let Some(value) = value {
             self.0.push(OsString::from_iter([OsString::from(format!("--{name}=")), value.into()]));
@@ -37,12 +37,12 @@ impl Call {
         self
     }
 
-    /// An option that has a number.
+    /// Adds an option with a number.
     pub(super) fn number(self, name: &str, value: Option<impl ToString>) -> Self {
         self.option(name, value.map(|value| value.to_string()))
     }
 
-    /// An option that is there or not.
+    /// Adds an option without a value, if it is set.
     pub(super) fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.0.push(format!("--{name}").into());
@@ -50,8 +50,8 @@ impl Call {
         self
     }
 
-    /// Where the passphrase that exists comes from: the key file; else a line of stdin; else
-    /// somebody at a terminal.
+    /// Adds the source of the present passphrase: the key file; else a line of stdin; else the
+    /// terminal.
     pub(super) fn secret(self, args: &Args) -> Self {
         match args.key_file.first() {
             Some(path) => self.key_file(path, args),
@@ -59,14 +59,14 @@ impl Call {
         }
     }
 
-    /// A key file, and which of its bytes.
+    /// Adds a key file, and which of its bytes are used.
     pub(super) fn key_file(self, path: &Path, args: &Args) -> Self {
         self.option("key-file", Some(path))
             .number("keyfile-offset", args.keyfile_offset)
             .number("keyfile-size", args.keyfile_size)
     }
 
-    /// Which tokens are asked.
+    /// Adds the options for tokens.
     pub(super) fn tokens(self, args: &Args) -> Self {
         self.number("token-id", args.token_id)
             .option("token-type", args.token_type.as_ref())
@@ -74,7 +74,7 @@ impl Call {
             .flag("tokens-first", args.asks_tokens())
     }
 
-    /// How a passphrase becomes a key.
+    /// Adds the options for the key derivation.
     pub(super) fn cost(self, args: &Args) -> Self {
         self.option("pbkdf", args.pbkdf.as_ref())
             .number("iter-time", args.iter_time.filter(|_| args.pbkdf_force_iterations.is_none()))
@@ -84,18 +84,18 @@ impl Call {
             .option("hash", args.hash.as_ref())
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub(super) fn run(self) -> Result<()> {
         Ok(commands::run(self.parsed()?)?)
     }
 
-    /// What it asks for.
+    /// Parses the command.
     pub(super) fn parsed(self) -> Result<Cli> {
         Cli::try_parse_from(self.0).map_err(|e| Failure::wrong(&complaint(&e)))
     }
 }
 
-/// The first line of an error of arguments, with the arguments that clap names in the indented
+/// Returns the first line of an argument error, with the arguments that clap names in the indented
 /// lines below it.
 fn complaint(error: &clap::Error) -> String {
     let text = error.to_string();
@@ -106,13 +106,13 @@ fn complaint(error: &clap::Error) -> String {
 }
 
 impl Args {
-    /// Whether tokens are asked before a line of stdin is taken: only a key file keeps them out.
+    /// Returns true when tokens are tried before a line of stdin is read: without a key file.
     pub(super) fn asks_tokens(&self) -> bool {
         self.key_file.is_empty() && self.volume_key_file.is_none() && !self.disable_external_tokens
     }
 }
 
-/// The same for what is done without a command.
+/// Returns the source of the passphrase, for actions without a command.
 pub(super) fn source(args: &Args) -> SecretSource<'_> {
     match args.key_file.first() {
         Some(file) => SecretSource::KeyFile(file, args.keyfile_offset.unwrap_or(0), args.keyfile_size),
@@ -120,7 +120,7 @@ pub(super) fn source(args: &Args) -> SecretSource<'_> {
     }
 }
 
-/// Descriptor 0, where nobody sits at a terminal: passphrases are its lines.
+/// Returns descriptor 0 if stdin is no terminal: passphrases are its lines.
 pub(super) fn from_stdin() -> Option<u32> {
     if std::io::stdin().is_terminal() { None } else { Some(0) }
 }

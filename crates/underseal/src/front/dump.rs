@@ -1,4 +1,4 @@
-//! `luksDump`: a header's words in cryptsetup's layout, since scripts take it apart.
+//! `luksDump`: a header in cryptsetup's layout, since scripts parse it.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use crate::output::printable;
 
 /// Bytes on one line.
 const ROW: usize = 16;
-/// LUKS1 names all of its keyslots, used or not.
+/// LUKS1 lists all of its keyslots, used or not.
 const LUKS1_SLOTS: u32 = 8;
 
-/// What `luksDump` prints of a header that was read from `name`.
+/// Returns the output of `luksDump` for a header that was read from `name`.
 pub(super) fn text(info: &Info, name: &str) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -156,8 +156,8 @@ fn one_digest(out: &mut String, digest: &DigestInfo) -> std::fmt::Result {
     writeln!(out, "\tDigest:     {}", rows(hex, ROW, ELSEWHERE))
 }
 
-/// Hex digits as bytes, each with a space behind it, `row` of them on a line; further lines begin
-/// with `indent`.
+/// Formats hex digits as bytes, each followed by a space, `row` of them on a line; further lines
+/// begin with `indent`.
 fn rows(hex: &str, row: usize, indent: &str) -> String {
     let bytes: Vec<&str> = (0..hex.len() / 2).filter_map(|i| hex.get(2 * i..2 * i + 2)).collect();
     let lines: Vec<String> =

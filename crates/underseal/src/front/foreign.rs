@@ -24,10 +24,9 @@ use crate::local_time::local_time;
 use crate::lower::open_header;
 use crate::output::{print, printable};
 
-/// Prints what a header says without a secret, or the volume key that a secret opens.
-///
-/// # Errors
-/// `Wrong` for a device without such a header; `NoPermission` when nothing opens.
+/// Prints the facts of a header that needs no secret, or the volume key that a secret opens. Fails
+/// with `Wrong` for a device without this kind of header; with `NoPermission` when the secret opens
+/// none.
 pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     let format = kind(args, device)?;
@@ -38,7 +37,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
             "The header dump with volume key is sensitive information\n\
              that allows access to encrypted partition without a passphrase.",
         )?;
-        // --volume-key-file is where the key goes.
+        // --volume-key-file names the destination of the key.
         let call = Call::new(&["info"]).word(device).option("type", Some(format.name())).secret(args);
         let key = volume_key(call, device, format)?;
         print(&before_key(&*open_header(device, true)?, format, &shown, key.len() * 8)?)?;
@@ -68,7 +67,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(print(&text.map_err(|e| e.within(&shown))?)?)
 }
 
-/// The lines before a volume key.
+/// Returns the lines before a volume key.
 fn before_key(on: &dyn Target, format: Format, shown: &str, bits: usize) -> Result<String> {
     let text = match format {
         Format::Bitlk => {
@@ -84,7 +83,7 @@ fn before_key(on: &dyn Target, format: Format, shown: &str, bits: usize) -> Resu
     Ok(text)
 }
 
-/// The metadata of BitLocker in cryptsetup's words.
+/// Formats the metadata of BitLocker as cryptsetup does.
 fn bitlk(of: &Bitlk, shown: &str) -> crate::error::Result<String> {
     let lower = |guid: Guid| guid.to_string().to_ascii_lowercase();
     let (mode, bits) = (of.method().mode(), of.method().key_size() * 8);
@@ -141,7 +140,7 @@ fn protection(kind: ProtectorKind) -> &'static str {
     }
 }
 
-/// The metadata of FileVault 2 in cryptsetup's words.
+/// Formats the metadata of FileVault 2 as cryptsetup does.
 fn fvault2(of: &Fvault2, shown: &str) -> crate::error::Result<String> {
     let Some((iterations, salt)) = of.pbkdf2() else {
         let what = "the metadata hold no keys, as on a system volume";
@@ -159,10 +158,7 @@ fn fvault2(of: &Fvault2, shown: &str) -> crate::error::Result<String> {
     ))
 }
 
-/// `open --test-passphrase`.
-///
-/// # Errors
-/// As [`dump`].
+/// Tests a secret, for `open --test-passphrase`.
 pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     let call = volume(Call::new(&["info"]).word(device), args)?;
     volume_key(call, device, kind(args, device)?).map(drop)
@@ -180,7 +176,7 @@ fn kind(args: &Args, device: &Path) -> Result<Format> {
     Ok(format)
 }
 
-/// The volume key, as cryptsetup gives it also of a volume whose state keeps it from being opened.
+/// Returns the volume key; as in cryptsetup, also of a volume whose state prevents an open.
 fn volume_key(call: Call, device: &Path, format: Format) -> Result<Key> {
     let Command::Info(info) = call.parsed()?.command else {
         return Err(Failure::wrong("no such command"));

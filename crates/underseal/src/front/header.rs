@@ -13,7 +13,7 @@ use super::look::{find, read};
 use super::open::must_exist;
 use crate::passphrase::confirm;
 
-/// Sectors as cryptsetup counts them, in bytes.
+/// The size of cryptsetup's sectors, in bytes.
 const SECTOR: u64 = 512;
 
 /// `luksFormat DEVICE [KEYFILE]`.
@@ -55,8 +55,8 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// A block device whose own sectors are small gets small ones, as there, and data that are asked to
-/// begin at sectors that are no multiple of 4096 bytes; every other image the largest that fit.
+/// Returns 512 for a block device with small physical sectors, as cryptsetup chooses, and for data
+/// aligned to less than 4096 bytes; every other image gets the largest sectors that fit.
 fn small_sectors(args: &Args, kind: &str, device: &Path) -> Option<u32> {
     if kind == "luks2" && args.align_payload.is_some_and(|sectors| !sectors.is_multiple_of(4096 / SECTOR)) {
         return Some(512);
@@ -64,13 +64,13 @@ fn small_sectors(args: &Args, kind: &str, device: &Path) -> Option<u32> {
     let about = std::fs::metadata(device).ok().filter(|about| about.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
     let folder = format!("/sys/dev/block/{major}:{minor}");
-    // A partition has its disk's.
+    // A partition has its disk's physical block size.
     let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/physical_block_size")).ok();
     let size = read("queue").or_else(|| read("../queue"))?;
     (kind == "luks2" && size.trim() == "512").then_some(512)
 }
 
-/// Asks whoever sits at the terminal, unless in batch mode; where nobody does, it is meant.
+/// Asks at the terminal, unless in batch mode; without a terminal, the answer is yes.
 pub(super) fn sure(args: &Args, what: &str) -> Result<()> {
     let nobody = args.batch_mode || from_stdin().is_some();
     if nobody || confirm(what)? {
@@ -82,14 +82,14 @@ pub(super) fn sure(args: &Args, what: &str) -> Result<()> {
 fn data_offset(args: &Args) -> Result<Option<u64>> {
     let sectors = match (args.offset, args.align_payload) {
         (Some(offset), _) => Some(offset),
-        // Where a header is of its own, the data begins at once.
+        // With a detached header the data begin at offset 0.
         (None, Some(unit)) if args.header.is_none() && unit > 0 => {
             let least = if args.kind.as_deref() == Some("luks1") { luks1_end(args) } else { 32768 };
             Some(least.next_multiple_of(unit))
         }
         _ => None,
     };
-    // As there: right behind the keyslots, where their room is given.
+    // As in cryptsetup: right behind the keyslots, if their size is given.
     if let (None, Some(keyslots), None) = (sectors, args.luks2_keyslots_size, &args.header) {
         let copies = args.luks2_metadata_size.unwrap_or(16 << 10).saturating_mul(2);
         let end = copies.checked_add(keyslots).and_then(|end| end.checked_next_multiple_of(1 << 20));
@@ -100,7 +100,7 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
     bytes.transpose()
 }
 
-/// The area of LUKS2 keyslots in front of data that are aligned: as large as without alignment.
+/// Returns the size of the LUKS2 keyslot area in front of aligned data: as without alignment.
 fn aligned_keyslots(args: &Args, kind: &str) -> Option<u64> {
     const HEADER: u64 = 16 << 20;
     let is_aligned = kind == "luks2" && args.header.is_none() && args.align_payload.is_some();
@@ -108,17 +108,16 @@ fn aligned_keyslots(args: &Args, kind: &str) -> Option<u64> {
     is_aligned.then(|| HEADER.saturating_sub(copies))
 }
 
-/// The first sector behind the eight LUKS1 keyslots, which are as large as the volume key makes
-/// them.
+/// Returns the first sector behind the eight LUKS1 keyslots, whose size depends on the volume key.
 fn luks1_end(args: &Args) -> u64 {
-    /// The keyslots begin here, and each begins at a multiple of it.
+    /// The offset of the first keyslot, and the alignment of all keyslots.
     const ALIGNMENT: u64 = 8;
     const STRIPES: u64 = 4000;
     let defaults = FormatOptions::luks1();
     let cipher =
         args.cipher.as_deref().and_then(|cipher| cipher.parse().ok()).unwrap_or(defaults.cipher.clone());
     let options = FormatOptions { cipher, key_size: args.key_size.map(|bits| bits / 8), ..defaults };
-    // The format itself refuses a cipher that cannot be.
+    // The format itself refuses an invalid cipher.
     let key_bytes = options.key_len().unwrap_or(0) as u64;
     let keyslot = key_bytes.saturating_mul(STRIPES).div_ceil(SECTOR).next_multiple_of(ALIGNMENT);
     keyslot.saturating_mul(8).saturating_add(ALIGNMENT)
@@ -166,7 +165,7 @@ pub(super) fn erase(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn repair(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     must_exist(device)?;
-    // A header that cannot be read may be of the type that was asked for.
+    // A header that cannot be read may be of the requested type.
     if read(args, device).is_ok() {
         find(args, device)?;
     }
@@ -180,7 +179,7 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let to = args.kind.as_deref().filter(|kind| matches!(*kind, "luks1" | "luks2"));
     let to = to.ok_or_else(|| Failure::wrong("Option --type is required: luks1 or luks2."))?;
     must_exist(device)?;
-    // Whoever says yes is not asked again, but has been told.
+    // The question is asked once, and the losses are listed before it.
     let version = if to == "luks1" { Version::Luks1 } else { Version::Luks2 };
     let dropped = read(args, device).map(|header| header.dropped_by(version)).unwrap_or_default();
     for what in dropped {
@@ -211,7 +210,7 @@ pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
             None => Err(Failure::wrong("config: requires --priority, --label or --subsystem.")),
         };
     }
-    // As there, the one that is not named goes.
+    // As in cryptsetup, the label or subsystem that is not named is cleared.
     on("set", args, device)
         .option("label", Some(args.label.as_deref().unwrap_or_default()))
         .option("subsystem", Some(args.subsystem.as_deref().unwrap_or_default()))

@@ -20,7 +20,7 @@ use crate::passphrase::Secret;
 /// Bytes on a line.
 pub(super) const ROW: usize = 16;
 
-/// The volume's key: to the file that is named, else to stdout.
+/// Writes the volume's key to the named file, else to stdout.
 pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
     let header = find(args, device)?;
     sure(
@@ -29,7 +29,7 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
          that allows access to encrypted partition without a passphrase.",
     )?;
     if args.volume_key_file.is_some() {
-        // A file of this name, as cryptsetup makes it.
+        // The file gets this name, as cryptsetup makes it.
         let file = args.volume_key_file.as_deref().map(|file| match file.as_os_str() == "-" {
             true => Path::new("./-"),
             false => file,
@@ -57,8 +57,7 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
     Ok(write_secret(rows(key, ROW)?.as_bytes())?)
 }
 
-/// The key of a keyslot that holds another than the volume's: to the file that is named, else to
-/// stdout.
+/// Writes the key of an unbound keyslot to the named file, else to stdout.
 pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> {
     let header = find(args, device)?;
     let info = header.info();
@@ -87,7 +86,7 @@ pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> 
     Ok(write_secret(rows(key, ROW)?.as_bytes())?)
 }
 
-/// The key in hex, so many bytes on a line, in locked memory.
+/// Formats the key in hex, `each` bytes on a line, in locked memory.
 pub(super) fn rows(key: &Key, each: usize) -> Result<Key> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     const INDENT: &[u8] = b"\n\t\t";

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::lower::open_header;
 use crate::output::{json, print, printable};
 
-/// `isLuks DEVICE`: says it by its status alone.
+/// `isLuks DEVICE`: answers by its status alone.
 pub(super) fn is_luks(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     must_exist(device)?;
@@ -25,7 +25,7 @@ pub(super) fn is_luks(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// `luksUUID DEVICE`, or with `--uuid` another one.
+/// `luksUUID DEVICE`: prints the UUID, or sets the one of `--uuid`.
 pub(super) fn uuid(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if let Some(uuid) = &args.uuid {
@@ -56,7 +56,7 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(print(&json(&metadata)?)?)
 }
 
-/// The header of a device, which must be there and of the type asked for.
+/// Reads the header of a device, which must exist and be of the requested type.
 pub(super) fn find(args: &Args, device: &Path) -> Result<Header> {
     must_exist(args.header.as_deref().unwrap_or(device))?;
     let shown = printable(&device.to_string_lossy());
@@ -71,10 +71,7 @@ pub(super) fn find(args: &Args, device: &Path) -> Result<Header> {
     Err(Failure::wrong(&format!("Device {shown} is not a valid {kind} device.")))
 }
 
-/// The header, whatever its version.
-///
-/// # Errors
-/// Those of reading it.
+/// Reads the header, whatever its version.
 pub(super) fn read(args: &Args, device: &Path) -> underseal_volume::Result<Header> {
     let path = args.header.as_deref().unwrap_or(device);
     let on = open_header(path, true).map_err(|e| underseal_volume::Error::new(ErrorKind::Io, e.what()))?;
@@ -88,7 +85,7 @@ fn fits(args: &Args, header: &Header) -> bool {
         .is_none_or(|kind| kind.eq_ignore_ascii_case("luks") || kind.eq_ignore_ascii_case(found))
 }
 
-/// Whether a file system or somebody else has claimed a block device for itself.
+/// Returns true when a filesystem or another program has claimed a block device.
 pub(super) fn is_claimed(device: &Path) -> bool {
     let opened = rustix::fs::open(device, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
     opened.is_err_and(|e| e == Errno::BUSY)

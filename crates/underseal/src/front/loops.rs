@@ -1,12 +1,11 @@
-//! Loop devices: for root, a file of plain bytes is a block device too, which is what scripts
-//! expect to find.
+//! Loop devices: for root, a file of plain bytes is a block device, too, which scripts expect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a file a block device with blocks of `block` bytes, as the volume has them; none where
-/// that cannot be.
+/// Makes a file a block device with blocks of `block` bytes, the volume's; `None` where that is not
+/// possible.
 pub(super) fn attach(file: &Path, block: u32, read_only: bool) -> Option<PathBuf> {
     let mut losetup = losetup();
     losetup.args(["--find", "--show", "--direct-io=on", "--sector-size", &block.to_string()]);
@@ -25,7 +24,7 @@ pub(super) fn attach(file: &Path, block: u32, read_only: bool) -> Option<PathBuf
     None
 }
 
-/// Lets a loop device have the size that its file has now.
+/// Updates the size of a loop device to its file's.
 pub(super) fn resize(device: &Path) -> std::io::Result<()> {
     let output = losetup().arg("--set-capacity").arg(device).output()?;
     if output.status.success() {
@@ -34,7 +33,7 @@ pub(super) fn resize(device: &Path) -> std::io::Result<()> {
     Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// The system's own, with nothing of whoever asks.
+/// Returns the system's losetup, with an empty environment.
 fn losetup() -> Command {
     let places = ["/usr/sbin/losetup", "/sbin/losetup", "/usr/bin/losetup", "/bin/losetup"];
     let found = places.into_iter().find(|path| Path::new(path).exists()).unwrap_or(places[0]);
@@ -43,7 +42,7 @@ fn losetup() -> Command {
     losetup
 }
 
-/// Gives a block device back. It goes when nobody has it open any more.
+/// Releases a block device. It disappears when no program has it open any more.
 pub(super) fn detach(device: &Path) {
     match losetup().arg("--detach").arg(device).output() {
         Ok(output) if output.status.success() => {}
@@ -55,10 +54,10 @@ pub(super) fn detach(device: &Path) {
     }
 }
 
-/// The file that a loop device was made of, as the kernel names it.
+/// Returns the file of a loop device, as the kernel names it.
 pub(super) fn file_of(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?.to_str().filter(|name| name.starts_with("loop"))?;
     let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
-    // What was unlinked or unmounted since has a note behind its name.
+    // The kernel appends a note to the name of a file that was unlinked or unmounted.
     Some(PathBuf::from(file.trim_end_matches('\n').trim_end_matches(" (deleted)")))
 }

@@ -28,7 +28,7 @@ pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// `create NAME DEVICE`, which was the order for plain volumes.
+/// `create NAME DEVICE`, with the older order of arguments for plain volumes.
 pub(super) fn create(args: &Args, words: &Words<'_>) -> Result<()> {
     open_as(args, words.need(1, "device")?, words.need(0, "name")?)
 }
@@ -44,7 +44,7 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
         return Err(Failure::new(Status::Busy, format!("Device {} already exists.", place.name)));
     }
     place.make()?;
-    // A process of its own: the one that goes into the background.
+    // A separate process becomes the server, in the background.
     let itself = std::env::current_exe().map_err(|e| Failure::wrong(&format!("this program: {e}")))?;
     let again = std::env::args_os().skip(1);
     let mut server = Command::new(itself);
@@ -59,11 +59,11 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
     if !is_open(&place) {
         place.clear();
     }
-    // It has told why.
+    // The server has printed the message.
     Err(Failure::told(status.code()))
 }
 
-/// Writes how it was opened into the header, for whoever opens it next: these flags and no others.
+/// Writes exactly these flags into the header, for later opens.
 fn persist(args: &Args, device: &Path) -> Result<()> {
     let is_set = |flag| match flag {
         PersistentFlag::AllowDiscards => args.allow_discards,
@@ -79,7 +79,7 @@ fn persist(args: &Args, device: &Path) -> Result<()> {
     PersistentFlag::ALL.into_iter().fold(set, |set, flag| set.option(option(flag), Some(flag.name()))).run()
 }
 
-/// Unlocks the volume, and goes into the background: this returns only when it fails.
+/// Unlocks the volume, and becomes a daemon: this returns only when it fails.
 fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
     let call = volume(Call::new(&["open"]).word(device), args)?
         .flag("read-only", args.readonly)
@@ -96,7 +96,7 @@ fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
     .run()
 }
 
-/// The options that say which volume it is.
+/// Adds the options that name the volume.
 pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
     let kind = args.kind.as_deref().unwrap_or(if is_plain(args) { "plain" } else { "luks" });
     if kind == "tcrypt" {
@@ -108,8 +108,7 @@ pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only);
-    // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to
-    // do.
+    // With the volume key no passphrase is needed, and with a token none is asked for.
     let no_token = args.disable_external_tokens && args.token_id.is_none() && args.token_type.is_none();
     let no_token = no_token && !args.token_only;
     let call = call.flag("no-token", no_token).flag("tokens-first", args.asks_tokens() && !no_token);
@@ -132,7 +131,7 @@ pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
         "bitlk" | "fvault2" => Ok(file(call)),
         "loopaes" => loopaes(call, args),
         "plain" => {
-            // As there, no more of a key file is read than the key has.
+            // As in cryptsetup, no more of a key file is read than the key's length.
             let raw = args.key_file.first().is_some_and(|path| path.as_os_str() != "-");
             let size = (raw && args.keyfile_size.is_none()).then(|| args.key_size.unwrap_or(256) / 8);
             Ok(plain(call.secret(args).number("keyfile-size", size), args))
@@ -141,7 +140,7 @@ pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
     }
 }
 
-/// The older names of actions say what the volume is.
+/// Returns true for the older names of actions that imply a plain volume.
 fn is_plain(args: &Args) -> bool {
     args.words.first().is_some_and(|action| action == "plainOpen" || action == "create")
 }
@@ -179,7 +178,7 @@ fn loopaes(call: Call, args: &Args) -> Result<Call> {
         .number("skip", args.skip))
 }
 
-/// The policy that dm-crypt's flags mean, if there are any.
+/// Returns the policy for dm-crypt's flags, if any are given.
 fn policy(args: &Args) -> Option<String> {
     let flags = underseal_volume::DispatchFlags {
         same_cpu_crypt: args.same_cpu_crypt,
@@ -196,22 +195,22 @@ fn policy(args: &Args) -> Option<String> {
 pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let Some(about) = about(&place)? else {
-        // What a server that was killed left behind goes now.
+        // The remains of a killed server are removed now.
         place.clear();
         return Err(Failure::new(Status::NoDevice, format!("Device {} is not active.", place.name)));
     };
     let place = place.where_served(&about);
     let _lock = place.lock()?;
     let busy = || Failure::new(Status::Busy, format!("Device {} is still in use.", place.name));
-    // Whoever has claimed it, as a file system that is mounted from it has, keeps it.
+    // A claimed device, such as one with a mounted filesystem, stays.
     if place.device().is_some_and(|device| super::look::is_claimed(&device)) {
         return Err(busy());
     }
     if let Some(file) =
         place.file.as_ref().filter(|file| about.addresses.iter().any(|at| Path::new(at) == *file))
     {
-        // Where somebody has it open nevertheless, it goes when they close it, and no other takes
-        // its place.
+        // A program that has the device open keeps it until it closes it, and no other device gets
+        // its name until then.
         place.detach();
         if is_used(file)? {
             return Err(busy());
@@ -222,7 +221,8 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody has the file open. A loop device that was given back takes a moment to go.
+/// Returns true when a program has the file open. A released loop device takes a moment to
+/// disappear.
 fn is_used(file: &Path) -> Result<bool> {
     let failed = |e: std::io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
     for _ in 0..20 {
@@ -237,7 +237,7 @@ fn is_used(file: &Path) -> Result<bool> {
 fn is_used_now(file: &Path) -> std::io::Result<bool> {
     let busy = |e: &std::io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
     match underseal_fuse::is_in_use(file) {
-        // Others than root learn it by unmounting, which its server takes for the end.
+        // Users other than root find out by unmounting, after which the server ends.
         Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => {
             match underseal_fuse::unmount(file, false, |found| found.source == SOURCE) {
                 Ok(()) => Ok(false),
@@ -257,7 +257,7 @@ fn is_open(place: &Place) -> bool {
     !matches!(about(place), Ok(None))
 }
 
-/// Refuses what is not there with cryptsetup's own status.
+/// Refuses a missing device with cryptsetup's status.
 pub(super) fn must_exist(device: &Path) -> Result<()> {
     if crate::lower::is_remote(device) || std::fs::metadata(device).is_ok() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Where an open volume's plain bytes are: `NAME` as a block device, or as a file in a folder of
-//! the user's.
+//! The path of an open volume's plain bytes: `NAME` as a block device, or as a file in a folder of
+//! the user.
 //!
 //! The setting is `UNDERSEAL_MAPPER`: `ublk`, or a folder. Without it: a block device where this
 //! user may make one, else a file in the folder `mapper` beside the control sockets. For root
-//! `/dev/mapper/NAME` leads to a block device in any case, as scripts expect: to a loop device of
-//! the file, where it is a file.
+//! `/dev/mapper/NAME` leads to a block device in any case, as scripts expect: a file gets a loop
+//! device.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -21,23 +21,23 @@ use underseal_export::fuse::SOURCE;
 use super::failure::{self, Failure, Result};
 use super::loops;
 
-/// What makes block devices.
+/// The control device of ublk.
 const UBLK_CONTROL: &str = "/dev/ublk-control";
-/// Where scripts look.
+/// The folder that scripts expect.
 const MAPPER: &str = "/dev/mapper";
 
-/// A place for one volume.
+/// The paths of one volume.
 pub(super) struct Place {
     pub(super) name: Name,
-    /// The file that the plain bytes are mounted over; none for a block device.
+    /// The file that the plain bytes are mounted over; `None` for a block device.
     pub(super) file: Option<PathBuf>,
 }
 
 impl Place {
-    /// The place of the volume of that name, whether it is open or not.
+    /// Returns the paths of the volume of that name, whether it is open or not.
     pub(super) fn of(name: &Path) -> Result<Self> {
         let text = name.to_string_lossy();
-        // Scripts name the link, too.
+        // Scripts may name the link.
         let text = text.strip_prefix("/dev/mapper/").unwrap_or(&text);
         let name: Name =
             unescaped(text).parse().map_err(|e: underseal_export::Error| Failure::wrong(&e.to_string()))?;
@@ -55,12 +55,12 @@ impl Place {
         Ok(Self { name, file })
     }
 
-    /// Where the plain bytes are.
+    /// Returns the path of the plain bytes.
     pub(super) fn path(&self) -> PathBuf {
         self.file.clone().unwrap_or_else(|| Path::new("/dev/underseal").join(self.name.to_string()))
     }
 
-    /// As scripts know it.
+    /// Returns the path that scripts know.
     pub(super) fn shown(&self) -> PathBuf {
         if is_root() { self.link() } else { self.path() }
     }
@@ -69,8 +69,8 @@ impl Place {
         Path::new(MAPPER).join(escaped(self.name.as_str()))
     }
 
-    /// Makes room for a volume that is going to be opened. What a server that was killed has left
-    /// goes first.
+    /// Prepares the paths for a volume that is about to be opened. The remains of a killed server
+    /// are removed first.
     pub(super) fn make(&self) -> Result<()> {
         self.unlink();
         if is_root() && fs::symlink_metadata(self.link()).is_ok() {
@@ -81,8 +81,7 @@ impl Place {
         let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
         let folder = file.parent().unwrap_or(Path::new("/"));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        // Above the default folder is the runtime folder, which in /tmp somebody else may have
-        // made.
+        // The default folder is in the runtime folder, which another user may have made in /tmp.
         let default = Directory::of_user().path().to_owned();
         for folder in [folder, &default].into_iter().filter(|above| folder.starts_with(above)) {
             belongs_to_user(folder)?;
@@ -96,7 +95,7 @@ impl Place {
         }
     }
 
-    /// The same volume where its server has it, whatever the environment says today.
+    /// Replaces the paths by those of the volume's server, which may have had another environment.
     pub(super) fn where_served(mut self, about: &Status) -> Self {
         let named =
             |at: &&Path| at.is_absolute() && at.file_name() == Some(OsStr::new(&self.name.to_string()));
@@ -109,7 +108,7 @@ impl Place {
         self
     }
 
-    /// Keeps everybody else from opening or closing a volume of this name, until it is dropped.
+    /// Excludes other processes from opening or closing a volume of this name, until it is dropped.
     pub(super) fn lock(&self) -> Result<File> {
         let default = Directory::of_user().path().to_owned();
         let folder = self.file.as_ref().and_then(|file| file.parent()).unwrap_or(&default);
@@ -128,7 +127,7 @@ impl Place {
         }
     }
 
-    /// Lets `/dev/mapper/NAME` lead to the plain bytes.
+    /// Makes the link `/dev/mapper/NAME` to the plain bytes.
     pub(super) fn link_up(&self, about: &Status) {
         if !is_root() {
             return;
@@ -136,7 +135,7 @@ impl Place {
         let attach = |file: &PathBuf| loops::attach(file, about.block.min(4096), about.read_only);
         let device = self.file.as_ref().and_then(attach);
         let to = device.clone().unwrap_or_else(|| self.path());
-        // It is known by this when nothing else tells any more.
+        // The record identifies the link when no other fact does.
         let record =
             |to: &Path| self.record().map_or(Ok(()), |path| fs::write(path, to.as_os_str().as_bytes()));
         let made = DirBuilder::new().recursive(true).mode(0o755).create(MAPPER);
@@ -146,7 +145,7 @@ impl Place {
         }
     }
 
-    /// The block device that scripts know.
+    /// Returns the block device that scripts know.
     pub(super) fn device(&self) -> Option<PathBuf> {
         match &self.file {
             None => Some(self.path()),
@@ -154,27 +153,27 @@ impl Place {
         }
     }
 
-    /// Gives the loop device back, which goes when nobody has it open; the link stays.
+    /// Releases the loop device, which disappears when no program has it open; the link stays.
     pub(super) fn detach(&self) {
         if let Some(device) = self.device().filter(|device| loops::file_of(device) == Some(self.path())) {
             loops::detach(&device);
         }
     }
 
-    /// Takes `/dev/mapper/NAME` away, and the loop device that it led to.
+    /// Removes `/dev/mapper/NAME`, and the loop device that it led to.
     pub(super) fn unlink(&self) {
         if self.linked().is_some() {
             self.detach();
-            // It leads nowhere now.
+            // The link leads nowhere now.
             let _ = fs::remove_file(self.link());
         }
         let _ = self.record().map(fs::remove_file);
     }
 
-    /// Takes away what stands for a volume that is closed.
+    /// Removes the paths of a closed volume.
     pub(super) fn clear(&self) {
         self.unlink();
-        // A file that has bytes is somebody's own.
+        // A file with contents belongs to the user.
         if let Some(file) = &self.file
             && fs::symlink_metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0)
         {
@@ -182,8 +181,8 @@ impl Place {
         }
     }
 
-    /// Where the link leads, if it is one of ours to a volume of this name: also where the loop
-    /// device is another file's by now.
+    /// Returns the link's target, if this program made the link for a volume of this name; also
+    /// when the loop device has another file by now.
     fn linked(&self) -> Option<PathBuf> {
         let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
         let recorded = self.record().and_then(|path| fs::read(path).ok());
@@ -193,22 +192,21 @@ impl Place {
         is_ours.then_some(to)
     }
 
-    /// The file that remembers where the link was made to lead.
+    /// Returns the file that records the link's target.
     fn record(&self) -> Option<PathBuf> {
         Some(self.file.as_ref()?.with_file_name(format!(".{}.device", self.name)))
     }
 }
 
-/// A name as device-mapper's library spells it in `/dev/mapper`: ASCII that a shell or udev would
-/// take apart is `\xNN`.
+/// Escapes a name as device mapper's library does in `/dev/mapper`: ASCII characters that are
+/// special to a shell or udev become `\xNN`.
 fn escaped(name: &str) -> String {
     let is_kept = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let one = |c: char| if is_kept(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
     name.chars().map(one).collect()
 }
 
-/// The name that a spelling of [`escaped`] means. A name with any other character than those is as
-/// it was meant.
+/// Returns the name of an [`escaped`] text. A name with any other character is returned unchanged.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split("\\x");
     let mut name = parts.next().unwrap_or_default().to_owned();
@@ -221,7 +219,7 @@ fn unescaped(text: &str) -> String {
     if escaped(&name) == text { name } else { text.to_owned() }
 }
 
-/// Refuses a folder in which others could put something in the place of a volume.
+/// Refuses a folder in which other users could replace a volume.
 fn belongs_to_user(folder: &Path) -> Result<()> {
     let about = fs::symlink_metadata(folder);
     let about = about.map_err(|e| Failure::wrong(&format!("{}: {e}", folder.display())))?;
@@ -254,11 +252,11 @@ mod tests {
             assert_eq!(unescaped(spelled), name);
             assert_eq!(unescaped(name), name, "as it was meant");
         }
-        // Both ways in one name, and what is no such spelling.
+        // Names with both kinds of characters, and texts that are no escapes.
         for text in [r"a b\x20c", r"a\x4", r"a\xzz", r"a\x41", r"\xc3\xa4", r"a\x2"] {
             assert_eq!(unescaped(text), text);
         }
-        // What a spelling hides is refused as a name.
+        // A character that is hidden in an escape is refused in a name.
         for text in [r"a\x2fb", r"a\x0a", r"a\x00"] {
             assert!(unescaped(text).parse::<Name>().is_err(), "{text}");
         }

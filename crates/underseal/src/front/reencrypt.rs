@@ -10,7 +10,7 @@ use super::open::must_exist;
 use super::place::Place;
 use crate::lower::open_header;
 
-/// Bytes at the start of a device that are zeros where a header was taken away.
+/// Bytes at the start of a device that are zeros after a header was removed.
 const HEADER_START: usize = 4096;
 
 /// `reencrypt DEVICE`, or `--active-name NAME`.
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     refuse_what_lies_in_front(args, words)?;
     let nobody = args.batch_mode || from_stdin().is_some();
     let loses = loses_passphrases(args, words);
-    // As there: a line of stdin for each keyslot.
+    // As in cryptsetup: a line of stdin for each keyslot.
     let lines = from_stdin().filter(|_| loses && args.key_file.is_empty());
     if nobody && loses && !args.key_file.is_empty() {
         let line = "Key file can be used only with --key-slot or with exactly one key slot active.";
@@ -71,9 +71,9 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     if makes_keyslots { call.cost(args).run() } else { call.run() }
 }
 
-/// Refuses to decrypt data over what lies in front of them, as there: a header apart says that
-/// they begin behind something else. Where a decryption was cut off as it began, that was their
-/// header, and its place is zeros now.
+/// Refuses to decrypt data over existing bytes in front of them, as cryptsetup does: a detached
+/// header may place the data behind foreign bytes. After a decryption that was interrupted at its
+/// start, these bytes were the header, and are zeros now.
 fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     let (true, false, Some(header), Some(device)) =
         (args.decrypt, args.resume_only, &args.header, words.get(0))
@@ -98,8 +98,8 @@ fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether there are keyslots for whose passphrases nobody can be asked. As there: whoever names
-/// one keyslot gives the others up.
+/// Returns true when the header has keyslots whose passphrases cannot be asked for. As in
+/// cryptsetup, naming one keyslot gives the others up.
 fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
     let keeps = args.encrypt || args.new || args.decrypt || args.keep_key || args.resume_only;
     let on = args.header.as_ref().or_else(|| words.get(0));
@@ -109,13 +109,14 @@ fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
     header.info().requirements.is_empty() && header.lost_keyslots(&[]).len() > 1
 }
 
-/// What is given up at the end of the device. As there: no more than the data move by, twice.
+/// Returns the bytes given up at the device's end. As in cryptsetup: at most twice the distance
+/// that the data move.
 fn reduction(args: &Args, offset: Option<u64>) -> Option<u64> {
     let twice = offset.filter(|offset| *offset > 0 && args.header.is_none()).and_then(|n| n.checked_mul(2));
     args.reduce_device_size.map(|reduce| twice.map_or(reduce, |twice| reduce.min(twice)))
 }
 
-/// An option that means something there and nothing here.
+/// Returns an option that cryptsetup supports, and this program does not.
 fn not_done(args: &Args, words: &Words<'_>) -> Option<&'static str> {
     let older = args.kind.as_deref().is_some_and(|kind| kind != "luks2" && kind != "luks");
     let given = [

@@ -1,4 +1,4 @@
-//! `status`: what the server of an open volume and its header tell, in cryptsetup's lines.
+//! `status`: facts from the server of an open volume and from its header, in cryptsetup's lines.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn lines(place: &Place, about: &About) -> Vec<String> {
     let opened = about.opened.as_ref();
     let on = opened.and_then(|opened| opened.header.as_ref()).unwrap_or(&about.image);
     let header = open_header(Path::new(on), true).ok().and_then(|on| Header::read(&*on).ok());
-    // A plain volume may lie where something looks like a header.
+    // The image of a plain volume may contain bytes that look like a header.
     let header = header.filter(|_| opened.is_none_or(|opened| opened.plain.is_none()));
     let under_way = header.as_ref().is_some_and(|header| matches!(status_of(header), Ok(Some(_))));
     let segment = header.and_then(|header| header.info().segments.into_iter().next());
@@ -46,7 +46,7 @@ fn lines(place: &Place, about: &About) -> Vec<String> {
     let key_size = opened.and_then(|opened| opened.key_size);
     lines.extend(key_size.map(|bytes| line("keysize: ", &format!("{} bits", bytes * 8))));
     if layout.cipher.is_some() {
-        // The other word that scripts know, "keyring", would send them to a key that is not there.
+        // The alternative, "keyring", would send scripts to a key that does not exist.
         lines.push(line("key location: ", "dm-crypt"));
     }
     if let Some(integrity) = segment.as_ref().and_then(|segment| segment.integrity.as_deref()) {
@@ -80,13 +80,13 @@ fn line(name: &str, value: &str) -> String {
     format!("  {name}{}\n", printable(value))
 }
 
-/// Where a volume lies and how it is encrypted: by its header, or as it was opened.
+/// The layout and cipher of a volume: from its header, or from its open.
 #[derive(Default)]
 struct Layout {
     cipher: Option<String>,
     sector_size: Option<usize>,
     offset: Option<u64>,
-    /// In 512-byte units; none where it is 0.
+    /// In 512-byte units; `None` for 0.
     skip: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl Layout {
     }
 }
 
-/// dm-crypt's flags, as cryptsetup spells them.
+/// Returns dm-crypt's flags, as cryptsetup spells them.
 fn flags(about: &About) -> Vec<&'static str> {
     let discards = about.opened.as_ref().is_some_and(|opened| opened.discards);
     let dispatch = about.policy.parse().ok().and_then(|policy| flags_of(&policy)).unwrap_or_default();
@@ -125,7 +125,8 @@ fn flags(about: &About) -> Vec<&'static str> {
     all.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect()
 }
 
-/// The fewest flags that mean the policy; none where no flags do, as of `adaptive`.
+/// Returns the smallest set of flags for the policy; `None` where no flags express it, as for
+/// `adaptive`.
 fn flags_of(policy: &Policy) -> Option<DispatchFlags> {
     let all = (0..32u32).map(|set| DispatchFlags {
         same_cpu_crypt: set & 1 != 0,
@@ -148,12 +149,12 @@ fn flags_of(policy: &Policy) -> Option<DispatchFlags> {
             [same_cpu_crypt, submit_from_crypt_cpus, no_read_workqueue, no_write_workqueue, high_priority];
         set.map(usize::from)
     };
-    // By their words, in which nothing stands that no flag says.
+    // Policies are compared by their texts, which contain exactly what flags can express.
     let means = |flags: &DispatchFlags| Policy::from_flags(*flags).to_string() == policy.to_string();
     all.filter(means).min_by_key(|flags| count(flags).iter().sum::<usize>())
 }
 
-/// A size as cryptsetup shows it since 2.8.
+/// Formats a size as cryptsetup does since 2.8.
 fn units(bytes: u64) -> String {
     format!("{} [512-byte units] ({bytes} [bytes])", bytes / 512)
 }
@@ -176,7 +177,7 @@ mod tests {
             let policy = Policy::from_flags(flags);
             let found = flags_of(&policy).unwrap();
             assert_eq!(Policy::from_flags(found).to_string(), policy.to_string());
-            // Where both sides are done inline no processor is chosen.
+            // With both kinds of requests inline no processor is chosen.
             if !(flags.no_read_workqueue && flags.no_write_workqueue) {
                 assert_eq!(found, flags);
             }

@@ -1,10 +1,9 @@
-//! Which options each action takes (cryptsetup's manual pages): one that would be passed over is
-//! refused.
+//! The options of each action (cryptsetup's manual pages): an option without effect is refused.
 
 use super::failure::{Failure, Result};
 
-/// Options that every action takes, as cryptsetup's table of options has it. An action that has no
-/// use for one ignores it.
+/// Options that every action accepts, as in cryptsetup's table of options. An action without a use
+/// for one ignores it.
 const ALWAYS: &[&str] = &[
     "active-name",
     "batch-mode",
@@ -67,13 +66,13 @@ const ALWAYS: &[&str] = &[
     "volume-key-keyring",
     "write-log",
 ];
-/// A header that may be elsewhere.
+/// For headers that may be detached.
 const HEADER: &[&str] = &["disable-blkid"];
-/// What a new passphrase costs.
+/// For the derivation of a new passphrase.
 const COST: &[&str] = &["iter-time", "pbkdf", "pbkdf-force-iterations"];
-/// A new keyslot.
+/// For a new keyslot.
 const KEYSLOT: &[&str] = &["key-slot", "keyslot-cipher", "keyslot-key-size"];
-/// Passphrases from elsewhere.
+/// For passphrases from tokens.
 const TOKEN: &[&str] = &["external-tokens-path"];
 const TCRYPT: &[&str] =
     &["disable-veracrypt", "tcrypt-backup", "tcrypt-hidden", "tcrypt-system", "veracrypt-pim"];
@@ -142,7 +141,7 @@ const REENCRYPT: &[&str] = &[
     "uuid",
 ];
 
-/// The options of an action beside those of all actions, in groups.
+/// Returns the options of an action beyond those of all actions, in groups.
 fn groups(action: &str) -> &'static [&'static [&'static str]] {
     match action {
         "open" => &[HEADER, TOKEN, TCRYPT, PLAIN, OPENED],

@@ -1,4 +1,4 @@
-//! TCRYPT volumes: the options that say which header, `tcryptDump`, and `open --test-passphrase`.
+//! TCRYPT volumes: the options that choose the header, `tcryptDump`, and `open --test-passphrase`.
 
 use std::path::Path;
 
@@ -20,13 +20,11 @@ use crate::output::{print, printable};
 use crate::part;
 use crate::passphrase::ask_hidden;
 
-/// cryptsetup's words where no header opens.
+/// cryptsetup's message when no header opens.
 pub(super) const WRONG: &str = "No device header detected with this passphrase.";
 
-/// The options of a command that works on a TCRYPT volume.
-///
-/// # Errors
-/// `NoPermission` for a hash that no header is derived with; `Wrong` for a PIM that is none.
+/// Adds the options of a command on a TCRYPT volume. Fails with `NoPermission` for a hash that no
+/// header is derived with; with `Wrong` for an invalid PIM.
 pub(super) fn options(call: Call, args: &Args) -> Result<Call> {
     if args.header.is_some() {
         return Err(Failure::unsupported("--header with --type tcrypt is not supported"));
@@ -47,7 +45,7 @@ pub(super) fn options(call: Call, args: &Args) -> Result<Call> {
         call = named.into_iter().fold(call, |call, prf| call.option("prf", Some(prf.name())));
     }
     let call = args.key_file.iter().fold(call, |call, file| call.option("key-file", Some(file)));
-    // Beside key files, too, the passphrase is a line of stdin or is asked for.
+    // With key files, too, the passphrase is a line of stdin or is asked for.
     Ok(call.number("passphrase-fd", from_stdin()))
 }
 
@@ -63,18 +61,13 @@ fn pim(args: &Args) -> Result<Option<u32>> {
     }
 }
 
-/// `open --test-passphrase`.
-///
-/// # Errors
-/// `NoPermission` when no header opens.
+/// Tests a passphrase, for `open --test-passphrase`. Fails with `NoPermission` when no header
+/// opens.
 pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     unlocked(args, device).map(drop)
 }
 
 /// `tcryptDump DEVICE`.
-///
-/// # Errors
-/// As [`test()`].
 pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if args.dump_volume_key {

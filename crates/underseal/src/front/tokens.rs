@@ -46,8 +46,8 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// A token that names a key of the kernel's keyring: it opens the keyslot that is given, else all
-/// of them.
+/// Adds a token that names a key of the kernel's keyring: for the given keyslot, else for all
+/// keyslots.
 fn add(args: &Args, device: &Path, mut header: luks2::Header) -> Result<()> {
     let name = args.key_description.as_ref();
     let name = name.ok_or_else(|| Failure::wrong("Option --key-description is required."))?;
@@ -69,7 +69,7 @@ fn add(args: &Args, device: &Path, mut header: luks2::Header) -> Result<()> {
 fn export(args: &Args, token: &Map<String, Value>) -> Result<()> {
     let text = serde_json::to_string(token).map_err(|e| Failure::wrong(&e.to_string()))?;
     let Some(path) = &args.json_file else { return Ok(print(&text)?) };
-    // As there, what is in it goes.
+    // As in cryptsetup, an existing file is overwritten.
     let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|e| Failure::wrong(&format!("{}: {e}", path.display())))

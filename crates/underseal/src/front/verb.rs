@@ -13,9 +13,9 @@ type Act = fn(&Args, &Words<'_>) -> Result<()>;
 /// An action.
 pub(super) struct Verb {
     pub(super) name: &'static str,
-    /// Names from before, which mean the same.
+    /// Older names with the same meaning.
     older: &'static [&'static str],
-    /// What stands behind it, and what it does.
+    /// The arguments, and a description.
     help: &'static str,
     pub(super) act: Act,
 }
@@ -68,7 +68,7 @@ impl Verb {
     }
 }
 
-/// The type of volume that an action's older name says.
+/// Returns the type of volume that an action's older name implies.
 pub(super) fn kind(words: &[OsString]) -> Option<&'static str> {
     match &*words.first()?.to_string_lossy() {
         "tcryptOpen" | "tcryptDump" => Some("tcrypt"),
@@ -79,8 +79,7 @@ pub(super) fn kind(words: &[OsString]) -> Option<&'static str> {
     }
 }
 
-/// How an action asks for the passphrase that there is, and for the one that is to come; `{}` is
-/// the device.
+/// Returns an action's questions for the present passphrase, and for a new one; `{}` is the device.
 pub(super) fn questions(words: &[OsString]) -> (&'static str, &'static str) {
     const NEW: &str = "Enter new passphrase for key slot: ";
     let action = words.first().map(|action| action.to_string_lossy()).unwrap_or_default();
@@ -94,7 +93,7 @@ pub(super) fn questions(words: &[OsString]) -> (&'static str, &'static str) {
     }
 }
 
-/// All actions.
+/// Formats the list of all actions.
 pub(super) fn help() -> String {
     let head = "underseal as cryptsetup: volumes without root and without a kernel driver.\n\n\
                 Usage: cryptsetup [OPTION...] <action> <action-specific>\n\n<action> is one of:\n";

@@ -1,4 +1,4 @@
-//! `resize`, `luksSuspend` and `luksResume`: an open volume changes.
+//! `resize`, `luksSuspend` and `luksResume`: changes of an open volume.
 
 use underseal_export::control::Status as About;
 use underseal_export::control::status::Format;
@@ -11,7 +11,7 @@ use super::loops;
 use super::place::Place;
 use crate::commands::status_of_open;
 
-/// `resize NAME`: to all that its device has, or `--size` sectors, or `--device-size` bytes.
+/// `resize NAME`: to the size of its device, or `--size` sectors, or `--device-size` bytes.
 pub(super) fn resize(args: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let sectors = args.size.filter(|size| *size > 0).map(|size| format!("{size}s"));
@@ -44,7 +44,7 @@ pub(super) fn resume(args: &Args, words: &Words<'_>) -> Result<()> {
     if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
-/// Only a header tells which key is the right one.
+/// Refuses volumes without a header, which alone can confirm the key.
 fn must_be_luks(place: &Place) -> Result<About> {
     let name = &place.name;
     let not_active = || Failure::new(Status::NoDevice, format!("Device {name} is not active."));

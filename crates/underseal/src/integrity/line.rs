@@ -6,11 +6,9 @@ use underseal_volume::table::IntegrityLine;
 
 use crate::error::{Error, Result};
 
-/// What a line asks for. Where things lie its superblock says: `journal_sectors`,
-/// `interleave_sectors` and padding are for new ones.
-///
-/// # Errors
-/// `Usage` for words that the target does not know, or values that are none.
+/// Returns the options of a line. The superblock decides the layout: `journal_sectors`,
+/// `interleave_sectors` and padding only apply to new layers. Fails with `Usage` for unknown words,
+/// or invalid values.
 pub(crate) fn options(line: &IntegrityLine) -> Result<(OpenSettings, RunSettings)> {
     let mode = WriteMode::from_letter(line.mode).ok_or_else(|| bad("the mode", line.mode))?;
     let mut options = OpenSettings { start: line.start, tag_size: line.tag_size, ..OpenSettings::new(mode) };
@@ -58,7 +56,7 @@ fn hash(value: &str) -> Result<KeyedHash> {
     Ok(KeyedHash::new(name, key.as_ref())?)
 }
 
-/// A name of the kernel's, and the key behind it in hex.
+/// Splits a value into a name of the kernel's, and the hex key behind it.
 fn named(value: &str) -> Result<(&str, Option<Key>)> {
     let Some((name, digits)) = value.split_once(':') else { return Ok((value, None)) };
     match underseal_volume::table::TableKey::parse(digits) {

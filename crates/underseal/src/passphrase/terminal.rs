@@ -1,5 +1,6 @@
-//! A passphrase typed on the terminal: never shown, and the terminal is itself again whatever
-//! happens.
+//! A passphrase typed on the terminal: never shown, and the terminal's settings are always
+//! restored.
+//!
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -19,10 +20,8 @@ use crate::exit::Exit;
 use crate::manner::manner;
 use crate::signals::{self, Taken, Woken};
 
-/// Asks for a passphrase: what is typed up to Enter.
-///
-/// # Errors
-/// `Usage` without a terminal, `NoKey` at its end (Ctrl-D), `Failed`.
+/// Asks for a passphrase, and reads it up to Enter. Fails with `Usage` without a terminal, with
+/// `NoKey` at its end (Ctrl-D), with `Failed`.
 pub(crate) fn ask(question: &str) -> Result<Key> {
     let terminal = open()?;
     loop {
@@ -31,7 +30,7 @@ pub(crate) fn ask(question: &str) -> Result<Key> {
         match quiet.read_line()? {
             Typed::Line(secret) => return Ok(secret),
             Typed::Signal(signal) => {
-                // The terminal must be itself before the signal ends or stops this process.
+                // The terminal must be restored before the signal ends or stops this process.
                 drop(quiet);
                 emulate_default_handler(signal).map_err(failed)?;
             }
@@ -39,14 +38,12 @@ pub(crate) fn ask(question: &str) -> Result<Key> {
     }
 }
 
-/// Whether there is one.
+/// Returns true when the process has a terminal.
 pub(crate) fn is_there() -> bool {
     open().is_ok()
 }
 
-/// Asks before something that cannot be undone; false where nobody can be asked.
-///
-/// # Errors
+/// Asks before a change that cannot be undone; returns false without a terminal. Fails with
 /// `Failed` when the terminal does.
 pub(crate) fn confirm(question: &str) -> Result<bool> {
     if !io::stdin().is_terminal() {
@@ -59,9 +56,9 @@ pub(crate) fn confirm(question: &str) -> Result<bool> {
     Ok(answer.trim() == "YES")
 }
 
-/// Says something to whoever types.
+/// Prints a line on the terminal.
 pub(crate) fn tell(line: &str) {
-    // Only a courtesy: the next question tells as much.
+    // A failure is ignored: the next question implies the same.
     let _ = open().and_then(|terminal| write(&terminal, &format!("{line}\n")));
 }
 
@@ -70,7 +67,7 @@ enum Typed {
     Signal(i32),
 }
 
-/// A terminal that shows nothing of what is typed, until this is dropped.
+/// A terminal without echo, until this is dropped.
 struct Quiet<'a> {
     terminal: &'a File,
     before: Termios,
@@ -83,9 +80,9 @@ impl<'a> Quiet<'a> {
         let before = tcgetattr(terminal)?;
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        // The newline is shown, so that what comes next begins on a line of its own.
+        // The newline is shown, so that further output begins on a new line.
         quiet.local_modes.insert(LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
-        // What was typed ahead was shown, so it is thrown away.
+        // Input typed before was shown, so it is dropped.
         tcsetattr(terminal, OptionalActions::Flush, &quiet)?;
         Ok(Self { terminal, before, signals })
     }
@@ -116,7 +113,7 @@ impl<'a> Quiet<'a> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        // A terminal that went away cannot be restored.
+        // A terminal that has disappeared cannot be restored.
         let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
     }
 }

@@ -1,4 +1,4 @@
-//! The recovery of a step that was cut off, before the volume is used.
+//! The recovery of an interrupted step, before the volume is used.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use underseal_volume::reencrypt::{self, Claim, Foreground, Pace};
 
-/// How long the recovery of a step waits for a lock that another program holds, after it has said
-/// so.
+/// How long the recovery waits for a lock of another program, after the message about it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The recovery of a step before the volume is used: no other step is begun.
+/// The recovery of a step before the volume is used: no further step is begun.
 #[derive(Default)]
 pub(super) struct NoStep {
-    /// When it first met a lock that another program holds.
+    /// When it first met another program's lock.
     waits_since: OnceCell<Instant>,
 }
 
@@ -31,7 +30,8 @@ impl Foreground for NoStep {
         log::warn!("reencryption: another program holds the header's lock: waiting for it");
     }
 
-    /// True once the lock is not had in time. The recovery fails then, and is made again later.
+    /// Returns true once the wait for the lock has taken too long. The recovery fails then, and is
+    /// repeated later.
     fn is_stopped(&self) -> bool {
         self.waits_since.get().is_some_and(|since| since.elapsed() >= LOCK_PATIENCE)
     }

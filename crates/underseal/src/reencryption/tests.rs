@@ -10,7 +10,7 @@ use super::*;
 pub(super) const SIZE: u64 = 17 << 20;
 const PASSPHRASE: &[u8] = b"a passphrase";
 
-/// So many steps.
+/// Stops after this number of steps.
 struct Steps(Cell<u32>);
 
 impl Foreground for Steps {
@@ -41,14 +41,14 @@ fn formatted() -> (File, VolumeKey) {
     (file, new.into_key())
 }
 
-/// A file with a volume that has begun to get another key.
+/// A file with a volume whose reencryption has begun.
 pub(super) fn begun() -> (File, VolumeKey) {
     let (file, key) = formatted();
     let key = begin(&file, key);
     (file, key)
 }
 
-/// Begins to give a volume another key: both of them.
+/// Begins a reencryption with a new key; returns both keys.
 fn begin(file: &File, key: VolumeKey) -> VolumeKey {
     let Header::Luks2(mut header) = Header::read(file).unwrap() else { panic!("another version") };
     let passphrase = Key::new(PASSPHRASE).unwrap();
@@ -70,7 +70,7 @@ fn begin(file: &File, key: VolumeKey) -> VolumeKey {
     header.begin_reencryption(file, key, &[slot], SIZE, &options).unwrap()
 }
 
-/// Brings a reencryption to its end: the key of the volume then.
+/// Completes a reencryption; returns the volume's key afterwards.
 fn end(file: &File, key: &VolumeKey) -> VolumeKey {
     let mut ledger = Ledger::resume(file, key, SIZE, &ResumeOptions::default()).unwrap();
     reencrypt::run(file, &mut ledger, &reencrypt::Alone, &Options::default()).unwrap();
@@ -79,7 +79,7 @@ fn end(file: &File, key: &VolumeKey) -> VolumeKey {
     Header::read(file).unwrap().volume_key(new, &UnlockOptions::default()).unwrap()
 }
 
-/// What is kept of the file's volume while it is open.
+/// The files of an open volume.
 fn opened(file: &File) -> Place {
     let kept = Kept::Header { apart: None, allow_null: false };
     Place::open(Where::File(file.try_clone().unwrap()), kept, false)
@@ -102,7 +102,7 @@ fn steps_between_the_reading_of_a_header_and_its_use_are_seen() {
     let place = opened(&file);
     let now = held(read, &file, &key, &place).unwrap();
     assert_eq!(forms(&activated(&now, &key)), 2, "the old map would be used");
-    // From now on nobody else takes any, where that can be locked at all.
+    // From now on no other process can take the lock, where locks work at all.
     if place.lock().is_some() {
         let e = Ledger::resume(&file, &key, SIZE, &options).map(drop).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Busy);
@@ -122,7 +122,7 @@ fn a_volume_that_another_program_reencrypts_is_not_opened_and_an_open_one_not_re
     drop(theirs);
     held(read(), &file, &key, &place).unwrap();
     assert_eq!(alone().unwrap_err().kind(), ErrorKind::Busy);
-    // What is done with the volume's reencryption changes nothing of that.
+    // The end of the reencryption does not drop the lock of the open volume.
     place.is_done();
     assert_eq!(alone().unwrap_err().kind(), ErrorKind::Busy);
     drop(place);
@@ -135,7 +135,7 @@ fn a_key_that_another_one_took_the_place_of_meanwhile_opens_nothing() {
     let read = Header::read(&file).unwrap();
     let same = Key::new(key.key().as_bytes()).unwrap();
     let old = read.volume_key(same, &UnlockOptions::default()).unwrap();
-    // The second one puts the digest of its key where the first key's was.
+    // The second reencryption stores its key's digest in the slot of the first.
     let mut now = key;
     for _ in 0..2 {
         now = end(&file, &begin(&file, now));

@@ -1,4 +1,4 @@
-//! Bytes of which a sync that fails is not forgotten.
+//! Bytes that remember a failed sync.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use super::Bytes;
 
-/// Bytes, and whether a sync of them failed.
+/// Bytes, and whether a sync of them has failed.
 pub(super) struct Watched {
     bytes: Bytes,
     sync_failed: Arc<AtomicBool>,

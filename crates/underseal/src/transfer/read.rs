@@ -1,4 +1,4 @@
-//! Out of a volume.
+//! Reading from a volume.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -12,10 +12,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
 
-/// Copies `range` of the volume, which need not be aligned, to `out`.
-///
-/// # Errors
-/// What the volume or `out` failed of; what came before is in `out`.
+/// Copies `range` of the volume, which need not be aligned, to `out`. Fails with the error of the
+/// volume or of `out`; the bytes before it are in `out`.
 pub(crate) fn read(
     mapping: &Arc<Mapping>,
     range: Range<u64>,
@@ -25,11 +23,8 @@ pub(crate) fn read(
     Reading { mapping, range, progress, lost: None }.run(out)
 }
 
-/// The same of a volume of which some is not as it was written: that is given as zeros, and told to
-/// `lost`, in order.
-///
-/// # Errors
-/// As [`read`], of anything else.
+/// Copies as [`read`], but replaces sectors whose tags do not match by zeros, and reports them to
+/// `lost`, in order. Fails as [`read`], for any other error.
 pub(crate) fn salvage(
     mapping: &Arc<Mapping>,
     range: Range<u64>,
@@ -44,7 +39,7 @@ struct Reading<'r> {
     mapping: &'r Arc<Mapping>,
     range: Range<u64>,
     progress: &'r mut Progress,
-    /// Who is told of what is lost; none: the first of it ends all.
+    /// The receiver of lost ranges; `None` ends the copy at the first one.
     lost: Option<&'r mut dyn FnMut(Range<u64>)>,
 }
 
@@ -58,7 +53,8 @@ impl Reading<'_> {
         let last = end.next_multiple_of(block);
         let mut queue = queue(self.mapping)?;
         let mut next = start / block * block;
-        // In the volume's order, from the one with the tag `first` on; they come back in any order.
+        // Chunks in the volume's order, from the one with the tag `first` on; they complete in any
+        // order.
         let mut window: VecDeque<Chunk> = VecDeque::with_capacity(DEPTH as usize);
         let mut first = 0;
         while next < last || !window.is_empty() {
@@ -101,7 +97,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// What of a chunk is wanted.
+    /// Writes the requested part of a chunk.
     fn give(&mut self, out: &mut impl Write, at: u64, bytes: &[u8]) -> Result<()> {
         let wanted = &bytes[index(self.range.start, at, bytes)..index(self.range.end, at, bytes)];
         out.write_all(wanted).map_err(|e| Error::new(Exit::Failed, "cannot write the output").because(&e))?;
@@ -109,11 +105,11 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// A chunk of which some is lost, block by block, with zeros for those.
+    /// Reads a chunk with lost blocks, block by block, with zeros for these.
     fn by_blocks(&mut self, at: u64, len: u64) -> Result<Vec<u8>> {
         let block = u64::from(self.mapping.block());
         let mut bytes = vec![0; length(len)];
-        // A queue of its own: the other one's answers are others'.
+        // A separate queue: completions of the other one belong to other chunks.
         let mut queue = queue(self.mapping)?;
         for (from, to) in (at..).step_by(length(block)).zip(bytes.chunks_mut(length(block))) {
             submit(&mut queue, 0, Request::Read { offset: from, len: to.len() })?;
@@ -137,12 +133,12 @@ impl Reading<'_> {
 struct Chunk {
     at: u64,
     len: u64,
-    /// None while it is on its way; an error: some of it is lost.
+    /// `None` while it is in flight; an error when part of it is lost.
     came: Option<std::result::Result<Option<Buffer>, ()>>,
 }
 
-/// Where the volume's byte `position` is in a buffer that begins at `at`, or the buffer's nearer
-/// end.
+/// Returns the index of the volume's byte `position` in a buffer that begins at `at`, or the
+/// buffer's nearer end.
 fn index(position: u64, at: u64, buffer: &[u8]) -> usize {
     length(position.saturating_sub(at).min(buffer.len() as u64))
 }

@@ -1,4 +1,4 @@
-//! Into a volume.
+//! Writing to a volume.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -11,11 +11,8 @@ use crate::exit::Exit;
 use crate::progress::Progress;
 
 /// Copies all of `input` to the volume from `offset` on, which need not be aligned, flushes, and
-/// says how much it was.
-///
-/// # Errors
-/// What the volume or `input` failed of, and after how many bytes; or that the input goes on beyond
-/// the volume's end.
+/// returns its length. Fails with the error of the volume or of `input`, and the number of bytes
+/// before it; or when the input extends beyond the volume's end.
 pub(crate) fn write(
     mapping: &Arc<Mapping>,
     offset: u64,
@@ -25,7 +22,7 @@ pub(crate) fn write(
     let mut writer = Writer { queue: queue(mapping)?, block: u64::from(mapping.block()), pending: 0 };
     let mut at = offset;
     let copied = writer.copy(mapping.size(), &mut at, input, progress);
-    // Also after an error: what came before it is to be on the disk.
+    // After an error, too: the bytes before it must be on the disk.
     let flushed = writer.flush();
     let done = at - offset;
     copied.and(flushed).map_err(|e| e.within(format_args!("after {done} bytes")))?;
@@ -35,7 +32,7 @@ pub(crate) fn write(
 struct Writer {
     queue: Queue,
     block: u64,
-    /// Writes that were submitted and not taken back yet.
+    /// Writes that were submitted and not collected yet.
     pending: u32,
 }
 
@@ -74,8 +71,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes whole blocks of a chunk that the input fills in part: the rest is what the volume
-    /// holds already.
+    /// Completes a chunk that the input fills in part to whole blocks: the rest is read from the
+    /// volume.
     fn complete(&mut self, mut chunk: Buffer, start: u64, skipped: usize, end: u64) -> Result<Buffer> {
         let blocks_end = end.next_multiple_of(self.block);
         if skipped > 0 {
@@ -94,15 +91,15 @@ impl Writer {
         if chunk.len() as u64 == len {
             return Ok(chunk);
         }
-        // The input ended: only its blocks are written.
+        // The input has ended: only its blocks are written.
         let mut short = self.alloc(len)?;
         short.copy_from_slice(&chunk[..length(len)]);
         self.queue.free(chunk);
         Ok(short)
     }
 
-    /// What a block holds that is written in part: the input's first or last. No write to it is on
-    /// its way.
+    /// Returns the old contents of a block that is written in part: the input's first or last. No
+    /// write to it is in flight.
     fn old_block(&mut self, offset: u64) -> Result<Buffer> {
         self.drain()?;
         submit(&mut self.queue, 0, Request::Read { offset, len: length(self.block) })?;
@@ -116,7 +113,7 @@ impl Writer {
         drained.and(wait(&mut self.queue).map(drop))
     }
 
-    /// Waits for all writes; the first failure is the one to tell.
+    /// Waits for all writes, and returns the first failure.
     fn drain(&mut self) -> Result<()> {
         let mut result = Ok(());
         while self.pending > 0 {
@@ -125,7 +122,7 @@ impl Writer {
         result
     }
 
-    /// Waits for one write and takes its memory back.
+    /// Waits for one write and collects its memory.
     fn take_back(&mut self) -> Result<()> {
         self.pending -= 1;
         let (_, buffer) = wait(&mut self.queue)?;
@@ -139,7 +136,7 @@ impl Writer {
     }
 }
 
-/// Reads until the buffer is full or the input ends, and says how much it was.
+/// Reads until the buffer is full or the input ends, and returns the length.
 fn fill(buffer: &mut [u8], input: &mut impl Read) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

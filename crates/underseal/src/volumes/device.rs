@@ -1,15 +1,12 @@
-//! What the second field names.
+//! The device that the second field names.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use crate::lower::is_remote;
 
-/// An absolute path, a server's URI, an image on Ceph, or `UUID=`, `LABEL=`, `PARTUUID=`,
-/// `PARTLABEL=` by udev's links.
-///
-/// # Errors
-/// What is wrong with it.
+/// Converts an absolute path, a server's URI, an image on Ceph, or `UUID=`, `LABEL=`, `PARTUUID=`,
+/// `PARTLABEL=` (by udev's links) to a path. The error says what is wrong with the text.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     const LINKS: [(&str, &str); 4] = [
         ("UUID=", "by-uuid"),
@@ -39,7 +36,7 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// As udev writes a value into a link's name: no value leads out of the folder.
+/// Encodes a value as udev does in a link's name: no value leads out of the folder.
 fn encode(value: &str) -> String {
     let mut out = String::new();
     for character in value.chars() {
@@ -50,7 +47,7 @@ fn encode(value: &str) -> String {
             let _ = write!(out, "\\x{:02x}", u32::from(character));
         }
     }
-    // The two names that are no link's.
+    // The names `.` and `..` cannot be links.
     if out.bytes().all(|byte| byte == b'.') { out.replace('.', "\\x2e") } else { out }
 }
 

@@ -1,4 +1,5 @@
-//! Reading what decides what is opened: nobody else may have written it.
+//! Reading the files that decide which images are opened: only their owner and root may write to
+//! them.
 
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -9,18 +10,16 @@ use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 
-/// No host has a longer list.
+/// The longest list: longer than any host needs.
 const LONGEST: u64 = 1 << 20;
-/// Nor more files.
+/// The most files: more than any host needs.
 const MOST: usize = 10_000;
 
-/// A list's text.
-///
-/// # Errors
-/// `Usage` when it belongs to somebody else, others may write to it, or it is no text; `Failed`.
+/// Reads a list's text. Fails with `Usage` when it belongs to another user, other users may write
+/// to it, or it is not UTF-8; with `Failed`.
 pub(super) fn text(path: &Path) -> Result<String> {
     let failed = |e| Error::io(path, "cannot read", e);
-    // A FIFO would be waited for, and a generator must never wait.
+    // Opening a FIFO would wait, and a systemd generator must never wait.
     let now = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(now.bits().cast_signed()).open(path);
     let file = file.map_err(|e| failed(e).with_remedy("--config FILE"))?;
@@ -37,10 +36,9 @@ pub(super) fn text(path: &Path) -> Result<String> {
     String::from_utf8(text).or_else(|_| refused(path, "not in UTF-8", "iconv"))
 }
 
-/// The files of a folder whose names end so, by their names; none where there is no folder.
-///
-/// # Errors
-/// `Usage` when it belongs to somebody else, or others may write to it; `Failed`.
+/// Returns the files of a folder whose names have this ending, by name; none without a folder.
+/// Fails with `Usage` when the folder belongs to another user, or other users may write to it; with
+/// `Failed`.
 pub(super) fn folder(path: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let failed = |e| Error::io(path, "cannot read", e);
     let about = match std::fs::metadata(path) {

@@ -1,6 +1,6 @@
 //! A line and its fields.
 
-/// The fields as they stand; what is not there is empty.
+/// The fields as written; missing ones are empty.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'l> {
     pub(super) name: &'l str,
@@ -10,7 +10,7 @@ pub(super) struct Fields<'l> {
 }
 
 impl<'l> Fields<'l> {
-    /// None of an empty line and of a comment.
+    /// Splits a line; `None` for an empty line and for a comment.
     pub(super) fn of(line: &'l str) -> Option<Self> {
         let line = line.trim_matches([' ', '\t']);
         if line.is_empty() || line.starts_with('#') {
@@ -24,8 +24,8 @@ impl<'l> Fields<'l> {
     }
 }
 
-/// Text without its escapes, which are fstab's: a backslash and three octal digits stand for an
-/// ASCII character, as `\040` for a space and `\054` for a comma. Any other backslash is itself.
+/// Replaces fstab's escapes: a backslash and three octal digits stand for an ASCII character, as
+/// `\040` for a space and `\054` for a comma. Any other backslash stands for itself.
 pub(super) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! The words of the fourth field: crypttab's, and those that say how the volume is served.
+//! The words of the fourth field: crypttab's, and those for the exports.
 
 use underseal_datapath::Policy;
 use underseal_volume::DispatchFlags;
@@ -6,55 +6,55 @@ use underseal_volume::DispatchFlags;
 use super::absolute;
 use super::line::plain;
 
-/// What a line's words ask for.
+/// The options of a line.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     /// Options of `underseal open`, in order, without their dashes.
     pub(super) of_open: Vec<(&'static str, Option<String>)>,
-    /// NBD at the place that a volume without other doors has.
+    /// Serves NBD on the default socket of a volume without other exports.
     pub(super) own_socket: bool,
     /// Started by name only.
     pub(super) noauto: bool,
-    /// Nothing depends on it.
+    /// A failure is ignored.
     pub(super) nofail: bool,
-    /// On another machine.
+    /// The image is on another machine.
     pub(super) netdev: bool,
     dispatch: DispatchFlags,
 }
 
-/// What a word means.
+/// The meaning of a word.
 enum Means {
-    /// An option of `open` that has no value.
+    /// An option of `open` without a value.
     Flag(&'static str),
-    /// One that has this one's.
+    /// An option of `open` with this word's value.
     Value(&'static str),
-    /// One that has it in sectors of 512 bytes.
+    /// An option of `open` with this word's value in sectors of 512 bytes.
     Sectors(&'static str),
-    /// One that has a path.
+    /// An option of `open` with a path.
     Path(&'static str),
-    /// One of dm-crypt's flags.
+    /// A flag of dm-crypt.
     Dispatch(fn(&mut DispatchFlags)),
-    /// What is on the device.
+    /// The format of the device.
     Kind(&'static str),
-    /// The same, and an option of `open` that has no value.
+    /// The format of the device, and an option of `open` without a value.
     KindAnd(&'static str, &'static str),
-    /// A token's hardware: volumes ask their tokens anyway.
+    /// A token's hardware: volumes try their tokens anyway.
     Token,
     Nbd,
     Policy,
     NoAuto,
     NoFail,
     NetDev,
-    /// For whoever starts things in order at boot; or nothing that makes a difference here.
+    /// A word about the order of services at boot, or one that has no effect here.
     Nothing,
-    /// What cannot be done, and why.
+    /// An unsupported word, and why.
     Refused(&'static str),
 }
 
 fn meaning(word: &str) -> Option<Means> {
     use Means::*;
     Some(match word {
-        // crypttab's: what is there.
+        // crypttab's words for the format.
         "luks" => Kind("luks"),
         "plain" => Kind("plain"),
         "tcrypt" | "tcrypt-veracrypt" | "veracrypt" => Kind("tcrypt"),
@@ -77,7 +77,7 @@ fn meaning(word: &str) -> Option<Means> {
         "keyfile-offset" => Value("keyfile-offset"),
         "keyfile-size" => Value("keyfile-size"),
         "tpm2-device" | "fido2-device" | "pkcs11-uri" => Token,
-        // How it is opened.
+        // Words about opening.
         "discard" => Flag("allow-discards"),
         "readonly" | "read-only" => Flag("read-only"),
         "no-read-workqueue" => Dispatch(|flags| flags.no_read_workqueue = true),
@@ -85,7 +85,7 @@ fn meaning(word: &str) -> Option<Means> {
         "high-priority" => Dispatch(|flags| flags.high_priority = true),
         "same-cpu-crypt" => Dispatch(|flags| flags.same_cpu_crypt = true),
         "submit-from-crypt-cpus" => Dispatch(|flags| flags.submit_from_crypt_cpus = true),
-        // When.
+        // Words about the time of opening.
         "noauto" => NoAuto,
         "nofail" => NoFail,
         "_netdev" => NetDev,
@@ -96,7 +96,7 @@ fn meaning(word: &str) -> Option<Means> {
         "keyscript" => Refused("no program is run for a key"),
         "keyfile-erase" => Refused("a key file is not erased: the volume could not be opened again"),
         "try-empty-password" => Refused("an empty passphrase protects nothing"),
-        // How it is served.
+        // Words about the exports.
         "nbd" => Nbd,
         "ublk" => Flag("ublk"),
         "ublk-id" => Value("ublk-id"),
@@ -125,10 +125,7 @@ fn meaning(word: &str) -> Option<Means> {
     })
 }
 
-/// Reads the words.
-///
-/// # Errors
-/// Which word is wrong, and how.
+/// Parses the words. The error names the word and its fault.
 pub(super) fn parse(text: Result<&str, usize>, has_key_file: bool) -> Result<Options, String> {
     let text = text.map_err(|fields| {
         format!("{fields} fields, not at most 4; a blank in a name or path is written \\040")
@@ -193,7 +190,7 @@ impl Options {
                 }
                 Some(place) => self.of_open.push(("nbd", Some(place.into()))),
             },
-            // Its own commas would end the word.
+            // A comma in the policy would end the word, so it is written as a plus sign.
             Means::Policy => self.of_open.push(("policy", Some(needs(value)?.replace('+', ",")))),
             Means::NoAuto => self.noauto = true,
             Means::NoFail => self.nofail = true,
@@ -204,7 +201,7 @@ impl Options {
         Ok(())
     }
 
-    /// Notes what is on the device, once.
+    /// Records the format of the device, once.
     fn is(&mut self, kind: &str) {
         let word = ("type", Some(kind.to_owned()));
         if !self.of_open.contains(&word) {
@@ -212,42 +209,42 @@ impl Options {
         }
     }
 
-    /// Whether the volume has no header.
+    /// Returns true when the volume has no header.
     pub(super) fn is_plain(&self) -> bool {
         self.is_of("plain")
     }
 
-    /// Whether that is on the device.
+    /// Returns true when the device has this format.
     pub(super) fn is_of(&self, kind: &str) -> bool {
         self.of_open.iter().any(|(name, value)| *name == "type" && value.as_deref() == Some(kind))
     }
 
-    /// What the words mean together.
+    /// Checks the words together, and completes them.
     pub(super) fn finish(mut self, has_key_file: bool) -> Result<Self, String> {
         let value_of = |of: &Self, option| {
             of.of_open.iter().find(|(name, _)| *name == option).and_then(|(_, value)| value.clone())
         };
         let has = |of: &Self, option| value_of(of, option).is_some();
         if self.is_plain() {
-            // Nothing would tell that they are others: programs differ in what they take where they
-            // are not said.
+            // A wrong guess would not be noticed: programs differ in their defaults for these.
             if !has(&self, "cipher") || !has(&self, "hash") && !has_key_file {
                 return Err(
                     "plain: say cipher= (and hash= for a passphrase): a wrong guess reads noise".into()
                 );
             }
-            // Lines of both kinds are about, and a wrong guess reads noise.
+            // crypttabs of both meanings exist, and a wrong guess reads noise.
             if has_key_file && value_of(&self, "hash").is_some_and(|hash| hash != "plain") {
                 return Err("hash: of a key file systemd takes the hash, cryptsetup's command the bytes: say hash=plain for the bytes".into());
             }
-            // As elsewhere, no more of a key file is read than the key has.
+            // As in other programs, no more of a key file is read than the key's length.
             if has_key_file && !has(&self, "keyfile-size") {
                 let bits = value_of(&self, "key-size").unwrap_or_else(|| "256".into());
                 let bits: usize = bits.parse().map_err(|_| "size: want a number of bits")?;
                 self.of_open.push(("keyfile-size", Some((bits / 8).to_string())));
             }
         } else if !self.is_of("tcrypt") && !self.is_of("loopaes") {
-            // crypttab's lines say these of volumes with a header, too, which knows better.
+            // Lines of crypttab may have these for volumes with a header, too, and the header
+            // prevails.
             const OF_PLAIN: [&str; 6] = ["cipher", "hash", "key-size", "sector-size", "data-offset", "skip"];
             self.of_open.retain(|(name, _)| !OF_PLAIN.contains(name));
         }

@@ -1,5 +1,5 @@
-//! A volume in a file of its own, NAME.toml: the options of `underseal open`, and when it is
-//! opened.
+//! A volume in a file of its own, NAME.toml: the options of `underseal open`, and when the volume
+//! is opened.
 //!
 //! ```text
 //!   device = "/srv/disk.img"
@@ -8,7 +8,7 @@
 //!   auto = false
 //! ```
 //!
-//! Nothing is passed over: what is not known here, or of another type, is told with its line.
+//! No key is ignored: an unknown key, or one of another type, is an error with its line.
 
 use std::path::Path;
 
@@ -18,10 +18,10 @@ use super::options::Options;
 use super::{At, Entry, Wrong, absolute, device};
 use crate::output::printable;
 
-/// What a key's value is.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// true or false: an option of `open` that has no value.
+    /// true or false: an option of `open` without a value.
     Flag,
     /// Text.
     Text,
@@ -33,11 +33,11 @@ pub(super) enum Kind {
     Path,
     /// A mode: text, or an octal number.
     Mode,
-    /// Places of NBD.
+    /// NBD endpoints.
     Places,
 }
 
-/// The options of `open` that a file may say, by their names there.
+/// The options of `open` that a file may have, by their names in the file.
 pub(super) const KEYS: &[(&str, Kind)] = &[
     ("allow-discards", Kind::Flag),
     ("allow-null", Kind::Flag),
@@ -129,14 +129,11 @@ pub(super) const OWN: &[(&str, Kind)] = &[
     ("network", Kind::Flag),
 ];
 
-/// What only a plain volume is told.
+/// Options of plain volumes only.
 const OF_PLAIN: [&str; 8] =
     ["cipher", "data-offset", "data-size", "hash", "iv-large-sectors", "key-size", "sector-size", "skip"];
 
-/// The volume of a file.
-///
-/// # Errors
-/// What is wrong, and on which line.
+/// Reads the volume of a file. The error has its line.
 pub(super) fn entry(path: &Path, text: &str) -> Result<Entry, Wrong> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let wrong = |(line, what)| Wrong { at: At::new(path, line), name: name.clone().into_owned(), what };
@@ -198,7 +195,7 @@ impl File {
     }
 }
 
-/// The values as `open` takes them: none of a flag that is off, one without text of a flag that is
+/// Returns the values for `open`: none for a flag that is off, one without text for a flag that is
 /// on.
 fn values(name: &str, kind: Kind, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
     let other = |want: &str| Err(format!("{name}: want {want}, not {}", article(value)));
@@ -237,7 +234,7 @@ fn values(name: &str, kind: Kind, value: &DeValue<'_>) -> Result<Vec<Option<Stri
     }
 }
 
-/// A place of NBD's, which means the same wherever it is opened from.
+/// Returns an NBD endpoint that is independent of the working directory.
 fn place(name: &str, text: &str) -> Result<String, String> {
     match text.strip_prefix("unix:") {
         _ if text.starts_with('/') => Ok(format!("unix:{text}")),
@@ -252,7 +249,7 @@ fn article(value: &DeValue<'_>) -> String {
     format!("{an} {kind}")
 }
 
-/// What to say of a key that there is none of.
+/// Describes an unknown key.
 fn unknown(key: &str) -> String {
     let names = OWN.iter().chain(KEYS).map(|(name, _)| *name);
     let near = names.map(|name| (strsim::jaro(key, name), name)).max_by(|a, b| a.0.total_cmp(&b.0));

@@ -4,7 +4,7 @@ use crate::support::fio::verifying;
 use crate::support::volume::Volume;
 use crate::support::{Scratch, Server, run};
 
-/// The volume is shared out between so many connections.
+/// The number of connections that share the volume.
 const CONNECTIONS: u32 = 4;
 const SHARE: u64 = 12 << 20;
 

@@ -74,7 +74,7 @@ fn our_luks1_volume_is_read_by_qemu_img_and_qemu_nbd_and_nbdkit() {
 
     let (socket, pid, back) = (scratch.path("q"), scratch.path("q.pid"), scratch.path("by-qemu-nbd"));
     let [secret, image] = qemu_options(&volume);
-    // It goes into the background when it listens, and ends with its only client.
+    // qemu-nbd returns when it listens; its server ends with its only client.
     run(tool("qemu-nbd")
         .args(["--fork", "--read-only", "--object", &secret, "--socket", text(&socket)])
         .args(["--pid-file", text(&pid), "--image-opts", &image]));

@@ -2,7 +2,7 @@
 //! theirs.
 //!
 //! ```text
-//!   fio.rs         fio's nbd engine: random writes that are read back and verified, on several connections
+//!   fio.rs         fio's nbd engine: random writes on several connections, read back and verified
 //!   libnbd.rs      nbdcopy, nbdkit's nbd plugin, and libnbd from Python (libnbd.py)
 //!   qemu.rs        qemu-io and qemu-img against the server
 //!   images.rs      LUKS images between us, qemu, nbdkit's luks filter and cryptsetup reencrypt

@@ -1,4 +1,4 @@
-//! Sockets that somebody else hands over: systemd, and libnbd's tools.
+//! Sockets that another program opened and hands over: systemd, and libnbd's tools.
 
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -27,7 +27,7 @@ fn a_socket_of_systemds_is_served() {
         server_signal(child.id(), rustix::process::Signal::TERM);
         let ran = Ran::from(child.wait_with_output().unwrap());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
-        // Whose socket it is, theirs is the file.
+        // The program that made the socket owns its file: the server leaves it there.
         std::fs::remove_file(place.path("nbd")).unwrap();
     }
 }

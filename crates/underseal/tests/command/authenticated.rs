@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::command::common::{CHEAP, Place, Server};
 
-/// Ciphers with what they keep, and its size in bytes beside each sector.
+/// Ciphers and their types of integrity.
 const KINDS: [(&str, &str); 6] = [
     ("aes-xts-plain64", "hmac-sha256"),
     ("aes-xts-random", "hmac-sha512"),
@@ -79,7 +79,7 @@ fn what_was_changed_on_the_image_is_found() {
     let bad = |at: usize| found.iter().any(|from| (*from..from + 4096).contains(&(at as u64)));
     assert!(back.len() == 4 << 20);
     assert!((0..back.len()).all(|at| back[at] == if bad(at) { 0 } else { noise[at] }));
-    // Clients of a server are told, too, and the server tells its operator.
+    // A client's read fails with EIO, and the server reports the mismatch to its operator.
     let server = Server::start(&place, &["--name", "mismatches"]);
     let script = format!("h.pread(4096, {})", found[0]);
     let read = place.nbdsh(server.uri(), &script).output().unwrap();
@@ -88,7 +88,7 @@ fn what_was_changed_on_the_image_is_found() {
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["mismatches"]["count"], 1, "{status}");
     assert_eq!(status["mismatches"]["first"][0], found[0], "{status}");
-    // And the server looks at all of it, by its name and by its image's.
+    // `check` of an open volume is done by its server, by the volume's name and by its image's.
     for which in ["mismatches", "disk"] {
         let open = place.run(&["check", which]);
         assert_eq!((open.code, &open.stdout), (Some(1), &checked.stdout), "{}", open.stderr);
@@ -100,7 +100,7 @@ fn what_was_changed_on_the_image_is_found() {
     place.run(&["resume", "mismatches"]).succeeds();
     place.nbdsh(server.uri(), &format!("h.pwrite(bytes(16384), {})", found[0])).status().unwrap();
     assert!(place.run(&["check", "mismatches"]).succeeds().contains("as it was written"));
-    // A folder of its name does not hide it; a file does, and that is said.
+    // A folder with the volume's name does not hide the volume; a file does, and an error says so.
     std::fs::create_dir(place.path("mismatches")).unwrap();
     place.run(&["check", "mismatches"]).succeeds();
     std::fs::remove_dir(place.path("mismatches")).unwrap();

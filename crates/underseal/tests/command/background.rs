@@ -19,11 +19,11 @@ fn pid(place: &Place) -> u32 {
 #[test]
 fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     let place = Place::with_volume();
-    // Relative names, and an output that is read to its end: both would show a child that has not
-    // let go.
+    // Relative names, and an output that is read to its end, would both show a child that still
+    // holds its parent's directory or output.
     let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
     let said = place.unlock("open", "disk", &args).succeeds();
-    // What it says where it is served is true elsewhere, too.
+    // The printed address has an absolute path, so it is valid in any directory.
     assert!(said.contains(&format!("nbd+unix:///?socket={}", place.text("nbd"))), "{said}");
     let pid = pid(&place);
     if is_root() {
@@ -44,7 +44,7 @@ fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     assert!(place.unlock("read", "disk", &["--length", "1M"]).bytes == place.read("noise"));
 }
 
-/// It keeps neither the directory nor the terminal that it was started from.
+/// The server keeps neither the directory nor the terminal that it was started from.
 fn lets_go_of_everything(pid: u32) {
     let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).unwrap();
     assert_eq!(link("cwd"), std::path::Path::new("/"));
@@ -93,7 +93,7 @@ fn what_goes_wrong_is_told_by_the_parent_and_nothing_stays() {
         place.run(&args).fails(code, what);
         assert!(!exists(&place.path("nbd")), "{args:?}");
     }
-    // Nobody holds the image.
+    // The image is locked by no process.
     place.unlock("write", "disk", &[]).succeeds();
 }
 

@@ -15,7 +15,7 @@ use underseal_testing::{skip, wait_until};
 pub(crate) use server::{Server, signal_to as server_signal};
 pub(crate) use underseal_testing::PATIENCE;
 
-/// Nobody else's passphrase: it is looked for in places where it must not be.
+/// A passphrase that occurs nowhere else: tests search for it in places where it must not be.
 pub(crate) const PASSPHRASE: &str = "hunter2-of-the-command-tests-0451";
 /// A key derivation that costs nothing.
 pub(crate) const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
@@ -31,7 +31,7 @@ impl Place {
         this
     }
 
-    /// With a LUKS2 volume `disk` of 32 MiB, 16 MiB of them data.
+    /// A directory with a LUKS2 volume `disk` of 32 MiB, 16 MiB of them data.
     pub(crate) fn with_volume() -> Self {
         let this = Self::new();
         this.format("disk", &["--size", "32M"]);
@@ -50,7 +50,7 @@ impl Place {
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_underseal"));
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
-        // Not among the control sockets of whoever runs the tests.
+        // Apart from the control sockets of the user that runs the tests.
         command.env("UNDERSEAL_RUNTIME_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/run"));
         command
     }
@@ -141,15 +141,15 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// It worked; gives its stdout.
+    /// Asserts success; returns stdout.
     #[track_caller]
     pub(crate) fn succeeds(self) -> String {
         assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// It failed as it should: the status, a line that holds `what`, a line that says what to do
-    /// about it.
+    /// Asserts failure with status `code`: stderr has a line that contains `what`, and a line with
+    /// the remedy.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, what: &str) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
@@ -171,7 +171,7 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Ran {
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
         scope.spawn(move || {
-            // One that ends early closes its end: its verdict is what counts.
+            // A program that ends early closes its end of the pipe: only its exit status counts.
             let _ = stdin.write_all(input);
         });
         child.wait_with_output().unwrap()
@@ -185,9 +185,9 @@ pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
     wait_until(what, PATIENCE, holds);
 }
 
-/// Whether a process is there and not only waiting to be buried. As long as one of its threads is
-/// left it holds what it had open, an image's lock too, though /proc may call it a zombie: its
-/// first thread can end before the others.
+/// Whether a process is running, and not only a zombie. A process with a living thread keeps its
+/// open files, an image's lock too, though /proc may call it a zombie: its first thread can end
+/// before the others.
 pub(crate) fn is_running(pid: u32) -> bool {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -202,8 +202,7 @@ pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Whether the tests run as root: nobody else may look into a process that cannot be dumped, which
-/// is the point of it.
+/// Whether the tests run as root. Only root may look into a process that cannot be dumped.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

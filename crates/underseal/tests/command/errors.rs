@@ -27,7 +27,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
     std::fs::write(place.path("flipped"), flipped).unwrap();
 
     let table = [
-        // What was asked for.
+        // Errors in the command line.
         ("format new", 2, "new: does not exist"),
         ("format new --size 0", 2, "no bytes"),
         ("format disk --passphrase-file pass", 2, "holds a LUKS2 volume"),
@@ -68,7 +68,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("read disk --key-file pass -o out", 3, "no keyslot opens"),
         ("read disk -o out", 2, "no terminal"),
         ("read zeros --type plain --key-file short.key -o out", 2, "holds 3 bytes"),
-        // What is on the image.
+        // Errors in the image.
         ("info none", 1, "none: cannot open: No such file"),
         ("info zeros", 5, "no LUKS header"),
         ("info empty", 5, "empty"),
@@ -80,7 +80,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("open disk --type luks1 --nbd unix:s --passphrase-file pass", 5, "other LUKS version"),
         ("open null --nbd unix:s --passphrase-file pass", 6, "encrypts nothing"),
         ("open . --nbd unix:s --passphrase-file pass", 1, "cannot open"),
-        // Where in it.
+        // Errors in the range of bytes.
         ("read disk --passphrase-file pass --offset 17M -o out", 2, "goes beyond the volume"),
         ("read disk --passphrase-file pass --offset 1 --length 16M -o out", 2, "16 MiB"),
         ("read disk --passphrase-file pass --offset 15E --length 15E -o out", 2, "goes beyond the volume"),
@@ -155,7 +155,8 @@ fn a_closed_pipe_is_an_error_not_a_signal() {
     {
         let (read, write) = std::io::pipe().unwrap();
         drop(read);
-        // What another test starts at this moment has its reading end for a moment, too.
+        // A process that another test starts at this moment may inherit the reading end for a short
+        // time.
         eventually("nobody reads", || {
             let mut fds = [PollFd::new(&write, PollFlags::OUT)];
             poll(&mut fds, None).unwrap();

@@ -51,7 +51,7 @@ fn cryptsetup_opens_what_is_made_here_and_reads_the_same_header() {
         place.run(&all).succeeds();
         let header = if args.contains(&"--header") { "head" } else { "disk" };
 
-        // As cryptsetup reads a passphrase file: all of it, newline included, but for standard
+        // cryptsetup uses all bytes of a passphrase file, newline included, except on standard
         // input.
         std::fs::write(place.path("exact"), PASSPHRASE).unwrap();
         place.tool("cryptsetup", &["open", "--test-passphrase", "--key-file", "exact", header]);
@@ -78,7 +78,7 @@ fn cryptsetup_opens_what_is_made_here_and_reads_the_same_header() {
     }
 }
 
-/// What follows `name:` in luksDump, for the n-th time.
+/// The text behind `name:` in luksDump, at its n-th occurrence.
 fn field<'a>(dump: &'a str, name: &str, nth: usize) -> &'a str {
     let mut lines = dump.lines().filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
     lines.nth(nth).unwrap_or_else(|| panic!("no {name} in {dump}")).trim()
@@ -186,7 +186,7 @@ fn data_is_overwritten_by_force_only() {
         place.run(&[&format[..], &["--force"]].concat()).succeeds();
         place.run(&["info", "disk"]).succeeds();
     }
-    // A volume is worth no less than a filesystem; and its size is as it was unless both are said.
+    // A volume is protected as a filesystem is; and its size stays unless both options are given.
     place
         .run(
             &[&["format", "disk", "--passphrase-file", "pass", "--force", "--size", "64M"], &CHEAP[..]]

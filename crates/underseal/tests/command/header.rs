@@ -104,7 +104,7 @@ fn a_damaged_header_is_explained_and_repaired() {
     let said = place.run(&["header", "repair", "disk"]).succeeds();
     assert!(said.contains("written again"), "{said}");
     place.run(&["header", "check", "disk"]).succeeds();
-    // What is now there may be wanted.
+    // Other data at the header's place may be wanted, so repair needs --force.
     damage(&place, "disk", 0, &[0; 4096]);
     damage(&place, "disk", 510, &[0x55, 0xaa]);
     place.run(&["header", "repair", "disk"]).fails(2, "boot sector");
@@ -147,7 +147,7 @@ fn a_header_is_converted_and_back() {
         place.tool("cryptsetup", &["luksDump", "disk"]);
     }
     place.run(&["header", "convert", "disk", "--to", "luks2"]).fails(2, "already");
-    // What LUKS1 cannot say is lost only when somebody says yes.
+    // Conversion drops the parts that LUKS1 cannot express only after a confirmation.
     let names = ["--label", "work", "--subsystem", "sub", "--flag", "allow-discards"];
     place.run(&[&["header", "set", "disk"], &names[..]].concat()).succeeds();
     place.run(&["keyslot", "priority", "disk", "0", "preferred"]).succeeds();

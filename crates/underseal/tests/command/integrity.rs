@@ -30,7 +30,7 @@ fn a_new_volume_can_be_read_and_a_changed_byte_is_found() {
         &["--journal-integrity", "hmac-sha256", "--journal-integrity-key-file", "key"],
     ] {
         let place = with_volume(options);
-        // What was for the making only.
+        // The other options are only for `integrity format`.
         let options = if options.contains(&"--sector-size") { &options[..2] } else { options };
         let (code, report) = check(&place, options);
         assert_eq!((code, report["bad"].as_array().map(Vec::len)), (Some(0), Some(0)), "{options:?}");
@@ -151,7 +151,7 @@ fn a_volume_is_served_and_what_is_wrong_is_counted_and_listed() {
         server.stop();
         assert_eq!(check(&place, &keyed).0, Some(0), "{mode:?}");
     }
-    // A byte of what was written, on the image.
+    // A byte of the written block is changed on the image.
     let disk = place.read("disk");
     let at = disk.windows(4096).position(|bytes| bytes.iter().all(|byte| *byte == b'a')).unwrap();
     let image = std::fs::File::options().write(true).open(place.path("disk")).unwrap();
@@ -192,7 +192,7 @@ fn a_check_says_what_it_did_not_compare() {
     let server = serve(&["--integrity-bitmap-mode", "--bitmap-sectors-per-bit", "64"]);
     let written = place.nbdsh(server.uri(), "h.pwrite(bytes(4096), 0)\nh.flush()").output().unwrap();
     assert!(written.status.success(), "{written:?}");
-    // Killed: the bit of what was written stays.
+    // The server is killed: the region's bit stays set.
     drop(server);
     let server = serve(&["--read-only"]);
     let said = place.run(&["check", "uncompared"]).succeeds();

@@ -248,7 +248,7 @@ fn limits_and_pins_hold_before_anything_is_spent() {
         (&["keyslot", "recovery-key"], &[]),
         (&["token", "enroll"], &[]),
     ];
-    // A second keyslot, so that the passphrase of one that stays is asked for.
+    // With a second keyslot, `kill` asks for the passphrase of the remaining one.
     keyslot(&place, "add", "disk", &new).succeeds();
     let before = place.read("disk");
     for (command, args) in commands {
@@ -257,7 +257,7 @@ fn limits_and_pins_hold_before_anything_is_spent() {
             let enroll: &[&str] = if command[0] == "token" { &["keyring", "none"] } else { &[] };
             place.run(&[command, &secret, args, trust, enroll].concat())
         };
-        // Nobody is asked for a passphrase: this file is not there.
+        // The trust options are checked before the passphrase is read: this file does not exist.
         run("absent", &["--header-digest", &other]).fails(6, "the header's digest is");
         run("absent", &["--header-digest", &digest]).fails(6, "the header's digest is");
         run("absent", &["--require-cipher", "serpent-xts-plain64"]).fails(6, "segments.0.encryption");

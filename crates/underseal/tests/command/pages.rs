@@ -98,7 +98,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-ecryptfs-wrap",
         "-ecryptfs",
     ];
-    // And the page of what the program is under cryptsetup's name.
+    // A further page describes the program under cryptsetup's name.
     assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len() + 1);
     assert!(
         String::from_utf8(place.read("man/underseal-cryptsetup.7")).unwrap().contains("UNDERSEAL_MAPPER")

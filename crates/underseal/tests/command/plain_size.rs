@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use crate::command::common::{CHEAP, Place};
 
-/// What `format` says of it, as JSON.
+/// The report of `format --json`.
 fn told(place: &Place, args: &[&str]) -> Value {
     let all = [&["format", "disk", "--json", "--passphrase-file", "pass"][..], &CHEAP, args].concat();
     serde_json::from_str(&place.run(&all).succeeds()).unwrap()
 }
 
-/// Makes a volume of that size, and one on a smaller image; gives back what is said of the first.
+/// Makes a volume of that size, and one on a smaller image; returns the first one's report.
 #[track_caller]
 fn fits(args: &[&str], plain: u64, step: u64) -> (Place, Value) {
     let place = Place::new();
@@ -64,7 +64,7 @@ fn header_and_sectors_are_reckoned_with() {
             assert_eq!(all.bytes.len() as u64, plain, "{args:?}: {}", all.stderr);
         }
     }
-    // Where the larger sectors do not fit, the small ones are taken.
+    // Where large sectors do not fit, the volume has small ones.
     let (_, made) = fits(&[], 4096 + 512, 512);
     assert_eq!(made["sector_size"], 512);
 }
@@ -101,7 +101,7 @@ fn a_file_that_is_there_grows_and_what_cannot_is_told() {
     assert!(refused.stderr.contains("try: an image of 19 MiB"), "{}", refused.stderr);
     with(&["--plain-size", "3M", "--force"]).succeeds();
     assert_eq!(std::fs::metadata(place.path("disk")).unwrap().len(), 19 << 20);
-    // Of the right size already.
+    // The image has the right size already.
     with(&["--plain-size", "3M", "--force"]).succeeds();
     assert_eq!(place.unlock("read", "disk", &[]).bytes.len(), 3 << 20);
 

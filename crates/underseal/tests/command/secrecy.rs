@@ -115,11 +115,11 @@ fn other_processes_of_the_same_user_cannot_look_in() {
     if !is_root() {
         return;
     }
-    // Somebody who is not root, in a place of their own, with a binary they can reach.
+    // A user other than root, in a directory and with a binary that this user can reach.
     let place = Place::with_volume();
     let nobody = 65534;
-    // By another process: what is open for writing here, and so for a moment in all that other
-    // tests start at this moment, cannot be run.
+    // cp makes the copy: a file that is open for writing in this process, and so for a moment in
+    // all processes that other tests start, cannot be executed.
     place.tool("cp", &[env!("CARGO_BIN_EXE_underseal"), "underseal"]);
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["", "disk", "pass"] {
@@ -151,8 +151,8 @@ fn other_processes_of_the_same_user_cannot_look_in() {
 #[test]
 fn memory_that_cannot_be_locked_is_told_once() {
     let place = Place::new();
-    // Root may lock what it likes, unless it lacks the capability. A format needs no ring, which
-    // counts as locked too.
+    // Root may lock any memory, unless it lacks the capability. A format needs no ring, whose
+    // memory counts as locked too.
     let may = rustix::process::geteuid().is_root();
     let drop = if may { "setpriv --bounding-set=-ipc_lock" } else { "env" };
     let format = ["format", "disk", "--size", "32M", "--passphrase-file", "pass"];

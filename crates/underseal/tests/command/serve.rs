@@ -156,10 +156,10 @@ fn a_detached_header_and_direct_io_serve_as_well() {
 #[test]
 fn a_socket_is_for_its_owner_only_and_a_dead_one_is_replaced() {
     let place = Place::with_volume();
-    // Bound and dropped: the file stays, and nobody listens.
+    // Bound and dropped: the file stays, and no process listens.
     drop(UnixListener::bind(place.path("nbd")).unwrap());
     assert!(exists(&place.path("nbd")));
-    // What another test starts at this moment has the listener for a moment, too.
+    // A process that another test starts at this moment may inherit the listener for a short time.
     eventually("nobody listens", || UnixStream::connect(place.path("nbd")).is_err());
     let server = Server::start(&place, &[]);
     assert_eq!(std::fs::metadata(place.path("nbd")).unwrap().permissions().mode() & 0o777, 0o600);

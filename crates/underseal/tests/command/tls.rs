@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::command::common::{Place, Server};
 
-/// What qemu and nbdkit would find in such a directory.
+/// Certificates under the names that qemu and nbdkit look for in a directory.
 pub(crate) fn certificates(place: &Place) {
     std::fs::create_dir(place.path("pki")).unwrap();
     std::fs::write(place.path("ca.info"), "cn = test authority\nca\ncert_signing_key\n").unwrap();
@@ -59,7 +59,7 @@ fn tls_is_required_where_there_are_certificates() {
 fn certificates_are_read_again_on_sighup() {
     let place = Place::with_volume();
     certificates(&place);
-    // As under nohup, where SIGHUP ends nothing: a terminal may run this test.
+    // SIGHUP is ignored from the start, as under nohup: a terminal may run this test.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_underseal"), "open", "disk"]);
     command.args(["--passphrase-file", "pass", "--tls-certificates", "pki", "--tls-verify-peer"]);
@@ -88,7 +88,7 @@ fn certificates_are_read_again_on_sighup() {
             .unwrap();
         let list = place.tool("certtool", &made);
         std::fs::write(place.path("fresh.pem"), list).unwrap();
-        // As tools replace it: by another file.
+        // The list is replaced by a rename, as tools do.
         std::fs::rename(place.path("fresh.pem"), place.path("pki/ca-crl.pem")).unwrap();
     };
     let hang_up = |says: &str, times: usize| {

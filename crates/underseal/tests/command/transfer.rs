@@ -31,7 +31,7 @@ fn passphrase_and_data_can_share_standard_input() {
     place.run_with_input(&["write", "disk", "--passphrase-fd", "0"], input.as_bytes()).succeeds();
     let back = place.unlock("read", "disk", &["--length", "17"]);
     assert_eq!(back.stdout, "data that follows");
-    // The same from a file, whose length is known: what the passphrase took does not count.
+    // The same from a file, whose length is known: the passphrase's bytes do not count.
     let size = 16 << 20;
     let data = vec![7; size];
     std::fs::write(place.path("both"), [format!("{PASSPHRASE}\n").as_bytes(), &data].concat()).unwrap();
@@ -66,7 +66,8 @@ fn input_too_long_is_refused_before_anything_is_written_where_its_length_is_know
     place.noise("noise", (16 << 20) + 1);
     place.unlock("write", "disk", &["-i", "noise"]).fails(2, "room for 16777216");
     assert!(place.read("disk") == before);
-    // A pipe's is not: what fits is there, and the rest is told.
+    // The length of a pipe is not known in advance: the part that fits is written, and an error
+    // reports the rest.
     let piped = place.run_with_input(&["write", "disk", "--passphrase-file", "pass"], &place.read("noise"));
     piped.fails(1, "after 16777216 bytes: the input goes on beyond the volume's end");
     assert!(place.unlock("read", "disk", &[]).bytes == place.read("noise")[..16 << 20]);

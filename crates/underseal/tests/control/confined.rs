@@ -1,5 +1,5 @@
-//! A process that has the mark of sandboxed servers: what others give it, and what they believe of
-//! it.
+//! A process that has the mark of sandboxed servers: other processes refuse it keys, and believe
+//! little of it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -75,8 +75,8 @@ fn a_sandboxed_server_gets_no_key_of_another_and_may_not_control_it() {
     assert!(log.contains("is a server in a sandbox, and may not control other volumes"), "{log}");
 }
 
-/// A control socket of this process whose clients hear from the kernel that another process serves
-/// it, which has the mark.
+/// A control socket of this process. The kernel names to its clients another process, which has the
+/// mark, as the server.
 struct Confined {
     listener: UnixListener,
     process: Child,
@@ -85,7 +85,7 @@ struct Confined {
 impl Confined {
     fn at(path: &Path) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        // Clients are told of the process that called listen(2) last.
+        // The kernel names to clients the process that called listen(2) last.
         let script =
             "import socket, time; socket.socket(fileno=0).listen(); print(flush=True); time.sleep(600)";
         let mut command = marked("/usr/bin/python3");
@@ -121,7 +121,7 @@ impl Drop for Confined {
     }
 }
 
-/// What the server of `image` offers: to this process, which is in no sandbox.
+/// The offer of the true server of `image`, made to this process, which is in no sandbox.
 fn true_offer(operator: &Operator) -> (Offer, Vec<OwnedFd>, Vec<u8>) {
     let line = alone(operator);
     let until = Instant::now() + PATIENCE;
@@ -226,7 +226,7 @@ fn an_upgrade_believes_no_server_which_file_a_socket_has() {
     server.stop();
 }
 
-/// A header in a file of its own is believed, since its descriptor comes over.
+/// A detached header is believed, since its descriptor comes over.
 #[test]
 fn a_sandboxed_server_s_header_goes_on_after_an_upgrade() {
     let operator = Operator::new();
@@ -255,7 +255,7 @@ fn a_server_without_a_sandbox_is_upgraded_to_one_without() {
     operator.does("close image");
 }
 
-/// The new process goes on with the open file, and opens it again by its path on SIGHUP.
+/// The new server continues with the open file, and opens it again by its path on SIGHUP.
 #[test]
 fn a_sandboxed_server_s_log_file_goes_on_after_an_upgrade() {
     let operator = Operator::new();

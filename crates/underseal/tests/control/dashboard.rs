@@ -21,7 +21,7 @@ fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A Prometheus of its own, which asks its volumes ten times a second.
+/// A Prometheus for one test, which scrapes its volumes ten times a second.
 struct Prometheus {
     child: Child,
     address: String,
@@ -29,7 +29,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// None where it can neither be found nor fetched.
+    /// Returns `None` where Prometheus is neither installed nor downloadable.
     fn start(volumes: &[String]) -> Option<Self> {
         let program = root("scripts/prometheus");
         if !output(tool(text(&program)).arg("--version")).status.success() {
@@ -44,7 +44,7 @@ impl Prometheus {
              scrape_configs: [{{job_name: underseal, static_configs: [{{targets: {volumes:?}}}]}}]\n"
         );
         let config = scratch.file("prometheus.yml", config.as_bytes());
-        // Nothing else takes it in the moment that it is free.
+        // The port is free for a moment only: no other test takes it meanwhile.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap().to_string();
         drop(free);
@@ -70,7 +70,7 @@ impl Prometheus {
         Some(told)
     }
 
-    /// What it answers, or why it does not.
+    /// Returns the data of an answer, or the error.
     fn ask(&self, path: &str) -> Result<Value, String> {
         let told = self.get(path).ok_or("no answer")?;
         let body = told.split_once("\r\n\r\n").ok_or("no answer")?.1;
@@ -112,7 +112,7 @@ fn expressions(dashboard: &Value) -> Vec<String> {
     targets.chain(notes).map(|of| of["expr"].as_str().expect("an expression").to_owned()).collect()
 }
 
-/// As Grafana fills it in where "All" is chosen.
+/// The expression as Grafana fills it in where "All" is chosen.
 fn filled_in(expression: &str) -> String {
     let mut expression = expression.to_owned();
     for (variable, value) in
@@ -171,7 +171,7 @@ fn every_query_of_the_dashboard_is_answered() {
     });
     assert!(answered, "never answered: {left:#?}");
 
-    // What the variables offer.
+    // Each variable of the dashboard offers the values that the metrics have.
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     for (name, values) in [("job", 1), ("instance", 2), ("volume", 2)] {
         let variable = variables.iter().find(|variable| variable["name"] == name).expect(name);
@@ -204,7 +204,7 @@ fn every_metric_is_on_the_dashboard_and_no_panel_is_twice() {
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());
-    // None covers another: each place of the grid has one panel.
+    // No panel covers another: each cell of the grid belongs to one panel.
     let mut places = BTreeSet::new();
     for panel in panels {
         let of = |name: &str| panel["gridPos"][name].as_u64().unwrap();

@@ -32,8 +32,8 @@ fn a_key_is_wiped_and_set_again_as_dm_crypt_does() {
     operator.does("resume table");
     assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
 
-    // Another key, from a file, reads other bytes; and the first one the same again, from a
-    // descriptor.
+    // Another key, from a file, reads other bytes; the first key, from a descriptor, reads the same
+    // bytes again.
     let file = operator.scratch.file("second", SECOND.as_bytes());
     operator.does("suspend table");
     operator.does(&format!("message table key set --key-file {}", file.display()));
@@ -50,7 +50,7 @@ fn a_key_is_wiped_and_set_again_as_dm_crypt_does() {
     assert!(log.contains("message key set"), "{log}");
     assert!(!log.contains(FIRST) && !log.contains(SECOND), "a key in the log");
 
-    // What the second key wrote, the second key reads.
+    // A server opened with the second key reads the bytes that were written under that key.
     let server = operator.open_table(SECOND, &[]);
     assert_eq!(Client::connect(&server.socket()).unwrap().read(4096, 4096).unwrap(), [6; 4096]);
     server.stop();

@@ -79,7 +79,7 @@ fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
         assert_eq!(client.read(0, 4096).unwrap(), [5; 4096], "{kind}");
         assert_eq!(operator.status("image")["key"], "set");
 
-        // Where the key is there, nobody asks for it.
+        // `resume` asks for no passphrase where the key is still set.
         operator.does("suspend image");
         operator.does("resume image");
         operator.does("suspend image --wipe");
@@ -98,7 +98,7 @@ fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
 fn a_key_that_is_not_the_volume_s_is_refused_and_the_volume_stays_suspended() {
     let operator = Operator::new();
     let (volume, key) = luks(&operator, "luks2", &[]);
-    // The same passphrase, and another key.
+    // A volume with the same passphrase and another key.
     let other = Volume::at(&operator.scratch, "other").format("32M", &[]);
     let server = operator.serve(&volume, &[]);
     let mut client = Client::connect(&server.socket()).unwrap();
@@ -254,8 +254,8 @@ fn two_programs_that_change_one_header_wait_for_each_other() {
     let open = || fs::File::options().read(true).write(true).open(&header).unwrap();
     for round in 0..6 {
         let passphrase = operator.scratch.file("new", format!("new {round}").as_bytes());
-        // Its second copy is bad: whoever opens the volume for writing writes it again, and so does
-        // cryptsetup.
+        // The header's second copy is damaged: opening the volume for writing rewrites the copy,
+        // and cryptsetup does so as well.
         let file = open();
         file.lock().unwrap();
         file.write_all_at(b"not a header", 16 << 10).unwrap();
@@ -271,7 +271,7 @@ fn two_programs_that_change_one_header_wait_for_each_other() {
     let info = run(underseal().arg("info").arg(&header).args(["--json"]));
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();
     assert_eq!(info["keyslots"].as_array().map(Vec::len), Some(7), "{info}");
-    // A program that has the lock and does not give it back is told of.
+    // A program that keeps the header's lock is reported.
     let file = open();
     file.lock().unwrap();
     file.write_all_at(b"not a header", 16 << 10).unwrap();

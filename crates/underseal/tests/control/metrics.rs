@@ -80,7 +80,7 @@ fn prometheus_reads_what_the_volume_did() {
     assert!(get(&address, "DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     assert!(get(&address, "\0\0\r\n\r\n").starts_with("HTTP/1.1 400 "));
 
-    // Scrapers that say nothing keep nobody from the volume, nor for long from the metrics.
+    // Silent scrapers do not delay requests of the volume, nor other scrapers for long.
     let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     client.write(0, &[1; 4096]).unwrap();
     wait_until("silent scrapers are sent away", PATIENCE, || {

@@ -1,11 +1,11 @@
-//! Sectors that are not as they were written, whatever door they are met through.
+//! Sectors that are not as they were written, whichever export meets them.
 
 use crate::control::operator::Operator;
 use crate::support::metrics;
 
-/// Sees to it that status, metrics and `check` tell of the one sector, 4096 bytes from `bad` on,
-/// that is not as it was written in a volume that is served, with metrics as the log says. How
-/// often it was met so far.
+/// Asserts that status, metrics and `check` report the one mismatched sector, 4096 bytes from `bad`
+/// on, of a served volume. The metrics' address is in `log`. Returns how often the mismatch was
+/// met.
 #[track_caller]
 pub(crate) fn are_told(operator: &Operator, name: &str, log: &str, bad: u64) -> u64 {
     let status = operator.status(name);

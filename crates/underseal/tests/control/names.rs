@@ -27,7 +27,7 @@ fn open_volumes_are_listed_by_their_names() {
     assert_eq!(mode(&operator.directory()), 0o700);
     assert_eq!(mode(&operator.directory().join("image.sock")), 0o600);
 
-    // What a killed server leaves is neither listed nor in the way.
+    // The socket of a killed server is not listed, and the next server replaces it.
     first.kill();
     assert!(operator.directory().join("image.sock").exists());
     let list = operator.does("list");
@@ -52,7 +52,7 @@ fn servers_that_hang_delay_no_command_on_others() {
     hanging.iter().for_each(|server| server.signal(Signal::STOP));
     let begun = Instant::now();
     let listed = operator.run("list");
-    // Each has 10 seconds, at the same time.
+    // `list` waits up to 10 seconds for all servers at the same time.
     let listing = begun.elapsed();
     let json = operator.run("list --json");
     hanging.iter().for_each(|server| server.signal(Signal::CONT));

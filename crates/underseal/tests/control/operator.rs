@@ -1,4 +1,4 @@
-//! Somebody who runs commands on open volumes, in a directory of control sockets of their own.
+//! An operator: runs commands on open volumes, with a private directory of control sockets.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ impl Operator {
         Ran::from(child.wait_with_output().unwrap())
     }
 
-    /// Runs what must work; gives back what it printed.
+    /// Runs a command that must succeed; returns its output.
     #[track_caller]
     pub(crate) fn does(&self, words: &str) -> String {
         let ran = self.run(words);
@@ -102,7 +102,7 @@ impl Operator {
         u32::try_from(self.status("image")["pid"].as_u64().unwrap()).unwrap()
     }
 
-    /// Which process serves it, once that is decided; none where the last one is gone.
+    /// Waits until it is known which process serves the volume; `None` if the last one is gone.
     pub(crate) fn still_served(&self) -> Option<u32> {
         let mut found = None;
         wait_until("it is known who serves", PATIENCE, || {

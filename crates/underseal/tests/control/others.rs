@@ -18,7 +18,7 @@ use crate::support::volume::{Volume, text};
 
 const NOBODY: u32 = 65534;
 
-/// Another user than the one who runs the tests, and than `nobody`.
+/// A user other than the one that runs the tests, and other than `nobody`.
 const SOMEBODY: u32 = 1234;
 
 fn open(path: &Path, mode: u32) {
@@ -141,12 +141,12 @@ fn nonsense_and_silence_harm_nobody() {
     server.stop();
 }
 
-/// Listens as `uid` and answers each of `clients` with `reply`; what they said.
+/// Listens as `uid` and answers each of `clients` with `reply`; returns the requests.
 fn listen_as(uid: u32, socket: &Path, clients: usize, reply: Vec<u8>) -> JoinHandle<Vec<Vec<u8>>> {
     let (listening, listens) = mpsc::channel();
     let socket = socket.to_owned();
     let thread = thread::spawn(move || {
-        // This thread's alone, in Linux.
+        // Linux changes the user of this thread only.
         set_thread_uid(Uid::from_raw(uid)).unwrap();
         let listener = UnixListener::bind(&socket).unwrap();
         open(&socket, 0o777);
@@ -189,7 +189,7 @@ fn whoever_owns_the_folder_gets_no_key_and_no_word() {
         assert_eq!(ran.code, Some(1), "{words}: {ran:?}");
         assert!(ran.err.contains("its server is user 1234's"), "{words}: {ran:?}");
     }
-    // Root may look at everybody's.
+    // Root may look at the volumes of all users.
     operator.is_refused("status image", 1, "image: no");
     let said = server.join().unwrap();
     assert!(said[..3].iter().all(Vec::is_empty), "{said:?}");

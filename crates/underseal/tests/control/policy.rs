@@ -107,7 +107,7 @@ fn who_asks_for_priority_that_the_server_has_given_up_is_told() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    // Where it was asked for from the start it is kept.
+    // A policy with `high-priority` from the start keeps it.
     let operator = Operator::new();
     let (_, server) = operator.open(&["--policy", "workers,high-priority"]);
     let ran = operator.run("policy image adaptive,high-priority");

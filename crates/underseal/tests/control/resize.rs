@@ -10,7 +10,7 @@ use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, run, tool};
 
 const MIB: u64 = 1 << 20;
-/// What comes before the data of [`Volume::luks2`].
+/// The bytes before the data of [`Volume::luks2`].
 const HEADER: u64 = 16 * MIB;
 const EINVAL: u32 = 22;
 
@@ -18,7 +18,7 @@ fn set_len(image: &Path, size: u64) {
     File::options().write(true).open(image).unwrap().set_len(size).unwrap();
 }
 
-/// What a client learns that comes now.
+/// The size that a client sees when it connects now.
 fn size_for_qemu(server: &Server) -> u64 {
     let info = run(tool("qemu-img").args(["info", "--output=json", "-f", "raw", &server.uri()]));
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();
@@ -35,7 +35,7 @@ fn a_served_volume_grows_with_its_image_and_shrinks_as_it_is_told() {
     client.write(old - 4096, &[1; 4096]).unwrap();
     assert!(client.write(old, &[2; 4096]).is_err());
 
-    // Not beyond what there is.
+    // A size beyond the image's end is refused.
     operator.is_refused("resize image --size 33M", 2, "cut short");
     assert_eq!(operator.status("image")["size"], old);
     set_len(&volume.image, HEADER + 40 * MIB);
@@ -58,7 +58,8 @@ fn a_served_volume_grows_with_its_image_and_shrinks_as_it_is_told() {
     }
     assert_eq!(operator.status("image")["size"], 8 * MIB);
 
-    // What was beyond is still there, and the size of this time is nobody's next time.
+    // The bytes beyond the smaller size are still there, and `--size` does not carry over to the
+    // next resize.
     operator.does("suspend image");
     operator.does("resize image");
     operator.does("resume image");

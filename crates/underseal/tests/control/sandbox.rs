@@ -1,4 +1,4 @@
-//! What a server may still do, as the kernel tells it and as `status` does.
+//! The rights that a server keeps, as the kernel and `status` report them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,8 +11,7 @@ use crate::support::nbd::Client;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, run};
 
-/// What the kernel says of each thread of a process, without what is told of the process as a
-/// whole.
+/// The kernel's status fields of each thread of a process, without the fields of the whole process.
 fn threads(pid: u32) -> Vec<Vec<(String, String)>> {
     let told = ["Name", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -176,7 +175,7 @@ fn a_server_over_another_server_keeps_nothing() {
     let passphrase = operator.scratch.file("above.pass", PASSPHRASE.as_bytes());
     let volume = Volume { image: lower.uri().into(), passphrase, options: Vec::new() };
     let mut format = underseal();
-    // What is there is noise: nothing was written through the lower volume yet.
+    // The lower volume reads as noise: nothing was written through it yet.
     format.arg("format").arg(&volume.image).args(["-q", "--force"]).args(CHEAP_PBKDF2);
     run(format.arg("--passphrase-file").arg(&volume.passphrase));
     let server = operator.serve(&volume, &["--name", "image"]);

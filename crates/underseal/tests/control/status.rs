@@ -52,7 +52,7 @@ fn close_ends_the_server_and_waits_for_it() {
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[9; 4096]).unwrap();
     operator.does("close image");
-    // The image is free, and what was acknowledged is on it.
+    // The image is free, and has the acknowledged write.
     assert_eq!(volume.read(0, 4096), [9; 4096]);
     assert!(server.wait().success());
     assert!(!server.socket().exists());

@@ -29,7 +29,7 @@ fn requests_wait_while_the_volume_is_suspended_and_go_on_afterwards() {
     assert!(matches!(held.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{held}");
     assert!(before == std::fs::read(&volume.image).unwrap(), "the image changed while it was suspended");
 
-    // One that comes meanwhile waits, too.
+    // A client that connects meanwhile waits as well.
     let socket = server.socket();
     let late = std::thread::spawn(move || Client::connect(&socket).unwrap().read(0, 4096));
     operator.does("resume image");

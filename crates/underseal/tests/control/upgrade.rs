@@ -33,7 +33,8 @@ fn asking(operator: &Operator, protocol: u32) -> Result<Line, String> {
     }
 }
 
-/// The same in this version, once nobody else is at it: who has gone away is noticed in a moment.
+/// The same in this version, after the previous new server is gone: the old server notices that
+/// with a short delay.
 pub(crate) fn alone(operator: &Operator) -> Line {
     let mut line = None;
     wait_until("nobody else takes over", PATIENCE, || {
@@ -49,7 +50,7 @@ pub(crate) fn alone(operator: &Operator) -> Line {
     line.unwrap()
 }
 
-/// What there is once all rests: so many connections, and what each was left with.
+/// The connections of a paused server, each with the bytes that were left of it.
 pub(crate) fn at_rest(line: &Line) -> Vec<wire::Heard<Given>> {
     let until = Instant::now() + PATIENCE;
     line.send(&Asking::Ready, &[], &[], until).unwrap();
@@ -63,8 +64,8 @@ pub(crate) fn at_rest(line: &Line) -> Vec<wire::Heard<Given>> {
     (0..count).map(connection).collect()
 }
 
-/// Writes and reads one block after the other until it is told to end; each read finds what was
-/// written last. The longest wait.
+/// Writes and reads one block after the other until `ends` is set; each read finds the last write.
+/// Returns the longest wait.
 fn busy(socket: &Path, at: u64, seed: u64, ends: &AtomicBool, count: &AtomicU64) -> Duration {
     let mut client = Client::connect(socket).unwrap();
     let mut longest = Duration::ZERO;
@@ -121,7 +122,7 @@ fn clients_stay_while_new_processes_take_over() {
     different.dedup();
     assert_eq!(different.len(), 6, "{pids:?}");
     assert!(server.wait().success(), "{}", server.log());
-    // One that said nothing meanwhile, and one that comes now.
+    // A client that was idle during the upgrade, and a client that connects afterwards.
     assert_same(&quiet.read(16 << 20, kept.len()).unwrap(), &kept, "what the first process wrote");
     let mut late = Client::connect(&server.socket()).unwrap();
     assert_same(&late.read(16 << 20, kept.len()).unwrap(), &kept, "what the first process wrote");
@@ -176,7 +177,7 @@ fn half_a_request_is_taken_over_whole() {
         std::io::Write::write_all(&mut client.stream, &whole[..cut]).unwrap();
         clients.push((client, whole, cut, offset, data));
     }
-    // One that does not read what it asked for.
+    // A client that does not read its reply.
     let mut slow = Client::connect(&server.socket()).unwrap();
     let long = bytes(seed ^ 99, 8 << 20);
     slow.write(16 << 20, &long).unwrap();
@@ -217,18 +218,18 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
         assert_eq!(operator.status("image")["suspended"], false, "{what}");
         Client::connect(&server.socket()).unwrap().flush().unwrap();
     };
-    // Another version of what is said.
+    // A new server with another version of the protocol.
     let refused = asking(&operator, PROTOCOL + 1).unwrap_err();
     assert!(refused.contains("version"), "{refused}");
     serves(&mut client, "another version");
-    // One that ends at each step.
+    // New servers that end at each step.
     drop(alone(&operator));
     serves(&mut client, "it never began");
     let line = alone(&operator);
     line.send(&Asking::Begin, &[], &[], soon()).unwrap();
     let heard = line.receive::<Given>(soon()).unwrap();
     assert!(matches!(heard.message, Given::Offer(_)) && heard.fds.len() == 3, "{heard:?}");
-    // A second one at the same time.
+    // A second new server at the same time.
     let refused = asking(&operator, PROTOCOL).unwrap_err();
     assert!(refused.contains("just now"), "{refused}");
     operator.is_refused("suspend image --wipe", 1, "handed over just now");
@@ -244,7 +245,7 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
         let connections = at_rest(&line);
         assert!(!connections.is_empty());
         if takes_long {
-            // Meanwhile clients wait; and then nobody can take it any more.
+            // Clients wait meanwhile; after that, the volume can no longer be taken.
             let begun = Instant::now();
             client.write(4096, &[2; 4096]).unwrap();
             eprintln!("a process that hung kept a write waiting for {:?}", begun.elapsed());
@@ -253,7 +254,7 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
         drop((line, heard, connections));
         serves(&mut client, "it ended, or hung, with all that it needs");
     }
-    // A server that is told to end meanwhile ends.
+    // A server that is signalled meanwhile ends.
     let line = alone(&operator);
     line.send(&Asking::Begin, &[], &[], soon()).unwrap();
     line.receive::<Given>(soon()).unwrap();
@@ -292,7 +293,7 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
         let status = upgrade.wait().unwrap();
         assert!(status.signal().is_none());
         let Some(serving) = operator.still_served() else {
-            // It had the volume by then, and nobody else has: the client is told.
+            // The new server had the volume and was killed: the client sees the connection end.
             let told = std::io::Write::write_all(&mut client.stream, &[0]).and_then(|()| client.reply());
             assert!(
                 told.is_err_and(|e| e.kind() != ErrorKind::WouldBlock && e.kind() != ErrorKind::TimedOut)

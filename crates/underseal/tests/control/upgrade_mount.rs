@@ -1,4 +1,4 @@
-//! A mount that another process takes over, under the hands of those who have it open.
+//! A mount whose server is replaced while programs have files in it open.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,8 +21,8 @@ use crate::support::{bytes, output, run, seed, tool};
 /// Bytes of a write.
 const BLOCK: usize = 32 << 10;
 
-/// Writes and reads one block after the other of a MiB until it is told to end. The longest wait,
-/// and what is there then.
+/// Writes and reads one block of a MiB after the other until `ends` is set. Returns the longest
+/// wait, and the MiB's contents at the end.
 fn busy(file: &File, at: u64, seed: u64, ends: &AtomicBool, count: &AtomicU64) -> (Duration, Vec<u8>) {
     let (mut longest, mut round, mut model) = (Duration::ZERO, 0, vec![0; 1 << 20]);
     file.write_all_at(&model, at).unwrap();
@@ -77,7 +77,7 @@ fn a_mount_stays_while_new_processes_take_over() {
     }
     is_busy();
     assert!(server.wait().success(), "{}", server.log());
-    // The new one tells the kernel of a new size.
+    // The new server tells the kernel a new size.
     operator.does("resize image --size 16M");
     wait_until("the kernel has heard it", PATIENCE, || fs::metadata(&path).unwrap().len() == 16 << 20);
     ends.store(true, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn a_mount_goes_on_when_nobody_takes_it() {
         assert_eq!(offer.mount.as_ref().map(|mount| &*mount.path), Some(&*path));
         line.read(&mut vec![0; usize::try_from(heard.bytes).unwrap()], until).unwrap();
         let connections = at_rest(&line);
-        // What comes meanwhile waits in the kernel.
+        // Requests that arrive during the pause wait in the kernel.
         let (written, data) = (file.clone(), [round; 4096]);
         let waits = thread::spawn(move || written.write_all_at(&data, 0).unwrap());
         thread::sleep(Duration::from_millis(100));
@@ -135,7 +135,7 @@ fn a_mount_of_somebody_else_s_is_left_alone() {
     let operator = Operator::new();
     let (path, other) = (operator.scratch.file("plain", b""), operator.scratch.file("other", b"another's"));
     let (_volume, server) = operator.open(&["--hand-over", "--fuse", text(&path)]);
-    // A process with mounts of its own would unmount a copy.
+    // A process with private mounts would unmount a copy.
     let upgrade = operator.command("upgrade image");
     let mut apart = tool("unshare");
     apart.arg("--mount").arg(upgrade.get_program()).args(upgrade.get_args());
@@ -144,7 +144,7 @@ fn a_mount_of_somebody_else_s_is_left_alone() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(6) && said.contains("another mount namespace"), "{refused:?}");
     assert_eq!(operator.pid(), server.id());
-    // Where its own mount is gone, something else may be, here and in the next process.
+    // After the mount was removed, another mount may be at its path: neither server touches that.
     let times = fs::metadata(&path).unwrap().modified().unwrap();
     thread::sleep(Duration::from_millis(1100));
     operator.does("upgrade image");

@@ -24,7 +24,7 @@ dmsetup ls",
     );
     let expected = "  type:    LUKS2\n  integrity: hmac(sha256)\nintegrity 0\ntagged\n1\nNo devices found\n";
     assert_eq!(out, expected, "{}", mapper.log());
-    // The same volume without device mapper.
+    // `underseal read` decrypts the same volume without device mapper.
     let pass = mapper.scratch.file("pass", b"pass");
     let disk = mapper.scratch.path("disk.img");
     let mut read = tool(env!("CARGO_BIN_EXE_underseal"));

@@ -39,7 +39,7 @@ cryptsetup close $N-x
 dmsetup ls",
     );
     assert!(again.contains("hello") && again.contains("No devices found"), "{again}");
-    // What lies below is what everybody reads.
+    // The image holds a LUKS volume that `underseal read` decrypts as well.
     let pass = mapper.scratch.file("pass", b"pass");
     let mut read = tool(env!("CARGO_BIN_EXE_underseal"));
     read.arg("read").arg(mapper.scratch.path("disk.img")).arg("--passphrase-file").arg(pass);

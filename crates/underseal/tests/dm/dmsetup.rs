@@ -1,4 +1,4 @@
-//! What dmsetup prints, and tables that take the place of others.
+//! Output of dmsetup, and tables that replace others.
 
 use crate::dm::mapper::Mapper;
 
@@ -64,8 +64,8 @@ python3 -c 'import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_EXCL)' $low",
 #[test]
 fn a_table_takes_the_place_of_another_between_two_requests() {
     let Some(mapper) = Mapper::new() else { return };
-    // Writes continue while the device moves from one half of the disk to the other: each block is in
-    // the half that was live.
+    // Writes continue while the device moves from one half of the disk to the other: each block is
+    // in the half that was live.
     let out = mapper.script(
         "
 truncate --size 16M low.img

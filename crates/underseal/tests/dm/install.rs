@@ -24,7 +24,7 @@ fn machine() -> (Scratch, PathBuf) {
     (scratch, root)
 }
 
-/// All paths below a folder, with what is in the files and where the links lead.
+/// All paths below a folder, with the files' contents and the links' targets.
 fn all(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];

@@ -12,20 +12,20 @@ use rustix::process::{Signal, kill_process};
 use crate::support::mounts::{cannot_mount, skip};
 use crate::support::{Scratch, output, tool};
 
-/// For what is to fail: the shell goes on after `! COMMAND` either way.
+/// A shell function for commands that must fail: `! COMMAND` alone does not end the script.
 pub(crate) const FAILS: &str = "fails() { if \"$@\"; then echo \"$*: it did not fail\"; exit 9; fi; }\n";
 
-/// A device mapper, whose names begin with its own letters: /dev/mapper is everybody's.
+/// A device mapper with its own prefix of names, since all processes share /dev/mapper.
 pub(crate) struct Mapper {
     pub(crate) scratch: Scratch,
     prefix: String,
-    /// dmsetup removes what it does not know from /dev/mapper, which all processes share: one
-    /// mapper at a time. Dropped last.
+    /// The lock of /dev/mapper, which all processes share: dmsetup removes nodes there that it does
+    /// not know, so only one mapper runs at a time. Dropped last.
     _turn: Option<File>,
 }
 
 impl Mapper {
-    /// None, with a word about it, where there can be none.
+    /// Returns `None`, and reports the skip, where tests cannot mount.
     pub(crate) fn new() -> Option<Self> {
         if let Some(why) = cannot_mount() {
             skip("a device mapper in userspace", why);
@@ -59,8 +59,7 @@ impl Mapper {
         command
     }
 
-    /// Runs a script of the shell's, whose `$N` is the prefix of names and whose folder is the
-    /// test's.
+    /// Runs a shell script, in the test's folder, with the prefix of names in `$N`.
     #[track_caller]
     pub(crate) fn script(&self, script: &str) -> String {
         self.succeeded(script, &self.try_script(script))

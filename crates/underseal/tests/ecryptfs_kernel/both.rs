@@ -8,11 +8,11 @@ use crate::ecryptfs_kernel::mounts::{
 use crate::ecryptfs_kernel::tree::{assert_same_tree, make};
 use crate::support::{Scratch, seed};
 
-/// Those that are tried with headers in xattrs too; the first in every way always, all others with
-/// names plain or encrypted by chance.
+/// Ciphers that are tried with headers in xattrs too. The first runs in every combination; names of
+/// all others are plain or encrypted at random.
 const XATTRS: [(&str, usize); 3] = [("aes", 24), ("cast5", 8), ("twofish", 32)];
 
-/// What the kernel does to a tree of ours: it grows, cuts and overwrites files, and adds some.
+/// The kernel's changes to a tree of ours: files grow, shrink, are overwritten and added.
 pub(crate) const CHANGES: &str = "\
     printf more >> $1/file4096\n\
     truncate -s 100 $1/file20000\n\
@@ -79,7 +79,7 @@ fn the_kernel_reads_and_writes_our_trees_and_we_its_own() {
     }
 }
 
-/// Mounts our tree, compares it, changes it; makes a tree of its own.
+/// A guest's script: mounts our tree, compares it, changes it; makes another tree.
 fn script(name: &str, options: &str) -> String {
     let mount = |what: &str| format!("mount -i -t ecryptfs -o {options} {what} mnt\n");
     let tar = "tar --xattrs '--xattrs-include=user.*'";

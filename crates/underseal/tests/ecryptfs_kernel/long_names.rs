@@ -1,4 +1,4 @@
-//! What the kernel makes of long names: it does not show them, and leaves them as they are.
+//! The kernel and long names: it does not show them, and leaves them as they are.
 
 use std::fs;
 

@@ -43,7 +43,7 @@ pub(crate) fn compare(options: &str, plain: &str, mount: &str) -> String {
     )
 }
 
-/// What they are made of.
+/// The modules of eCryptfs and its ciphers.
 const MODULES: [&str; 8] = [
     "ecryptfs",
     "ecb",
@@ -124,7 +124,7 @@ pub(crate) fn pack(folder: &Path, archive: &Path) {
         .arg("."));
 }
 
-/// And back.
+/// Unpacks an archive of [`pack`].
 pub(crate) fn unpack(archive: &Path, folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     run(tool("tar").args(["--xattrs", "--xattrs-include=user.*", "-xpf"]).arg(archive).arg("-C").arg(folder));

@@ -51,7 +51,7 @@ fn the_kernel_reads_and_writes_what_was_written_through_a_mount() {
         pack(&lower, &scratch.path(&format!("{name}.tar")));
         guest.task(name, &script(name, &options));
     }
-    // The same to a plain copy.
+    // The same changes to a plain copy.
     let changed = scratch.path("changed");
     run(tool("cp").arg("-a").arg(&plain).arg(&changed));
     run(tool("sh").arg("-eu").arg(&changes).arg(&changed));

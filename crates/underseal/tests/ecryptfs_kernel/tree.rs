@@ -30,7 +30,7 @@ pub(crate) fn make(root: &Path, seed: u64) {
     fs::set_permissions(root.join("folder"), fs::Permissions::from_mode(0o2750)).unwrap();
 }
 
-/// What an entry is, in short.
+/// The properties of an entry that are compared.
 #[derive(Debug, PartialEq)]
 struct About {
     mode: u32,

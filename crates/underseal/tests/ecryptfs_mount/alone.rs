@@ -1,5 +1,5 @@
-//! One lower tree has one writer: a second mount, and the tools, are refused while a mount is
-//! there; where roots differ, open files are.
+//! A lower tree has one writer: during a mount, a second mount and the tools are refused. Where the
+//! roots of both differ, a tool is refused for files that are open in the mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -148,14 +148,15 @@ fn a_tool_below_the_root_changes_no_file_that_is_open() {
             assert_in_use(&tool(&folder, "add-key", &lower, &new));
             assert_in_use(&tool(&folder, "convert", &lower, &["--header", place]));
         }
-        // One that is only read is in use as well: what is known of its header would be wrong.
+        // A file that is open for reading is in use as well: the mount's copy of its header would
+        // be stale.
         drop(file);
         let mut file = File::open(folder.at("in/file")).unwrap();
         assert_in_use(&tool(&folder, "add-key", &folder.below("in"), &new));
         std::io::Read::read_exact(&mut file, &mut [0; 100]).unwrap();
         drop(file);
         until_free(&folder.below("in/file"));
-        // Nobody has it open: the key is added, and what the mount does afterwards leaves it there.
+        // The file is closed: the key is added, and later writes of the mount leave it there.
         let added = tool(&folder, "add-key", &folder.below("in"), &new);
         assert!(added.status.success(), "{added:?}");
         let mut file = File::options().append(true).open(folder.at("in/file")).unwrap();
@@ -232,7 +233,7 @@ fn a_size_leaves_keys_alone_that_were_added_without_a_lock() {
     let mount = folder.mount(XATTRS);
     let mut file = File::create(folder.at("file")).unwrap();
     file.write_all(&[b'A'; 100]).unwrap();
-    // As an older version would, which knows of no locks.
+    // The header changes as an older version would change it, without a lock.
     let token = |text: &str| AuthToken::from_passphrase(text.as_bytes(), AuthToken::DEFAULT_SALT).unwrap();
     let read = || {
         let mut value = vec![0; 4096];

@@ -45,7 +45,8 @@ fn acknowledged_writes_survive_and_every_file_opens() {
             for entry in fs::read_dir(folder.at("in")).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
                 let found = fs::read(inside(&folder, &name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-                // It was cut off at a write's end, or within the one under way: at an extent's.
+                // An unfinished file ends where a write ended, or at an extent of the write under
+                // way.
                 let whole = content(&name);
                 assert!(found.len() <= whole.len(), "{name}: {}", found.len());
                 assert_same(&found, &whole[..found.len()], &name);

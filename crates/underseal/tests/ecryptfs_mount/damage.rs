@@ -68,7 +68,7 @@ fn what_is_missing_is_an_error_or_zeros() {
     for name in ["zeroed", "cut", "header"] {
         assert_eq!(errno(&folder.at(name)), IO, "{name}");
     }
-    // What is there can be had.
+    // Intact extents are readable.
     let mut extent = vec![0; 4096];
     File::open(folder.at("cut")).unwrap().read_exact_at(&mut extent, 0).unwrap();
     assert!(extent == data[..4096]);
@@ -123,7 +123,7 @@ fn a_lower_folder_may_change_underneath() {
     fs::copy(folder.below("kept"), folder.below("new")).unwrap();
     fs::rename(folder.below("new"), folder.below("replaced")).unwrap();
     fs::rename(folder.below("folder"), folder.below("elsewhere")).unwrap();
-    // What the kernel remembers holds for a second.
+    // The kernel caches names and attributes for a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert_eq!(fs::read(folder.at("removed")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     assert_eq!(fs::read(folder.at("replaced")).unwrap(), b"kept");
@@ -147,7 +147,7 @@ fn a_full_lower_filesystem_says_so_and_files_stay_whole() {
     let full = fs::write(folder.at("second"), bytes(2, 8_000_000)).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
     assert_eq!(fs::read(folder.at("first")).unwrap(), first);
-    // What was acknowledged of the other is there.
+    // Acknowledged bytes of the second file are there.
     let second = fs::read(folder.at("second")).unwrap();
     assert!(second == bytes(2, 8_000_000)[..second.len()] && second.len() > 1_000_000, "{}", second.len());
     let grown = File::options().write(true).open(folder.at("first")).unwrap().set_len(1 << 40).unwrap_err();

@@ -39,7 +39,8 @@ impl Ext4 {
     }
 }
 
-/// But for the block or two in which a lower filesystem keeps where the file's others are.
+/// Asserts that the free room is the same, except for a few blocks of the lower filesystem's
+/// metadata.
 #[track_caller]
 fn assert_same_room(now: &StatVfs, before: &StatVfs) {
     assert!(now.f_bfree + 8 >= before.f_bfree, "{} blocks are free, {} were", now.f_bfree, before.f_bfree);
@@ -63,7 +64,7 @@ fn growth_that_does_not_fit_gives_the_room_back() {
         assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
         assert_eq!(fs::read(folder.at("file")).unwrap(), b"ab");
         assert_same_room(&disk.room(), &before);
-        // What was reserved on purpose goes with a truncate.
+        // Blocks that were reserved by fallocate(2) are freed by a truncate.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 8 << 20).unwrap();
         assert!(disk.room().f_bfree + 1000 < before.f_bfree);
         file.set_len(2).unwrap();
@@ -74,7 +75,7 @@ fn growth_that_does_not_fit_gives_the_room_back() {
     }
 }
 
-/// Lets a file grow in another process, to much more than is written by the time somebody looks.
+/// Lets a file grow in another process, to far more than is written when a test looks at it.
 struct Growing(Child);
 
 impl Growing {
@@ -120,13 +121,13 @@ fn a_program_that_is_killed_stops_what_it_let_grow() {
     ] {
         let mut growing = Growing::start(folder, command);
         wait_until("it grows", PATIENCE, has_begun);
-        // Nobody has to wait for it who only wants to know how long the file is.
+        // stat(2) does not wait for the growth.
         assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 2, "{command}");
         // The growth has a thread of its own.
         fs::write(folder.at("other"), b"x").unwrap();
         growing.signal(signal);
         growing.ends();
-        // First, since nobody wants to read the gigabytes of one that went on.
+        // The length is checked first, since a file that kept growing would have gigabytes to read.
         assert_eq!(fs::metadata(&below).unwrap().len(), 8192 + 4096, "{command}");
         assert_eq!(fs::read(folder.at("file")).unwrap(), b"ab", "{command}");
     }
@@ -170,7 +171,7 @@ fn a_single_thread_serves_others_while_files_grow_and_are_synced() {
     let below: PathBuf = folder.below("file");
     let mut growing = Growing::start(folder, "truncate -s 6G");
     wait_until("it grows", PATIENCE, || fs::metadata(&below).unwrap().len() > 64 << 20);
-    // A read of the file waits for the growth, and keeps nobody else from anything.
+    // A read of the file waits for the growth; requests to other files do not.
     let mut reading = Growing::start(folder, "grep -q zzz");
     for n in 0..100 {
         let other = folder.at(&format!("other{n}"));

@@ -82,7 +82,7 @@ fn long_names_are_made_moved_exchanged_and_removed() {
     fs::write(at(&d).join(long('i')), b"inside").unwrap();
     rename(&d, &long('f'), RenameFlags::empty()).unwrap();
     assert_eq!(fs::read(at(&long('f')).join(long('i'))).unwrap(), b"inside");
-    // Without a name, and then with one.
+    // A temporary file has no name, and then gets one.
     let open =
         openat(CWD, &folder.plain, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600)).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
@@ -184,7 +184,7 @@ fn what_a_crash_leaves_over_means_nothing() {
             }
         }
     }
-    // One that a power cut has left without its bytes.
+    // A name file that a power cut has left empty.
     fs::write(folder.below(&format!("{damaged}.name")), b"").unwrap();
     let mount = folder.mount(OPTIONS);
     assert_eq!(shown(&folder), ["folder".into(), "empty".into()].into());
@@ -194,7 +194,7 @@ fn what_a_crash_leaves_over_means_nothing() {
     fs::rename(folder.at(&there), folder.at("again")).unwrap();
     fs::rename(folder.at("again"), folder.at(&there)).unwrap();
     assert!(shown(&folder).contains(&there));
-    // What is empty may go, and be replaced.
+    // Empty folders can be removed and replaced.
     fs::write(folder.at("file"), b"").unwrap();
     assert!(fs::remove_file(folder.at("folder")).is_err());
     fs::rename(folder.at("empty"), folder.at("folder")).unwrap();

@@ -1,4 +1,4 @@
-//! What a mount can be told.
+//! Options of a mount.
 
 use std::fs;
 
@@ -103,7 +103,7 @@ fn a_header_in_an_xattr_is_hidden_and_shown_in_the_encrypted_view() {
     assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
     mount.unmount();
 
-    // What was shown is a file with its header in front.
+    // The copied bytes are a file with its header in front.
     let copied = Folder::new();
     fs::write(copied.below("file"), &shown).unwrap();
     let mount = copied.mount("");

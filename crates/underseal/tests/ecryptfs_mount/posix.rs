@@ -1,4 +1,4 @@
-//! What any filesystem does. scripts/posix-tests has more of it.
+//! Behaviour of any filesystem. scripts/posix-tests has more tests of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -42,7 +42,7 @@ fn names_are_linked_moved_exchanged_and_removed() {
         rename("b", "d/e/b", RenameFlags::NOREPLACE).unwrap();
         rename("d", "f", RenameFlags::empty()).unwrap();
         assert_eq!(fs::read(at("f/e/b")).unwrap(), b"changed through the other name");
-        // Over a file that somebody has open, who goes on reading it.
+        // Over a file that is open: its reader keeps the old contents.
         let mut open = File::open(at("a")).unwrap();
         fs::rename(at("f/e/b"), at("a")).unwrap();
         let mut text = String::new();
@@ -153,7 +153,7 @@ fn attributes_and_acls_reach_the_lower_file() {
     assert_eq!(&value[..5], b"value");
     removexattr(folder.at("file"), "user.name").unwrap();
     assert_eq!(getxattr(folder.at("file"), "user.name", &mut value[..]), Err(Errno::NODATA));
-    // Without SELinux `ls -l` hears that it need not ask again; with it, the kernel answers.
+    // Without SELinux EOPNOTSUPP keeps `ls -l` from asking again; with it, the kernel answers.
     if let Err(e) = getxattr(folder.at("file"), "security.selinux", &mut [0; 255][..]) {
         assert_eq!(e, Errno::OPNOTSUPP);
     }

@@ -1,4 +1,4 @@
-//! What the process of a mount holds on to and leaves behind, and what else is left alone.
+//! Resources that the process of a mount holds and releases, and resources that it leaves alone.
 
 use std::fs::{self, File};
 use std::os::unix::fs::chown;
@@ -19,7 +19,7 @@ fn no_thread_stays_in_the_folder_it_was_started_from() {
     let folder = Folder::new();
     let here = folder.scratch.path("here");
     fs::create_dir(&here).unwrap();
-    // In the foreground the main thread stays there, and whoever serves does not.
+    // In the foreground the main thread stays in the folder, and the serving threads leave it.
     let mut command = underseal();
     command.current_dir(&here).args(["ecryptfs", "mount", "../lower", "../plain"]);
     let mut server = command.args(["--passphrase-file", "../passphrase"]).spawn().unwrap();
@@ -30,8 +30,8 @@ fn no_thread_stays_in_the_folder_it_was_started_from() {
         left.retain(|task| {
             fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ecryptfs-"))
         });
-        // Two take requests, eight do those that take long; and one takes what does not come
-        // through io_uring.
+        // Two threads take requests, eight do long operations; and one takes requests that do not
+        // come through io_uring.
         left.len() == if cannot_fuse_over_io_uring().is_none() { 11 } else { 10 }
             && left.iter().all(|task| fs::read_link(task.join("cwd")).is_ok_and(|cwd| cwd == Path::new("/")))
     });

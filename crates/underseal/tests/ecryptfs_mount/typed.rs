@@ -54,7 +54,7 @@ fn a_passphrase_that_opens_nothing_is_refused_unless_it_is_meant() {
         if options != "ecryptfs_enable_filename_crypto" {
             folder.mount_with(&format!("{options},{meant}"), &["typo"]).unmount();
         }
-        // One of two is enough; names are encrypted with the first.
+        // A correct one of two passphrases is enough; names are encrypted with the first.
         folder.mount_with(options, &["passphrase", "typo"]).unmount();
         folder.mount(options).unmount();
     }
@@ -77,7 +77,7 @@ fn in_a_tree_of_several_keys_each_is_known() {
     }
     assert_refused(&folder.refused("", &["typo"]), &["try:"]);
     assert_refused(&folder.refused("ro", &["typo"]), &["try:"]);
-    // Nothing is decrypted there, and nothing made.
+    // The encrypted view decrypts nothing, so any passphrase is accepted.
     folder.mount_with("ecryptfs_encrypted_view", &["typo"]).unmount();
 }
 
@@ -96,7 +96,7 @@ fn names_under_another_key_are_told_of() {
     assert_eq!(fs::read(folder.at("in/deep/file")).unwrap(), b"x");
     mount.unmount();
     folder.mount(&format!("ecryptfs_fnek_sig={own}")).unmount();
-    // Without files the names alone tell.
+    // Without files the passphrase is compared with the names alone.
     fs::remove_dir_all(&folder.lower).unwrap();
     fs::create_dir(&folder.lower).unwrap();
     let mount = folder.mount("ecryptfs_enable_filename_crypto");

@@ -1,4 +1,4 @@
-//! Who may do what: root's mounts for everybody, users' own, and what ecryptfs-utils has set up.
+//! Permissions: root's mounts for all users, users' own mounts, and the setup of ecryptfs-utils.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,7 +15,7 @@ use crate::support::{output, run};
 /// Two users that own nothing.
 const USER: u32 = 61_234;
 const OTHER: u32 = 61_235;
-/// One that has a name, as fusermount3 wants it.
+/// A user that has a name, which fusermount3 requires.
 const NOBODY: u32 = 65_534;
 
 fn as_user(uid: u32, command: &[&str]) -> Command {
@@ -106,7 +106,7 @@ fn child_whose_user_mounts() {
     let (lower, plain) = (text(&folder.lower), text(&folder.plain));
     let passphrase = text(&folder.scratch.path("passphrase"));
     let (pid, log) = (text(&folder.scratch.path("pid")), text(&folder.scratch.path("log")));
-    // Where the user can run it.
+    // A copy of the binary that the user can run.
     let us = text(&folder.scratch.path("underseal"));
     fs::copy(env!("CARGO_BIN_EXE_underseal"), &us).unwrap();
     let us = us.as_str();

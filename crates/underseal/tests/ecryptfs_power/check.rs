@@ -1,4 +1,4 @@
-//! What is found, held against what may be.
+//! Compares the files that are found with the ones that may be there.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::ecryptfs_power::expected::{Entry, Expected, PAGE};
 use crate::ecryptfs_power::writer::Writer;
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) files: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Found {
     pub(crate) missing: usize,
     /// Files that are not there, and need not be.
     pub(crate) gone: usize,
-    /// What must not be.
+    /// Differences that must not be.
     pub(crate) wrong: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ fn whole(path: &Path, versions: &[Vec<u8>]) -> Result<(), String> {
     }
 }
 
-/// What lies below a file: its length, and which of its pages are zeros.
+/// The lower file behind `plain`: its length, and which of its pages are zeros.
 fn state_below(plain: &Path, lower: &Path) -> String {
     let number = |path: &Path| fs::symlink_metadata(path).map(|about| about.ino()).ok();
     let entries = fs::read_dir(lower).into_iter().flatten().flatten().map(|entry| entry.path());

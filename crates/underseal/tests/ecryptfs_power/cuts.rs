@@ -27,7 +27,7 @@ struct Kind {
     safe: Safe,
 }
 
-/// Metadata goes down every second, so that what nobody asked for is on its way, too.
+/// ext4 commits every second, so that blocks without an fsync are written as well.
 const EXT4: Kind = Kind {
     name: "ext4",
     bytes: 96 << 20,
@@ -165,7 +165,7 @@ fn shown_below(folder: &Folder, count: usize) -> Vec<std::path::PathBuf> {
     (0..count).map(find).collect()
 }
 
-/// Makes lower files durable that nobody asked for, so that writes are on their way in any order.
+/// Syncs random lower files, so that writes reach the disk in any order.
 fn write_back(lower: &Path, seed: u64, over: &AtomicBool) {
     let mut rng = Rng::with_seed(seed);
     while !over.load(Ordering::SeqCst) {
@@ -176,7 +176,7 @@ fn write_back(lower: &Path, seed: u64, over: &AtomicBool) {
         };
         let file = one_of(lower, &mut rng).and_then(|folder| one_of(&folder, &mut rng));
         if let Some(Ok(file)) = file.map(File::open) {
-            // It may be gone, or the disk.
+            // The file, or the disk, may be gone.
             let _ = file.sync_data();
         }
     }

@@ -44,8 +44,8 @@ impl Disk {
         Self { control, path, stopper, server: Some(server) }
     }
 
-    /// As a block device that takes nothing smaller than a block. Pages do not change while they
-    /// are on their way, else a block could be neither old nor new: a disk with checksums.
+    /// Attaches the file as a block device that takes whole blocks only. Pages do not change during
+    /// a write, else a block could be neither old nor new: as on a disk with checksums.
     pub(crate) fn attach(&self) -> Loop {
         let device = Loop::attach(&self.path, &["--direct-io=on", "--sector-size", "4096"]);
         let name = device.device().file_name().unwrap();

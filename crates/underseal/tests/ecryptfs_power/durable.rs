@@ -1,6 +1,6 @@
 //! fdatasync makes sizes durable, wherever they are kept. Nothing is left to chance: the lower
-//! filesystem writes its metadata when it is told to and not before, and what the disk has been
-//! given is looked at at once.
+//! filesystem writes its metadata on a sync only, and the disk's contents are checked right after
+//! it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::{run, tool};
 
-/// A change of the size, within the last extent or beyond it, and what it is then. The file has 100
+/// A change of the size, within the last extent or beyond it, with the new size. The file has 100
 /// bytes before.
 type Change = (&'static str, u64, fn(&File));
 
@@ -57,7 +57,7 @@ fn fdatasync_makes_sizes_durable() {
                     file = File::options().write(true).open(folder.at(&name)).unwrap();
                 }
                 file.sync_data().unwrap();
-                // What the disk has been given by now.
+                // A copy of the bytes that the disk has by now.
                 let copy = folder.scratch.path("copy");
                 run(tool("cp").arg("--sparse=always").arg(&disk).arg(&copy));
                 let device = Loop::attach(&copy, &[]);
@@ -112,7 +112,7 @@ fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
         for (name, cut, _) in CUTS {
             cut(&folder.at(name));
         }
-        // The journal is committed: what is metadata is on the disk, and data are not.
+        // The journal is committed: metadata is on the disk, and data are not.
         other.set_len(1).unwrap();
         other.sync_all().unwrap();
         let copy = folder.scratch.path("copy");

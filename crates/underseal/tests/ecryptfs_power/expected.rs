@@ -1,9 +1,9 @@
-//! What a file may be, when it was cut off from those who write to it.
+//! The states in which a file may be found after its writers were cut off.
 //!
-//! Everything that it was since it was last made durable: its size is one of those that it had, and
+//! A file may be in any state since it was last durable: its size is one of those that it had, and
 //! each page, by itself, is one of those that were there. A page that was never durable may be
-//! missing, as may one that a cut took away and that did not come back for good: the size in the
-//! header and the length of the lower file are written at times of their own.
+//! missing, and so may a page that a truncate removed and a later write did not make durable: the
+//! size in the header and the length of the lower file are written at different times.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Expected {
         &self.now
     }
 
-    /// This is about to be done to it.
+    /// Adds the state that follows the next change.
     pub(crate) fn becomes(&mut self, next: Vec<u8>) {
         self.sizes.insert(next.len());
         self.floor = self.floor.min(next.len());
@@ -49,14 +49,14 @@ impl Expected {
         self.now = next;
     }
 
-    /// It is about to grow to `end` in requests that end at pages: the kernel makes several of a
-    /// write now and then.
+    /// Adds the sizes of a growth to `end` in requests that end at pages: the kernel sometimes
+    /// splits a write.
     pub(crate) fn grows_through(&mut self, end: usize) {
         let from = self.now.len() / PAGE + 1;
         self.sizes.extend((from..=end / PAGE).map(|number| number * PAGE));
     }
 
-    /// It will be found as it is now, or as it becomes.
+    /// Keeps only the present state: later checks find it, or a state added since.
     pub(crate) fn is_durable(&mut self) {
         self.durable = true;
         self.floor = self.now.len();
@@ -96,13 +96,13 @@ fn pages(content: &[u8]) -> impl Iterator<Item = Page> {
     })
 }
 
-/// A name in a folder, and what is behind it.
+/// A name in a folder, with the possible files behind it.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
-    /// One file, all along.
+    /// The same file throughout.
     File { file: Expected, must_exist: bool },
-    /// One of several files, each of which was durable before it was put there.
+    /// Any of several files, each durable before it got the name.
     Replaced { versions: Vec<Vec<u8>>, must_exist: bool },
-    /// It was removed, or moved away: what it was, if it is still there.
+    /// A removed or renamed file: its contents, if it is still there.
     Leaving(Expected),
 }

@@ -57,8 +57,7 @@ fn killed(options: &str, seed: u64, what: &str) {
     }
     let changes: u64 = writers.iter().map(|(_, changes)| changes).sum();
     eprintln!("{what}: killed after {wait:?} and {changes} changes; {} files found", found.files);
-    // What is missing nobody had acknowledged, but nobody should have seen its size either: data
-    // come first.
+    // A missing page was not acknowledged, but its size must not be visible before the data are.
     assert!(found.wrong.is_empty() && found.missing == 0, "{what}: {found:?}\n{}", folder.log());
     mount.unmount();
 }

@@ -1,4 +1,4 @@
-//! A disk that fails to write: everybody who has the file open is told once, at the next fsync.
+//! A disk that fails to write: each open file gets the error once, at its next fsync.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -43,7 +43,7 @@ fn every_opener_is_told_of_a_loss_once() {
         disk.fail_writes(block * BLOCK..(block + 1) * BLOCK);
         assert_eq!(first.sync_data().unwrap_err().raw_os_error(), EIO);
         disk.heal();
-        // Somebody who comes later has lost nothing.
+        // A file that is opened later has lost nothing.
         open().sync_all().unwrap();
         assert_eq!(second.sync_all().unwrap_err().raw_os_error(), EIO, "round {round}");
         assert_eq!(third.sync_data().unwrap_err().raw_os_error(), EIO, "round {round}");

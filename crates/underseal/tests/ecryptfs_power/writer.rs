@@ -1,4 +1,4 @@
-//! A thread that uses a folder of its own as programs do, and remembers.
+//! A thread that uses a folder as programs do, and records every state of its files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,21 +15,21 @@ use crate::ecryptfs_power::expected::{Entry, Expected};
 /// Files that a writer has at a time, and their size.
 const FILES: usize = 10;
 const LARGEST: usize = 200_000;
-/// A write is at most so long: one request.
+/// The longest write: one request.
 const LONGEST: usize = 40_000;
 
 pub(crate) struct Writer {
     folder: PathBuf,
     rng: Rng,
-    /// When a change is safe.
+    /// The event after which a change must survive.
     safe: Safe,
     pub(crate) entries: BTreeMap<String, Entry>,
     count: u64,
-    /// Set when all is over, just before it is.
+    /// Set just before the disk is cut off, or the server killed.
     over: Arc<AtomicBool>,
 }
 
-/// What keeps a change from being lost.
+/// The event after which a change must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Safe {
     /// fsync of the file, and of the folder for names.
@@ -37,18 +37,18 @@ pub(crate) enum Safe {
     /// The same, but a name that was moved away may come back although the folder was fsynced: so
     /// does btrfs (Linux 6.18), without anything above it.
     SyncedButForOldNames,
-    /// That it was acknowledged.
+    /// The acknowledgement of the change.
     Acknowledged,
 }
 
 impl Writer {
-    /// In a folder that is there.
+    /// A writer in an existing folder.
     pub(crate) fn new(folder: PathBuf, seed: u64, safe: Safe, over: &Arc<AtomicBool>) -> Self {
         let (entries, over) = (BTreeMap::new(), Arc::clone(over));
         Self { folder, rng: Rng::with_seed(seed), safe, entries, count: 0, over }
     }
 
-    /// Goes on until something fails, or it is told that all is over; how many changes it made.
+    /// Makes changes until one fails or `over` is set. Returns how many it made.
     pub(crate) fn run(mut self) -> (Self, u64) {
         let mut done = 0;
         while !self.over.load(Ordering::SeqCst) && self.step().is_ok() {
@@ -144,7 +144,7 @@ impl Writer {
         let expected = self.file(name);
         let mut next = expected.now().to_vec();
         if at > next.len() {
-            // First it grows in zeros.
+            // The file first grows with zeros.
             next.resize(at, 0);
             expected.becomes(next.clone());
         }
@@ -157,7 +157,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Another file takes a name, as editors save.
+    /// Replaces a file by a rename over its name, as editors save.
     fn replace(&mut self) -> Result<()> {
         let target = format!("saved {}", self.rng.u8(0..3));
         let temporary = self.name("temporary");
@@ -218,8 +218,8 @@ impl Writer {
         }
     }
 
-    /// What a filesystem says of a disk that has gone does not count: ext4 that has become
-    /// read-only has nothing to sync.
+    /// Ignores the result of a sync once the disk is gone: ext4 that has become read-only has
+    /// nothing to sync.
     fn in_time(&self, synced: Result<()>) -> Result<()> {
         match self.over.load(Ordering::SeqCst) {
             true => Err(std::io::Error::other("too late")),

@@ -36,7 +36,7 @@ fn archives_of_every_kind_come_in_and_out_again() {
         }
         run(make.args([&format!("--format={format}"), "."]));
     }
-    // It reads what is in it to compare it, and a pipe has no end.
+    // The comparison reads every file, and a pipe has no end.
     fs::remove_file(plain.join("pipe")).unwrap();
     for archive in ["ours.tar", "gnu.tar", "posix.tar"] {
         assert_done(&ecryptfs(&scratch, "import", &[archive, "lower", "-o", options]));
@@ -125,7 +125,7 @@ fn hostile_archives_write_nothing_outside() {
         member(&mut tar, b'0', "way", "", b"7");
         member(&mut tar, b'2', "file", "../secret", b"");
         member(&mut tar, b'0', "file", "", b"8");
-        // Links to what is not in it.
+        // Links to targets outside of the archive.
         member(&mut tar, b'1', "link1", scratch.path("secret").to_str().unwrap(), b"");
         member(&mut tar, b'1', "link2", "../secret", b"");
         member(&mut tar, b'1', "link3", "way/../secret", b"");

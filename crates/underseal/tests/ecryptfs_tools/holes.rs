@@ -38,7 +38,7 @@ fn an_extent_that_is_missing_is_an_error_or_zeros() {
     assert!(cat.stdout == with_zeros);
 
     assert_refused(&ecryptfs(&scratch, "export", &["lower", "back"]), 7, &["file20000: extent 1 is missing"]);
-    // It has a second name, which is all that fails beside it.
+    // The damaged file is missing in the copy.
     assert!(!scratch.path("back/file20000").exists());
     assert_eq!(fs::read(scratch.path("back/file300001")).unwrap().len(), 300_001);
     fs::remove_dir_all(scratch.path("back")).unwrap();
@@ -83,7 +83,7 @@ fn a_file_of_zeros_is_an_empty_file_for_all() {
         fs::write(scratch.path("lower/zeros"), [0; 20_000]).unwrap();
         File::create(scratch.path("lower/sparse")).unwrap().set_len(1 << 20).unwrap();
         let with = |verb: &str, args: &[&str]| ecryptfs(&scratch, verb, &[args, options].concat());
-        // Where plain files are passed through, these are.
+        // With `ecryptfs_passthrough` files of zeros count as plain files.
         let expected = |len: usize| if options.is_empty() { 0 } else { len };
         assert_done(&with("export", &["lower", "back"]));
         for (name, len) in [("zeros", 20_000), ("sparse", 1 << 20)] {

@@ -94,7 +94,7 @@ fn what_is_left_over_or_lost_is_told_of() {
     let said = String::from_utf8(left_over.stderr).unwrap();
     let name = link.file_name().unwrap().to_str().unwrap();
     assert!(said.contains(&format!("{name}.name: it holds the name of nothing")), "{said}");
-    // Another's, a part, nothing at all, and one that would be read for ever.
+    // The `.name` file has another entry's form, a part of it, or nothing; then it is endless.
     let beside = folder.with_extension(format!("{}.name", folder.extension().unwrap().to_str().unwrap()));
     let held = fs::read(&beside).unwrap();
     let other =

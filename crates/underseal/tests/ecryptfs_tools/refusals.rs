@@ -1,4 +1,4 @@
-//! What is wrong with an entry is said of its lower path, and the others go on.
+//! Errors of an entry name its lower path, and the other entries are processed.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn a_damaged_file_is_skipped_and_the_others_come_out() {
     let scratch = Scratch::new();
     imported(&scratch, "");
     type Damage<'a> = &'a dyn Fn(&Path);
-    // One of them has a second name.
+    // Five entries are damaged and six fail: `file4097` has a second name, `folder/link`.
     let damage: [(&str, Damage<'_>); 5] = [
         ("file4096: there is no eCryptfs header", &|lower| change(&lower.join("file4096"), 12, 0xff)),
         ("file4097: the file is cut", &|lower| cut(&lower.join("file4097"), 12288)),
@@ -34,7 +34,7 @@ fn a_damaged_file_is_skipped_and_the_others_come_out() {
     assert!(!scratch.path("back").join("file4097").exists());
     let archive = ecryptfs(&scratch, "export", &["lower", "tree.tar", "--tar"]);
     assert_refused(&archive, 7, &["file4097", "6 entries failed"]);
-    // A check sees the same, save that a plain file is only told of.
+    // `check` finds the same, but a plain file is only reported.
     assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["file4097: the file is cut", "file15"]);
     fs::remove_dir_all(scratch.path("back")).unwrap();
     let passed = ecryptfs(&scratch, "export", &["lower", "back", "-o", "ecryptfs_passthrough"]);
@@ -74,8 +74,8 @@ fn hostile_names_lead_nowhere() {
     let scratch = Scratch::new();
     imported(&scratch, "ecryptfs_enable_filename_crypto");
     let lower = scratch.path("lower");
-    // A second name for the same plain name: one comes out, the other is refused, and what it leads
-    // to is not touched.
+    // Two lower names decrypt to one plain name: one comes out, the other is refused, and the
+    // link's target is not touched.
     let outside = scratch.path("outside");
     fs::create_dir(&outside).unwrap();
     std::os::unix::fs::symlink(&outside, lower.join("folder")).unwrap();

@@ -26,7 +26,7 @@ fn every_tree_of_the_kernel_is_exported_exactly() {
     for (tree, about) in manifest["trees"].as_object().unwrap() {
         unpack(&scratch, tree);
         let options = about["options"].as_str().unwrap();
-        // What the headers tell may be left out.
+        // Options that the headers contain may be left out.
         for (to, more) in [("with", &["-o", options][..]), ("without", &[])] {
             let args = [&[tree.as_str(), to], more].concat();
             assert_done(&ecryptfs(&scratch, "export", &args));

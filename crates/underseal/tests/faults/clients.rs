@@ -112,7 +112,7 @@ fn a_server_has_the_descriptors_of_all_its_clients() {
         command.args(open.get_args());
         Server::start_command(command, &["--max-connections", clients])
     };
-    // As many as one descriptor's limit would serve a quarter of.
+    // The soft limit alone would serve a quarter of these clients.
     let server = limited("ulimit -Sn 256; ulimit -Hn 2000", "200");
     let clients: Vec<_> = (0..200).map(|_| Client::connect(&server.socket()).unwrap()).collect();
     drop(clients);
@@ -170,7 +170,7 @@ fn a_crowd_of_slow_connections_keeps_nobody_from_working() {
                 thread::sleep(Duration::from_millis(10));
             }
             wait_until("the crowd is there", PATIENCE, || all_there.load(Ordering::Relaxed));
-            // Those who come now get their turn.
+            // Clients that connect now are served.
             let newcomers: Vec<_> = (0..3)
                 .map(|_| {
                     let started = Instant::now();
@@ -205,7 +205,7 @@ fn idle_clients_give_the_memory_of_large_requests_back() {
         client.read(0, len).unwrap();
     }
     wait_until("their memory is given back", PATIENCE, || resident(&server) < before + 24 * MIB);
-    // They go on as before.
+    // The clients work as before.
     for client in &mut clients {
         client.write(MIB, &[3; 4096]).unwrap();
         let data = client.read(0, len).unwrap();

@@ -15,8 +15,8 @@ use crate::support::{Scratch, Server, bytes, output};
 const WRITERS: u64 = 4;
 /// The exit status for an image that another program uses.
 const IN_USE: i32 = 4;
-/// What each writer has done at least when the server ends: round all of its places twice, with a
-/// flush.
+/// The number of writes of each writer at least when the server ends: two rounds over all of its
+/// places, with a flush.
 const WORK: u64 = 150;
 
 fn counts() -> Vec<AtomicU64> {
@@ -41,7 +41,7 @@ fn work<'c>(socket: &Path, counts: &'c [AtomicU64], end: impl FnOnce()) -> Vec<W
             })
             .collect();
         let busy = within(PATIENCE, || counts.iter().all(|count| count.load(Ordering::Relaxed) >= WORK));
-        // Whatever became of the writers: they only end with the server.
+        // The server ends in any case: writers only end with it.
         end();
         assert!(busy, "acknowledged: {counts:?}");
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
@@ -80,13 +80,14 @@ fn after_sigkill_the_volume_opens_again_and_every_acknowledged_write_is_there() 
         let socket = server.socket();
         let counts = counts();
         let writers = work(&socket, &counts, || left_behind = Some(server.kill()));
-        // What its rings had in flight keeps the image open, and so locked, until it is done.
+        // Requests that the killed server's rings had in flight keep the image open, and so locked,
+        // until they are done.
         wait_until("the kernel lets go of the image", PATIENCE, || {
             output(volume.command("read").args(["--length", "512"])).status.code() != Some(IN_USE)
         });
         check(&writers, &volume);
 
-        // Its socket is in the next one's way, which takes its place.
+        // The killed server's socket file is still there; the next server replaces it.
         assert!(socket.exists());
         let server = Server::start_in(left_behind.unwrap(), &volume, open);
         let mut client = crate::support::nbd::Client::connect(&server.socket()).unwrap();

@@ -1,5 +1,5 @@
-//! Another program that syncs the image of a served volume: the kernel tells it of the writes that
-//! are lost, and the volume's clients hear of them all the same.
+//! Another program that syncs the image of a served volume: the kernel reports the lost writes to
+//! that program, and the volume's clients learn of them all the same.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::support::{Scratch, Server, bytes, run, seed, tool};
 pub(crate) const MIB: u64 = 1 << 20;
 /// The exit status of a server that may have lost acknowledged writes.
 pub(crate) const LOST: i32 = 8;
-/// What the first client writes, in MiB of the volume.
+/// The range that the first client writes, in MiB of the volume.
 const WRITTEN: std::ops::Range<u64> = 16..48;
 
 /// A disk whose file system has promised more than its storage holds: writing back fails, and no
@@ -60,8 +60,8 @@ impl Thin {
     }
 }
 
-/// A client writes and leaves. Another program syncs the image, and fails or not. A client that
-/// comes later is not told that all is stored, nor is who closes the volume.
+/// A client writes and leaves. Another program syncs the image, and fails or not. A later flush of
+/// another client fails, and so does closing the volume.
 fn is_told_after(
     what: &str,
     prepare: impl FnOnce(&Operator, &Volume),
@@ -80,9 +80,9 @@ fn is_told_after(
     is_told(&operator, &volume, server);
 }
 
-/// After another program was told.
+/// Asserts that clients learn of the loss after another program received the kernel's error.
 fn is_told(operator: &Operator, volume: &Volume, mut server: Server) {
-    // Nothing is left for later syncs of that kind to be told of.
+    // The first sync consumes the error: a later one would succeed.
     run(tool("sync").arg(&volume.image));
     for _ in 0..2 {
         let mut late = Client::connect(&server.socket()).unwrap();
@@ -170,7 +170,7 @@ fn the_servers_own_reencryption_hides_no_loss() {
         |operator, volume| {
             let ran = operator.run(&format!("{} --resume-only --rate full", words(volume)));
             assert_eq!(ran.code, Some(1), "{ran:?}");
-            // What is lost is read from memory as if it were there.
+            // Lost bytes are still read from the page cache as if they were on the disk.
             let resume = format!("{} --resume-only", words(volume));
             operator.is_refused(&resume, 1, "a sync of the image failed");
         },

@@ -11,7 +11,7 @@ use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
 const MIB: u64 = 1 << 20;
-/// The disk's space, and what is taken of it at first.
+/// The disk's space, and the part of it that is taken at first.
 const DISK: u64 = 24 * MIB;
 const BALLAST: u64 = 4 * MIB;
 
@@ -67,7 +67,7 @@ fn fill(scratch: &Scratch, disk: &Path, open: &[&str]) {
         |client: &mut Client| (0..512).find_map(|i| client.write(32 * MIB + i * 65_536, &data[..4096]).err());
     assert_eq!(fails(&mut client), Some(ENOSPC));
 
-    // What was written before is there, can be written again, and flushed, on both connections.
+    // Earlier writes are readable, can be repeated, and flushed, on both connections.
     for client in [&mut client, &mut other] {
         for at in 0..written {
             assert_same(&client.read(at * MIB, data.len()).unwrap(), &data, "a read on a full disk");
@@ -76,7 +76,7 @@ fn fill(scratch: &Scratch, disk: &Path, open: &[&str]) {
         client.flush().unwrap();
     }
     fs::remove_file(ballast).unwrap();
-    // ext4 frees the space when its journal commits, a moment after it tells that it has.
+    // ext4 frees the space when its journal commits, a moment after the unlink returns.
     run(tool("sync").arg("-f").arg(disk));
     wait_until("there is space again", PATIENCE, || client.write(written * MIB, &data).is_ok());
     client.flush().unwrap();

@@ -13,10 +13,10 @@ const PLACES: usize = 64;
 /// Requests in flight of one writer.
 const DEPTH: usize = 16;
 
-/// What one writer knows of its part of the volume.
+/// A writer, with its record of its part of the volume.
 pub(crate) struct Writer<'c> {
     number: u64,
-    /// Writes that were acknowledged, for who watches it work.
+    /// The number of acknowledged writes, for the thread that watches the writer.
     count: &'c AtomicU64,
     /// Of each place: the round that was last sent, acknowledged, and acknowledged before a flush
     /// that was too.
@@ -30,7 +30,7 @@ struct Place {
     flushed: u64,
 }
 
-/// Bytes of the volume that so many writers need.
+/// Bytes of the volume that `writers` writers need.
 pub(crate) const fn volume_size(writers: u64) -> u64 {
     writers * (PLACE * PLACES) as u64
 }
@@ -61,7 +61,7 @@ impl<'c> Writer<'c> {
             let place = usize::try_from(next).unwrap() % PLACES;
             let round = next / PLACES as u64 + 1;
             let sent = if next % 100 == 99 {
-                // What was acknowledged before the flush was sent is what it makes safe.
+                // A flush covers the writes that were acknowledged before it was sent.
                 let before: Vec<_> = self.places.iter().map(|place| place.acknowledged).collect();
                 in_flight.push_back((cookie, None, before));
                 std::io::Write::write_all(&mut client.stream, &Client::header(Command::Flush, cookie, 0, 0))
@@ -71,7 +71,7 @@ impl<'c> Writer<'c> {
                 client.send_write(cookie, self.offset(place), &self.content(place, round))
             };
             next += 1;
-            // A server that stops hears no more, but what it has taken it answers.
+            // A server that stops reads no more requests, but answers the ones that it has taken.
             let cut_off = sent.is_err();
             while in_flight.len() >= DEPTH || (cut_off && !in_flight.is_empty()) {
                 let Ok((cookie, error)) = client.reply() else { return };
@@ -93,8 +93,8 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// Looks at the volume's plain bytes: of each place, what was acknowledged is there, or what
-    /// was sent after it.
+    /// Checks the volume's plain bytes: each place has its acknowledged write, or the one that was
+    /// sent after it.
     pub(crate) fn check(&self, volume: &[u8]) {
         for (number, place) in self.places.iter().enumerate() {
             assert!(place.flushed <= place.acknowledged && place.acknowledged <= place.sent);

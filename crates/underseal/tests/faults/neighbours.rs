@@ -79,7 +79,7 @@ fn lock_and_sync(mut dice: Rng, image: &Path, stop: &AtomicBool) {
     }
 }
 
-/// What changes the header.
+/// A program that changes the header.
 struct Neighbour<'n> {
     operator: &'n Operator,
     volume: &'n Volume,
@@ -147,7 +147,7 @@ impl Neighbour<'_> {
                 self.operator.does("resume image");
             }
             5 if is_being_reencrypted => {
-                // It may have come to its end meanwhile.
+                // The reencryption may have ended meanwhile.
                 let order = ["--pause", "--resume", "--stop"][self.dice.usize(0..3)];
                 self.reencrypt(order);
             }
@@ -187,7 +187,7 @@ fn a_volume_is_a_disk_whatever_other_programs_do_to_its_image() {
             .collect();
         scope.spawn(move || lock_and_sync(dice(100), &volume.image, stop));
         let end = Instant::now() + time();
-        // Others end also when this thread fails.
+        // The other threads are stopped also when this thread fails.
         let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while Instant::now() < end && writers.iter().all(|writer| !writer.is_finished()) {
                 neighbour.act();
@@ -211,11 +211,11 @@ fn a_volume_is_a_disk_whatever_other_programs_do_to_its_image() {
     }
 }
 
-/// What clients wrote to a disk that loses some of it.
+/// A disk that loses some of the clients' writes.
 struct Losing<'l> {
     volume: &'l Volume,
     server: &'l Server,
-    /// What each MiB holds.
+    /// The contents of each MiB.
     held: Vec<Option<u8>>,
     /// A flush has failed.
     is_lost: bool,

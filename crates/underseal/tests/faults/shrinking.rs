@@ -1,4 +1,4 @@
-//! An image that somebody makes shorter while it is served.
+//! An image that another program makes shorter while it is served.
 
 use std::fs::OpenOptions;
 

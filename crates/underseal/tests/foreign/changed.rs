@@ -67,8 +67,8 @@ fn the_only_header_of_a_system_or_an_old_volume_gets_another_passphrase() {
         let few = if words.contains(&"--pim") { &[][..] } else { &["--no-veracrypt"] };
         let wrong = run(&[&["read", "disk", "-o", "-"][..], &words, few].concat(), &old);
         assert_eq!(wrong.status.code(), Some(3), "{image}");
-        // The same header to cryptsetup, but for what is random.
-        // Debian's has no other cipher without the kernel's.
+        // cryptsetup reads the same header, except for random fields. Debian's cryptsetup has no
+        // other cipher without the kernel's.
         if text(entry, "chain_cryptsetup") == Some("xts aes") && header != "system" {
             let hash = entry["kdf"][0].as_str().unwrap();
             let mut command = tool("cryptsetup");

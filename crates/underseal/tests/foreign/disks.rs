@@ -10,8 +10,8 @@ use crate::support::Scratch;
 #[path = "../../../formats/tests/disks/two_disks.rs"]
 mod two_disks;
 
-/// A list of keys as a file, as on a recovery partition, beside the passphrase. It is another
-/// volume's, which nothing but the noise tells.
+/// A list of keys as a file, as on a recovery partition, beside the passphrase. The list belongs to
+/// another volume, which shows only as noise.
 #[test]
 fn a_list_of_keys_goes_with_a_passphrase() {
     let scratch = Scratch::new();
@@ -67,7 +67,7 @@ fn a_volume_on_two_disks_is_read_shown_and_put_in_a_table_with_both() {
             output.status
         );
     }
-    // A disk of the volume is never what its bytes are written to.
+    // A disk of the volume is never overwritten by the volume's plain bytes.
     let over = run(&["read", "a", "--other-device", "b", "-o", "b"], secret.as_bytes());
     assert_eq!(over.status.code(), Some(2), "{}", String::from_utf8_lossy(&over.stderr));
     assert!(fs::read(scratch.path("b")).unwrap() == disks[1]);

@@ -100,7 +100,7 @@ fn dumps_of_bitlocker_and_filevault_are_cryptsetups() {
         let [ours, theirs] = both(&["bitlkDump", "-q", "--dump-volume-key", image], secret.as_bytes());
         assert!(ours.status.success() && ours.stdout == theirs.stdout, "{image}: {ours:?}\n{theirs:?}");
         let test = ["open", "--type", "bitlk", "--test-passphrase", image];
-        // As in its later versions: 2.6 refuses the first.
+        // Later versions of cryptsetup behave like this: 2.6 refuses the first.
         let [ours, _] = both(&test, secret.as_bytes());
         assert_eq!(ours.status.code(), Some(0), "{image}: {ours:?}");
     }

@@ -23,7 +23,7 @@ fn fails(scratch: &Scratch, words: &[&str], stdin: &[u8], code: i32, why: &str) 
     assert!(said.contains(why), "{words:?}: {said}");
 }
 
-/// What cryptsetup says of a header.
+/// The header as `cryptsetup tcryptDump` prints it.
 fn dumped(scratch: &Scratch, options: &[&str], passphrase: &[u8]) -> String {
     let mut command = tool("cryptsetup");
     command.args(["tcryptDump", "--veracrypt", "--veracrypt-pim", "1", "disk"]).args(options);
@@ -142,7 +142,7 @@ fn a_luks_volume_in_a_partition_is_read_and_written_and_nothing_beside_it() {
     }
     let after = fs::read(scratch.path("disk")).unwrap();
     assert!(after[..1 << 20] == disk[..1 << 20] && after[18 << 20..] == disk[18 << 20..]);
-    // The same bytes, by the volume's own image.
+    // The volume's own image has the same bytes.
     fs::write(scratch.path("volume"), &after[1 << 20..18 << 20]).unwrap();
     let read = ["read", "volume", "--offset", "4096", "--length", "11", "--passphrase-fd", "0"];
     assert_eq!(underseal(&scratch, &read, OUTER), b"plain bytes");

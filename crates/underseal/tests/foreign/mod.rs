@@ -143,7 +143,7 @@ fn every_image_reads_as_its_plaintext_or_is_refused_with_a_reason() {
             assert_eq!(Some(&*digest), text(&entry, "plaintext_sha256"), "{words:?}");
             read += 1;
         } else if output.status.success() {
-            // What is opened here though it may be refused reads as the manifest says.
+            // An image that opens here although a refusal is allowed reads as the manifest says.
             let digest: String = Sha256::digest(&output.stdout).iter().map(|b| format!("{b:02x}")).collect();
             assert_eq!(Some(&*digest), text(&entry, "plaintext_sha256"), "{words:?}");
         } else {

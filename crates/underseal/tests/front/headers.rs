@@ -1,4 +1,4 @@
-//! What is done to whole headers.
+//! Actions on whole headers.
 
 use std::fs;
 
@@ -304,7 +304,7 @@ fn a_repair_signs_a_reencryption_without_a_digest_and_makes_its_step_good_in_bot
             let is_cut = all(&dump).contains("in-reencryption");
             assert_eq!(is_cut, hot && whose == "theirs", "{whose}: {}", all(&dump));
         }
-        // Each resumes what the other signed.
+        // Each program resumes a reencryption that the other has signed.
         for (whose, mut command) in [("theirs", pair.ours()), ("ours", pair.theirs())] {
             let disk = pair.folder(whose).join("disk");
             let words = ["reencrypt", "-q", "--resume-only", "--force-offline-reencrypt"];
@@ -338,7 +338,7 @@ fn a_repair_of_a_reencryption_that_others_changed_fails_in_both() {
         assert!(!said.ours.status.success(), "{number}: {}", all(&said.ours));
         assert!(read("ours") == before, "{number}: nothing is written");
     }
-    // One that nobody changed is checked, and left as it is.
+    // Unchanged metadata of a reencryption are checked, and left as they are.
     let pair = formatted("luks2");
     let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
     pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");

@@ -169,7 +169,7 @@ fn a_passphrase_of_the_keyring_opens_volumes() {
     let theirs = ["open", "--test-passphrase", "disk"];
     let opened = with_stdin(pair.theirs().current_dir(pair.folder("ours")).args(theirs), "new\n");
     assert!(opened.status.success(), "{}", all(&opened));
-    // Opened for use, by a process of its own.
+    // A separate process opens the volume for use.
     let open = format!("{} us-front-name", front("open"));
     let used = with_keyring(&pair, "sec", &format!("{open} && ../bin/cryptsetup close us-front-name"));
     assert!(used.status.success(), "{}", all(&used));

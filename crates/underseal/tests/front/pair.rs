@@ -17,7 +17,7 @@ pub(crate) struct Pair {
     scratch: Scratch,
 }
 
-/// What both said.
+/// The outputs of both programs.
 pub(crate) struct Said {
     pub(crate) ours: Output,
     pub(crate) theirs: Output,
@@ -51,7 +51,7 @@ impl Pair {
         self.scratch.path(whose)
     }
 
-    /// The same file for both.
+    /// Writes the same file for both programs.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) {
         for whose in ["ours", "theirs"] {
             fs::write(self.folder(whose).join(name), bytes).unwrap();
@@ -116,7 +116,7 @@ pub(crate) fn all(output: &Output) -> String {
 pub(crate) fn with_stdin(command: &mut Command, stdin: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{}", missing(command, &e)));
-    // One that reads nothing closes it.
+    // A program that reads nothing closes the pipe.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.wait_with_output().unwrap()
 }

@@ -28,7 +28,7 @@ fn a_volume_gets_another_key_and_opens_in_both() {
 #[test]
 fn each_goes_on_with_what_the_other_began() {
     let pair = formatted();
-    // Nothing would change.
+    // A reencryption that would change nothing is refused.
     let same = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--keep-key"];
     assert!(!pair.agree(&same, "secret\n").ours.status.success());
     let begin =
@@ -87,7 +87,7 @@ fn sectors_larger_than_the_file_systems_blocks_are_refused_in_both() {
         let dumped = run(tool("cryptsetup").arg("luksDump").arg(pair.folder(whose).join("disk")));
         assert!(dumped.contains("sector: 512"), "of {whose}: {dumped}");
     }
-    // Of a volume that is not open the sectors become larger on demand only.
+    // The sectors of a closed volume become larger on demand only.
     let pair = Pair::new();
     pair.image("disk", 24 << 20);
     let format = ["luksFormat", "-q", "--type", "luks2", "--sector-size", "512", "disk"];
@@ -140,7 +140,7 @@ fn each_keyslot_has_a_line_of_stdin_in_both() {
     let pair = formatted();
     let add = [&["luksAddKey", "-q", "disk"][..], &CHEAP].concat();
     pair.succeed(&add, "secret\nsecond\n");
-    // Two keyslots of one passphrase are two lines.
+    // Two keyslots of one passphrase need two lines.
     pair.succeed(&add, "secret\nsecret\n");
     let words = [&["reencrypt", "-q", "disk", "--force-offline-reencrypt"][..], &CHEAP].concat();
     for lines in ["secret\nsecond\n", "secret\nsecond\nwrong\n", "second\nsecret\nsecret\n"] {
@@ -177,7 +177,7 @@ fn an_encryption_begins_behind_an_offset_in_both() {
     }
     let pair = Pair::new();
     pair.file("disk", &bytes(1, 24 << 20));
-    // More than twice the offset is not taken from the device.
+    // At most twice the offset is taken from the device.
     let offset = ["--reduce-device-size", "20M"];
     pair.succeed(&[&encrypt[..], &offset, &["--init-only"], &CHEAP].concat(), "secret\n");
     let segments = |whose: &str| {

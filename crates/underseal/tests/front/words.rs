@@ -1,4 +1,4 @@
-//! Statuses, refusals, and what is printed.
+//! Statuses, refusals, and output.
 
 use crate::front::pair::{CHEAP, Pair, all};
 

@@ -59,7 +59,7 @@ fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again(
             file.read_exact_at(&mut beside, near as u64).unwrap();
             assert_same(&beside, &data[near..near + 4096], "beside it");
         }
-        // A part of it cannot be written: nobody knows the rest.
+        // A partial write of the bad sector fails: its other bytes are unknown.
         let part = file.write_all_at(b"some", bad + 100).and_then(|()| file.sync_all());
         assert!(expected(part.unwrap_err()), "{options:?}");
         assert!(mounted.log().contains("a read: the sector at byte"), "{}", mounted.log());
@@ -110,7 +110,7 @@ fn close_unmounts_and_waits_for_the_end() {
     std::fs::write(mounted.path(), b"not lost").unwrap();
     operator.does("close image");
     assert!(!mounted.is_mounted());
-    // The image is free, and what was acknowledged is on it.
+    // The image is free, and has the acknowledged write.
     assert_eq!(volume.read(0, 8), b"not lost");
     mounted.end_well();
     operator.is_refused("close image", 2, "no volume image is open");

@@ -1,4 +1,4 @@
-//! What the file is and does.
+//! The mounted file: its properties and behaviour.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -75,7 +75,7 @@ fn cp_writes_over_the_whole_volume() {
     let plain = bytes(seed("cp"), SIZE);
     let source = scratch.file("source", &plain);
     let mounted = Mounted::start(&scratch, &volume, &[]);
-    // It cuts the file to nothing first, which a volume does not take for an order.
+    // cp first truncates the file to nothing, which a volume ignores.
     run(client("cp").arg(&source).arg(mounted.path()));
     run(client("cmp").arg(&source).arg(mounted.path()));
     let ran = output(client("truncate").args(["-s", "1G"]).arg(mounted.path()));
@@ -160,7 +160,7 @@ fn punched_and_zeroed_ranges_read_as_zeros() {
     let mut model = bytes(seed("zeros"), SIZE);
     volume.write(0, &model);
     let mounted = Mounted::start(&scratch, &volume, &[]);
-    // What the page cache holds of it is stale afterwards, and must not be seen.
+    // Pages of the range that are in the page cache are stale afterwards, and must not be seen.
     run(dd(&["of=/dev/null", "bs=1M"]).arg(format!("if={}", text(mounted.path()))));
     let fallocate = |options: &[&str]| output(client("fallocate").args(options).arg(mounted.path()));
     for (how, at, len) in [("-p", 4096, 3 << 20), ("-z", 8 << 20, 8192)] {
@@ -257,7 +257,7 @@ fn a_folder_shows_a_file_for_each_segment() {
     drop(behind);
     mounted.stop();
 
-    // The same volume as one file: the segments one after the other.
+    // The same volume mounted over a file: the segments one after the other.
     let path = scratch.file("disk", b"");
     let mounted = Mounted::start_at(&scratch, command(), &path, &[]);
     let whole = scratch.file("whole", &[first, second].concat());

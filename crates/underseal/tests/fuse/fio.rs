@@ -9,7 +9,7 @@ use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, output, run, seed};
 
 const JOBS: u64 = 4;
-/// No multiple of a large sector.
+/// The bytes of one job: no multiple of a large sector.
 const SHARE: u64 = (12 << 20) + 4096;
 
 fn verify(name: &str, format: &[&str], block: u32, open: &[&str], how: &[&str]) {

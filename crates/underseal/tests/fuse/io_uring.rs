@@ -159,7 +159,7 @@ fn every_end_is_as_through_the_descriptor() {
             users.into_iter().for_each(|user| user.join().unwrap());
         });
         assert!(is_mounted(&path));
-        // In use when it is stopped, twice.
+        // A mount that is in use is stopped by a second signal.
         let mut mounted = Mounted::start_at(&scratch, volume.command("open"), &path, options);
         let file = File::open(mounted.path()).unwrap();
         mounted.signal(Signal::TERM);
@@ -179,7 +179,7 @@ fn many_requests_at_a_time_are_all_answered() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "48M");
     let mounted = Mounted::start(&scratch, &volume, &["--fuse-no-cache"]);
-    // More than a queue has entries, of all lengths, written and verified.
+    // More requests than a queue has entries, of all lengths, written and verified.
     let fio = output(
         client("fio")
             .args(["--name=many", "--ioengine=libaio", "--direct=1", "--iodepth=128", "--rw=randwrite"])

@@ -1,7 +1,7 @@
-//! All of it by another user than root, who mounts through fusermount3.
+//! The whole life of a mount for another user than root, who mounts through fusermount3.
 //!
-//! In a mount namespace of its own: there everybody may use /dev/fuse, and /etc/fuse.conf says what
-//! the test wants.
+//! The test runs in its own mount namespace: there all users may use /dev/fuse, and /etc/fuse.conf
+//! has the contents that the test needs.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::support::mounts::{apart, cannot_fuse, skip};
 use crate::support::volume::text;
 use crate::support::{Scratch, run};
 
-/// $1: a folder of the user's. Every line is checked by the shell; what it prints is only for a
+/// The argument $1 is a folder of the user. The shell checks every line; its output is only for a
 /// test that fails.
 const SCRIPT: &str = r#"
 set -eux
@@ -55,7 +55,7 @@ fn a_user_needs_no_root() {
     let scratch = Scratch::new();
     let folder = scratch.folder();
     fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
-    // Where the build put it, others may not look.
+    // Other users may not read the build folder.
     fs::copy(env!("CARGO_BIN_EXE_underseal"), folder.join("underseal")).unwrap();
     fs::write(folder.join("pass"), "correct horse").unwrap();
     run(apart().args(["bash", "-c", SCRIPT, "bash", text(folder)]));

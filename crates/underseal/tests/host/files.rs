@@ -54,7 +54,7 @@ fn a_volume_with_a_file_is_opened_as_it_says() {
     host.does("up later");
     assert_eq!(host.does("down").lines().count(), 3);
 
-    // Without a list the folder is all there is.
+    // Without a list only the folder counts.
     fs::remove_file(host.config()).unwrap();
     assert_eq!(host.states(), "filed:down later:down");
     assert_eq!(host.does("up").lines().count(), 1);
@@ -78,13 +78,13 @@ fn a_file_that_is_wrong_leaves_the_others_alone() {
     assert_eq!(host.states(), "good:up value:down");
     let wrong = &host.ps()["wrong"][0];
     assert_eq!((&wrong["name"], &wrong["line"]), (&"typo".into(), &3.into()));
-    // Of one volume it is the status of that.
+    // The status of one volume is its own.
     let ran = host.run("up typo");
     assert!(ran.code == Some(2) && ran.err.contains("try: `man underseal-up`"), "{ran:?}");
     assert_eq!(host.run("up value").code, Some(2));
     host.does("down good");
 
-    // Whoever may put files there decides what root opens.
+    // Write access to this folder decides which images root opens.
     fs::set_permissions(host.scratch.path("volumes.d"), fs::Permissions::from_mode(0o770)).unwrap();
     let ran = host.run("up good");
     assert!(ran.code == Some(2) && ran.err.contains("volumes.d: others may write to it"), "{ran:?}");

@@ -68,7 +68,7 @@ impl Host {
         Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Runs what must work; gives back what it printed.
+    /// Runs a command that must succeed; returns its output.
     #[track_caller]
     pub(crate) fn does(&self, words: &str) -> String {
         let ran = self.run(words);
@@ -76,7 +76,7 @@ impl Host {
         ran.out
     }
 
-    /// What `ps --json` says.
+    /// The output of `ps --json`.
     pub(crate) fn ps(&self) -> Value {
         serde_json::from_str(&self.run("ps --json").out).unwrap()
     }

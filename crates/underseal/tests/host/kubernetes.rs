@@ -49,7 +49,7 @@ fn list(value: &Value) -> &[Value] {
 fn with_path(scratch: &Scratch, mut command: Command) -> Command {
     let bin = scratch.path("bin");
     fs::create_dir_all(&bin).unwrap();
-    // Another test may be at it.
+    // Another test may make the link at the same time.
     let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_underseal"), bin.join("underseal"));
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", text(&bin)));
@@ -115,7 +115,7 @@ fn the_sidecar_s_commands_serve_a_volume() {
     drop(client);
     kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
     assert!(serving.wait().unwrap().success());
-    // What it holds is left alone, and the pod does not start over anything else.
+    // A file that is not a volume is left alone, and the pod does not start over it.
     fs::write(scratch.path("volume/disk.img"), vec![1; 1 << 20]).unwrap();
     let ran = output(&mut container(&scratch, &words(format), &format["env"]));
     assert_eq!(ran.status.code(), Some(2), "{ran:?}");
@@ -152,7 +152,7 @@ fn what_a_driver_would_call_works_and_works_again() {
     fs::File::create(&device).unwrap().set_len(80 << 20).unwrap();
     let key = host.scratch.file("key", &crate::support::bytes(1, 32));
     let next = host.scratch.file("next", &crate::support::bytes(2, 32));
-    // Where there is no jq the whole object is as good.
+    // Without jq the whole object is compared.
     let shell = |block: &str, key: &Path| {
         let has_jq = output(tool("sh").args(["-c", "command -v jq"])).status.success();
         let without = |line: &str| line.split(" | jq").next().unwrap().to_owned() + "\n";
@@ -195,7 +195,7 @@ fn what_a_driver_would_call_works_and_works_again() {
     drop(client);
     run(unstage);
     assert!(!folder.join("pvc-1.toml").exists() && !socket.exists());
-    // The old passphrase opens nothing now, and the status says so.
+    // The old passphrase opens nothing now, and the status is 3.
     let staged = shell(stage, &key);
     assert_eq!(staged.status.code(), Some(3), "{staged:?}");
     assert!(shell(stage, &next).status.success());

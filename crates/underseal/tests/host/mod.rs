@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   host.rs      a folder with a list of volumes, and what becomes of it
-//!   volumes.rs   opened, closed, told; twice, side by side, one failing, a server killed, lists that are no good
+//!   volumes.rs   opened, closed, listed; repeated, in parallel, one failing, killed, bad lists
 //!   files.rs     volumes that have a file each
 //!   kubernetes.rs  the commands of docs/kubernetes.md
 //!   service.rs   a supervisor that wants to know; credentials

@@ -103,7 +103,7 @@ fn a_credential_is_the_key_of_a_volume_without_one() {
     assert!(status.success());
     assert_eq!(host.states(), "first:down disk:up");
     host.does("down");
-    // Without it, and without a terminal, there is nobody to ask.
+    // Without the credential, and without a terminal, no passphrase can be asked for.
     let ran = host.run("up disk");
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("no terminal"), "{ran:?}");

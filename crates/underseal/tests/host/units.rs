@@ -23,7 +23,7 @@ fn analyze() -> Option<Command> {
     }
 }
 
-/// A folder with the units, whose program is the one under test, and systemd's drop-in for the
+/// A folder with the units, with the program under test in them, and systemd's drop-in for the
 /// network.
 fn units(network: bool) -> Scratch {
     let scratch = Scratch::new();
@@ -57,7 +57,7 @@ fn systemd_takes_the_units() {
 
 #[test]
 fn a_file_system_on_a_volume_is_mounted_at_boot() {
-    // Of a circle systemd leaves something out: mostly the file system, or all of them.
+    // systemd breaks a cycle of dependencies by leaving a unit out: mostly the file system's.
     for (when, on_demand) in
         [("local-fs.target", false), ("remote-fs.target", false), ("local-fs.target", true)]
     {
@@ -102,7 +102,7 @@ fn a_new_package_s_units_are_read() {
 
 #[test]
 fn a_service_may_do_little() {
-    // In tenths; what is open to other machines may do more.
+    // Thresholds in tenths; a service that reaches other machines may do more.
     for (network, threshold) in [(false, "--threshold=20"), (true, "--threshold=30")] {
         let Some(mut security) = analyze() else { return };
         let units = units(network);
@@ -162,14 +162,14 @@ fn alerts_are_about_metrics_that_there_are_and_have_a_page() {
     }
 }
 
-/// What the generator makes of a list: the files and links of its folder, and what is in them.
+/// The generator's output for a list: the files and links of its folder, and their contents.
 fn generated(list: &str) -> (String, String) {
     let scratch = Scratch::new();
     scratch.file("volumes", list.as_bytes());
     generated_in(&scratch)
 }
 
-/// The same of what is in a folder.
+/// The generator's output for the lists in a folder.
 fn generated_in(scratch: &Scratch) -> (String, String) {
     let generator = scratch.path("underseal-generator");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_underseal"), &generator).unwrap();
@@ -243,7 +243,7 @@ fn a_path_with_blanks_waits_for_its_file_system_too() {
     let waits = "RequiresMountsFor=\"/srv/my disks/it's 100%%.img\" RequiresMountsFor=\"/srv/a\\\\b\"";
     assert_eq!(units, format!("underseal@disk.service.d/50-volume.conf: {waits}"));
     assert_eq!(told, "");
-    // systemd tells which words it has read where they are no absolute paths.
+    // systemd names the words that it has read where they are no absolute paths.
     let Some(mut verify) = analyze() else { return };
     let words = waits.replace("\"/", "\"").replace(" Requires", "\nRequires");
     let unit = format!("[Unit]\n{words}\n[Service]\nExecStart=/bin/true\n");

@@ -33,7 +33,7 @@ fn volumes_are_opened_once_and_closed_once() {
     let table = host.does("ps");
     assert!(table.contains("down, noauto") && table.contains("48 MiB") | table.contains("32 MiB"), "{table}");
 
-    // The second time nothing happens, and nothing is said.
+    // The second `up` does nothing, and prints nothing.
     assert_eq!(host.does("up"), "");
     assert_eq!((host.pid("first").unwrap(), host.pid("second").unwrap()), (pid, second));
 
@@ -69,7 +69,7 @@ fn one_that_fails_leaves_the_others_alone() {
         &*format!("underseal: {}, line 3: discards: no such option", text(&host.config())),
         "underseal: bad: ",
         "underseal: gone: ",
-        // The one that nothing waits for is told, and does not count.
+        // The failure of a `nofail` volume is printed, and does not count.
         "2 of 5 volumes failed",
     ] {
         assert!(ran.err.contains(told), "{told}: {}", ran.err);
@@ -80,12 +80,12 @@ fn one_that_fails_leaves_the_others_alone() {
     assert_eq!(host.states(), "good:up bad:down gone:down last:up");
     assert_eq!(host.ps()["wrong"][0]["line"], 3);
 
-    // Of one volume it is the status that `open` would have.
+    // The status of one volume is the one that `open` would have.
     for (words, code) in [("up bad", 3), ("up typo", 2), ("up gone", 1), ("up none", 2), ("up good", 0)] {
         let ran = host.run(words);
         assert_eq!(ran.code, Some(code), "{words}: {ran:?}");
     }
-    // What is named counts, whatever its line says.
+    // A volume that the command line names counts, also with `nofail`.
     assert_eq!(host.run("up gone good").code, Some(7));
     assert_eq!(host.run("down").code, Some(7));
     assert_eq!(host.states(), "good:down bad:down gone:down last:down");
@@ -129,7 +129,7 @@ fn the_name_of_another_volume_is_not_touched() {
     let volume = host.volume("disk", "");
     host.does("up");
     let pid = host.pid("disk").unwrap();
-    // The same name on another line of another list.
+    // Another list has a line with the same name.
     let other = host.volume("other", "");
     let lines = format!("disk {} {}\n", text(&other.image), text(&volume.passphrase));
     let config = host.scratch.file("elsewhere", lines.as_bytes());
@@ -226,12 +226,12 @@ fn an_up_that_is_ended_leaves_nothing_half_open() {
     make_fifo(&key);
     host.line(format!("slow {} {}", text(&volume.image), text(&key)));
     let mut up = host.command("up").spawn().unwrap();
-    // One waits for the other, which waits for the key, as does its helper.
+    // `up` waits for the server of `slow`, which waits for the key, as does its helper.
     wait_until("its server starts", PATIENCE, || openers(&volume.image) == 3);
     kill_process(Pid::from_child(&up), Signal::TERM).unwrap();
     up.wait().unwrap();
     wait_until("they have ended", PATIENCE, || openers(&volume.image) == 0);
-    // Nothing is in the way of the next.
+    // The next `up` is not hindered.
     host.does("up disk");
     host.does("down");
 }

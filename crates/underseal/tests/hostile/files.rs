@@ -16,7 +16,7 @@ fn opens(inside: &mut Inside, path: &std::path::Path, flags: i32) -> Answer {
     inside.call(l::SYS_close, &[fd])
 }
 
-/// Not every machine has the file.
+/// Opens a file that not every machine has.
 fn opens_if_there(inside: &mut Inside, path: &str, flags: i32) -> Answer {
     if std::path::Path::new(path).exists() { opens(inside, path.as_ref(), flags) } else { Err(Errno::ACCESS) }
 }
@@ -37,7 +37,7 @@ pub(crate) const FILES: &[Row] = &[
         let path = format!("/proc/self/root{}", around.secret().display());
         opens(inside, path.as_ref(), l::O_RDONLY)
     }),
-    // A root folder of its own is empty, and without Landlock can be seen to be.
+    // The root folder of `ecryptfs mount` is empty, and can be listed without Landlock.
     Row {
         what: "a folder, to list",
         works: &[Tree],
@@ -135,7 +135,7 @@ pub(crate) const FILES: &[Row] = &[
     row!("take a file in", NOBODY, |inside, around| {
         let (from, to) = (inside.text(around.secret()), inside.text(around.own.with_file_name("taken")));
         match inside.call(l::SYS_linkat, &[CWD, from, CWD, to, 0]) {
-            // Landlock says so of what would get more rights by it.
+            // Landlock answers XDEV where a file would get more rights by the link.
             Err(Errno::XDEV) => Err(Errno::ACCESS),
             answer => answer,
         }

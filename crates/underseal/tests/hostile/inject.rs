@@ -14,21 +14,21 @@ use std::ptr;
 use libc::{pid_t, user_regs_struct as Registers};
 use rustix::io::Errno;
 
-/// What a system call answers.
+/// The result of a system call.
 pub(crate) type Answer = Result<u64, Errno>;
 
 /// Bytes of memory that calls can refer to.
 const ROOM: usize = 1 << 16;
 
-/// A thread that does what it is told.
+/// A thread of another process that makes the system calls of a test.
 pub(crate) struct Inside {
     pub(crate) pid: pid_t,
     thread: pid_t,
     memory: File,
     before: Registers,
-    /// Where the instruction is.
+    /// The address of a `syscall` instruction.
     syscall: u64,
-    /// Memory of its own, and how much of it is used.
+    /// Memory for arguments: its address, and the bytes in use.
     room: u64,
     used: usize,
 }
@@ -150,7 +150,7 @@ impl Inside {
         self.put(&[text.as_ref().as_bytes(), b"\0"].concat())
     }
 
-    /// What was put is not needed any more.
+    /// Frees the memory of all arguments that were put.
     pub(crate) fn forget(&mut self) {
         self.used = 0;
     }

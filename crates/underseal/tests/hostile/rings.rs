@@ -1,5 +1,5 @@
-//! Rings: whoever is inside asks the helper for one, as the server does, and gives it every
-//! operation that there is.
+//! Rings: hostile code asks the helper for one, as the server does, and tries every operation on
+//! it.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool, has_commands:
     request[0] = b'r';
     request[1..5].copy_from_slice(&4_u32.to_ne_bytes());
     request[5..9].copy_from_slice(&8_u32.to_ne_bytes());
-    // It asks for drivers' commands too.
+    // The request asks for drivers' commands too.
     request[10] = 1;
     let mut made = Vec::new();
     for socket in sockets(inside) {
@@ -112,7 +112,8 @@ pub(crate) fn are_restricted(inside: &mut Inside, has_rings: bool, has_commands:
         let result = does(entry);
         match OF_QUEUES.contains(&operation) || has_commands && operation == COMMAND {
             true => assert_ne!(result, -libc::EACCES, "operation {operation} is a queue's"),
-            // Those that the kernel does not know it refuses before it looks.
+            // The kernel refuses operations that it does not know before it checks the
+            // restrictions.
             false => assert!([-libc::EACCES, -libc::EINVAL].contains(&result), "{operation}: {result}"),
         }
         // With a registered file, a chosen buffer, or a link to the next.

@@ -1,4 +1,4 @@
-//! The table: what whoever is inside tries, row by row of docs/sandbox.md, and where it may work.
+//! The table: attempts of hostile code, row by row of docs/sandbox.md, and where each may work.
 
 use std::ffi::c_long;
 use std::net::{TcpListener, UdpSocket};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::hostile::inject::{Answer, Inside};
 use crate::support::Scratch;
 
-/// How a server serves.
+/// The exports and lower devices of the servers under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     Nbd,
@@ -34,7 +34,7 @@ use Door::{Cluster, Fuse, Lower, Nbd, Tls, Tree, Ublk, VhostUser};
 pub(super) const NOBODY: &[Door] = &[];
 const ALL: &[Door] = &[Nbd, Fuse, VhostUser, Tree, Tls, Lower, Cluster, Ublk];
 
-/// What is around a server, and none of its business.
+/// The surroundings of a server, which it must not touch.
 pub(crate) struct Around {
     pub(super) scratch: Scratch,
     pub(super) door: Door,
@@ -72,7 +72,7 @@ impl Around {
         self.victim.id().into()
     }
 
-    /// Nobody has come, nothing was sent, made, or changed.
+    /// Asserts that no connection was made, and nothing was sent, made, or changed.
     #[track_caller]
     pub(crate) fn is_untouched(&mut self) {
         assert!(self.victim.try_wait().unwrap().is_none(), "the other process has ended");
@@ -93,11 +93,11 @@ impl Drop for Around {
     }
 }
 
-/// Something that is tried, and the doors at which it works.
+/// An attempt, and the exports at which it works.
 pub(crate) struct Row {
     pub(crate) what: &'static str,
     pub(crate) works: &'static [Door],
-    /// It works there on some kernels only.
+    /// The attempt works there on some kernels only.
     pub(crate) at_most: bool,
     pub(crate) try_it: fn(&mut Inside, &Around) -> Answer,
 }
@@ -154,7 +154,7 @@ macro_rules! row {
 }
 pub(super) use row;
 
-/// A call with these numbers for arguments, which nobody may make.
+/// A call with these numbers for arguments, which no server may make.
 macro_rules! refused {
     ($($call:ident $arguments:expr),+ $(,)?) => {
         &[$(row!(stringify!($call), NOBODY, |inside, _| inside.call(l::$call, &$arguments))),+]
@@ -175,7 +175,7 @@ pub(crate) const CAPABILITIES: &[Row] = refused![
     SYS_unshare [l::CLONE_NEWUSER as u64], SYS_unshare [l::CLONE_NEWNS as u64], SYS_userfaultfd [0],
 ];
 
-/// Rows "TCP" and all other ways to somebody else.
+/// Row "TCP" and all other rows about the network.
 pub(crate) const NETWORK: &[Row] = &[
     row!("a socket of any family", NOBODY, |inside, around| {
         for family in 0..48 {
@@ -302,7 +302,7 @@ pub(crate) const PROCESSES: &[Row] = &[
         inside.call(l::SYS_clone, &[(l::CLONE_VM | l::CLONE_FILES) as u64, 0])
     }),
     row!("clone3", NOBODY, |inside, _| match inside.call(l::SYS_clone3, &[0, 0]) {
-        // As if there were none, for the C library.
+        // The filter answers ENOSYS, so that the C library falls back to clone.
         Err(Errno::NOSYS) => Err(Errno::PERM),
         answer => answer,
     }),

@@ -1,6 +1,6 @@
-//! Volumes with a tag beside each block: LUKS2 with integrity, and dm-integrity alone. What we make
-//! the kernel reads and writes over, what it makes we read; also what either leaves when its
-//! machine stops in the middle: a journal that has to be replayed.
+//! Volumes with a tag for each block: LUKS2 with integrity, and dm-integrity alone. The kernel
+//! reads and overwrites volumes that were made here, and the other way round; also journals that
+//! have to be replayed, because the machine of either side stopped in the middle.
 //!
 //! In the guest images lie in its own memory: there dm-integrity reads its tags wrong through a
 //! loop device over 9p (dm-bufio's buffers of several pages; kernels 6.1 and 6.12, also volumes
@@ -77,7 +77,7 @@ pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     guest
 }
 
-/// What the guest does with an image in its own memory, while it is open as `/dev/mapper/NAME`. The
+/// A guest's task with an image in the guest's memory, while it is open as `/dev/mapper/NAME`. The
 /// image comes back twice: as it was before it was closed, and after.
 pub(crate) fn with_image(name: &str, from: &str, open: &str, close: &str, act: &str) -> String {
     with_files(name, &["img"], from, open, close, act)
@@ -251,7 +251,7 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
         cases.push((name, (setup, mode), plain, line("IMAGE", sectors)));
 
         let name = format!("hash{i}theirs");
-        // It does not know how long these are.
+        // integritysetup does not know the tag sizes of these hashes.
         let tag = match setup {
             "blake2b-256" | "sha3-256" => "--tag-size 32",
             "sha512" => "--tag-size 64",
@@ -292,14 +292,14 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
     }
 }
 
-/// What a volume offers, as its superblock says.
+/// The size of a volume in sectors, from its superblock.
 fn sectors_of(scratch: &Scratch, image: &str) -> u64 {
     let mut info = underseal();
     info.args(["integrity", "info", image, "--json"]).current_dir(scratch.folder());
     sectors(&mut info)
 }
 
-/// The same, by that command.
+/// The size in sectors, as the command `info` prints it.
 pub(crate) fn sectors(info: &mut Command) -> u64 {
     let info: serde_json::Value = serde_json::from_slice(&output(info).stdout).unwrap();
     info["size"].as_u64().unwrap() / 512

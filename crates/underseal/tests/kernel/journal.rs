@@ -17,7 +17,7 @@ use crate::support::{Scratch, Server, bytes, run, seed};
 struct Kind {
     hash: &'static str,
     key: usize,
-    /// It does not know each hash's.
+    /// The tag size, since integritysetup does not know that of each hash.
     tag: usize,
     block: usize,
     crypt: Option<(&'static str, usize)>,

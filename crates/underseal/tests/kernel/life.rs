@@ -1,5 +1,5 @@
-//! What becomes of a volume in its life, the kernel opens: keyslots that came and went, headers
-//! that were converted and restored.
+//! Volumes whose keyslots were added and removed, or whose headers were converted and restored, and
+//! that the kernel then opens.
 
 use crate::kernel::tables::guest;
 use crate::support::volume::{PASSPHRASE, Volume, underseal};
@@ -9,8 +9,8 @@ use crate::support::{Scratch, bytes, run, seed, tool};
 const LUKS2_DATA: u64 = 16 << 20;
 const LEN: u64 = 1 << 20;
 
-/// The type, what is done to it, and the file with the passphrase that opens it then. CHEAP is a
-/// key derivation that costs nothing.
+/// The type, the commands that change the volume, and the file with the passphrase that opens it
+/// afterwards. CHEAP is a key derivation that costs nothing.
 const LIVES: [(&str, &[&str], &str); 13] = [
     ("luks1", &["keyslot add IMG OLD NEW --new-key-slot 6 CHEAP", "keyslot remove IMG OLD"], "second"),
     ("luks2", &["keyslot add IMG OLD NEW --new-key-slot 6 CHEAP", "keyslot remove IMG OLD"], "second"),

@@ -1,4 +1,4 @@
-//! What we make, the kernel opens; what it writes there, we read.
+//! Volumes made here, opened and written by the kernel, and read here again.
 
 use std::fs;
 

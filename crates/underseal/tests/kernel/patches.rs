@@ -14,7 +14,7 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
-    /// For a volume of so many bytes.
+    /// Patches for a volume of `len` bytes.
     pub(crate) fn random(rng: &mut Rng, len: usize) -> Self {
         let mut new = vec![0; len];
         rng.fill(&mut new);
@@ -37,7 +37,7 @@ impl Patches {
         }
     }
 
-    /// Offsets and what is written there.
+    /// Offsets and the bytes written there.
     pub(crate) fn writes(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.runs.iter().map(|&(first, count)| {
             let (at, len) = (first * SECTOR, count * SECTOR);

@@ -1,4 +1,4 @@
-//! What volumes are made: the ones that must always work, and a random sample of all the others.
+//! Kinds of volumes: the ones that must always work, and a random sample of all the others.
 
 use fastrand::Rng;
 
@@ -6,7 +6,7 @@ use crate::guest::Guest;
 use crate::support::Scratch;
 use crate::support::volume::PASSPHRASE;
 
-/// How a volume is made. Both commands can be told.
+/// The parameters of a volume, which both commands take.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     pub(crate) kind: Kind,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Luks2Detached,
     Luks1,
     Luks1Detached,
-    /// Where the data begins, and what is added to sector numbers; in 512-byte sectors.
+    /// The offset of the data, and the number that is added to sector numbers; in 512-byte sectors.
     Plain {
         offset: u32,
         skip: u32,
@@ -54,7 +54,7 @@ pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     guest
 }
 
-/// The fixed tables and so many random ones.
+/// The fixed tables and `random` random ones.
 pub(crate) fn tables(rng: &mut Rng, random: usize) -> Vec<Table> {
     let fixed = ALWAYS.map(|(kind, cipher, key, sector, hash, pbkdf)| Table {
         kind,

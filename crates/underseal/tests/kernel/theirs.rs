@@ -1,4 +1,4 @@
-//! What cryptsetup and the kernel make, we read; what we write there, the kernel reads.
+//! Volumes made by cryptsetup and the kernel, read and written here, and read by the kernel again.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is refused, and how that is said.
+//! Refused lower devices, and the error messages.
 
 use crate::nbd_lower::backing::Backing;
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
@@ -39,7 +39,7 @@ fn servers_that_do_not_give_the_export_are_told_of() {
     assert!(said.contains("no LUKS header"), "{said}");
     let (_, said) = fails(&["info", &lower.uri("").replace("lower", "nowhere")]);
     assert!(said.contains("cannot connect: No such file"), "{said}");
-    // A socket that nobody listens to.
+    // A socket on which no process listens.
     let stale = scratch.path("stale");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let (_, said) = fails(&["info", &format!("nbd+unix:///?socket={}", stale.display())]);

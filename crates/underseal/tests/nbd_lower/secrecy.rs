@@ -1,4 +1,4 @@
-//! What a server hears: ciphertext, and nothing else.
+//! The lower server receives ciphertext, and nothing else.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

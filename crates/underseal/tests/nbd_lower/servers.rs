@@ -8,8 +8,8 @@ use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
-/// Writes and verifies with fio on several connections, reads it all with others, and what was
-/// written is there when the volume is opened again.
+/// Writes and verifies with fio on several connections, and reads all bytes on others. The writes
+/// are there when the volume is opened again.
 fn works(volume: &Volume, block: &str) {
     let mark = bytes(seed("mark"), 300_000);
     volume.write(1 << 20, &mark);
@@ -95,7 +95,7 @@ fn over_another_volume() {
     let passphrase = scratch.file("above.pass", PASSPHRASE.as_bytes());
     let above = Volume { image: below.uri().into(), passphrase, options: Vec::new() };
     let mut format = underseal();
-    // What is there is noise: nothing was written through the lower volume yet.
+    // The lower volume reads as noise: nothing was written through it yet.
     format.arg("format").arg(&above.image).args(["-q", "--force"]).args(CHEAP_PBKDF2);
     run(format.arg("--passphrase-file").arg(&above.passphrase));
     works(&above, "4096");
@@ -155,7 +155,7 @@ fn holes_of_the_lower_export_are_told_of() {
     volume.write(4 << 20, &bytes(1, 1 << 20));
     let server = Server::start(&volume, &[]);
     let map = run(tool("nbdinfo").args(["--map", "--totals"]).arg(server.uri()));
-    // Nothing is stored there, and what is read is noise: a hole that is not zero.
+    // A hole stores nothing and reads as noise, so it is not reported as zeros.
     assert!(map.contains("hole") && !map.contains("zero"), "{map}");
     assert!(map.lines().any(|line| line.contains("data")), "{map}");
     server.stop();

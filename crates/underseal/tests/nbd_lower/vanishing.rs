@@ -13,7 +13,7 @@ use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
-/// fio writes at a measured pace for a few seconds, and verifies what it wrote.
+/// Starts fio, which writes at a measured pace for a few seconds, and verifies its writes.
 fn load(server: &Server) -> Child {
     let mut fio = verifying(server, 2, 10 << 20);
     fio.args(["--bs=4k", "--rw=randwrite", "--rate_iops=400"]);

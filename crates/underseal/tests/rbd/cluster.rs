@@ -26,19 +26,19 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// A new one, of so many MiB.
+    /// A new image of `mib` MiB.
     pub(crate) fn new(mib: u32) -> Option<Self> {
         given().map(|conf| Self::new_on(conf, mib))
     }
 
-    /// A new one on another cluster.
+    /// A new image on another cluster.
     pub(crate) fn new_on(conf: PathBuf, mib: u32) -> Self {
         let this = Self::named(conf);
         run(this.rbd("create").args(["--size", &format!("{mib}M")]).arg(this.path()));
         this
     }
 
-    /// One with these bytes.
+    /// An image with the bytes of `file`.
     pub(crate) fn of(file: &std::path::Path) -> Option<Self> {
         let this = Self::named(given()?);
         run(this.rbd("import").arg("--no-progress").arg(file).arg(this.path()));
@@ -51,12 +51,12 @@ impl Image {
         Self { conf, name: format!("test-{}-{number}", std::process::id()) }
     }
 
-    /// One that another tool is about to make of this one.
+    /// An image that another tool is about to make from this one.
     pub(crate) fn named_by(of: &Self, more: &str) -> Self {
         Self { conf: of.conf.clone(), name: format!("{}{more}", of.name) }
     }
 
-    /// Its own name in the pool.
+    /// The image's name in the pool.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -121,7 +121,7 @@ impl Image {
         Some((scratch, image, volume, server))
     }
 
-    /// Who has its lock, and where from: `client.N`, `ADDRESS`.
+    /// The client that has the image's lock, and its address: `client.N`, `ADDRESS`.
     pub(crate) fn locker(&self) -> Option<(String, String)> {
         let list = run(self.rbd("lock").args(["ls", "--format", "json"]).arg(self.path()));
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
@@ -141,7 +141,7 @@ impl Drop for Image {
     }
 }
 
-/// A pool of its own, for what concerns all images of one.
+/// A separate pool, for settings that concern all images of a pool.
 pub(crate) struct Pool {
     pub(crate) conf: PathBuf,
     pub(crate) name: String,

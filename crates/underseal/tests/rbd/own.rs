@@ -10,11 +10,11 @@ use crate::rbd::cluster::{Image, given};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run, tool};
 
-/// A network of this thread's and of what it starts: a loopback and nothing else.
+/// A network of this thread and its child processes: a loopback and nothing else.
 pub(crate) struct Network(());
 
 impl Network {
-    /// Why this thread cannot have one, if it cannot.
+    /// Returns the reason if this thread cannot have a separate network.
     pub(crate) fn apart() -> Result<Self, String> {
         // SAFETY: another network changes nothing that this process has, and descriptors stay as
         // they are.
@@ -25,7 +25,7 @@ impl Network {
         Ok(this)
     }
 
-    /// Nothing reaches anybody any more, and nobody is told.
+    /// Cuts the network: nothing arrives any more, and no connection is reset.
     pub(crate) fn cut(&self) {
         run(tool("ip").args(["link", "set", "lo", "down"]));
     }
@@ -74,7 +74,7 @@ impl Cluster {
         run(tool(SCRIPT).env("UNDERSEAL_TEST_CEPH_CONF", &self.conf).arg("--start").args(daemons));
     }
 
-    /// Waits until so many disks are in use.
+    /// Waits until `count` disks are in use.
     pub(crate) fn wait_for_disks(&self, count: usize) {
         wait_until("the disks are up", PATIENCE, || {
             let stat = run(self.ceph().args(["osd", "stat", "--format", "json"]));
@@ -82,7 +82,7 @@ impl Cluster {
         });
     }
 
-    /// Its disks are full from so much of them on.
+    /// Makes the cluster's disks count as full from `ratio` on.
     pub(crate) fn full_from(&self, ratio: f64) {
         for (which, part) in [("nearfull", 0.98), ("backfillfull", 0.99), ("full", 1.0)] {
             run(self.ceph().args(["osd", &format!("set-{which}-ratio"), &format!("{:.6}", ratio * part)]));

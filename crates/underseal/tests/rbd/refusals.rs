@@ -1,4 +1,4 @@
-//! What is refused, and how that is said.
+//! Refused images, and the error messages.
 
 use crate::rbd::cluster::{Image, Pool, given};
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, underseal};
@@ -21,7 +21,7 @@ fn addresses_that_are_none_are_usage_errors() {
     }
 }
 
-/// Without a cluster there is either no library, or nobody who answers.
+/// Without a cluster either the library is missing, or no monitor answers.
 #[test]
 fn a_cluster_that_is_not_there_is_told_of() {
     let scratch = Scratch::new();
@@ -100,7 +100,7 @@ fn the_cache_that_an_image_turns_on_is_refused() {
     }
 }
 
-/// In a namespace, too, the pool's settings are in force: they are not kept there.
+/// The settings of a pool hold in its namespaces, too.
 #[test]
 fn what_a_pool_turns_on_again_is_refused_in_its_namespaces_too() {
     let scratch = Scratch::new();

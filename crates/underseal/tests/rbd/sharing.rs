@@ -1,4 +1,4 @@
-//! Who else uses an image, and what changes under an open one.
+//! Other clients of an image, and changes under an open one.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -30,7 +30,7 @@ fn a_second_writer_is_refused_and_told_who_the_first_is() {
     add.arg("--passphrase-file").arg(&volume.passphrase);
     let (status, said) = fails(add.arg("--new-passphrase-file").arg(&volume.passphrase));
     assert_eq!(status, 4, "a header that is in use: {said}");
-    // To look is allowed.
+    // Reading is allowed.
     run(underseal().arg("info").arg(&volume.image));
     volume.read(0, 4096);
     server.stop();
@@ -73,7 +73,8 @@ impl Drop for Writer {
     }
 }
 
-/// For half a minute the cluster takes it for one that is slow to answer, unless it is known here.
+/// For half a minute the cluster cannot tell a dead writer from a slow one, unless it ran on this
+/// machine.
 #[test]
 fn a_writer_that_died_elsewhere_is_waited_for() {
     let Some((_scratch, _image, volume, mut server)) = Image::served(40, &[]) else { return };
@@ -93,7 +94,7 @@ fn a_writer_that_died_elsewhere_is_waited_for() {
     assert_eq!(volume.read(4096, 4096), [8; 4096]);
 }
 
-/// What serves in its place need not wait, and it is shut out.
+/// The next server takes the lock without waiting, and shuts the killed one out.
 #[test]
 fn a_writer_that_was_killed_here_is_followed_at_once() {
     let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
@@ -143,7 +144,8 @@ fn what_an_image_does_not_have_any_more_fails() {
     server.stop();
 }
 
-/// Ceph removes no image that is in use; by force, all that is said to be stored has to be there.
+/// Ceph removes no image that is in use. After a forced removal no write is acknowledged that is
+/// not stored.
 #[test]
 fn an_image_that_is_removed_is_not_written_to_any_more() {
     let Some((_scratch, image, _volume, mut server)) = Image::served(40, &[]) else { return };
@@ -170,7 +172,7 @@ fn an_image_that_is_removed_is_not_written_to_any_more() {
     let log = server.log();
     assert_eq!(status.code(), Some(8), "{log}");
     assert!(log.contains("the image, or its exclusive lock, is gone"), "{log}");
-    // What is left of it.
+    // The remaining object of the image.
     run(image.rados().args(["--pool", "rbd", "rm", &format!("rbd_id.{}", image.name())]));
 }
 
@@ -204,7 +206,7 @@ fn a_snapshot_is_read_and_never_written() {
     let (status, said) = fails(then.command("open").args(["--nbd", "unix:none"]));
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("a snapshot never changes") && said.contains("--read-only"), "{said}");
-    // Beside one who writes to the image.
+    // A snapshot is served while the image is written to.
     let server = Server::start(&volume, &[]);
     let served = Server::start(&then, &["--read-only", "--name", "then"]);
     let mut client = Client::connect(&served.socket()).unwrap();
@@ -278,7 +280,7 @@ fn requests_wait_while_a_snapshot_is_made() {
     let then = image.volume(&scratch, "@s2");
     let (first, second) = (then.read(0, 1)[0], then.read(8 << 20, 1)[0]);
     assert!(first.wrapping_sub(second) <= 1, "{first} {second}");
-    // Who has suspended it finds it suspended.
+    // A suspended volume stays suspended through a snapshot.
     let name = image.path().replace("rbd/", "");
     run(underseal().args(["suspend", &name]));
     run(image.rbd("snap").args(["create", "--no-progress"]).arg(format!("{}@s4", image.path())));

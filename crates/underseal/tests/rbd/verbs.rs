@@ -77,7 +77,8 @@ fn a_volume_is_encrypted_anew_where_it_lies() {
     assert_same(&volume.read(0, data.len()), &data, "under another key");
 }
 
-/// What librbd formats is a LUKS header like any other, and an image is the same bytes as a file.
+/// An image formatted by librbd has an ordinary LUKS header; the image has the same bytes as a
+/// file.
 #[test]
 fn what_librbd_formatted_opens_here_and_as_a_file() {
     let scratch = Scratch::new();
@@ -88,8 +89,8 @@ fn what_librbd_formatted_opens_here_and_as_a_file() {
         let info = run(underseal().arg("info").arg(&volume.image));
         assert!(info.contains(format) && info.contains("aes-xts-plain64"), "{info}");
         let data = bytes(seed(format), 5 << 20);
-        // Each opening derives a key at the cost that librbd gave its header: there are few of
-        // them.
+        // The test opens the volume rarely, since each opening derives a key at the cost that
+        // librbd gave its header.
         volume.write(12_288, &data);
         let file = scratch.path(format);
         run(image.rbd("export").arg("--no-progress").arg(image.path()).arg(&file));
@@ -106,7 +107,7 @@ fn an_image_with_our_header_is_the_same_bytes_for_ceph() {
     file.write(0, &data);
     let Some(image) = Image::of(&file.image) else { return };
     assert_same(&image.volume(&scratch, "").read(0, data.len()), &data, "as it was imported");
-    // A header of its own, elsewhere.
+    // The header is detached, in another file.
     let apart = scratch.path("apart");
     let other = Image::new(8).unwrap();
     let volume = other.volume(&scratch, "").with(["--header", text(&apart)]);
@@ -117,7 +118,7 @@ fn an_image_with_our_header_is_the_same_bytes_for_ceph() {
     assert_same(&volume.read(0, data.len()), &data, "a detached header");
 }
 
-/// A new image holds nothing, and says so where it has a map of what is stored.
+/// A new image holds nothing, and shows holes where it has a map of its objects.
 #[test]
 fn holes_are_told_of() {
     let Some((_scratch, _image, volume)) = Image::with_volume(64, &[]) else { return };

@@ -1,5 +1,5 @@
-//! Writes that go on whatever happens below, for as long as a test wants: how fast they are does
-//! not matter.
+//! Writes that continue through faults of the cluster, for as long as a test wants. Their speed
+//! does not matter.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::support::seed;
 use crate::support::volume::Volume;
 
 const BLOCK: usize = 4096;
-/// A power of two: so many different places any odd stride has.
+/// A power of two: an odd stride visits all blocks.
 const BLOCKS: u64 = 2048;
 /// In flight at a time.
 const DEPTH: u64 = 16;
@@ -66,7 +66,7 @@ impl Writer {
 pub(crate) struct Written(Vec<u64>);
 
 impl Written {
-    /// Reads all of it with a process of its own.
+    /// Asserts that each block has its last version; a separate process reads them.
     pub(crate) fn is_there(&self, volume: &Volume) {
         let data = volume.read(0, self.0.len() * BLOCK);
         let blocks = (0..).zip(&self.0).zip(data.chunks(BLOCK)).filter(|((_, version), _)| **version > 0);
@@ -79,7 +79,7 @@ impl Written {
     }
 }
 
-/// What a block has when it was written so often.
+/// The contents of a block after the write number `version`.
 fn contents(block: u64, version: u64) -> Vec<u8> {
     let words = [block.to_le_bytes(), version.to_le_bytes()].concat();
     words.repeat(BLOCK / words.len())

@@ -51,7 +51,7 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
             ])
             .arg(format!("--directory={}", text(mount.directory())))
             .arg(format!("--exec_prerun=touch {}", text(&begun)))
-            // There fio leaves what the command printed.
+            // fio leaves the output of the command in its working folder.
             .current_dir(operator.scratch.folder());
         let mut fio = fio.stdout(std::process::Stdio::piped()).spawn().unwrap();
         // Interrupted while it still makes its files, fio prints no result.
@@ -61,8 +61,8 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
             operator.does(&format!("{words} --rate 64M"));
         }
         assert!(fio.try_wait().unwrap().is_none(), "it ended too soon to be a test");
-        // It has verified what it wrote by now, again and again; the rest of its loops would only
-        // take time.
+        // fio has verified its writes several times by now; the rest of its loops would only take
+        // time.
         rustix::process::kill_process(rustix::process::Pid::from_child(&fio), rustix::process::Signal::INT)
             .unwrap();
         let mut ended = None;

@@ -1,12 +1,12 @@
 //! `underseal reencrypt` as whole programs, beside cryptsetup.
 //!
 //! ```text
-//!   alone.rs    a closed volume: new key, cipher, sectors; stopped and gone on with; what is lost and what is asked
+//!   alone.rs    a closed volume: new key, cipher, sectors; stopped and resumed; losses; prompts
 //!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
 //!   plain.rs    encrypted and decrypted where it lies
 //!   tables.rs   volumes without a header
 //!   kernels.rs  a block device below, a file system above
-//!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
+//!   beside.rs   an open volume, through two exports: paused, killed, closed, opened in the middle
 //!   served.rs   an open volume, which no program reencrypts as if it were closed
 //! ```
 
@@ -43,13 +43,13 @@ fn reencrypt(volume: &Volume, options: &str) -> std::process::Command {
     command
 }
 
-/// What `cryptsetup luksDump` says.
+/// The output of `cryptsetup luksDump`.
 fn dump(image: &std::path::Path) -> String {
     let output = crate::support::output(tool("cryptsetup").arg("luksDump").arg(image));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the header says.
+/// The header as `underseal info` prints it.
 fn info(volume: &Volume) -> serde_json::Value {
     let output = crate::support::output(
         crate::support::volume::underseal().args(["info", "--json"]).arg(&volume.image),
@@ -62,7 +62,7 @@ fn digests(volume: &Volume) -> String {
     info(volume)["digests"].to_string()
 }
 
-/// How many parts the data are in: more than one in the middle of it.
+/// The number of segments with data: more than one in the middle of a reencryption.
 fn parts(volume: &Volume) -> usize {
     let info = info(volume);
     let is_part = |segment: &&serde_json::Value| segment["flags"].as_array().is_some_and(Vec::is_empty);

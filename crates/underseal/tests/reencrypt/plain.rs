@@ -80,7 +80,7 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
         let files = std::fs::read_dir(scratch.path("")).unwrap().count();
         let on = Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only")));
         if on.code != Some(0) {
-            // Nothing was begun, or all is over.
+            // Either nothing was begun, or the reencryption is over.
             let untouched = std::fs::read(&image).unwrap()[..data] == plain;
             assert!(untouched || on.err.contains("no reencryption is under way"), "{turn}: {on:?}");
             if untouched {
@@ -174,10 +174,10 @@ fn sectors_are_never_larger_than_the_blocks_of_the_file_system() {
     assert!(std::fs::read(&image).unwrap() == plain, "nothing was written");
     run(&mut reencrypt(&volume, &begin));
     assert!(dump(&image).contains("sector: 512"), "{}", dump(&image));
-    // What is there is a sound file system still.
+    // The volume holds a sound file system still.
     let read = scratch.file("read", &volume.read_all());
     run(tool("e2fsck").args(["-f", "-n"]).arg(read));
-    // And so for a new size of the sectors that are there.
+    // The same check applies to a new sector size of an encrypted volume.
     let refused = Ran::from(crate::support::output(&mut reencrypt(
         &volume,
         "--sector-size 4096 --force-offline-reencrypt",

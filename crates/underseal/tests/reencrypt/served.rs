@@ -49,7 +49,7 @@ fn offline(volume: &Volume) -> Command {
     cryptsetup(volume, &format!("{OFFLINE} {}", CHEAP_PBKDF2.join(" ")))
 }
 
-/// What the volume's users read, and one write of theirs.
+/// Asserts that clients read `plain`, and writes one block as a client.
 #[track_caller]
 fn serves(socket: &Path, plain: &mut [u8], fill: u8) {
     let mut client = Client::connect(socket).unwrap();
@@ -80,7 +80,7 @@ fn no_program_reencrypts_a_volume_that_is_served_as_if_it_were_closed() {
         if end == "its server" {
             let words = "reencrypt image --resume-only --rate full --passphrase-file";
             operator.does(&format!("{words} {}", text(&volume.passphrase)));
-            // It is open still.
+            // The volume is still open.
             is_refused(&mut offline(&volume), BUSY, "Reencryption process is already running");
             serves(&server.socket(), &mut plain, 3);
         }
@@ -189,7 +189,7 @@ fn copies_with_one_uuid_are_open_together_and_keep_a_closed_one_from_being_reenc
     let copy = |name: &str| Volume { image: operator.scratch.path(name), ..volume.clone() };
     let servers = ["one", "two"].map(|name| operator.serve(&copy(name), &[]));
     is_refused(&mut reencrypt(&volume, ""), IN_USE, "a copy of it with the same UUID");
-    // Of two open ones each is reencrypted, one after the other.
+    // Two open copies are reencrypted one after the other.
     for name in ["one", "two"] {
         operator
             .does(&format!("reencrypt {name} --passphrase-file {} --rate full", text(&volume.passphrase)));
@@ -214,7 +214,7 @@ fn a_volume_is_not_opened_while_cryptsetup_reencrypts_it() {
     assert_eq!(open.code, IN_USE, "{open:?}");
     theirs.kill().unwrap();
     theirs.wait().unwrap();
-    // A lock file whose holder was killed keeps nobody off.
+    // A lock file whose holder was killed is ignored.
     let server = operator.serve(&volume, &["--reencrypt=full"]);
     crate::reencrypt::beside::wait_for(&operator, "image", "done");
     server.stop();

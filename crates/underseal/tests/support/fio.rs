@@ -5,9 +5,9 @@ use std::process::Command;
 use super::tools::tool;
 use super::{Server, seed};
 
-/// Each of so many connections writes to a share of its own, of so many bytes; then all that was
-/// written is read, and its sums checked. What is written, and how fast, is said by more of its
-/// arguments.
+/// A command of fio that writes over `connections` connections, each to a share of `share` bytes,
+/// then reads all shares and verifies their checksums. The caller's further arguments choose data
+/// and speed.
 pub(crate) fn verifying(server: &Server, connections: u32, share: u64) -> Command {
     let mut fio = tool("fio");
     fio.args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([

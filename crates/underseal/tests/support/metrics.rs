@@ -1,11 +1,11 @@
-//! What a server tells those who scrape it.
+//! The metrics that a server gives to scrapers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::tools::PATIENCE;
 
-/// Where it does, as its log says.
+/// The address of the metrics, from the server's log.
 pub(crate) fn address(log: &str) -> String {
     let line = log.lines().find(|line| line.contains("serving metrics on tcp:")).expect(log);
     line.rsplit("tcp:").next().unwrap().trim().into()

@@ -1,4 +1,4 @@
-//! What the tests with real programs share.
+//! Code that all tests with real programs share.
 //!
 //! ```text
 //!   tools.rs    running programs: one that is missing fails the test and names its package
@@ -6,10 +6,10 @@
 //!   volume.rs   `underseal format`, `read` and `write` on an image
 //!   fio.rs      fio, which writes and verifies
 //!   server.rs   `underseal open`, waited for, stopped, killed
-//!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
+//!   nbd.rs      a small client that sends exactly the given bytes, where a real one cannot
 //!   trees.rs    folders full of files
 //!   terminal.rs a pseudo-terminal to type passphrases on
-//!   metrics.rs  what a server tells those who scrape it
+//!   metrics.rs  the metrics that a server gives to scrapers
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 

@@ -1,5 +1,5 @@
-//! What only root may set up, or a machine may not have. It is undone in the reverse order, however
-//! a test ends.
+//! Setup that needs root, or that a machine may not support. It is undone in the reverse order,
+//! however a test ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ pub(crate) fn cannot_fuse_over_io_uring() -> Option<&'static str> {
     cannot_fuse().or_else(|| (!is_on).then_some(off))
 }
 
-/// Says that a test of FUSE over io_uring does not run here, if it does not. `.ci/run` says so
-/// itself, by this variable, where the kernel cannot.
+/// Reports a test of FUSE over io_uring as skipped, where it cannot run. Where the kernel cannot,
+/// `.ci/run` reports that itself, by this variable.
 pub(crate) fn without_io_uring(part: &str) -> bool {
     let Some(reason) = cannot_fuse_over_io_uring() else { return false };
     if std::env::var_os("UNDERSEAL_WITHOUT_FUSE_IO_URING").is_none() {
@@ -47,26 +47,25 @@ pub(crate) fn without_io_uring(part: &str) -> bool {
     true
 }
 
-/// A program that is ended when it takes too long: a mount whose server hangs would hang it for
-/// ever.
+/// A program with a time limit: a mount whose server hangs would hang the program for ever.
 pub(crate) fn client(program: &str) -> Command {
     let mut command = tool("timeout");
     command.args(["--kill-after=5", "300", program]);
     command
 }
 
-/// Unmounts without asking anybody.
+/// Unmounts without asking for anything.
 pub(crate) fn unmount_stale(path: &Path) {
     let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
 }
 
-/// A command that runs with mounts of its own. It lets go of those that other tests have just now:
-/// their servers would wait for it.
+/// A command with private mounts. It detaches the mounts of other tests, because their servers
+/// would wait for it.
 pub(crate) fn apart() -> Command {
     apart_with(Path::new("none"))
 }
 
-/// As [`apart`], with this mount among its own.
+/// As [`apart`], but keeps this mount.
 pub(crate) fn apart_with(mount: &Path) -> Command {
     let script = r#"while read -r _ path _; do case $path in
 "$0") ;;
@@ -78,8 +77,8 @@ exec "$@""#;
     command
 }
 
-/// Who has a mount, or the file that it is: mount namespaces with a copy of it, open files, loop
-/// devices.
+/// The holders of a mount, or of the file that is mounted: mount namespaces with a copy of it, open
+/// files, loop devices.
 pub(crate) fn holders(path: &Path) -> String {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let mut found = String::new();
@@ -105,10 +104,9 @@ pub(crate) fn holders(path: &Path) -> String {
     found
 }
 
-/// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do
-/// that.
+/// A command that runs with private mounts, where /dev/fuse has this mode. Only root may do that.
 pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
-    // On a filesystem of its own, since that of the folder may allow no devices.
+    // The filesystem is a new one, since that of the folder may allow no devices.
     let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
 mount --bind "$0/fuse" /dev/fuse; shift; exec "$@""#;
     let mut command = apart();
@@ -163,9 +161,9 @@ impl Drop for NbdFuse {
     }
 }
 
-/// Unmounts when nobody uses it any more. Who has ended, or closed a file, may have done so before
-/// the kernel has: it lets go of a detached loop device's file, and of what an io_uring still had
-/// in flight, in its own time.
+/// Unmounts once no process uses the mount. The kernel may release it some time after a process has
+/// ended or closed a file: so it is with a detached loop device's file, and with requests in flight
+/// of an io_uring.
 fn once_unused(program: &str, options: &[&str], directory: &Path) -> Output {
     let mut last = None;
     within(PATIENCE, || {
@@ -178,7 +176,7 @@ fn once_unused(program: &str, options: &[&str], directory: &Path) -> Output {
 /// A file as a block device.
 pub(crate) struct Loop {
     device: PathBuf,
-    /// What the kernel says is behind it.
+    /// The backing file, as the kernel names it.
     backing: String,
 }
 
@@ -225,7 +223,7 @@ impl Mount {
         Self { device: device.into(), directory: directory.into() }
     }
 
-    /// A filesystem in memory with room for so many bytes.
+    /// A filesystem in memory with room for `size` bytes.
     pub(crate) fn tmpfs(directory: &Path, size: u64) -> Self {
         Self::new(Path::new("tmpfs"), directory, &["-t", "tmpfs", "-o", &format!("size={size}")])
     }
@@ -234,8 +232,8 @@ impl Mount {
         &self.directory
     }
 
-    /// Whether it is mounted nowhere. Who has a mount namespace of his own, as other tests do, may
-    /// have got a copy of it: until he is gone the kernel goes on using the device.
+    /// Whether the device is mounted nowhere. A mount namespace of another test may have a copy of
+    /// the mount: until that is gone the kernel keeps using the device.
     fn is_gone(&self) -> bool {
         let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         !self.device.is_absolute() || open(&self.device, exclusively, Mode::empty()).is_ok()

@@ -25,7 +25,7 @@ impl Server {
         Self::start_in(Scratch::new(), volume, options)
     }
 
-    /// As `start`, where another server left its socket.
+    /// As `start`, in a folder where another server left its socket.
     pub(crate) fn start_in(scratch: Scratch, volume: &Volume, options: &[&str]) -> Self {
         Self::start_command_in(scratch, volume.command("open"), options)
     }
@@ -86,7 +86,7 @@ impl Server {
         log
     }
 
-    /// As [`Server::stop`], of a server that can remove nothing.
+    /// As [`Server::stop`], for a server that cannot remove its socket.
     pub(crate) fn stop_leaving_its_socket(mut self) -> String {
         self.signal(Signal::TERM);
         let status = self.wait();
@@ -95,7 +95,7 @@ impl Server {
         log
     }
 
-    /// Ends it without a chance to put anything in order; what it left behind can be handed to the
+    /// Kills the server, which leaves everything as it is; the returned folder can be given to the
     /// next one.
     pub(crate) fn kill(mut self) -> Scratch {
         self.signal(Signal::KILL);
@@ -107,8 +107,8 @@ impl Server {
         self.child.id()
     }
 
-    /// Its open descriptors, which of a process that keeps secrets only root can see, and its
-    /// threads.
+    /// The numbers of open descriptors and of threads. Only root can see the descriptors of a
+    /// process that keeps secrets.
     pub(crate) fn holds(&self) -> (Option<usize>, usize) {
         let count = |what: &str| {
             let entries = fs::read_dir(format!("/proc/{}/{what}", self.child.id()));

@@ -14,7 +14,7 @@ use rustix::termios::{LocalModes, tcgetattr};
 
 use underseal_testing::wait_until;
 
-/// Only a test that fails waits so long.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A shell command on a terminal of its own.
@@ -40,7 +40,7 @@ impl Terminal {
         Self::of(setsid, command)
     }
 
-    /// The same by a setsid(1) that has its folder and environment.
+    /// The same by a setsid(1) with its folder and environment set.
     pub(crate) fn of(mut setsid: Command, command: &str) -> Self {
         let (mut ours, theirs) = pair();
         let end = || theirs.try_clone().unwrap();
@@ -51,7 +51,7 @@ impl Terminal {
             .stderr(end())
             .spawn()
             .expect("setsid(1) is needed for the tests");
-        // Its copies would keep the terminal open.
+        // The copies in the command would keep the terminal open.
         drop((setsid, theirs));
         let keyboard = ours.try_clone().unwrap();
         let (send, screen) = channel();
@@ -66,8 +66,8 @@ impl Terminal {
         Self { child, keyboard, screen, shown: String::new(), seen: 0 }
     }
 
-    /// Waits until what is typed is not shown: cryptsetup turns that off after its question, and
-    /// forgets what was typed before.
+    /// Waits until typed text is not shown: cryptsetup turns that off after its question, and
+    /// discards earlier input.
     #[track_caller]
     pub(crate) fn hides(&mut self) -> &mut Self {
         wait_until("the terminal hides what is typed", PATIENCE, || {
@@ -76,7 +76,7 @@ impl Terminal {
         self
     }
 
-    /// Waits until the text appears after what was seen so far.
+    /// Waits until the text appears after the output that was seen so far.
     #[track_caller]
     pub(crate) fn sees(&mut self, text: &str) -> &mut Self {
         loop {
@@ -101,7 +101,7 @@ impl Terminal {
         &self.shown
     }
 
-    /// The same up to the text that was looked for last.
+    /// The output up to the last text that was looked for.
     pub(crate) fn seen(&self) -> &str {
         &self.shown[..self.seen]
     }

@@ -5,8 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 pub(crate) use underseal_testing::{PATIENCE, wait_until, within};
 
-/// Programs and the Debian packages that they come in, for who runs the tests without
-/// `scripts/setup test`.
+/// Programs and the Debian packages that have them, for error messages where `scripts/setup test`
+/// was not run.
 const PACKAGES: &[(&str, &str)] = &[
     ("/usr/libexec/tangd-keygen", "tang"),
     ("/usr/bin/python3", "python3 python3-libnbd"),
@@ -53,13 +53,13 @@ const PACKAGES: &[(&str, &str)] = &[
 pub(crate) fn tool(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
-    // Control sockets of the tests are not among those of whoever runs them.
+    // Apart from the control sockets of the user that runs the tests.
     command.env("UNDERSEAL_RUNTIME_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/run"));
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
     command
 }
 
-/// What to say of a program that could not be started.
+/// The message for a program that could not be started.
 pub(crate) fn missing(command: &Command, error: &std::io::Error) -> String {
     let program = command.get_program().to_string_lossy();
     let package = PACKAGES.iter().find(|(name, _)| *name == program).map(|(_, package)| package);
@@ -81,7 +81,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
     }
 }
 
-/// Runs what must succeed, and gives back what it printed.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = output(command);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -89,7 +89,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// Runs what must fail: its exit status, and what it said.
+/// Runs a command that must fail: its exit status, and its stderr.
 pub(crate) fn fails(command: &mut Command) -> (i32, String) {
     let output = output(command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -20,7 +20,7 @@ pub(crate) fn underseal() -> Command {
     tool(env!("CARGO_BIN_EXE_underseal"))
 }
 
-/// An image, its passphrase in a file, and what its options are whenever it is opened.
+/// An image, the file with its passphrase, and the options of every opening.
 #[derive(Debug, Clone)]
 pub(crate) struct Volume {
     pub(crate) image: PathBuf,

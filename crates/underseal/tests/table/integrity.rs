@@ -71,7 +71,7 @@ fn what_a_layer_finds_is_listed_and_gone_past() {
 fn a_torn_and_empty_journal_does_not_keep_from_reading() {
     let scratch = Scratch::new();
     let sectors = make(&scratch, &[]);
-    // One sector of the first section is of the next round.
+    // In the journal's first section, the commit id of one sector is of the next round.
     for at in 504..512 {
         flip(&scratch, 4096 + 7 * 512 + at, 0x11 ^ 0x22);
     }
@@ -175,7 +175,7 @@ fn a_layer_has_its_metadata_on_a_device_of_its_own() {
     );
     scratch.sparse("other", 4 << 20);
     refused(&shared, 2, "is in the table twice");
-    // What is plain is not written over its own metadata.
+    // Decrypted data are not written over the image's own metadata.
     let ran = output(table(&scratch, "decrypt", &lines).args(["-q", "-o", "disk"]));
     assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
 }

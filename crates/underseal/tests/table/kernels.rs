@@ -9,7 +9,7 @@ use crate::support::Scratch;
 use crate::support::scratch::assert_same;
 use crate::table::{decrypt, encrypt};
 
-/// No kept library has these.
+/// Ciphers that no maintained library has.
 const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
 /// Options of rows that are left out: `integrity:` wants a device that keeps tags, which a file
 /// does not (tests/kernel has such devices); the kernel reads 66048 as 512, and here it is refused.

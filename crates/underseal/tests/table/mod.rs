@@ -37,7 +37,7 @@ fn decrypt(scratch: &Scratch, lines: &str) -> Vec<u8> {
     std::fs::read(scratch.path("back")).unwrap()
 }
 
-/// A key of so many bytes, in hex, without equal halves.
+/// A key of `bytes` bytes, in hex, without equal halves.
 fn key(bytes: u8) -> String {
     (0..bytes).map(|i| format!("{:02x}", i.wrapping_mul(7))).collect()
 }

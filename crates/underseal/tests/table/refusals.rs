@@ -1,4 +1,4 @@
-//! What the kernel refuses.
+//! Tables that the kernel refuses.
 
 use std::fs;
 

@@ -53,7 +53,7 @@ impl Disk {
         command
     }
 
-    /// Reads a sector without anybody who could be asked.
+    /// Reads a sector without a terminal to ask on.
     pub(crate) fn read(&self) -> Command {
         let mut command = underseal();
         command.arg("read").arg(&self.image).args(["--length", "512", "-o"]).arg(self.file("out"));

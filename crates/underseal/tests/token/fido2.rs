@@ -156,7 +156,7 @@ fn a_pin_goes_to_the_device_that_has_the_credential_alone() {
                 }
             }
             assert_eq!(other.pins(), 0, "{pin}: another device got the PIN");
-            // Two when it was enrolled, and one now.
+            // Two PINs went to the device when it was enrolled, and one now.
             assert_eq!(ours.pins(), 3, "{pin}");
         }
     }

@@ -28,7 +28,7 @@ fn a_key_of_the_keyring_opens_ours_with_cryptsetup_and_theirs_with_us() {
     let theirs = format!("cryptsetup open --test-passphrase --token-only {image}");
     run(&mut with_key("us a", "in the keyring", &theirs));
 
-    // Also where a passphrase is given that opens nothing, if tokens come first.
+    // With --tokens-first the token opens the volume even if the given passphrase is wrong.
     std::fs::write(disk.file("wrong"), "wrong").unwrap();
     let given = format!(
         "{binary} read {image} --length 512 -o /dev/null --passphrase-file {}",

@@ -108,7 +108,7 @@ fn a_card_that_systemd_enrolled_opens_with_its_pin() {
     let mut without = disk.read();
     let (status, said) = disk.opens(&mut with_card(&disk, without.arg("--token-only"))).unwrap_err();
     assert!(status == 3 && said.contains("PIN"), "{status} {said}");
-    // No card.
+    // Without a card.
     let mut gone = disk.read();
     gone.arg("--token-only").arg("--token-pin-file").arg(disk.file("pin"));
     let ran = output(&mut gone);

@@ -47,7 +47,7 @@ impl Tpm {
         command
     }
 
-    /// Another firmware.
+    /// Extends a PCR, as another firmware would.
     pub(crate) fn extend(&self, pcr: u8) {
         run(self.tool("tpm2_pcrextend").arg(format!("{pcr}:sha256={}", "11".repeat(32))));
     }
@@ -57,7 +57,7 @@ impl Tpm {
         run(self.tool("tpm2_dictionarylockout").arg("-c"));
     }
 
-    /// What systemd leaves behind, and a resource manager would take away.
+    /// Flushes the sessions that systemd leaves behind, as a resource manager would.
     pub(crate) fn forget_sessions(&self) {
         run(self.tool("tpm2_flushcontext").arg("-l"));
     }
@@ -67,7 +67,7 @@ impl Tpm {
         self.forget_sessions();
         let (ours, name, keep) = terminal();
         let mut tpm = UnixStream::connect(&self.socket).unwrap();
-        // It ends when the terminal's other side is closed.
+        // The thread ends when the terminal's other side is closed.
         std::thread::spawn(move || {
             let mut ours = ours;
             while relay(&mut ours, &mut tpm).is_ok() && relay(&mut tpm, &mut ours).is_ok() {}
@@ -105,7 +105,7 @@ fn terminal() -> (File, String, OwnedFd) {
     (ours.into(), name, theirs)
 }
 
-/// One command or answer.
+/// Passes on one command or answer.
 fn relay(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<()> {
     let mut whole = vec![0; 10];
     from.read_exact(&mut whole)?;

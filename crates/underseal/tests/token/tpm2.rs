@@ -26,7 +26,7 @@ fn enroll(disk: &Disk, tpm: &Tpm, args: &[&str]) {
     run(disk.enroll().args(["--tpm2-device", &tpm.device(), "tpm2"]).args(args));
 }
 
-/// Nothing of ours stays in a TPM that has no resource manager.
+/// Asserts that no handle of ours stays in a TPM without a resource manager.
 fn is_clean(tpm: &Tpm) {
     for what in ["handles-transient", "handles-loaded-session"] {
         assert_eq!(run(tpm.tool("tpm2_getcap").arg(what)).trim(), "", "{what}");
@@ -77,7 +77,7 @@ fn what_systemd_enrolled_opens_while_the_pcrs_are_the_same_and_the_pin_is_right(
         let (status, said) = disk.opens(disk.read().args(["--token-only", "--token-id", "1"])).unwrap_err();
         assert!(status == 1 && said.contains("no TPM 2.0"), "{said}");
     }
-    // Another TPM, and none.
+    // Another TPM, and a missing one.
     let other = Disk::new();
     let another = Tpm::start(other.scratch.folder());
     let (status, said) = read(&disk, &another, "0", None).unwrap_err();
@@ -124,7 +124,7 @@ fn what_we_enroll_opens_here_and_with_cryptsetup_and_systemds_plugin() {
     terminal.sees("PIN:").hides().types(&format!("{PIN}\n")).sees("Key slot 2 unlocked");
     assert_eq!(terminal.ends().0, Some(0));
     drop(keep);
-    // Where the machine's own TPM is, nobody has to name it.
+    // The machine's own TPM is found without an option.
     let mut ours = disk.read();
     ours.arg("--token-only");
     let (mut ours, keep) = tpm.with_device(&ours);

@@ -20,7 +20,7 @@ fn without_ublk_nobody_types_a_passphrase_in_vain() {
         open.args(["--mount", "sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"]);
         open.arg(env!("CARGO_BIN_EXE_underseal"));
     }
-    // No passphrase: it is not asked for.
+    // The command fails before it asks for a passphrase, so none is given.
     let output = output(open.arg("open").arg(&volume.image).arg("--ublk"));
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{err}");

@@ -29,7 +29,7 @@ fn bench_ublk() {
     std::io::stdout().write_all(&fs::read(scratch.path("report")).unwrap()).unwrap();
 }
 
-/// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and
+/// Each volume on a separate RAM disk: dm-crypt over dm-integrity, and ours, with a journal and
 /// without.
 #[test]
 #[ignore = "measures: cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture"]

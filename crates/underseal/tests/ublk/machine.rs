@@ -1,4 +1,4 @@
-//! What every test in the machine relies on.
+//! Properties of the machine on which every test relies.
 
 use std::fs;
 

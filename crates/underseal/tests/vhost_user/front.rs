@@ -1,5 +1,5 @@
-//! A front end that does exactly what it is told, where a real one could not: it lays chains by
-//! hand, and it keeps what is in flight when the server goes.
+//! A front end for cases that a real one cannot make: it lays chains by hand, and it keeps its
+//! requests in flight when the server ends.
 
 use std::fs::File;
 use std::num::Wrapping;
@@ -23,7 +23,7 @@ pub(crate) const RING: u16 = 64;
 pub(crate) const GUEST: u64 = 0x4000_0000;
 pub(crate) const MEMORY: usize = 32 << 20;
 
-/// Where things are in it.
+/// Offsets in the guest's memory.
 pub(crate) const TABLE: usize = 0;
 pub(crate) const AVAILABLE: usize = 0x2000;
 pub(crate) const USED: usize = 0x4000;
@@ -70,12 +70,12 @@ impl Front {
         Self::connect_with(socket, EventFd::new(EFD_NONBLOCK).unwrap())
     }
 
-    /// As `connect`, to be signalled on this descriptor.
+    /// As `connect`, with `call` for signals.
     pub(crate) fn connect_with(socket: &Path, call: EventFd) -> Self {
         Self::connect_to(socket, call, EVENT_INDEX)
     }
 
-    /// As `connect`; kicks are asked for by a flag.
+    /// As `connect`, without event indices: a flag asks for kicks.
     pub(crate) fn connect_with_flags(socket: &Path) -> Self {
         Self::connect_to(socket, EventFd::new(EFD_NONBLOCK).unwrap(), 0)
     }
@@ -105,7 +105,7 @@ impl Front {
         let (of, file) = &self.inflight;
         self.link.set_inflight_fd(of, file.as_raw_fd()).unwrap();
         self.share_memory().unwrap();
-        // What a front end knows whose server went without a word.
+        // A front end whose server was killed only knows the used index.
         let used = self.u16_at(USED + 2);
         self.start_ring(used).unwrap();
     }
@@ -182,7 +182,7 @@ impl Front {
         let slot = usize::from(self.available.0 % RING);
         self.store_u16(AVAILABLE + 4 + 2 * slot, head);
         self.available += 1;
-        // As a driver that wants to be signalled about everything.
+        // The event index asks for a signal for each answer.
         self.store_u16(AVAILABLE + 4 + 2 * usize::from(RING), self.seen.0);
         fence(Ordering::SeqCst);
         self.store_u16(AVAILABLE + 2, self.available.0);

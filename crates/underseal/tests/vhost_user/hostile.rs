@@ -1,5 +1,5 @@
-//! Drivers that break the rules, and front ends that leave them alone. Whatever they do, the server
-//! goes on, and serves the next one.
+//! Drivers that break the rules, and front ends that disconnect. The server survives all of them,
+//! and serves the next front end.
 
 use std::sync::mpsc;
 use std::thread;
@@ -22,12 +22,12 @@ const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// What becomes of a chain.
+/// The outcome of a chain.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    /// It is answered with this status.
+    /// The chain is answered with this status.
     Answered(u8),
-    /// Its ring is stopped, and the log says why.
+    /// The chain's ring is stopped, and the log has this reason.
     Stopped(&'static str),
 }
 use Fate::{Answered, Stopped};
@@ -308,7 +308,8 @@ fn what_is_refused_is_given_back_as_soon_as_what_is_served() {
     let front = Front::connect(&socket);
     lay_indirect(&front, data(1), 77, &[]);
     for head in 0..RING {
-        // The last one breaks the ring, so what is shown by then is what was handed over before.
+        // The last chain breaks the ring, so all heads that are shown by then were handed over
+        // before.
         let len = if head == RING - 1 { 24 } else { 32 };
         front.describe(head, guest(data(1)), len, INDIRECT, 0);
         front.store_u16(AVAILABLE + 4 + 2 * usize::from(head), head);
@@ -354,13 +355,13 @@ fn lay_a_mill(server: &Server, socket: &std::path::Path) -> Front {
     }
     front.store_u16(AVAILABLE + 2, RING);
     front.kick.write(1).unwrap();
-    // It turns: more than once around.
+    // The ring has gone around more than once.
     let used = || front.u16_at(USED + 2);
     wait_until("the mill turns", PATIENCE, || used() > 3 * RING);
     front
 }
 
-/// Kills a server that is waited for too long: who hangs becomes one who fails.
+/// Kills a server that makes a test wait for too long, so that a hang becomes a failure.
 fn alarm(server: &Server) -> mpsc::Sender<()> {
     let (over, is_over) = mpsc::channel();
     let server = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
@@ -389,7 +390,7 @@ fn a_driver_that_never_rests_keeps_nobody_waiting() {
         let base = front.link.get_vring_base(0).unwrap();
         assert_eq!(base, u32::from(front.u16_at(USED + 2)), "{policy}: what was taken is answered");
         drop(front);
-        // Its front end goes without a word.
+        // The front end disconnects without stopping its ring.
         drop(mill(&server));
         still_serves(&server, &socket);
         // The server ends while it turns.
@@ -405,7 +406,7 @@ fn a_front_end_whose_counter_is_full_keeps_nobody_waiting() {
     let volume = Volume::luks2(&scratch, "48M");
     let (server, socket) = serve(&volume, &[]);
     let full = || {
-        // One that makes writers wait.
+        // A counter at its limit, which makes writers wait.
         let call = EventFd::new(0).unwrap();
         call.write(u64::MAX - 1).unwrap();
         Front::connect_with(&socket, call)
@@ -418,7 +419,7 @@ fn a_front_end_whose_counter_is_full_keeps_nobody_waiting() {
     assert_eq!(front.link.get_vring_base(0).unwrap(), 2);
     drop(alarm);
     drop(front);
-    // One that dies amid requests makes room for another.
+    // A front end that dies with requests in flight makes room for another.
     let mut front = full();
     front.ask(0, FLUSH, 0, 0);
     drop(front);

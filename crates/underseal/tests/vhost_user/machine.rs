@@ -42,8 +42,8 @@ fn a_machine_whose_plug_is_pulled_finds_its_files_again() {
     server.stop();
 }
 
-/// The disk is what it says it is; a filesystem on it, files that are on stable storage, and more
-/// that are not.
+/// The disk has the announced properties; then a filesystem on it, files that are on stable
+/// storage, and more that are not.
 const FILL: &str = "
 [ $(cat /sys/block/vda/serial) = image ]
 [ $(blockdev --getss /dev/vda) = 4096 ]
@@ -92,7 +92,7 @@ fn a_machine_goes_on_when_its_disks_server_is_killed_and_comes_back() {
             wait_until("the machine has asked for something", PATIENCE, || in_flight() > 0);
         }
         server.kill();
-        // The machine meets a socket on which nobody listens, too.
+        // In every second round the machine also finds a socket on which no process listens.
         thread::sleep(Duration::from_millis(700 * (round % 2)));
         server = operator.serve(&volume, &options);
         if held {

@@ -51,7 +51,7 @@ fn messages_that_make_no_sense() {
         assert!(told, "{what}: {why}\n{}", &server.log()[before..]);
         let mut socket = stream(&front);
         let mut rest = Vec::new();
-        // The server has closed it; what it had answered may be there still.
+        // The server has closed the connection; earlier answers may still be there.
         let _ = socket.read_to_end(&mut rest);
     }
     still_serves(&server, &socket);
@@ -111,7 +111,7 @@ fn memory_that_is_cut_short_stops_its_ring_and_nothing_else() {
     let (server, socket) = serve(&volume, &[]);
     let mut nbd = crate::support::nbd::Client::connect(&server.socket()).unwrap();
     nbd.write(0, &[4; 4096]).unwrap();
-    // To the end of the ring, and all of it.
+    // The memory ends behind the ring, or is gone.
     for left in [data(0), 0] {
         let mut front = Front::connect(&socket);
         front.put(data(0), &[1; 4096]);

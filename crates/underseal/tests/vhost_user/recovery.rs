@@ -1,4 +1,4 @@
-//! A server that is killed, and what was in flight.
+//! A server that is killed, and its requests in flight.
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::vhost_user::writes::Writes;
 
 const OK: u8 = 0;
 
-/// What a slot's place is filled with.
+/// The byte that fills a slot's place on the disk.
 fn byte(slot: usize) -> u8 {
     slot.try_into().unwrap()
 }

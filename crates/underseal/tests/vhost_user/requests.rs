@@ -1,4 +1,4 @@
-//! What the disk is and does.
+//! The disk's properties and behaviour.
 
 use virtio_driver::{VirtioBlkFeatureFlags as Feature, VirtioFeatureFlags};
 

@@ -47,7 +47,7 @@ fn a_front_end_is_told_of_another_size_if_it_takes_messages() {
     let old = 32 * MIB;
     assert_eq!(capacity(&mut front.link), old);
 
-    // One that has nothing to be told on.
+    // A front end without a channel for messages.
     let image = File::options().write(true).open(&volume.image).unwrap();
     image.set_len(56 * MIB).unwrap();
     let ran = operator.run("resize image");
@@ -71,7 +71,7 @@ fn a_front_end_is_told_of_another_size_if_it_takes_messages() {
     assert_eq!(front.does(IN, old / 512, 4096), FAILED);
     assert_eq!(front.does(IN, 0, 4096), OK);
 
-    // The last one counts, and nothing of the others is kept.
+    // Only the last channel counts, and the server keeps no descriptor of the others.
     for _ in 0..200 {
         let (_, theirs) = UnixStream::pair().unwrap();
         front.link.set_backend_request_fd(&theirs).unwrap();

@@ -36,7 +36,7 @@ fn front_ends_come_one_after_the_other_and_leave_nothing_behind() {
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "48M");
     let (server, socket) = serve(&volume, &["--policy", "inline"]);
-    // What the first one brings with it may stay.
+    // Resources that the first front end brings into the process may stay.
     drop(Disk::connect(&socket, 2));
     wait_until("the first front end has left", PATIENCE, || server.log().contains("has left"));
     wait_until("its threads are gone", PATIENCE, || guest_mappings(&server) == 0);
@@ -46,7 +46,7 @@ fn front_ends_come_one_after_the_other_and_leave_nothing_behind() {
         front.put(data(0), &[round; 4096]);
         assert_eq!(front.does(OUT, 8 * u64::from(round), 4096), OK);
         drop(front);
-        // Those who did not even start a ring.
+        // Front ends that do not even start a ring.
         let link = Frontend::connect(&socket, 1).unwrap();
         link.get_features().unwrap();
         drop(link);
@@ -207,7 +207,7 @@ fn an_operator_sees_suspends_and_closes_it() {
     front.ask(0, OUT, 16, 4096);
     thread::sleep(A_WHILE);
     assert_eq!(front.take(), None, "it waits");
-    // Who is signalled may change meanwhile.
+    // The call descriptor may change meanwhile.
     front.link.set_vring_call(0, &front.call).unwrap();
     operator.does("resume image");
     assert_eq!(front.next().0, 0);
@@ -216,7 +216,7 @@ fn an_operator_sees_suspends_and_closes_it() {
     front.ask(0, OUT, 24, 4096);
     drop(front);
     wait_until("the front end has left", PATIENCE, || server.log().contains("has left"));
-    // Nobody waits for the request of the one before.
+    // The next front end does not wait for the request of the previous one.
     let mut front = Front::connect(&socket);
     operator.does("resume image");
     assert_eq!(front.does(FLUSH, 0, 0), OK);

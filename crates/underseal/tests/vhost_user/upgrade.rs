@@ -26,7 +26,7 @@ const OK: u8 = 0;
 /// A driver notices less than this, on a busy machine too: far more than it takes.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A process that takes the volume over, as far as the offer, once nobody else is at it.
+/// A new server, up to the offer, once no other one takes the volume.
 fn taker(operator: &Operator) -> (Line, Heard<Given>) {
     let mut line = None;
     wait_until("nobody else takes over", PATIENCE, || {
@@ -48,7 +48,7 @@ fn taker(operator: &Operator) -> (Line, Heard<Given>) {
     (line, heard)
 }
 
-/// What there is of the front end once all rests: how many descriptors, none if there is no front
+/// The number of the front end's descriptors that a paused server hands over, none without a front
 /// end.
 fn at_rest(line: &Line) -> Option<usize> {
     line.send(&Asking::Ready, &[], &[], soon()).unwrap();
@@ -71,7 +71,7 @@ fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Upgrades so many times, whenever so much has been done since.
+/// Upgrades `times` times, each after 60 more requests.
 fn upgrades(operator: &Operator, times: usize, count: &AtomicU64, ends: &AtomicBool) {
     let busy = || {
         let before = count.load(Ordering::Relaxed);
@@ -108,7 +108,7 @@ fn a_front_end_stays_while_new_processes_take_over() {
     let mut front = Front::connect(&socket);
     let (ends, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let place = |slot: usize| (slot * LEN / 512) as u64;
-    // Each slot writes, flushes and reads what it wrote, again and again.
+    // Each slot writes, flushes and reads its block in a loop.
     let mut slots: Vec<(u64, u32, Instant)> = vec![(0, IN, Instant::now()); SLOTS];
     let mut longest = Duration::ZERO;
     thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn load(disk: &mut Disk, rings: usize, seed: u64, ends: &AtomicBool, count: &Ato
 
 #[test]
 fn many_rings_stay_with_and_without_event_indices() {
-    // Of the second more descriptors than one message takes.
+    // The second case has more descriptors than one message takes.
     let flavours = [(8, VirtioFeatureFlags::RING_EVENT_IDX), (40, VirtioFeatureFlags::empty())];
     for (rings, features) in flavours {
         let operator = Operator::new();
@@ -257,7 +257,7 @@ fn rings_go_on_when_nobody_takes_them() {
         assert_eq!(at_rest(&line), Some(6));
         let mut answered: Vec<_> = std::iter::from_fn(|| front.take()).collect();
         let next = front.u16_at(USED + 2);
-        // What is offered meanwhile waits, and so does what is said.
+        // Requests and messages that arrive during the pause wait.
         front.ask(0, IN, 0, 4096);
         let link = front.link.clone();
         let call = front.call.try_clone().unwrap();
@@ -266,7 +266,7 @@ fn rings_go_on_when_nobody_takes_them() {
         assert_eq!(front.u16_at(USED + 2), next, "a ring at rest answers nothing");
         assert!(!says.is_finished());
         if round == 2 {
-            // One that hangs.
+            // A new server that hangs.
             let begun = Instant::now();
             answered.push(front.next());
             eprintln!("a process that hung kept a request waiting for {:?}", begun.elapsed());
@@ -288,7 +288,7 @@ fn rings_go_on_when_nobody_takes_them() {
     let base = front.link.get_vring_base(0).unwrap();
     front.start_ring(base.try_into().unwrap()).unwrap();
     assert_eq!(front.does(FLUSH, 0, 0), OK);
-    // A server that is told to end meanwhile ends.
+    // A server that is signalled meanwhile ends.
     let (line, offer) = taker(&operator);
     assert_eq!(at_rest(&line), Some(6));
     server.stop();
@@ -317,7 +317,7 @@ fn a_ring_at_rest_is_not_touched() {
         assert_eq!(front.kick.read().unwrap(), 1, "the next process would have to hear it");
         assert!(front.call.read().is_err());
         drop((line, offer));
-        // Without a kick, for it was taken away.
+        // The ring continues without a kick, since the kick was taken away.
         assert_eq!(front.next().0, head);
         assert_eq!(front.does(FLUSH, 0, 0), OK);
     }
@@ -343,7 +343,7 @@ fn who_stops_in_the_middle_of_a_message_or_takes_memory_away_is_in_the_way() {
     raw.write_all(&message[5..]).unwrap();
     let mut reply = [0; 20];
     std::io::Read::read_exact(&mut raw, &mut reply).unwrap();
-    // All of a message that nobody has read yet goes over with the socket.
+    // A message that the server has not read yet goes over with the socket.
     operator.does("upgrade image");
     assert_eq!(front.does(FLUSH, 0, 0), OK);
     assert!(front.link.get_features().is_ok());
@@ -354,7 +354,7 @@ fn who_stops_in_the_middle_of_a_message_or_takes_memory_away_is_in_the_way() {
     assert_eq!(operator.pid(), before);
     drop((front, raw));
     assert_eq!(Front::connect(&socket).does(FLUSH, 0, 0), OK);
-    // Who hung up is not, whatever there was left to read.
+    // A front end that has hung up delays no upgrade, whatever is left to read.
     for _ in 0..4 {
         let mut gone = UnixStream::connect(&socket).unwrap();
         gone.write_all(&message.repeat(500)).unwrap();
@@ -370,10 +370,10 @@ fn everything_that_was_agreed_goes_on() {
     let operator = Operator::new();
     let socket = operator.scratch.path("vm");
     let (_volume, server) = operator.open(&["--hand-over", "--vhost-user", text(&socket)]);
-    // Nobody is there yet.
+    // No front end is connected yet.
     operator.does("upgrade image");
     assert!(!operator.status("image")["addresses"].to_string().is_empty());
-    // One that has said little.
+    // A front end that has only asked for features.
     let link = Frontend::connect(&socket, 1).unwrap();
     link.get_features().unwrap();
     operator.does("upgrade image");
@@ -397,7 +397,7 @@ fn everything_that_was_agreed_goes_on() {
         assert_eq!(front.does(IN, 0, 4096), OK);
         operator.does("upgrade image");
     }
-    // It takes messages, answers those that want it, and tells of another size.
+    // The server takes messages, answers those that want it, and reports another size.
     assert!(!is_told(&mut ours, Duration::from_millis(100)));
     operator.does("resize image --size 16M");
     assert!(is_told(&mut ours, PATIENCE));

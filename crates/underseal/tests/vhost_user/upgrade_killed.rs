@@ -88,7 +88,7 @@ fn no_write_is_lost_when_who_takes_over_is_killed_at_any_moment() {
         match operator.still_served() {
             Some(serving) => taken += u32::from(serving != old),
             None => {
-                // It had the volume by then, and nobody else has.
+                // The new server had the volume, and was killed.
                 server = operator.serve(&volume, &options);
                 front.reconnect(&socket);
                 lost += 1;

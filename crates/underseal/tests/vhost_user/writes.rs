@@ -1,4 +1,4 @@
-//! Writes by all slots, each to a place of its own, and what is to be there in the end.
+//! Writes by all slots, each to a separate place, and the contents of the places at the end.
 
 use crate::support::bytes;
 use crate::support::scratch::assert_same;
@@ -9,19 +9,19 @@ const OK: u8 = 0;
 pub(crate) struct Writes {
     len: usize,
     random: fastrand::Rng,
-    /// What each slot writes at present, and what its place has at the end.
+    /// The seed of each slot's present write: the contents of its place at the end.
     model: [u64; SLOTS],
     free: Vec<usize>,
 }
 
 impl Writes {
-    /// Of so many bytes each.
+    /// Writes of `len` bytes each.
     pub(crate) fn new(len: usize, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         Self { len, random, model: [0; SLOTS], free: (0..SLOTS).collect() }
     }
 
-    /// Has every slot write, and hears what is done.
+    /// Lets every free slot write, and takes completions.
     pub(crate) fn more(&mut self, front: &mut Front) {
         while let Some(slot) = self.free.pop() {
             self.model[slot] = self.random.u64(..);
@@ -33,7 +33,7 @@ impl Writes {
         }
     }
 
-    /// Waits for all of them. Each place has what was written last.
+    /// Waits for all writes. Each place then has its last write.
     pub(crate) fn finish(mut self, front: &mut Front) {
         while self.free.len() < SLOTS {
             let (head, _) = front.next();

@@ -1,4 +1,4 @@
-//! Backups, and what a crash leaves while one comes back.
+//! Backups, and the results of a crash during a restore.
 
 use super::*;
 use crate::storage::recorder::{Recorder, once};
@@ -7,7 +7,7 @@ use crate::{
     luks2,
 };
 
-/// Where the data begin: behind eight keyslots with keys of 32 bytes.
+/// The start of the data: behind eight keyslots with keys of 32 bytes.
 const DATA: usize = 260 << 12;
 const SIZE: usize = DATA + (64 << 10);
 
@@ -40,7 +40,7 @@ fn disk_with(options: FormatOptions, passphrase: &str) -> Recorder {
 
 fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
     let header = Header::read(disk).unwrap();
-    // All that decides.
+    // The parts of a header that decide how it opens.
     let said = serde_json::to_vec(&header.info()).unwrap();
     let material = header.areas().into_iter().map(|(_, area)| {
         let at = |offset: u64| usize::try_from(offset).unwrap();
@@ -134,7 +134,7 @@ fn what_is_no_sound_header_is_no_backup() {
 fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     let disk = disk_with(options(Version::Luks2), "old");
     let backup = Backup::take(&disk).unwrap();
-    // The keyslot's place is used again, by another passphrase's, and so is the one after it.
+    // The keyslot's area is reused by another passphrase's, and so is the next one.
     let mut header = luks2(&disk);
     let opened = header.unlock(&disk, &key("old"), &UnlockOptions::default()).unwrap();
     let new = |number| NewKeyslot { number: Some(number), ..NewKeyslot::new(pbkdf()) };
@@ -166,7 +166,7 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     assert!(bytes[32 << 10..DATA] == backup.bytes()[32 << 10..]);
 }
 
-/// A LUKS1 header of which these keyslots are in use, each with a passphrase of its own.
+/// A LUKS1 header with these keyslots in use, each with another passphrase.
 fn luks1_disk(slots: &[u32], uuid: u128) -> Recorder {
     let uuid = Some(uuid::Uuid::from_u128(uuid));
     let disk = disk_with(FormatOptions { uuid, key_size: Some(16), ..options(Version::Luks1) }, "first");
@@ -174,7 +174,7 @@ fn luks1_disk(slots: &[u32], uuid: u128) -> Recorder {
     disk
 }
 
-/// Gives a disk of which `passphrase` opens a keyslot new ones of these numbers and no others.
+/// Replaces the keyslots of a disk that `passphrase` opens by new ones of these numbers.
 fn refill(disk: &Recorder, passphrase: &str, slots: &[u32]) {
     let mut header = Header::read(disk).unwrap();
     let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default()).unwrap();
@@ -192,8 +192,8 @@ fn refill(disk: &Recorder, passphrase: &str, slots: &[u32]) {
     disk.forget_events();
 }
 
-/// All that opens a keyslot, whatever its number and place: the key's digest, its salt, its key
-/// material.
+/// Returns the parts of each keyslot that decide how it opens, without number and place: the key's
+/// digest, the salt, the key material.
 fn keyslots(disk: &[u8]) -> Vec<([u8; 20], [u8; 32], Vec<u8>)> {
     let Header::Luks1(header) = Header::read(disk).unwrap() else { panic!("LUKS2") };
     assert!(header.phdr.is_sound(), "cryptsetup takes it, too");
@@ -205,7 +205,7 @@ fn keyslots(disk: &[u8]) -> Vec<([u8; 20], [u8; 32], Vec<u8>)> {
 
 #[test]
 fn a_crash_while_a_luks1_backup_comes_back_leaves_all_keyslots_of_one_of_both() {
-    // Those of the backup, those on the device, and whether that is another volume's.
+    // The backup's keyslots, the device's, and whether the backup is of another volume.
     let cases: [(&[u32], &[u32], bool); 7] = [
         (&[0], &[0, 1], false),
         (&[6], &[6], false),
@@ -358,12 +358,12 @@ fn a_header_of_the_same_volume_with_another_key_is_told_apart() {
 fn places_of_free_luks1_keyslots_are_believed_only_where_they_may_be() {
     let disk = disk_with(options(Version::Luks1), "old");
     let mut bytes = disk.bytes().clone();
-    // Keyslot 0 goes, the payload begins at byte 1024: no room for anything.
+    // Keyslot 0 is removed, and the payload begins at byte 1024: no room for any keyslot.
     bytes[208..212].copy_from_slice(&0xDEADu32.to_be_bytes());
     bytes[104..108].copy_from_slice(&2u32.to_be_bytes());
     let taken = Backup::take(&Recorder::new(bytes.clone()));
     assert!(taken.is_ok_and(|backup| backup.bytes().len() <= 1024));
-    // A header that stands apart, and a free keyslot far behind it.
+    // A detached header, and a free keyslot far behind it.
     let far = SIZE - (64 << 10);
     let mut bytes = disk.bytes().clone();
     bytes[104..108].fill(0);

@@ -1,4 +1,4 @@
-//! Every crash on the way between the two versions leaves a volume that opens.
+//! Conversions between the two versions: a crash at any time leaves a volume that opens.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::storage::recorder::{Recorder, once};
 use crate::{Cost, FormatOptions, Hash, Key, NewHeader, NewKeyslot, Pbkdf, UnlockOptions};
 
-/// Where the data begin: behind eight keyslots with keys of 32 bytes, in either version.
+/// The start of the data: behind eight keyslots with keys of 32 bytes, in either version.
 const DATA: u64 = (32 << 10) + 8 * (128 << 10);
 const SIZE: usize = 3 << 19;
 
@@ -41,7 +41,7 @@ fn luks2() -> FormatOptions {
 
 fn opened(disk: &[u8], passphrases: &[&str]) -> Vec<Option<u32>> {
     let header = Header::read(disk).unwrap();
-    // All that decides.
+    // The parts of a header that decide how it opens.
     let said = serde_json::to_vec(&header.info()).unwrap();
     let material = header.areas().into_iter().map(|(_, area)| {
         let at = |offset: u64| usize::try_from(offset).unwrap();
@@ -56,7 +56,7 @@ fn opened(disk: &[u8], passphrases: &[&str]) -> Vec<Option<u32>> {
     passphrases.iter().map(open).collect()
 }
 
-/// Converts, and looks at the disk after every crash on the way.
+/// Converts the header, and checks the disk after a crash at each write.
 fn convert(disk: &Recorder, to: Version, passphrases: &[&str]) {
     let before = disk.bytes().clone();
     let want = opened(&before, passphrases);
@@ -84,7 +84,7 @@ fn convert(disk: &Recorder, to: Version, passphrases: &[&str]) {
 fn a_crash_while_a_header_is_converted_leaves_one_that_opens() {
     let disk = disk(luks1());
     convert(&disk, Version::Luks2, &["0"]);
-    // With more keyslots, made in between.
+    // More keyslots are added in between.
     let Header::Luks2(mut header) = Header::read(&disk).unwrap() else { panic!("LUKS1") };
     let opened = header.unlock(&disk, &key("0"), &UnlockOptions::default()).unwrap();
     for (number, passphrase) in [(6, "6"), (7, "7")] {
@@ -105,7 +105,7 @@ fn where_eight_keyslots_fit_and_no_more_they_make_way_for_each_other() {
     header.add_keyslot(&disk, &opened.key, &key("5"), &new).unwrap();
     disk.forget_events();
     convert(&disk, Version::Luks2, &["0", "5"]);
-    // Side by side behind both copies, so that there is room for eight again.
+    // The keyslots are adjacent behind both copies, so that eight fit again.
     let areas = Header::read(&disk).unwrap().areas();
     assert!(areas.iter().all(|(_, area)| (area.start - (32 << 10)).is_multiple_of(128 << 10)), "{areas:?}");
 }

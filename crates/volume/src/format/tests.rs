@@ -1,4 +1,4 @@
-//! What a crash leaves behind, and what is refused.
+//! The results of a crash, and refusals.
 
 use super::*;
 use crate::storage::recorder::Recorder;
@@ -20,8 +20,8 @@ fn write(disk: &Recorder, passphrase: &str, options: FormatOptions) -> Result<(H
     Ok((new.write(disk)?, new.into_key()))
 }
 
-/// The passphrase that opens what is on the disk: the old one, the new one, or none because there
-/// is no header.
+/// Returns the passphrase that opens the disk: the old one, the new one, or `None` without a
+/// header.
 fn state(disk: &[u8], context: &str) -> Option<&'static str> {
     let header = match Header::read(disk) {
         Ok(header) => header,
@@ -37,7 +37,7 @@ fn state(disk: &[u8], context: &str) -> Option<&'static str> {
     opened
 }
 
-/// A crash at any moment, with any one of the writes since the last sync lost on its way.
+/// Simulates a crash at any time, with any one of the writes since the last sync lost.
 #[test]
 fn a_crash_while_formatting_leaves_no_header_or_a_whole_one() {
     for (old, new) in [
@@ -128,8 +128,8 @@ fn options_that_do_not_fit_each_other_are_refused() {
     }
 }
 
-/// Every cipher there is, in every chain mode with every IV generator: a volume is made that opens,
-/// or nothing is touched.
+/// Tests every cipher, in every chain mode with every IV generator: either a volume is made that
+/// opens, or nothing is written.
 #[test]
 fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() {
     let mut specs: Vec<String> = [

@@ -1,4 +1,4 @@
-//! A new header on its way to the disk.
+//! Writing a new header.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,43 +10,43 @@ use crate::lock::LockTo;
 use crate::storage::{self, Target};
 use crate::{Error, ErrorKind, Header, IntegrityLayer, Result, VolumeKey, luks1, luks2};
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes completely or not at all.
 const SECTOR: usize = 512;
 
-/// A new header that is ready to be written. It has been decided, derived and encrypted; from here
-/// on only reading and writing can fail, so nothing that stands on the disk is lost to an option
-/// that does not fit.
+/// A new header that is ready to be written. All decisions, derivations and encryptions are done;
+/// from here on only reading and writing can fail, so an option that does not fit never destroys
+/// old contents.
 pub struct NewHeader {
     detached: bool,
     key: VolumeKey,
     pub(super) parts: Parts,
 }
 
-/// What a format says of its new header.
+/// The parts of a new header.
 pub(crate) struct Parts {
-    /// Where keyslots may lie: filled with noise, so that those that were there before are gone.
+    /// The room for keyslots: filled with noise, so that earlier keyslots are gone.
     pub(crate) keyslots: Range<u64>,
-    /// Where the data begins on its device.
+    /// The start of the data on their device.
     pub(crate) data_offset: u64,
-    /// The one keyslot's area, encrypted, and its place.
+    /// The keyslot's place, and its encrypted area.
     pub(crate) area: (u64, Key),
     pub(crate) copies: Copies,
 }
 
-/// The header itself.
+/// The copies of the header.
 pub(crate) enum Copies {
-    /// One copy.
+    /// LUKS1's single copy.
     Luks1(Box<[u8; luks1::LEN]>),
-    /// Two copies.
+    /// LUKS2's two copies.
     Luks2(luks2::Copies),
 }
 
 impl NewHeader {
-    /// Decides all of the header for data on `data_size` bytes, and derives its keys. Nothing is
-    /// written.
+    /// Decides all of the header for data on `data_size` bytes, and derives its keys, without
+    /// writing.
     ///
     /// # Errors
-    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit
+    /// `BadOption` when the options contradict each other, `TooSmall` when the header does not fit
     /// before the data's end, `NullCipher`, `Memory`.
     pub fn prepare(data_size: u64, passphrase: &Key, options: FormatOptions) -> Result<Self> {
         let detached = options.detached;
@@ -59,16 +59,16 @@ impl NewHeader {
 
     /// Writes the header, and reads it back.
     ///
-    /// Whatever header was there before is gone; the data is left alone. A detached header's file
-    /// is made as long as it must be. A crash on the way leaves no header or a whole one: keyslots
-    /// are on disk before the header is.
+    /// Any earlier header is gone afterwards; the data are left alone. A detached header's file is
+    /// extended as needed. A crash leaves no header or a whole one: keyslots are on disk before the
+    /// header is.
     ///
     /// # Errors
-    /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
+    /// `TooSmall` when it does not fit, before the first write; `Busy`, `Io`.
     pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
         let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
-        // The bytes that lengthen a file held no keyslot: they stay a hole.
+        // The bytes that extend a file held no keyslot: they stay a hole.
         let old_end = storage::size(to)?.clamp(keyslots.start, keyslots.end);
         self.make_room(to, self.detached)?;
         forget_old_headers(to, keyslots.end.max(*data_offset))?;
@@ -82,11 +82,9 @@ impl NewHeader {
         Header::parse(to)
     }
 
-    /// The same, but for what lies in the first sector: it counts until the header takes its place
-    /// with one last write.
-    ///
-    /// # Errors
-    /// `BadOption` for LUKS1; else as [`NewHeader::write`].
+    /// Writes everything except the first sector, whose contents stay valid until the header
+    /// replaces them with one last write. Fails with `BadOption` for LUKS1; else as
+    /// [`NewHeader::write`].
     pub(crate) fn write_from_the_end(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
@@ -105,11 +103,11 @@ impl NewHeader {
         Self { detached, key, parts }
     }
 
-    /// What has to be made below the volume, and is not made by writing the header: see
+    /// Returns the layer below the volume, which writing the header does not make: see
     /// [`Header::integrity_layer`].
     ///
     /// # Errors
-    /// `BadHeader`, which what was prepared is not.
+    /// `BadHeader`, which a prepared header never causes.
     pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
         match &self.parts.copies {
             Copies::Luks1(_) => Ok(None),
@@ -117,7 +115,7 @@ impl NewHeader {
         }
     }
 
-    /// The volume key.
+    /// Returns the volume key.
     pub fn into_key(self) -> VolumeKey {
         self.key
     }
@@ -149,15 +147,15 @@ impl fmt::Debug for NewHeader {
     }
 }
 
-/// Wipes the headers that stand before `end`, one after the other, before anything that they need
-/// is touched.
+/// Wipes the headers before `end`, one after the other, before any bytes that they need are
+/// changed.
 pub(crate) fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     forget(target, 0)?;
     forget_second_copies(target, end)
 }
 
 fn forget(target: &(impl Target + ?Sized), place: u64) -> Result<()> {
-    // The sector with the magic goes first: nobody takes what is left for a header that is damaged.
+    // The sector with the magic is wiped first: the rest is then no damaged header.
     for range in [0..SECTOR, SECTOR..luks2::BINARY_LEN] {
         storage::write(target, place + range.start as u64, &[0; luks2::BINARY_LEN][range])?;
         storage::sync(target)?;
@@ -165,7 +163,7 @@ fn forget(target: &(impl Target + ?Sized), place: u64) -> Result<()> {
     Ok(())
 }
 
-/// Wipes the second copies of LUKS2 headers that stand before `end`.
+/// Wipes the second copies of LUKS2 headers before `end`.
 pub(crate) fn forget_second_copies(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     let end = end.min(storage::size(target)?);
     for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {

@@ -1,4 +1,4 @@
-//! How much work this machine does in the time that an unlock may take.
+//! A measurement of how much work this machine does in the time of an unlock.
 
 use std::time::{Duration, Instant};
 
@@ -7,24 +7,23 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 use crate::{Error, ErrorKind, Hash, Result};
 
-/// How a new keyslot derives its key.
+/// The key derivation of a new keyslot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pbkdf {
     /// The algorithm.
     pub kind: PbkdfKind,
-    /// How costly an unlock is made.
+    /// The cost of an unlock.
     pub cost: Cost,
-    /// Argon2: the most memory in KiB when benchmarked, exactly this much when the passes are
-    /// forced.
+    /// Argon2: the most memory in KiB with a time, exactly this much with forced passes.
     pub memory_kib: u32,
     /// Argon2: the most lanes.
     pub lanes: u32,
 }
 
-/// How much work an unlock takes.
+/// The work of an unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
-    /// As much as this machine does in this time.
+    /// The work that this machine does in this time.
     Time(Duration),
     /// This many PBKDF2 rounds or Argon2 passes.
     Iterations(u32),
@@ -32,18 +31,18 @@ pub enum Cost {
 
 /// The fewest PBKDF2 rounds, of keyslots and digests: cryptsetup's floor.
 pub(crate) const MIN_ITERATIONS: u32 = 1000;
-/// The fewest Argon2 passes and the least memory that a benchmark settles on: cryptsetup's floors.
+/// The fewest Argon2 passes and the least memory that a benchmark chooses: cryptsetup's floors.
 const MIN_PASSES: u32 = 4;
 const MIN_MEMORY_KIB: u32 = 32 << 10;
-/// cryptsetup opens no keyslot with more.
+/// The most memory with which cryptsetup opens a keyslot.
 const MAX_MEMORY_KIB: u32 = 4 << 20;
 const MAX_LANES: u32 = 4;
-/// What is measured to know what another run takes.
+/// The memory of the run that is measured to predict other runs.
 const PROBE_KIB: u32 = 16 << 10;
 
 impl Pbkdf {
-    /// cryptsetup's default of LUKS2: Argon2id for two seconds with at most 1 GiB (or half of this
-    /// machine's memory) and four lanes (or as many as processors).
+    /// The default of cryptsetup for LUKS2: Argon2id for two seconds with at most 1 GiB (or half of
+    /// this machine's memory) and four lanes (or the number of processors).
     pub fn argon2id() -> Self {
         Self {
             kind: PbkdfKind::Argon2id,
@@ -54,16 +53,16 @@ impl Pbkdf {
         }
     }
 
-    /// cryptsetup's default of LUKS1: PBKDF2 for two seconds.
+    /// The default of cryptsetup for LUKS1: PBKDF2 for two seconds.
     pub fn pbkdf2() -> Self {
         Self { kind: PbkdfKind::Pbkdf2, ..Self::argon2id() }
     }
 
-    /// The parameters of a new keyslot whose derived key has `len` bytes, measured on this machine
-    /// if they are not forced, with a fresh salt.
+    /// Returns the parameters of a new keyslot whose derived key has `len` bytes, measured on this
+    /// machine if they are not forced, with a fresh salt.
     ///
     /// # Errors
-    /// `BadOption` out of range, `Memory` when there is none to measure with.
+    /// `BadOption` for values out of range, `Memory` when no memory is left for the measurement.
     pub fn settle(&self, hash: Hash, len: usize) -> Result<Kdf> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadOption, why));
         if let Cost::Time(time) = self.cost
@@ -102,8 +101,8 @@ impl Pbkdf {
         Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes: self.lanes, salt })
     }
 
-    /// The rounds of a digest of `len` bytes over the volume key: an eighth of a second, or the
-    /// floor when costs are forced.
+    /// Returns the rounds of a digest of `len` bytes over the volume key: an eighth of a second, or
+    /// the floor with forced costs.
     ///
     /// The volume key is random, so these rounds need not slow a guess down.
     pub(crate) fn digest_iterations(&self, hash: Hash, len: usize) -> u32 {
@@ -114,7 +113,7 @@ impl Pbkdf {
     }
 }
 
-/// How long a derivation of `len` bytes takes here, scaled from a short run.
+/// Estimates the time of a derivation of `len` bytes on this machine, from a short run.
 pub(crate) fn estimate(kdf: &Kdf, len: usize) -> Result<Duration> {
     const SHORT: Duration = Duration::from_millis(100);
     let per_unit = |units: f64| SHORT.as_secs_f64() / units;
@@ -141,13 +140,13 @@ pub(crate) fn estimate(kdf: &Kdf, len: usize) -> Result<Duration> {
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
-/// PBKDF2 rounds that take `time` for `len` bytes, scaled from a shorter run.
+/// Returns the PBKDF2 rounds that take `time` for `len` bytes, scaled from a shorter run.
 fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
     let mut out = vec![0; len];
     let mut rounds = MIN_ITERATIONS;
     loop {
-        // Not the clock on the wall: what else the machine does now must not make the key easier to
-        // guess later.
+        // The processor time is measured, not the wall clock: other work on the machine must not
+        // make the key easier to guess.
         let start = processor_time();
         hash.pbkdf2(b"foobarfo", b"0123456789abcdef", rounds, &mut out);
         let took = processor_time().saturating_sub(start);
@@ -165,14 +164,15 @@ fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
     }
 }
 
-/// What this thread has used of a processor.
+/// Returns the processor time that this thread has used.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Passes and memory that take `time`: first as much memory as allowed, then passes.
+/// Returns the passes and the memory that take `time`: first as much memory as permitted, then
+/// passes.
 ///
-/// Measured twice: a small run finds how much memory the time pays for, a run with that memory
+/// Measured twice: a small run finds how much memory fits the time, and a run with that memory
 /// corrects it, since beyond the caches each block costs more.
 fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration) -> Result<(u32, u32)> {
     let floor = MIN_MEMORY_KIB.min(max_kib);
@@ -193,13 +193,13 @@ fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration)
     Ok((passes, memory_kib))
 }
 
-/// This machine's memory in bytes, saturating.
+/// Returns this machine's memory in bytes, saturating.
 pub(crate) fn physical_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram.saturating_mul(info.mem_unit.into())
 }
 
-/// The same in KiB.
+/// Returns this machine's memory in KiB.
 pub(crate) fn physical_memory_kib() -> u32 {
     u32::try_from(physical_memory() >> 10).unwrap_or(u32::MAX)
 }
@@ -231,8 +231,8 @@ mod tests {
             Kdf::Argon2 { .. } => panic!("asked for PBKDF2"),
         };
         assert!(iterations(1) >= MIN_ITERATIONS);
-        // A hundred times the time; caches and clock rates may spoil a measurement, but not by that
-        // much.
+        // The time is a hundred times as long; caches and clock rates do not distort a measurement
+        // that much.
         assert!(iterations(1000) > iterations(10));
     }
 

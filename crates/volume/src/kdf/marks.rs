@@ -1,5 +1,5 @@
-//! One block of PBKDF2 at several counts of rounds, which can be stopped: for headers that do not
-//! say how they were derived.
+//! A block of PBKDF2 at several counts of rounds, with a stop signal: for headers that do not
+//! store their derivation's parameters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,12 +9,12 @@ use zeroize::Zeroize;
 use crate::Hash;
 use crate::hash::with_mac;
 
-/// How many rounds pass between two looks at the signal to stop: a millisecond of the slowest hash.
+/// The rounds between two looks at the stop signal: a millisecond with the slowest hash.
 const LOOK: u32 = 512;
 
 /// Runs block `block` (1 is the first) of PBKDF2-HMAC over `hash`, and calls `reached` with the
-/// position of each of `marks` and the block after so many rounds. `marks` ascend; a run of the
-/// highest count passes through all lower ones.
+/// position of each of `marks` and the block after that number of rounds. `marks` ascend; a run of
+/// the highest count passes through all lower ones.
 ///
 /// Returns false when `stop` became true before the last mark.
 pub fn pbkdf2_marks(
@@ -25,13 +25,13 @@ pub fn pbkdf2_marks(
     reached: &mut dyn FnMut(usize, &[u8]),
 ) -> bool {
     with_mac!(hash, M => {
-        // HMAC takes a key of any length, so there is no error.
+        // HMAC accepts a key of any length, so no error occurs.
         let Ok(keyed) = <M as KeyInit>::new_from_slice(passphrase) else { return false };
         run(&keyed, salt, block, marks, stop, reached)
     })
 }
 
-/// As [`pbkdf2_marks`], with HMAC keyed.
+/// Runs [`pbkdf2_marks`], with HMAC keyed.
 fn run<M: Update + FixedOutput + Clone>(
     keyed: &M,
     salt: &[u8],

@@ -1,7 +1,8 @@
-//! A lock under a name in a folder, as cryptsetup takes it: the last holder removes the name.
+//! A lock on a named file in a folder, as cryptsetup takes it: the last holder removes the name.
 //!
-//! Whoever waits for such a lock may get that of a file whose name is gone, while another process
-//! has locked a new file under the name. So a lock counts only while its file still has the name.
+//! A process that waits for this kind of lock may get that of a file whose name is gone, while
+//! another process has locked a new file of that name. So a lock counts only while its file still
+//! has the name.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -21,10 +22,8 @@ pub(super) struct NamedLock {
 }
 
 impl NamedLock {
-    /// Takes the lock; `None` when another process has it.
-    ///
-    /// # Errors
-    /// Those of the file and its folder.
+    /// Takes the lock; `None` when another process has it. Fails with the errors of the file and
+    /// its folder.
     pub(super) fn attempt(path: &Path, to: LockTo) -> io::Result<Option<Self>> {
         loop {
             match Self::lock(path, open(path)?, to)? {
@@ -57,22 +56,22 @@ impl NamedLock {
 
 impl Drop for NamedLock {
     fn drop(&mut self) {
-        // Other readers rely on the name: only a holder that is alone removes it, and only its own
-        // file's.
+        // Other readers rely on the name: only the last holder removes it, and only that of its own
+        // file.
         let alone = rustix::fs::flock(&self.file, LockTo::Change.operation()).is_ok();
         if alone && matches!(is_named(&self.path, &self.file), Ok(true)) {
-            // The lock goes with the file, whether or not its name does.
+            // The lock ends with the file, whether or not its name is removed.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug)]
 enum Attempt {
     Locked(NamedLock),
     Held,
-    /// The file is locked, and does not have the name any more.
+    /// The file is locked, and has lost the name.
     Stale,
 }
 
@@ -87,10 +86,10 @@ fn is_named(path: &Path, file: &File) -> io::Result<bool> {
     }
 }
 
-/// The file, made for its owner only in a folder for its owner only: anybody who could open it
-/// could lock it.
+/// Opens the file, made for its owner only in a folder for its owner only: any user with access to
+/// it could lock it.
 fn open(path: &Path) -> io::Result<File> {
-    // A server in its sandbox makes no folders any more.
+    // A sandboxed server cannot make folders any more.
     if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -114,7 +113,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("L_7:0");
         let first = attempt(&path, LockTo::Change).unwrap();
-        // A process that waits has the file open. The holder ends, and another process locks the
+        // A waiting process has the file open. The holder ends, and another process locks the
         // name's new file.
         let waiting = open(&path).unwrap();
         drop(first);

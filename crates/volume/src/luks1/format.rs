@@ -8,9 +8,9 @@ use crate::format::{Copies, Parts, bad, leaves_data, try_cipher};
 use crate::text::FixedText;
 use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af};
 
-/// Key material begins here, and every slot at a multiple of it.
+/// The first place of key material, and the alignment of all slots.
 const ALIGNMENT: u64 = 4096;
-/// The data begins at a multiple of this by default, as in cryptsetup.
+/// The default alignment of the data, as in cryptsetup.
 const DATA_ALIGNMENT: u64 = 1 << 20;
 
 pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOptions) -> Result<(Parts, Key)> {
@@ -52,12 +52,12 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     Ok((Parts { keyslots, data_offset: payload_offset, area: (places[number], sealed), copies }, key))
 }
 
-/// Bytes from one keyslot's area to the next.
+/// Returns the bytes from one keyslot's area to the next.
 fn area_size(key_len: usize) -> u64 {
     (af::split_len(key_len) as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// Where the data of such a volume begins.
+/// Returns the start of the volume's data.
 pub(crate) fn data_begins(options: &FormatOptions, key_len: usize) -> Result<u64> {
     payload_offset(options, ALIGNMENT + area_size(key_len) * SLOTS as u64)
 }

@@ -12,14 +12,14 @@ pub(crate) const LEN: usize = 592;
 pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
 /// The number of keyslots.
 pub(crate) const SLOTS: usize = SLOT_COUNT as usize;
-/// The same, as numbers of keyslots are.
+/// The number of keyslots, in the type of their numbers.
 pub(super) const SLOT_COUNT: u32 = 8;
 
 pub(super) const ACTIVE: u32 = 0x00AC_71F3;
 pub(super) const INACTIVE: u32 = 0x0000_DEAD;
 pub(super) const FIRST_SLOT: usize = 208;
 pub(super) const SLOT_LEN: usize = 48;
-/// The longest volume key: encryption keys of every mode stay far below.
+/// The longest volume key: keys of every cipher are much shorter.
 const MAX_KEY_BYTES: u32 = 1024;
 pub(super) const STRIPES: u32 = 4000;
 const _: () = assert!(STRIPES as usize == af::STRIPES);
@@ -29,16 +29,16 @@ const _: () = assert!(STRIPES as usize == af::STRIPES);
 pub(crate) struct Phdr {
     pub(crate) cipher: CipherSpec,
     pub(crate) hash: Hash,
-    /// Where the data begins, in bytes; 0 when the header stands apart.
+    /// The start of the data, in bytes; 0 for a detached header.
     pub(crate) payload_offset: u64,
     pub(crate) key_bytes: usize,
     pub(crate) digest: [u8; 20],
     pub(crate) digest_salt: [u8; 32],
     pub(crate) digest_iterations: u32,
     pub(crate) uuid: FixedText<40>,
-    /// The keyslots; none where not in use.
+    /// The keyslots; `None` for those not in use.
     pub(crate) slots: [Option<Slot>; SLOTS],
-    /// As it was read: what the fields do not say is kept when the header is written again.
+    /// The bytes as read: those outside the fields are kept when the header is written again.
     pub(crate) bytes: [u8; LEN],
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct Phdr {
 pub(crate) struct Slot {
     pub(crate) iterations: u32,
     pub(crate) salt: [u8; 32],
-    /// Where its key material begins, in bytes.
+    /// The start of its key material, in bytes.
     pub(crate) offset: u64,
 }
 
 impl Phdr {
-    /// Reads and checks a header that begins with [`MAGIC`].
+    /// Parses and checks a header that begins with [`MAGIC`].
     pub(super) fn parse(bytes: &[u8; LEN]) -> Result<Self> {
         let text = |at: usize, len: usize| &bytes[at..at + len];
         let name = FixedText::<32>::parse(text(8, 32), "cipher name")?;
@@ -83,8 +83,8 @@ impl Phdr {
         Ok(header)
     }
 
-    /// The header's bytes: those that were read, with what the fields say. What they do not say
-    /// stays, as the places of slots that are not in use.
+    /// Returns the header's bytes: the fields, over the bytes that were read. Bytes outside the
+    /// fields stay, such as the places of slots that are not in use.
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let mut bytes = self.bytes;
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -113,7 +113,7 @@ impl Phdr {
         bytes
     }
 
-    /// Another UUID.
+    /// Sets the UUID.
     pub(super) fn set_uuid(&mut self, uuid: FixedText<40>) {
         let field = &mut self.bytes[168..208];
         field.fill(0);
@@ -121,7 +121,7 @@ impl Phdr {
         self.uuid = uuid;
     }
 
-    /// The bytes of a header of which only the names are known, and where its slots lie, in bytes.
+    /// Makes the bytes of a header with only the names, and the places of its slots, in bytes.
     pub(crate) fn blank(
         cipher: &CipherSpec,
         hash: Hash,
@@ -144,24 +144,24 @@ impl Phdr {
         bytes
     }
 
-    /// How the digest of the volume key is made.
+    /// Returns the derivation of the volume key's digest.
     pub(super) fn digest_kdf(&self) -> Kdf {
         let (hash, iterations) = (self.hash, self.digest_iterations);
         Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
     }
 
-    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may
-    /// be anywhere.
+    /// Returns the start of a keyslot's key material in the header, in bytes; a free slot's value
+    /// may be arbitrary.
     pub(super) fn place(&self, number: usize) -> u64 {
         u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
 
-    /// Where each of the eight keyslots' key material begins, or would begin, in bytes.
+    /// Returns the places of all eight keyslots, used or not, in bytes.
     pub(crate) fn places(&self) -> [u64; SLOTS] {
         std::array::from_fn(|i| self.slots[i].as_ref().map_or_else(|| self.place(i), |slot| slot.offset))
     }
 
-    /// Gives a keyslot another place, in use or not.
+    /// Sets the place of a keyslot, in use or not.
     pub(super) fn set_place(&mut self, number: usize, place: u64) {
         let at = FIRST_SLOT + number * SLOT_LEN;
         self.bytes[at + 40..at + 44].copy_from_slice(&sector(place));
@@ -170,8 +170,8 @@ impl Phdr {
         }
     }
 
-    /// Whether cryptsetup takes it, too, which wants all eight places before the data and apart, in
-    /// use or not.
+    /// Returns true when cryptsetup accepts the header, too: it requires all eight places, used or
+    /// not, before the data and without overlaps.
     pub(crate) fn is_sound(&self) -> bool {
         let len = af::split_len(self.key_bytes) as u64;
         let mut places = self.places();
@@ -185,7 +185,7 @@ impl Phdr {
             && places.windows(2).all(|pair| pair[0] + len <= pair[1])
     }
 
-    /// Key material lies after the header, before the data, and nowhere twice.
+    /// Checks that key material lies after the header, before the data, and without overlaps.
     fn check_areas(&self) -> Result<()> {
         let len = af::split_len(self.key_bytes) as u64;
         let slots = self.slots.iter().enumerate().filter_map(|(i, slot)| Some((slot.as_ref()?.offset, i)));
@@ -255,7 +255,7 @@ fn bad(why: String) -> Error {
 mod tests {
     use super::*;
 
-    /// A header with noise wherever nobody looks.
+    /// A header with noise in all unused bytes.
     fn odd() -> [u8; LEN] {
         let cipher = "aes-xts-plain64".parse().unwrap();
         let uuid = FixedText::new("11111111-2222-3333-4444-555555555555", "UUID").unwrap();
@@ -273,7 +273,7 @@ mod tests {
             put(at, &state.to_be_bytes());
             put(at + 4, &[0x5a; 36]);
         }
-        // A free slot's place and stripes may be anything.
+        // A free slot's place and stripes may be arbitrary.
         put(FIRST_SLOT + 40, &[0xff; 8]);
         bytes
     }

@@ -8,18 +8,18 @@ use crate::{Error, ErrorKind, Hash, Result};
 
 /// The length of the binary header; the JSON area follows it.
 pub(crate) const LEN: usize = 4096;
-/// The sizes that one copy, binary header and JSON, may have: also the places where the second copy
-/// may stand.
+/// The sizes that one copy, binary header and JSON, may have: also the offsets that the second copy
+/// may have.
 pub(crate) const SIZES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
-/// What the second copy begins with.
+/// The magic of the second copy.
 pub(crate) const SECOND_MAGIC: [u8; 6] = *b"SKUL\xba\xbe";
 const MAGIC: [[u8; 6]; 2] = [*b"LUKS\xba\xbe", SECOND_MAGIC];
 const UUID: std::ops::Range<usize> = 168..208;
 const CHECKSUM: std::ops::Range<usize> = 448..512;
 
-/// Which of the two copies.
+/// The two copies of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderCopy {
     First,
@@ -27,7 +27,7 @@ pub(crate) enum HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Where this copy stands when each is `size` bytes long.
+    /// Returns the offset of this copy when each is `size` bytes long.
     pub(crate) fn offset(self, size: u64) -> u64 {
         match self {
             Self::First => 0,
@@ -35,18 +35,18 @@ impl HeaderCopy {
         }
     }
 
-    /// What this copy begins with.
+    /// Returns the magic of this copy.
     pub(crate) fn magic(self) -> [u8; 6] {
         MAGIC[self as usize]
     }
 }
 
-/// The binary header's fields, without those that a copy has for itself (place, salt, checksum).
+/// The binary header's fields, without those of one copy only (place, salt, checksum).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binary {
     /// The length of one copy in bytes: one of [`SIZES`].
     pub(crate) size: u64,
-    /// Counts updates.
+    /// The sequence number.
     pub(crate) seqid: u64,
     pub(crate) label: FixedText<48>,
     pub(crate) subsystem: FixedText<48>,
@@ -55,7 +55,7 @@ pub(crate) struct Binary {
 }
 
 impl Binary {
-    /// Reads the fields of the copy that stands at `place`. The checksum is [`Binary::verify`]'s.
+    /// Parses the fields of the copy at `place`. The checksum is checked by [`Binary::verify`].
     pub(crate) fn parse(bytes: &[u8; LEN], place: HeaderCopy) -> Result<Self> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadHeader, why));
         if bytes[..6] != place.magic() {
@@ -83,20 +83,20 @@ impl Binary {
         })
     }
 
-    /// Whether these bytes are a copy of this header, or were one before they were damaged: the
-    /// magic or the UUID is left.
+    /// Returns true when these bytes are a copy of this header, or were one before they were
+    /// damaged: the magic or the UUID is left.
     pub(crate) fn is_damaged_in(&self, bytes: &[u8]) -> bool {
         bytes[..6] == HeaderCopy::First.magic()
             || !self.uuid.as_str().is_empty() && bytes[UUID].starts_with(self.uuid.as_bytes())
     }
 
-    /// The length of the JSON area.
+    /// Returns the length of the JSON area.
     pub(crate) fn json_len(&self) -> usize {
-        // At most 4 MiB: `size` is one of `SIZES`.
+        // `size` is one of `SIZES`, at most 4 MiB.
         usize::try_from(self.size).expect("a header size") - LEN
     }
 
-    /// Checks the checksum over the header (with its checksum field zeroed) and the whole JSON
+    /// Verifies the checksum over the header (with its checksum field zeroed) and the whole JSON
     /// area.
     pub(crate) fn verify(&self, bytes: &[u8; LEN], json: &[u8]) -> Result<()> {
         let sum = checksum(self.checksum, bytes, json);
@@ -106,7 +106,7 @@ impl Binary {
         Err(Error::new(ErrorKind::BadHeader, format!("the {} checksum does not match", self.checksum)))
     }
 
-    /// The header for one copy over `json`, which fills the JSON area.
+    /// Encodes the header for one copy over `json`, which fills the JSON area.
     pub(crate) fn encode(&self, place: HeaderCopy, salt: &[u8; 64], json: &[u8]) -> Box<[u8; LEN]> {
         let mut bytes = Box::new([0; LEN]);
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -125,7 +125,7 @@ impl Binary {
         bytes
     }
 
-    /// The UUID, if the field holds one.
+    /// Returns the UUID, if the field has one.
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         self.uuid.as_str().parse().ok()
     }
@@ -165,8 +165,7 @@ mod tests {
         let json = vec![b' '; 12288];
         let good = sample().encode(HeaderCopy::First, &[9; 64], &json);
         for at in 0..LEN * 8 {
-            // The tail of the checksum field, beyond the digest, is the one place that nothing
-            // covers.
+            // Only the tail of the checksum field, beyond the digest, is not covered.
             if (448 + 32..512).contains(&(at / 8)) {
                 continue;
             }

@@ -55,7 +55,7 @@ fn segment(metadata: &Metadata, number: u32, segment: &Segment) -> SegmentInfo {
     }
 }
 
-/// The bits of the key that are a MAC's.
+/// Returns the bits of the key that belong to a MAC.
 fn mac_bits(crypt: &Crypt) -> Option<u32> {
     let bytes = crypt.integrity.as_ref()?.mac_key(&crypt.cipher);
     u32::try_from(bytes * 8).ok().filter(|bits| *bits > 0)

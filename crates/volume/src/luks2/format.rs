@@ -16,7 +16,7 @@ use crate::format::{self, Parts, bad, leaves_data, try_cipher, try_recipe};
 use crate::text::FixedText;
 use crate::{FormatOptions, Hash, Result, kdf};
 
-/// Where the data begins by default, as in cryptsetup.
+/// The default start of the data, as in cryptsetup.
 const DATA_OFFSET: u64 = 16 << 20;
 
 pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOptions) -> Result<(Parts, Key)> {
@@ -88,12 +88,12 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     Ok((Parts { keyslots, data_offset, area, copies: format::Copies::Luks2(copies) }, key))
 }
 
-/// Where the data of such a volume begins.
+/// Returns the start of the volume's data.
 pub(crate) fn data_begins(options: &FormatOptions, key_len: usize) -> Result<u64> {
     Ok(Layout::new(options, key_len)?.data_offset)
 }
 
-/// What lies where.
+/// The layout of a new header.
 struct Layout {
     keyslots: Range<u64>,
     data_offset: u64,
@@ -114,7 +114,7 @@ impl Layout {
             None if options.detached => 0,
             None => DATA_OFFSET.max(keyslots_begin + options.keyslots_size.unwrap_or(0)).max(least),
         };
-        // Without data behind it, an area as large as usual.
+        // Without data behind it, the area is as large as usual.
         let limit = if data_offset == 0 { DATA_OFFSET.max(least) } else { data_offset };
         let room = limit.saturating_sub(keyslots_begin).min(128 << 20);
         let keyslots_size = options.keyslots_size.unwrap_or(room - room % 4096);
@@ -134,16 +134,16 @@ impl Layout {
     }
 }
 
-/// The chosen sector size if it fits the data, or the largest that fits it and the cipher.
+/// Returns the chosen sector size if it fits the data, or the largest that fits data and cipher.
 fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<SectorSize> {
     let fits = |size: SectorSize| data_len.is_multiple_of(size.bytes() as u64);
-    // Sectors that lie across the device's blocks would be slow: they are made on demand only.
+    // Sectors across the device's blocks would be slow: they are made on request only.
     let is_aligned = options.data_offset.is_none_or(|offset| offset.is_multiple_of(4096));
     let too_large = |size| {
         let built = underseal_cipher::build(&options.cipher, key, size);
         built.is_err_and(|e| e.kind() == underseal_cipher::ErrorKind::SectorSize)
     };
-    // Its layer provides whole blocks, and less than there are.
+    // The integrity layer provides whole blocks, and less than the device has.
     let is_authenticated = options.integrity.is_some();
     match options.sector_size {
         None if is_authenticated => Ok(SectorSize::S4096),
@@ -162,7 +162,7 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
     }
 }
 
-/// The words of a digest that confirms the key of one keyslot, under which segment 0 is.
+/// Returns the JSON of a digest that confirms the key of one keyslot, for segment 0.
 pub(super) fn digest(key: &Key, keyslot: u32, hash: Hash, iterations: u32) -> Result<Value> {
     let salt = crate::random::bytes::<32>()?;
     let mut digest = kdf::new_key(hash.output_len())?;

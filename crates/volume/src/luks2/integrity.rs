@@ -1,12 +1,12 @@
-//! Segments whose sectors have something beside them: under an authenticated cipher, over
+//! Segments with tags or IVs beside their sectors: under an authenticated cipher, over
 //! dm-integrity's layout.
 //!
 //! ```text
 //!   "encryption": "aes-xts-plain64"                      CIPHER-MODE-IV or CIPHER-IV
 //!   "integrity": { "type": "hmac(sha256)",               none, aead, poly1305 or a MAC
-//!                  "journal_encryption": "none",         of dm-integrity's journal; LUKS2 has no other
+//!                  "journal_encryption": "none",         of dm-integrity's journal; always none
 //!                  "journal_integrity": "none",
-//!                  "key_size": 16 }                      bytes of the key that are the MAC's, where it is not its digest's
+//!                  "key_size": 16 }                      of the MAC, if not its digest's size
 //!        -> capi:authenc(hmac(sha256),xts(aes))-plain64, integrity:32:aead
 //! ```
 
@@ -17,37 +17,35 @@ use serde_json::{Value, json};
 use super::node::Node;
 use crate::{Error, ErrorKind, NewIntegrity, Result, printable};
 
-/// What a segment keeps beside its sectors.
+/// The tags or IVs beside a segment's sectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Integrity {
     /// The cipher as the header has it.
     pub(crate) encryption: String,
     /// The type as the header has it.
     pub(crate) name: String,
-    /// Whether sectors are authenticated, or only their IVs kept.
+    /// The kind: authenticated sectors, or stored IVs only.
     pub(crate) kind: IntegrityKind,
     /// Bytes beside each sector.
     pub(crate) bytes: usize,
-    /// Bytes of the key that are the MAC's, where the header says so.
+    /// The bytes of the key that belong to the MAC, if the header has them.
     pub(crate) key_size: Option<usize>,
 }
 
 impl Integrity {
-    /// Bytes of the key that are the MAC's, under this cipher.
+    /// Returns the bytes of the key that belong to the MAC, under this cipher.
     pub(crate) fn mac_key(&self, spec: &CipherSpec) -> usize {
         self.key_size.or(authentication(spec).ok().map(|is| is.mac_key)).unwrap_or(0)
     }
 }
 
-/// What the object may hold. What a reader does not know may change which bytes of the key are
-/// whose.
+/// The known members of the object. An unknown one may change which bytes of the key belong to the
+/// MAC.
 const MEMBERS: [&str; 4] = ["type", "journal_encryption", "journal_integrity", "key_size"];
 
-/// The segment's integrity, and the cipher in the form in which the kernel names authenticated
-/// ones.
-///
-/// # Errors
-/// `BadHeader` for what is malformed; `Unsupported` for what this build does not open.
+/// Parses the segment's integrity, and the cipher in the kernel's form for authenticated ones.
+/// Fails with `BadHeader` for malformed values; with `Unsupported` for ciphers that this build does
+/// not open.
 pub(super) fn parse(node: &Node<'_>, encryption: &Node<'_>) -> Result<(Integrity, CipherSpec)> {
     if let Some(unknown) = node.members()?.find(|name| !MEMBERS.contains(name)) {
         let unknown = printable(unknown);
@@ -82,23 +80,21 @@ pub(super) fn parse(node: &Node<'_>, encryption: &Node<'_>) -> Result<(Integrity
     Ok((Integrity { encryption: text.into(), name: name.into(), kind, bytes, key_size }, spec))
 }
 
-/// The object of a new segment, and what it means under this cipher.
-///
-/// # Errors
-/// `BadOption` for what does not go together.
+/// Makes the object of a new segment, and its parsed form under this cipher. Fails with `BadOption`
+/// for an impossible combination.
 pub(super) fn new(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Value, Integrity, CipherSpec)> {
     let mut object =
         json!({ "type": wanted.kind, "journal_encryption": "none", "journal_integrity": "none" });
     if let Some(size) = wanted.key_size {
         object["key_size"] = size.into();
     }
-    // Of a cipher without a mode the kernel's name is the only one that is taken as an argument.
+    // For a cipher without a mode only the kernel's name is accepted as an argument.
     let written = cipher.as_written();
     let encryption = Value::from(written.strip_prefix("capi:").unwrap_or(written));
     let parsed = parse(&Node::new("integrity", &object), &Node::new("cipher", &encryption));
     let (integrity, spec) = parsed.map_err(|e| Error::new(ErrorKind::BadOption, e.to_string()))?;
-    // A volume that is there is opened; none is made whose every second write of a sector gives its
-    // contents away.
+    // An existing volume is opened; but no volume is made whose second write of a sector reveals
+    // its contents.
     if integrity.kind == IntegrityKind::Aead && spec.chain() != "authenc" && spec.iv() != "random" {
         let context =
             format!("{cipher} with integrity {}: writing a sector again uses its nonce again", wanted.kind);
@@ -107,25 +103,20 @@ pub(super) fn new(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Value, 
     Ok((object, integrity, spec))
 }
 
-/// The cipher of a new segment, and bytes of its key that are the MAC's.
-///
-/// # Errors
-/// As [`new`].
+/// Returns the cipher of a new segment, and the bytes of its key that belong to the MAC. Fails as
+/// [`new`].
 pub(crate) fn mac_key(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(CipherSpec, usize)> {
     let (_, integrity, spec) = new(cipher, wanted)?;
     let mac = integrity.mac_key(&spec);
     Ok((spec, mac))
 }
 
-/// Bytes beside each sector of a new segment.
-///
-/// # Errors
-/// As [`new`].
+/// Returns the bytes beside each sector of a new segment. Fails as [`new`].
 pub(crate) fn tag_size(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<usize> {
     Ok(new(cipher, wanted)?.1.bytes)
 }
 
-/// A member that must be there and say something.
+/// Returns a required member that must not be empty.
 fn named<'v>(node: &Node<'v>, name: &str) -> Result<&'v str> {
     let member = node.field(name)?;
     match member.text()? {
@@ -134,10 +125,10 @@ fn named<'v>(node: &Node<'v>, name: &str) -> Result<&'v str> {
     }
 }
 
-/// A cipher of LUKS2's with its integrity type, in the kernel's words. None: they do not go
-/// together.
+/// Returns LUKS2's cipher with its integrity type in the kernel's form; `None` for an impossible
+/// combination.
 fn specification(encryption: &str, integrity: &str) -> Option<String> {
-    // In the form that the kernel's own names have, nothing can be added.
+    // Nothing can be added to a name in the kernel's form.
     if encryption.contains(['(', ')']) || encryption.starts_with("capi:") {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Strict JSON: no name twice in an object, no deep nesting, no more values than any real header
+//! Strict JSON: no repeated name in an object, no deep nesting, no more values than any real header
 //! has.
 //!
-//! serde_json alone would take the last of two equal names (another reader may take the first: two
-//! readings of one header), and spend a hundred times the input's size on tiny nested objects.
+//! serde_json alone would use the last of two equal names (another reader may use the first: two
+//! readings of one header), and need a hundred times the input's size for tiny nested objects.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::{Error, ErrorKind, Result, printable};
 
-/// json-c's default, which bounds what cryptsetup reads.
+/// The default of json-c, which also limits cryptsetup.
 const MAX_DEPTH: usize = 32;
 /// 32 keyslots, 32 tokens, 32 digests and as many segments need some thousands.
 const MAX_VALUES: usize = 1 << 16;
@@ -31,13 +31,12 @@ pub(crate) fn parse_area(area: &[u8]) -> Result<Map<String, Value>> {
     parse(text, Repeats::Refused).map_err(|e| e.within("JSON area"))
 }
 
-/// A name that an object has twice.
+/// The handling of repeated names in an object.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Repeats {
-    /// In headers: two readers might read two things.
+    /// For headers: two readers might read different values.
     Refused,
-    /// In a user's input, as json-c reads it (jose writes such objects): the result has each name
-    /// once.
+    /// For a user's input, as json-c reads it (jose writes such objects): the last value is used.
     LastWins,
 }
 
@@ -54,9 +53,9 @@ pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>>
     }
 }
 
-/// The text for a JSON area of `len` bytes, with its zeros.
+/// Returns the text for a JSON area of `len` bytes, with its zeros.
 pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u8>> {
-    // Maps with string keys always serialise.
+    // Maps with string keys can always be serialized.
     let mut area = serde_json::to_vec(object).expect("JSON made of JSON values");
     if area.len() >= len {
         let context = format!("metadata of {} bytes does not fit its area of {len}", area.len());

@@ -1,4 +1,4 @@
-//! From a passphrase to the volume key, through any keyslot that it opens; `new` makes one.
+//! From a passphrase to the volume key, through any keyslot that it opens; `new` makes a keyslot.
 
 pub(crate) mod new;
 
@@ -11,8 +11,8 @@ use crate::kdf::Budget;
 use crate::storage::ReadAt;
 use crate::{Error, ErrorKind, KdfLimits, KeyCheck, Result, UnlockOptions, Unlocked, VolumeKey};
 
-/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number. In
-/// the middle of a reencryption it may open both keys, or one of them.
+/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number.
+/// During a reencryption it may open both keys, or one of them.
 pub(super) fn unlock(
     metadata: &Metadata,
     from: &(impl ReadAt + ?Sized),
@@ -33,7 +33,7 @@ pub(super) fn unlock(
         match (first_of(&these), first_of(&others)) {
             (Ok(one), Ok(other)) => Ok(Unlocked { slot: one.slot, key: one.key.with(other.key) }),
             (_, Err(e)) | (Err(e), _) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Memory) => Err(e),
-            // A keyslot that was asked for is among these.
+            // The requested keyslot is among the first ones.
             (Err(e), Ok(_)) if options.slot.is_some() => Err(e),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(e), Err(_)) => Err(e),
@@ -41,7 +41,7 @@ pub(super) fn unlock(
     })
 }
 
-/// Checks a key that came from elsewhere against the digest of the data.
+/// Checks a given key against the digest of the data.
 pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
     let budget = Budget::new(options.limits);
     for (number, digest) in metadata.digests.iter().filter(|(_, d)| protects_data(metadata, d)) {
@@ -52,7 +52,7 @@ pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> 
     Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
 }
 
-/// Checks that a key is the one of the digest that it says it is of: it may be another header's.
+/// Checks a key against the digest that it names: it may be another header's.
 pub(super) fn confirm(metadata: &Metadata, key: &VolumeKey) -> Result<()> {
     let budget = Budget::new(KdfLimits::default());
     let digest = metadata.digests.get(&key.digest);
@@ -62,14 +62,14 @@ pub(super) fn confirm(metadata: &Metadata, key: &VolumeKey) -> Result<()> {
     }
 }
 
-/// What the digest of a key knows of it.
+/// Returns the digest of a key.
 pub(super) fn key_check(metadata: &Metadata, key: &VolumeKey) -> Result<KeyCheck> {
     let check = metadata.digests.get(&key.digest).and_then(|digest| digest.check.as_ref().ok());
     let check = check.ok_or_else(|| Error::new(ErrorKind::WrongKey, "the header does not know this key"))?;
     Ok(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len: key.key.len() })
 }
 
-/// The same for the key that all of the data has; none where it has two, or none.
+/// Returns the digest of the key of all data; `None` where the data have two keys, or none.
 pub(super) fn data_key_check(metadata: &Metadata) -> Option<KeyCheck> {
     let regular = metadata.segments.iter().filter(|(_, segment)| !segment.is_backup());
     let regular: Vec<u32> = regular.map(|(number, _)| *number).collect();
@@ -83,19 +83,20 @@ pub(super) fn data_key_check(metadata: &Metadata) -> Option<KeyCheck> {
     Some(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len })
 }
 
-/// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros
-/// appended have one digest.
+/// Returns true when a key of this digest has this length. PBKDF2 does not tell: a key and the same
+/// key with zeros appended have one digest.
 fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     let mut slots = digest.keyslots.iter().map(|slot| metadata.keyslots[slot].key_size as usize).peekable();
     if slots.peek().is_some() {
         return slots.any(|size| size == len);
     }
-    // All keyslots were killed: the ciphers know.
+    // Without any keyslot, the ciphers know the length.
     let ciphers = digest.segments.iter().filter_map(|number| metadata.segments[number].crypt.as_ref().ok());
     len > 0 && ciphers.into_iter().all(|crypt| crypt.takes_key(len))
 }
 
-/// Why no keyslot is tried: none has the data's key, or the data is decrypted and has none.
+/// Explains why no keyslot is tried: none has the data's key, or the data are decrypted and have
+/// none.
 fn no_keyslot(metadata: &Metadata) -> Error {
     let first = metadata.segments.get(&0).filter(|segment| segment.kind == LINEAR);
     match first.map(|segment| &segment.crypt) {
@@ -104,9 +105,9 @@ fn no_keyslot(metadata: &Metadata) -> Error {
     }
 }
 
-/// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them,
-/// are asked for. In the middle of a reencryption those of the other key are apart, and any of them
-/// will do beside the one that was asked for.
+/// Returns the slots to try. An unbound one, which opens no data, is tried only when it is named,
+/// or all are requested. During a reencryption the keyslots of the other key form a second list,
+/// any of which suffices beside the named one.
 fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>; 2]> {
     let fits =
         |number: &u32| options.except != Some(*number) && (options.unbound || opens_data(metadata, *number));
@@ -114,7 +115,7 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>;
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
     let mut usable: Vec<u32> = usable.into_iter().map(|(number, _)| number).collect();
-    // The key of what the volume begins with comes first.
+    // The key of the first segment comes first.
     let begins =
         |number: &u32| digest_of(metadata, *number).is_some_and(|(_, digest)| digest.segments.contains(&0));
     usable.sort_by_key(|number| reencrypt::is_under_way(metadata) && !begins(number));
@@ -133,8 +134,7 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>;
     Ok([named.unwrap_or(these), others])
 }
 
-/// Whether a keyslot holds a key of the data, and not one of nothing. Both keys of a reencryption
-/// are.
+/// Returns true when a keyslot holds a key of the data. During a reencryption both keys are.
 pub(super) fn opens_data(metadata: &Metadata, number: u32) -> bool {
     digest_of(metadata, number).is_some_and(|(_, digest)| protects_data(metadata, digest))
 }
@@ -165,11 +165,11 @@ fn open(
     Ok(VolumeKey::new(key, digest_number))
 }
 
-/// Whether the digest is this key's.
+/// Returns true when the digest is this key's.
 fn matches(digest: &Digest, key: &Key, budget: &Budget) -> Result<bool> {
     let check = digest.check.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
     let found = budget.derive(&check.kdf, key.as_bytes(), check.digest.len())?;
-    // Comparing keys takes constant time.
+    // The comparison of keys takes constant time.
     Ok(crate::kdf::to_key(&check.digest)? == found)
 }
 

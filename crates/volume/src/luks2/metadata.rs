@@ -16,7 +16,7 @@ pub(crate) const MAX_OBJECTS: u32 = 32;
 /// The longest volume key: encryption and integrity keys of every mode together stay far below.
 pub(crate) const MAX_KEY_SIZE: u32 = 1024;
 
-/// Why what a drive encrypts by itself is refused.
+/// Why an OPAL segment is refused: its drive encrypts by itself.
 pub(super) const OPAL: &str =
     "the drive encrypts by itself (OPAL), and is unlocked by a command that this build does not know";
 
@@ -28,22 +28,23 @@ pub(crate) struct Metadata {
     pub(crate) segments: BTreeMap<u32, Segment>,
     pub(crate) digests: BTreeMap<u32, Digest>,
     pub(crate) config: Config,
-    /// The whole of it as read: what we do not understand is kept when the header is written again.
+    /// The JSON document as read. Parts that this build does not understand are kept when the
+    /// header is written again.
     pub(crate) document: Map<String, Value>,
 }
 
-/// A part that this build understands, or one that it keeps without understanding, with the reason.
+/// A part that this build understands, or the reason why it is kept without being understood.
 pub(crate) type Known<T> = std::result::Result<T, String>;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Keyslot {
-    /// The type's name: `luks2`, `reencrypt`.
+    /// The type's name: `luks2` or `reencrypt`.
     pub(crate) kind: String,
-    /// The length of the key it holds, in bytes.
+    /// The length of the keyslot's key, in bytes.
     pub(crate) key_size: u32,
-    /// 0 only when asked for, 1 normal, 2 first.
+    /// The priority: 0 is used only on request, 1 is normal, 2 comes first.
     pub(crate) priority: u32,
-    /// Where its area lies: offset and length in bytes.
+    /// The area: offset and length in bytes.
     pub(crate) area: (u64, u64),
     pub(crate) passphrase: Known<PassphraseSlot>,
 }
@@ -58,7 +59,7 @@ impl Keyslot {
     }
 }
 
-/// What a keyslot of type `luks2` is made of.
+/// The parameters of a keyslot of type `luks2`.
 #[derive(Debug, Clone)]
 pub(crate) struct PassphraseSlot {
     pub(crate) kdf: Kdf,
@@ -76,30 +77,30 @@ pub(crate) struct Token {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
-    /// The type's name: `crypt`, `linear`.
+    /// The type's name: `crypt` or `linear`.
     pub(crate) kind: String,
-    /// On the data device, in bytes.
+    /// The offset on the data device, in bytes.
     pub(crate) offset: u64,
-    /// In bytes; none reaches to the end of the device.
+    /// The size in bytes. `None` reaches to the end of the device.
     pub(crate) size: Option<u64>,
     pub(crate) flags: Vec<String>,
     pub(crate) crypt: Known<Crypt>,
 }
 
-/// What a segment of type `crypt` adds.
+/// The members that a segment of type `crypt` adds.
 #[derive(Debug, Clone)]
 pub(crate) struct Crypt {
     pub(crate) cipher: CipherSpec,
     pub(crate) sector_size: SectorSize,
-    /// In 512-byte units.
+    /// The IV offset, in 512-byte units.
     pub(crate) iv_tweak: u64,
-    /// What is kept beside its sectors; then the cipher is the kernel's name of an authenticated
-    /// one.
+    /// The tags or IVs beside the sectors. With them, the cipher is the kernel's name of an
+    /// authenticated cipher.
     pub(crate) integrity: Option<Integrity>,
 }
 
 impl Crypt {
-    /// The cipher as the header has it.
+    /// Returns the cipher as the header has it.
     pub(crate) fn written(&self) -> String {
         match &self.integrity {
             Some(integrity) => integrity.encryption.clone(),
@@ -107,7 +108,7 @@ impl Crypt {
         }
     }
 
-    /// What its cipher is made from, but for a key of so many bytes.
+    /// Returns the parameters of the segment's cipher, for a key of `key_size` bytes.
     pub(crate) fn recipe(&self, key_size: usize) -> Recipe {
         let beside = |integrity: &Integrity| underseal_cipher::Integrity {
             bytes: integrity.bytes,
@@ -120,7 +121,8 @@ impl Crypt {
         Recipe { integrity, ..Recipe::new(&self.cipher, self.sector_size, key_size) }
     }
 
-    /// Whether a key of so many bytes can be its own: the cipher's, and the MAC's behind it.
+    /// Returns true when a key of `len` bytes fits the cipher, with the MAC's key behind the
+    /// cipher's key.
     pub(crate) fn takes_key(&self, len: usize) -> bool {
         let mac = self.integrity.as_ref().map_or(0, |integrity| integrity.mac_key(&self.cipher));
         let sizes = underseal_cipher::key_sizes(&self.cipher);
@@ -129,7 +131,7 @@ impl Crypt {
 }
 
 impl Segment {
-    /// True for a segment that only a reencryption uses.
+    /// Returns true for a segment that only a reencryption uses.
     pub(crate) fn is_backup(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("backup-"))
     }
@@ -153,9 +155,9 @@ pub(crate) struct DigestCheck {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) keyslots_size: u64,
-    /// Flags of activation: `allow-discards`, ..
+    /// Flags of activation, for example `allow-discards`.
     pub(crate) flags: Vec<String>,
-    /// What a reader must know about to use this header at all.
+    /// Features that a reader must know to use this header at all.
     pub(crate) requirements: Vec<String>,
 }
 
@@ -179,12 +181,13 @@ impl Metadata {
         Ok(Self { document, ..metadata })
     }
 
-    /// The first byte of data on its device.
+    /// Returns the first byte of data on its device.
     pub(crate) fn data_offset(&self) -> u64 {
         self.segments.values().filter(|s| !s.is_backup()).map(|s| s.offset).min().unwrap_or(0)
     }
 
-    /// The size of the data in bytes; none where a segment reaches to the end of its device.
+    /// Returns the size of the data in bytes, or `None` when a segment reaches to the end of its
+    /// device.
     pub(crate) fn data_size(&self) -> Option<u64> {
         let mut segments = self.segments.values().filter(|segment| !segment.is_backup());
         segments.try_fold(0, |sum: u64, segment| sum.checked_add(segment.size?))
@@ -195,7 +198,7 @@ fn numbered<T>(node: &Node<'_>, parse: impl Fn(&Node<'_>) -> Result<T>) -> Resul
     node.numbered(MAX_OBJECTS)?.into_iter().map(|(number, node)| Ok((number, parse(&node)?))).collect()
 }
 
-/// Keeps what is merely unsupported; what is malformed stays an error.
+/// Keeps an unsupported part as the reason. A malformed part stays an error.
 fn known<T>(parsed: Result<T>) -> Result<Known<T>> {
     match parsed {
         Ok(value) => Ok(Ok(value)),
@@ -303,7 +306,7 @@ fn crypt(node: &Node<'_>) -> Result<Crypt> {
         }
         None => (None, encryption.cipher()?),
     };
-    // The largest that LUKS takes is the smallest page of all machines.
+    // The largest sector size of LUKS is the smallest page size of all machines.
     let sector_size = SectorSize::new(sector_size.number(512..=4096)?)
         .map_err(|e| sector_size.error(ErrorKind::BadHeader, "no sector size").with_source(e))?;
     Ok(Crypt { iv_tweak: node.field("iv_tweak")?.number_text()?, cipher, sector_size, integrity })
@@ -323,8 +326,8 @@ fn digest_check(node: &Node<'_>) -> Result<DigestCheck> {
     let kdf = pbkdf2(node, node.field("salt")?.bytes()?)?;
     let field = node.field("digest")?;
     let digest = field.bytes()?;
-    // A shorter digest would be matched by other keys; an empty one by every key. Headers converted
-    // from LUKS1 have its 20 bytes, others as many as their hash has.
+    // A shorter digest would match other keys, and an empty digest every key. Headers converted
+    // from LUKS1 have digests of 20 bytes; other digests are as long as their hash.
     if !(20..=64).contains(&digest.len()) {
         return Err(field.error(ErrorKind::BadHeader, format_args!("a digest of {} bytes", digest.len())));
     }

@@ -1,39 +1,39 @@
-//! Which tokens are asked for a passphrase, and in which order.
+//! The tokens that are asked for a passphrase, and their order.
 
 use std::cmp::Reverse;
 
 use crate::luks2::Header;
 use crate::{Error, ErrorKind, Result};
 
-/// What narrows the choice of tokens.
+/// Limits on the choice of tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TokenChoice<'c> {
-    /// This one only.
+    /// Only this token.
     pub token: Option<u32>,
-    /// Those of this type only.
+    /// Only tokens of this type.
     pub kind: Option<&'c str>,
-    /// Those that open this keyslot, and it alone.
+    /// Only tokens that open this keyslot, and only this keyslot.
     pub slot: Option<u32>,
 }
 
-/// A token that may give a passphrase, and the keyslots to try it on.
+/// A token that may supply a passphrase, and the keyslots to try it on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenToTry {
-    /// Its number.
+    /// The token's number.
     pub number: u32,
-    /// Its type.
+    /// The token's type.
     pub kind: String,
-    /// Preferred ones first.
+    /// The keyslots, preferred keyslots first.
     pub keyslots: Vec<u32>,
 }
 
 impl Header {
-    /// The tokens of keyslots that hold the data's key: those of preferred keyslots first, then by
-    /// number. A keyslot that says it is to be ignored is left out unless it, or the token, is
-    /// named.
+    /// Returns the tokens of keyslots that hold the data's key: tokens of preferred keyslots first,
+    /// then by number. A keyslot with the priority `ignore` is left out, unless the choice names
+    /// the keyslot or the token.
     ///
     /// # Errors
-    /// `BadOption` when the token that is named is not there.
+    /// `BadOption` when the named token does not exist.
     pub fn tokens_to_try(&self, choice: TokenChoice<'_>) -> Result<Vec<TokenToTry>> {
         let metadata = &self.stored.metadata;
         if let Some(number) = choice.token.filter(|number| !metadata.tokens.contains_key(number)) {

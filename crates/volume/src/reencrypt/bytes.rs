@@ -6,13 +6,11 @@ use zeroize::Zeroizing;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Where the bytes begin. Reading into memory that begins at an odd place takes a processor several
-/// times as long: three and a half times on an AMD Zen 3, whose `rep movsb` wants its destination
-/// aligned.
+/// The alignment of the bytes. Reads into memory at an odd address take a processor several times
+/// as long: three and a half times on an AMD Zen 3, whose `rep movsb` needs an aligned destination.
 const PAGE: usize = 4096;
 
-/// Bytes of a volume, which begin at a page and are wiped when they go: ciphertext becomes
-/// plaintext in place.
+/// Bytes of a volume, aligned to a page and wiped on drop: ciphertext becomes plaintext in place.
 #[derive(Default)]
 pub(super) struct Bytes {
     memory: Zeroizing<Vec<u8>>,
@@ -21,10 +19,9 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Makes room for `len` bytes; what was there stays until it is overwritten.
+    /// Makes room for `len` bytes. The old contents stay until they are overwritten.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Fails with `Memory`.
     pub(super) fn resize(&mut self, len: u64) -> Result<()> {
         let none = || Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of a step"));
         let wanted = usize::try_from(len).map_err(|_| none())?;
@@ -34,14 +31,14 @@ impl Bytes {
             let all = wanted.checked_add(PAGE).ok_or_else(none)?;
             self.memory.try_reserve_exact(all).map_err(|e| none().with_source(e))?;
             self.memory.resize(all, 0);
-            // The only allocator that cannot tell is that of constant evaluation.
+            // Only the allocator of constant evaluation cannot tell the offset.
             self.start = self.memory.as_ptr().align_offset(PAGE).min(PAGE);
         }
         self.len = wanted;
         Ok(())
     }
 
-    /// Nothing is there.
+    /// Makes the length zero.
     pub(super) fn clear(&mut self) {
         self.len = 0;
     }

@@ -1,29 +1,28 @@
-//! The order in which things happen.
+//! The order of a step's writes and syncs.
 //!
-//! A step's rows, as `commit` and `through` have them. Each is on stable storage where the next
-//! relies on it:
+//! The rows of a step, as in `commit` and `through`. Each row is on stable storage before the next
+//! row that relies on it:
 //! ```text
-//!   row                          none    checksum    journal    source (the old bytes stay where they are)
-//!   1  read old bytes            x       x           x          x
-//!   2  to the area               -       hashes      bytes      -       synced
-//!   3  record: under way         -       x           x          x       the ledger syncs
-//!   4  write new bytes           x       x           x          x
-//!   5  sync the data             -       x           x          x
-//!   6  record: done              -       x           x          x       the ledger syncs
+//!   row                          none    checksum    journal    source (the old bytes stay)
+//!    1  read old bytes            x       x           x          x
+//!    2  to the area               -       hashes      bytes      -       synced
+//!    3  record: in progress       -       x           x          x       the ledger syncs
+//!    4  write new bytes           x       x           x          x
+//!    5  sync the data             -       x           x          x
+//!    6  record: done              -       x           x          x       the ledger syncs
 //! ```
-//! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced
-//! with row 2. Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they
-//! read what these do not write. Without protection rows 5 and 6 come once, where it stops. Of the
-//! last step row 6 is the end of the reencryption in some ledgers, so its range is held until no
-//! reader does that step again.
+//! Checksums cover bytes that survive a crash: bytes written by users without a sync are synced
+//! with row 2. Row 1 of the next step, and the crypt of its row 4, run at the same time as rows 2
+//! to 6: they read no byte that these rows write. Without protection, rows 5 and 6 come once, when
+//! the reencryption stops. In some ledgers, row 6 of the last step is the end of the reencryption,
+//! so the range of the last step is held until no reader repeats the step.
 //!
-//! From row 3 to row 6 the ledger's lock is kept. Where another program holds it, the users of the
-//! range get it back until the lock is free, and the step begins again at row 1: so they never wait
-//! for another program.
+//! The ledger's lock is kept from row 3 to row 6. While another program holds the lock, the users
+//! of the range get the range back until the lock is free, and the step begins again at row 1: so
+//! they never wait for another program.
 //!
-//! Before the first of them what the ledger says is made sure of: a record whose sync failed is
-//! read as if all were well, and the disk may have the one before it, which relies on the area as
-//! it is.
+//! Before the first step, the ledger secures its record: after a failed sync, reads still return
+//! the new record, but the disk may have the previous record, which relies on the area as it is.
 
 use std::ops::Range;
 use std::thread;
@@ -33,33 +32,33 @@ use super::work::{self, Made, Work};
 use super::{Claim, Foreground, Ledger, Pace, Progress, Protection, Step};
 use crate::{Error, ErrorKind, Result, Target, storage};
 
-/// The pause before a lock is tried again that another program holds.
+/// The pause between attempts at a lock that another program holds.
 const LOCKED: Duration = Duration::from_millis(100);
-/// The pause before the users hear again that a lock is waited for.
+/// The pause between messages about the wait for a lock.
 const TELL: Duration = Duration::from_secs(10);
 
 /// How a reencryption is carried out.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How many threads crypt.
+    /// The number of threads that crypt.
     pub workers: usize,
-    /// About how many bytes of a step are held in memory at once: of the next one as many, while it
-    /// is made meanwhile. Longer steps are read twice.
+    /// The approximate number of a step's bytes in memory at once; the next step, which is made
+    /// meanwhile, has as many. Longer steps are read twice.
     pub memory: u64,
-    /// Recovery leaves blocks as they are that are neither old nor new, instead of refusing to go
-    /// on: what was in them is lost.
+    /// Recovery leaves blocks that are neither old nor new as they are, instead of an error. Their
+    /// contents are lost.
     pub keep_lost: bool,
 }
 
 impl Default for Options {
-    /// As many threads as there are processors, and 64 MiB; nothing is lost unasked.
+    /// Returns as many threads as processors, and 64 MiB. Blocks are lost only on request.
     fn default() -> Self {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         Self { workers, memory: 64 << 20, keep_lost: false }
     }
 }
 
-/// How it ended.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Every byte is new, and the ledger has finished.
@@ -68,15 +67,15 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Goes on with a reencryption: recovers a step that was cut, then takes one step after the other.
-/// `data` is the device of the volume's bytes.
+/// Resumes a reencryption: recovers an interrupted step, then takes step after step. `data` is the
+/// device of the volume's bytes.
 ///
 /// # Errors
-/// `BadLayout` when the ledger's plan or progress is none; `BadOption` when the data has another
+/// `BadLayout` when the ledger's plan or progress is invalid; `BadOption` when the data has another
 /// ledger, too; `TooSmall` when the device ends before the data does; `BadHeader` when a step
-/// cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on
-/// with after any of them: a step that could not be written was taken back, or is recovered next
-/// time. Only without protection may an error, or a crash, lose data.
+/// cannot be recovered; the kinds of the ledger and the foreground; `Io`, `Memory`. After each of
+/// these errors the reencryption can be resumed: a step that could not be written was undone, or is
+/// recovered next time. Only without protection may an error, or a crash, lose data.
 pub fn run(
     data: &(dyn Target + Sync),
     ledger: &mut dyn Ledger,
@@ -95,7 +94,7 @@ pub fn run(
     let work = Work::new(data, &plan, options);
     let mut engine = Engine { work, ledger, foreground, options, progress, unkept: false };
     engine.recover()?;
-    // What was written before this began may be in memory only.
+    // Earlier writes may be in memory only.
     engine.settle(plan.protection)?;
     let outcome = engine.steps();
     let kept = engine.keep();
@@ -106,15 +105,15 @@ pub fn run(
     Ok(outcome)
 }
 
-/// One that is carried out.
+/// A reencryption that is carried out.
 pub(super) struct Engine<'a> {
     pub(super) work: Work<'a>,
     pub(super) ledger: &'a mut dyn Ledger,
     pub(super) foreground: &'a dyn Foreground,
     pub(super) options: &'a Options,
-    /// Ahead of the ledger's where nothing is protected.
+    /// Ahead of the ledger's progress if nothing is protected.
     pub(super) progress: Progress,
-    /// Steps without protection are done that the ledger has not heard of.
+    /// Steps without protection are done, but not recorded yet.
     unkept: bool,
 }
 
@@ -136,7 +135,7 @@ impl<'a> Engine<'a> {
             let mut this = match ahead.take() {
                 Some(ready) => ready,
                 None => {
-                    // What was waited for may have changed how long it may be.
+                    // The wait may have changed the allowed length of the step.
                     let step = self.next(self.progress).unwrap_or(step);
                     self.begin(step, std::mem::take(&mut spare))?
                 }
@@ -153,7 +152,7 @@ impl<'a> Engine<'a> {
         Ok(Outcome::Finished)
     }
 
-    /// The step after so many bytes, as short as the foreground wants it.
+    /// Returns the next step, as short as the foreground wants it.
     fn next(&self, progress: Progress) -> Option<Step> {
         self.work.plan.step_within(progress, self.foreground.longest())
     }
@@ -167,11 +166,11 @@ impl<'a> Engine<'a> {
         Ok(Claimed { step, claim, made })
     }
 
-    /// Commits a step. If the foreground allows it the next one is made meanwhile, and returned.
+    /// Commits a step. If the foreground allows it, the next step is made meanwhile, and returned.
     fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Committed<'a>> {
         let (work, foreground) = (self.work, self.foreground);
         let next = self.next(this.step.finished()).filter(|next| work.is_one_piece(next));
-        // Where it cannot be claimed now, it is claimed in its turn, and the error met again.
+        // A range that cannot be claimed now is claimed in its turn, where the error occurs again.
         let next = next.filter(|_| foreground.claims_ahead()).and_then(|step| {
             let claim = foreground.claim(step.range.clone()).ok()?;
             Some((step, claim))
@@ -179,7 +178,7 @@ impl<'a> Engine<'a> {
         let Some((step, claim)) = next else { return self.commit(this) };
         let (committed, made) = thread::scope(|scope| {
             let make = || work.make(&step, 0..step.len(), &mut made).map(|()| made);
-            // Without a thread it is made in its turn.
+            // Without a thread the step is made in its turn.
             let making = thread::Builder::new().spawn_scoped(scope, make).ok();
             let committed = self.commit(this);
             (committed, making.map(work::joined).transpose())
@@ -193,9 +192,9 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Rows 2 to 6, and what becomes of a step that fails in one of them.
+    /// Carries out rows 2 to 6, and handles a step that fails in one of them.
     fn commit(&mut self, this: &mut Claimed<'a>) -> Result<Committed<'a>> {
-        // Row 2. The step has not begun: an error leaves all as it was.
+        // Row 2. The step has not begun: an error leaves everything unchanged.
         let is_recorded = this.step.protection != Protection::None;
         let protected = self.protect(&this.step, &mut this.made);
         match protected.and_then(|()| if is_recorded { self.ledger.lock() } else { Ok(()) }) {
@@ -207,11 +206,11 @@ impl<'a> Engine<'a> {
         committed.map(|()| Committed::Step { next: None })
     }
 
-    /// Rows 3 to 6.
+    /// Carries out rows 3 to 6.
     fn commit_locked(&mut self, this: &mut Claimed<'a>) -> Result<()> {
         let Claimed { step, claim, made } = this;
-        // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be
-        // taken back.
+        // Row 3. After an error it may be recorded or not. Nothing is written yet, so it has to be
+        // undone.
         if step.protection != Protection::None
             && !self.ledger.repeats(step)
             && let Err(e) = self.record(step.started())
@@ -227,11 +226,11 @@ impl<'a> Engine<'a> {
             let undone = self.undo(step, made);
             return Err(not_undone(undone, step, &**claim, e));
         }
-        // From here on only recovery can tell what is on the disk.
+        // From here on only recovery can find out the state of the disk.
         self.conclude(step, &**claim).inspect_err(|_| claim.give_up())
     }
 
-    /// Row 2: what protects the step is in the area, and on stable storage before the record that
+    /// Row 2: writes the step's protection to the area, on stable storage before the record that
     /// relies on it.
     fn protect(&mut self, step: &Step, made: &mut Made) -> Result<()> {
         if step.guard_len(step.len()) == 0 {
@@ -249,12 +248,12 @@ impl<'a> Engine<'a> {
         self.ledger.sync_area()
     }
 
-    /// Bytes that checksums are of must not be lost: they would fit nothing that is found then.
+    /// Bytes with checksums must not be lost: the checksums would not match the older bytes.
     fn settle(&self, protection: Protection) -> Result<()> {
         if let Protection::Checksum { .. } = protection { storage::sync(self.work.data) } else { Ok(()) }
     }
 
-    /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is
+    /// Row 4: writes the new bytes to their place. A step that is longer than the memory for it is
     /// read again.
     fn write(&mut self, step: &Step, made: &mut Made) -> Result<()> {
         for piece in self.work.pieces(step) {
@@ -266,7 +265,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Rows 5 and 6; then the step's range is what everybody else gets.
+    /// Rows 5 and 6; then the users get the step's range back.
     fn conclude(&mut self, step: &Step, claim: &dyn Claim) -> Result<()> {
         if step.protection == Protection::None {
             self.unkept = true;
@@ -279,7 +278,7 @@ impl<'a> Engine<'a> {
         claim.relay(self.work.plan.volume(self.progress)?)
     }
 
-    /// Rows 5 and 6 of all steps without protection.
+    /// Carries out rows 5 and 6 of all steps without protection.
     fn keep(&mut self) -> Result<()> {
         if !self.unkept {
             return Ok(());
@@ -293,8 +292,8 @@ impl<'a> Engine<'a> {
         self.patiently(|this| this.ledger.record(progress))
     }
 
-    /// Returns when the ledger's lock was free, or `held` when the reencryption was told to stop.
-    /// No range is claimed meanwhile.
+    /// Returns when the ledger's lock was free, or `held` after a stop of the reencryption. No
+    /// range is claimed meanwhile.
     pub(super) fn wait_for_lock(&mut self, held: Error) -> Result<()> {
         let mut told: Option<Instant> = None;
         while !self.foreground.is_stopped() {
@@ -314,9 +313,9 @@ impl<'a> Engine<'a> {
         Err(held)
     }
 
-    /// Does what begins with taking the ledger's lock. A lock that another program holds costs
-    /// time, and the users of the step's range wait meanwhile; once the reencryption was told to
-    /// stop, it is an error.
+    /// Carries out an action that begins with the ledger's lock. While another program holds the
+    /// lock, the users of the step's range wait; after a stop of the reencryption, the lock is an
+    /// error.
     pub(super) fn patiently<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         loop {
             match act(self) {
@@ -332,13 +331,13 @@ impl<'a> Engine<'a> {
 
 /// The outcome of committing a step.
 enum Committed<'a> {
-    /// The step is done; the next one is made, if that was possible meanwhile.
+    /// The step is done. The next step is made, if that was possible meanwhile.
     Step { next: Option<Claimed<'a>> },
     /// Another program holds the ledger's lock: the step has not begun.
     LockedOut(Error),
 }
 
-/// Why a step failed. Where it could not be undone either, nobody may use its range until it is
+/// Returns why a step failed. If it could not be undone either, its range is unusable until it is
 /// recovered.
 fn not_undone(undone: Result<()>, step: &Step, claim: &dyn Claim, why: Error) -> Error {
     if undone.is_ok() {

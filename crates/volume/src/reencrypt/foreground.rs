@@ -1,72 +1,72 @@
-//! Who else uses the volume meanwhile.
+//! Other users of the volume during its reencryption.
 
 use std::ops::Range;
 
 use crate::{Result, Volume};
 
-/// Those who read and write the volume while it is reencrypted.
+/// The users who read and write the volume while it is reencrypted.
 pub trait Foreground {
-    /// Waits until nobody reads or writes `range`, bytes of the volume; from then on nobody does
-    /// until the claim is dropped.
+    /// Waits until no user reads or writes `range`, bytes of the volume. No user does so until the
+    /// claim is dropped.
     ///
     /// # Errors
-    /// When it cannot be had. The reencryption stops, and nothing is lost.
+    /// Any, if the range cannot be claimed. The reencryption stops, and nothing is lost.
     fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>>;
 
-    /// Whether the next step's range may be claimed, and read, while the one before is still held.
-    /// It is faster so.
+    /// Returns true when the next step's range may be claimed, and read, while the previous range
+    /// is still held. That is faster.
     fn claims_ahead(&self) -> bool;
 
-    /// Whether somebody else writes. What was written to a range before it was claimed may be lost
-    /// with the power then, so that it is not what its checksums are of: it is synced before they
+    /// Returns true when users write. Bytes written to a range before its claim may be lost after a
+    /// power cut, and would not match the checksums then, so they are synced before the checksums
     /// are relied on.
     fn writes(&self) -> bool {
         true
     }
 
-    /// How long the next step may be, in bytes; steps that cannot be so short are as short as they
-    /// can.
+    /// Returns the largest length of the next step, in bytes. A step that cannot be that short is
+    /// as short as possible.
     fn longest(&self) -> u64 {
         u64::MAX
     }
 
-    /// Asked before each step: may wait, to be slower, and may end it. `done` and `left` are bytes.
+    /// Called before each step: may wait, to reduce the speed, and may end the reencryption. `done`
+    /// and `left` are bytes.
     fn pace(&self, done: u64, left: u64) -> Pace;
 
-    /// Another program holds the lock of the progress, and it is waited for.
+    /// Another program holds the lock of the progress, and the reencryption waits for it.
     fn waits_for_lock(&self) {}
 
-    /// Whether the reencryption was told to stop.
+    /// Returns true after a stop of the reencryption.
     fn is_stopped(&self) -> bool {
         false
     }
 }
 
-/// A range that is the reencryption's alone until this is dropped.
+/// A range that only the reencryption uses until this value is dropped.
 pub trait Claim {
-    /// The range is in its new form now, and all of the volume is this, under the very ciphers of
-    /// its plan; elsewhere nothing has changed. Data and record are on stable storage.
+    /// Hands the range over in its new form. `volume` is the whole volume, with the same ciphers as
+    /// the plan's; the other ranges are unchanged. Data and record are on stable storage.
     ///
     /// # Errors
-    /// When it cannot be taken over. The range is given up then.
+    /// Any, if the new form cannot be used. The range is unusable then.
     fn relay(&self, volume: Volume) -> Result<()>;
 
-    /// What lies in the range is neither its old nor its new form, or nobody can say which of them
-    /// a crash would leave: it may not be read or written, also after the claim is dropped, until a
-    /// later one has relayed it.
+    /// The range is in neither its old nor its new form, or a crash could leave either form. The
+    /// range is unusable, also after the claim is dropped, until a later claim has relayed it.
     fn give_up(&self);
 }
 
-/// Whether to go on.
+/// Whether the reencryption continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// With the next step.
+    /// Continue with the next step.
     Go,
-    /// No: stop where it is, between two steps.
+    /// Stop between two steps.
     Stop,
 }
 
-/// Nobody: the volume is not in use.
+/// No users: the volume is not in use.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Alone;
 

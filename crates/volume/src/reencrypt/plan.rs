@@ -1,14 +1,14 @@
-//! What is done in which order, without doing it: pure arithmetic.
+//! The steps of a reencryption and their order: pure arithmetic, without any effect.
 //!
-//! Byte x of the volume lies at `old.lower + x` in its old form and at `new.lower + x` in its new
-//! one. A first run of it may be *moved* aside before the start, so that its own place is free; it
-//! comes last.
+//! Byte x of the volume is at `old.lower + x` in its old form and at `new.lower + x` in its new
+//! form. The first part of the volume may be *moved* away before the start, so that its own place
+//! is free; its step is the last.
 //!
 //! ```text
-//!                     steps, in order                         written over its own source   else
-//!   in place          either way                              each: checksum, journal      none
-//!   shift up          downwards from the end, [moved at 0]    none: the source stays       the source protects
-//!   shift down        upwards from moved's end, [moved at 0]  the moved one, if at 0       the source protects
+//!                     steps, in order                         over their own source     else
+//!   in place          either way                              each: checksum, journal   none
+//!   shift up          downwards from the end, [moved at 0]    none: the source stays    the source
+//!   shift down        upwards from moved's end, [moved at 0]  the moved one, if at 0    the source
 //! ```
 
 mod check;
@@ -21,19 +21,19 @@ use super::protect;
 use crate::volume::Stored;
 use crate::{Hash, Result, Segment, SegmentKind, Volume};
 
-/// What becomes of the volume.
+/// The change of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Another cipher, key, sector size or place.
+    /// To another cipher, key, sector size or place.
     Reencrypt,
-    /// It was stored as it is.
+    /// From plaintext to ciphertext.
     Encrypt,
-    /// It will be stored as it is.
+    /// From ciphertext to plaintext.
     Decrypt,
 }
 
-/// In which order the steps come.
+/// The order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -43,124 +43,121 @@ pub enum Direction {
     Backward,
 }
 
-/// What gives a step's old bytes back after a crash in the middle of it.
+/// The source of a step's old bytes after a crash in the middle of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// Nothing, and the ledger hears of no step: a crash loses data.
+    /// No source. Steps are not recorded in the ledger, and a crash loses data.
     None,
-    /// The hash of each block of old bytes tells which are old still. A block must reach the disk
+    /// The hash of each block of old bytes, which tells the old blocks. A block must reach the disk
     /// whole or not at all.
     Checksum {
         /// The hash.
         hash: Hash,
-        /// The size of the blocks, a power of two of 512 bytes at least.
+        /// The size of the blocks: a power of two, and at least 512 bytes.
         block: u64,
     },
-    /// The old bytes themselves.
+    /// A copy of the old bytes.
     Journal,
-    /// The place they came from, which the step does not write to.
+    /// The old place of the bytes, which the step does not write to.
     Source,
 }
 
-/// What is done to a volume. It never changes while it is done.
+/// The plan of a reencryption. It never changes during the reencryption.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What becomes of it.
+    /// The change of the volume.
     pub mode: Mode,
-    /// In which order.
+    /// The order of the steps.
     pub direction: Direction,
-    /// The volume's size in bytes, while this goes on.
+    /// The volume's size in bytes, during the reencryption.
     pub size: u64,
-    /// The old form: `lower` and `iv_offset` are those of byte 0, also where that lies elsewhere,
-    /// moved.
+    /// The old form. `lower` and `iv_offset` are those of byte 0, even if byte 0 is moved away.
     pub old: Stored,
     /// The new form, from byte 0 on.
     pub new: Stored,
-    /// The first bytes, in their old form, elsewhere.
+    /// The moved first part, in its old form.
     pub moved: Option<Moved>,
-    /// Of steps that are written over their own source, if there are any; never
+    /// The protection of steps that are written over their own source, if there are any; never
     /// [`Protection::Source`].
     pub protection: Protection,
-    /// How many bytes there are for what protects them.
+    /// The number of bytes for the protection of steps.
     pub area: u64,
-    /// The longest step but for the moved one, which is always done at once.
+    /// The length of the longest step, except the moved part's step, which is always done at once.
     pub hot_zone: u64,
-    /// Steps in place begin and end at its multiples: a power of two, both sector sizes at least.
+    /// The alignment of steps in place: a power of two, and at least both sector sizes.
     pub alignment: u64,
 }
 
-/// A first run of the volume that was moved aside.
+/// The first part of a volume, moved away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// Where it lies on the data device.
+    /// The place on the data device.
     pub lower: u64,
-    /// Its length.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// How far it is.
+/// The progress of a reencryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// How many bytes are new; which ones, the plan knows.
+    /// The number of new bytes; the plan knows which bytes these are.
     pub done: u64,
-    /// How many more a step under way makes new. Its bytes are old, or new, or nothing that can be
-    /// read.
+    /// The number of bytes of the step in progress. The bytes are old, or new, or unreadable.
     pub hot: Option<u64>,
 }
 
-/// One step: bytes that are made new together.
+/// A step: bytes that are converted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Which bytes of the volume.
+    /// The bytes of the volume.
     pub range: Range<u64>,
-    /// Where they lie on the data device in their old form.
+    /// The place of the old form on the data device.
     pub source: u64,
-    /// Where they will lie.
+    /// The place of the new form on the data device.
     pub target: u64,
-    /// What gives them back.
+    /// The protection of the step.
     pub protection: Protection,
-    /// How many were new before.
+    /// The number of new bytes before the step.
     pub done: u64,
 }
 
-/// A run of the volume that is of one form.
+/// A part of the volume with a single form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Which bytes of the volume.
+    /// The bytes of the volume.
     pub range: Range<u64>,
-    /// Which form.
+    /// The form.
     pub which: Which,
-    /// Where they lie on the data device; of a hot part, where they will lie.
+    /// The place on the data device; for a hot part, the place of the new form.
     pub lower: u64,
 }
 
-/// A part's form.
+/// The form of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// Old, at its place.
     Old,
-    /// Old, moved aside.
+    /// Old, moved away.
     Moved,
-    /// In a step under way.
+    /// In a step in progress.
     Hot,
     /// New.
     New,
 }
 
-/// The length of steps where nothing else was asked for: what two of them take in memory is little,
-/// and long enough that syncs do not count.
+/// The default length of steps: two of them need little memory, and syncs have no measurable cost.
 const USUAL: u64 = 64 << 20;
-/// No step is longer.
+/// The largest length of a step.
 const LONGEST: u64 = 1 << 30;
 
-/// How long steps are where `wanted` is asked for, on a machine with so much memory: a multiple of
-/// the alignment.
+/// Returns the length of steps for a request of `wanted`, on a machine with `memory` bytes: a
+/// multiple of the alignment.
 pub fn hot_zone(wanted: Option<u64>, alignment: u64, memory: u64) -> u64 {
     let len = wanted.unwrap_or(USUAL).min(LONGEST).min(memory / 4);
     down(len, alignment).max(alignment)
 }
 
-/// How large an area must be to protect steps of `len` bytes in that way.
+/// Returns the area's size that protects steps of `len` bytes in this way.
 pub fn room(protection: Protection, len: u64) -> u64 {
     match protection {
         Protection::None | Protection::Source => 0,
@@ -170,22 +167,23 @@ pub fn room(protection: Protection, len: u64) -> u64 {
 }
 
 impl Plan {
-    /// By how much the bytes change their place, or none where they do not.
+    /// Returns the number of bytes by which the data moves, or `None` when it does not move.
     pub fn shift(&self) -> Option<u64> {
         Some(self.new.lower.abs_diff(self.old.lower)).filter(|&shift| shift > 0)
     }
 
-    /// The larger of both sector sizes: every part is a multiple of it.
+    /// Returns the larger sector size. The length of every part is a multiple of it.
     pub fn unit(&self) -> u64 {
         self.old.cipher.sector_size().max(self.new.cipher.sector_size()).bytes() as u64
     }
 
-    /// Whether any step is written over its own source, and so needs the area.
+    /// Returns true when a step is written over its own source, and needs the area.
     pub fn writes_in_place(&self) -> bool {
         self.shift().is_none() || self.moved.is_some_and(|moved| moved.lower == self.new.lower)
     }
 
-    /// The longest step in place that the area protects, a multiple of the alignment; possibly 0.
+    /// Returns the length of the longest step in place that the area protects, a multiple of the
+    /// alignment; may be 0.
     pub fn capacity(&self) -> u64 {
         let len = match self.protection {
             Protection::None | Protection::Source => u64::MAX,
@@ -197,7 +195,7 @@ impl Plan {
         down(len, self.alignment)
     }
 
-    /// The step under way, or else the next one; none when all is new.
+    /// Returns the step in progress, or else the next step; `None` when all of the data is new.
     pub fn step(&self, progress: Progress) -> Option<Step> {
         let Progress { done, hot } = progress;
         let moved = self.moved.map_or(0, |moved| moved.len);
@@ -222,7 +220,8 @@ impl Plan {
         Some(self.one(range, source, done))
     }
 
-    /// The step under way, or else the next one, no longer than so many bytes if it can be.
+    /// Returns the step in progress, or else the next step, with at most `longest` bytes if
+    /// possible.
     pub fn step_within(&self, progress: Progress, longest: u64) -> Option<Step> {
         if longest >= self.hot_zone {
             return self.step(progress);
@@ -237,7 +236,7 @@ impl Plan {
         Step { range, source, target, protection, done }
     }
 
-    /// The longest step but for the moved one.
+    /// Returns the length of the longest step, except the moved part's step.
     fn longest(&self) -> u64 {
         match self.shift() {
             Some(shift) => down(shift.min(self.hot_zone), self.unit()),
@@ -245,8 +244,8 @@ impl Plan {
         }
     }
 
-    /// Where a step that begins at `start` ends. Only steps in place are aligned: blocks of
-    /// checksums are.
+    /// Returns the end of a step that begins at `start`. Only steps in place are aligned, as
+    /// checksums cover whole blocks.
     fn end_after(&self, start: u64) -> u64 {
         let end = start.saturating_add(self.longest());
         if end >= self.size {
@@ -258,7 +257,7 @@ impl Plan {
         }
     }
 
-    /// Where a step that ends at `end` begins.
+    /// Returns the beginning of a step that ends at `end`.
     fn start_before(&self, end: u64) -> u64 {
         let first = self.moved.map_or(0, |moved| moved.len);
         let start = end.saturating_sub(self.longest());
@@ -266,18 +265,18 @@ impl Plan {
         start.max(first)
     }
 
-    /// Where the last of its places on the data device ends.
+    /// Returns the end of the last place on the data device.
     pub fn end(&self) -> u64 {
         let moved = self.moved.map_or(0, |moved| moved.lower + moved.len);
         (self.old.lower.max(self.new.lower) + self.size).max(moved)
     }
 
-    /// How many bytes a disk must write whole or not at all, so that a crash loses nothing; none
-    /// where nothing helps.
+    /// Returns the number of bytes that a disk must write whole or not at all, so that a crash
+    /// loses nothing; `None` when no number is enough.
     ///
-    /// Checksums tell which of a torn block's 512-byte parts are old. That gives back the block
-    /// where its ciphers decrypt those parts one by one: they have sectors of that size, or spread
-    /// no byte over its sector.
+    /// Checksums tell which of a torn block's 512-byte parts are old. The block can be restored if
+    /// its ciphers decrypt those parts separately: with sectors of that size, or with a mode that
+    /// keeps each byte in its part.
     pub fn atomic(&self) -> Option<u64> {
         match self.protection {
             _ if !self.writes_in_place() => Some(512),
@@ -291,13 +290,13 @@ impl Plan {
         }
     }
 
-    /// Which bytes are of which form, in order, without empty parts.
+    /// Returns the parts and their forms, in order, without empty parts.
     pub fn parts(&self, progress: Progress) -> Vec<Part> {
         let moved = self.moved.map_or(0, |moved| moved.len);
         let step = self.step(progress);
         let under_way = step.as_ref().filter(|_| progress.hot.is_some()).map(|step| step.range.clone());
         let is_last = step.as_ref().is_none_or(|step| step.range.start < moved);
-        // Of the bytes behind the moved ones.
+        // The bytes behind the moved part.
         let new = match self.direction {
             _ if is_last => moved..self.size,
             Direction::Forward => moved..moved + progress.done,
@@ -328,7 +327,7 @@ impl Plan {
         parts
     }
 
-    /// Where byte 0 lies, or would lie, in that form.
+    /// Returns the place of byte 0 in this form.
     fn lower(&self, which: Which) -> u64 {
         match which {
             Which::Old => self.old.lower,
@@ -337,11 +336,11 @@ impl Plan {
         }
     }
 
-    /// The volume as it stands, with the plan's very ciphers. A step under way counts as old: its
-    /// range is claimed meanwhile.
+    /// Returns the volume in its present state, with the plan's own ciphers. A step in progress
+    /// counts as old: its range is claimed meanwhile.
     ///
     /// # Errors
-    /// `BadLayout` when the plan is none that [`Plan::check`] would take.
+    /// `BadLayout` for a plan that [`Plan::check`] would refuse.
     pub fn volume(&self, progress: Progress) -> Result<Volume> {
         let parts = self.parts(Progress { hot: None, ..progress });
         let segment = |Part { range, which, lower }: Part| {
@@ -353,12 +352,12 @@ impl Plan {
         Volume::new(parts.into_iter().map(segment).collect())
     }
 
-    /// Places on the data device that hold old bytes when all is new, and are not the volume's any
-    /// more. Where a first run was moved away from, the ledger may have its own place by now, which
-    /// is not to be wiped.
+    /// Returns the places on the data device that hold old bytes when all of the data is new, and
+    /// no longer belong to the volume. The ledger may use the moved part's old place by now; that
+    /// place must not be wiped.
     pub fn leftovers(&self) -> Vec<Range<u64>> {
         let (old, new) = (self.old.lower, self.new.lower);
-        // A shift towards the end leaves what lay before.
+        // A shift towards the end leaves the bytes before the new place.
         let shifted =
             if old < new { old..new.min(old + self.size) } else { new + self.size..old + self.size };
         let moved = self.moved.filter(|moved| moved.lower != new);
@@ -368,33 +367,33 @@ impl Plan {
 }
 
 impl Step {
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Never: a step makes something new.
+    /// Returns false: a step has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// The progress before it.
+    /// Returns the progress before the step.
     pub fn before(&self) -> Progress {
         Progress { done: self.done, hot: None }
     }
 
-    /// The progress while it is under way.
+    /// Returns the progress during the step.
     pub fn started(&self) -> Progress {
         Progress { done: self.done, hot: Some(self.len()) }
     }
 
-    /// The progress when it is done.
+    /// Returns the progress after the step.
     pub fn finished(&self) -> Progress {
         Progress { done: self.done + self.len(), hot: None }
     }
 }
 
-/// The multiple of `unit`, a power of two, at or below.
+/// Rounds down to a multiple of `unit`, a power of two.
 fn down(value: u64, unit: u64) -> u64 {
     value & !(unit - 1)
 }

@@ -1,5 +1,5 @@
-//! Checksums: which blocks of a step that was cut are old, which are new, and what was in those
-//! that were torn.
+//! Checksums: which blocks of an interrupted step are old, which are new, and the contents of torn
+//! blocks.
 
 use digest::DynDigest;
 use underseal_cipher::{CipherSpec, SectorCipher, SectorSize};
@@ -8,23 +8,23 @@ use zeroize::Zeroizing;
 use super::{Protection, work::Work};
 use crate::{Hash, Recipe, Result, recipe};
 
-/// The smallest piece of a block that reaches the disk whole.
+/// The smallest part of a block that reaches the disk whole.
 const PART: usize = 512;
-/// Of blocks of as many parts each choice of old and new ones is tried; of longer ones only those
-/// of a write that ended early.
+/// For blocks of at most this many parts each choice of old and new parts is tried; for longer
+/// blocks only the choices of a write that ended early.
 const FEW: usize = 8;
 
-/// Longer blocks have too many parts.
+/// The length of the longest block that can be restored.
 const LONGEST: u64 = 4096;
 
-/// Whether a block of old and new parts can be put together again, as far as this cipher is
+/// Returns true when a block of old and new parts can be restored, as far as this cipher is
 /// concerned.
 pub(super) fn mends(block: u64, cipher: &dyn SectorCipher) -> bool {
     block <= LONGEST && (cipher.is_local() || cipher.sector_size() == SectorSize::S512)
 }
 
-/// Whether checksums of blocks of that size are enough where a disk may write only parts of a
-/// block: this cipher decrypts each part without the others.
+/// Returns true when checksums of blocks of that size are enough for a disk that may write only
+/// parts of a block: when this cipher decrypts each part separately.
 ///
 /// # Errors
 /// `Unsupported` for ciphers that this build does not know; `Memory`, `Io`.
@@ -38,33 +38,32 @@ pub fn checksums_mend(block: u64, cipher: &CipherSpec, sector_size: SectorSize) 
     Ok(mends(block, &*any))
 }
 
-/// How the bytes of a step are hashed.
+/// The blocks of a step, and their hash.
 pub(super) struct Blocks {
     hash: Hash,
     size: usize,
 }
 
 impl Blocks {
-    /// None where a step is not protected by checksums.
+    /// Returns `None` for a step that is not protected by checksums.
     pub(super) fn of(protection: Protection) -> Option<Self> {
         let Protection::Checksum { hash, block } = protection else { return None };
         // A plan has been checked.
         usize::try_from(block).ok().map(|size| Self { hash, size })
     }
 
-    /// The blocks' hashes, one after the other; the last block may be shorter.
+    /// Writes the blocks' hashes, in order; the last block may be shorter.
     pub(super) fn hash_all(&self, bytes: &[u8], hashes: &mut [u8]) {
         let mut state = self.hash.start();
         let blocks = bytes.chunks(self.size).zip(hashes.chunks_mut(self.hash.output_len()));
         blocks.for_each(|(block, out)| digest(&mut *state, block, out));
     }
 
-    /// Makes bytes new of which each block is old or new, from the volume's byte `at` on. `hashes`
-    /// are those of the old ones.
+    /// Converts old or new blocks to new blocks, from the volume's byte `at` on. `hashes` are the
+    /// hashes of the old blocks.
     ///
-    /// # Errors
-    /// The first block that is neither, nor a mixture of both. It is left as it is, and counts as
-    /// new: the others are made new.
+    /// Fails with the place of the first block that is neither old, nor new, nor a mixture of both.
+    /// This block is left as it is, and counts as new; the other blocks are converted.
     pub(super) fn renew(
         &self,
         work: &Work<'_>,
@@ -102,13 +101,13 @@ impl Blocks {
 
 fn digest(state: &mut dyn DynDigest, bytes: &[u8], out: &mut [u8]) {
     state.update(bytes);
-    // `out` is as long as the hash, so the one error of this call cannot happen.
+    // `out` has the hash's length, so the only error of this call cannot happen.
     let _ = state.finalize_into_reset(out);
 }
 
-/// A block that a crash tore is old in some parts and new in others. `aged` is what its new parts
-/// were, as far as its ciphers decrypt a part without the others. Puts the old block together, if
-/// the hash tells which parts are which.
+/// Restores the old block, if the hash tells which parts are old. A block torn by a crash is old in
+/// some parts and new in others. `aged` has the old form of its new parts, as far as the ciphers
+/// decrypt a part separately.
 fn mend(block: &mut [u8], aged: &[u8], was_old: impl FnMut(&[u8]) -> bool) -> bool {
     let parts = block.len().div_ceil(PART);
     let mut was_old = was_old;

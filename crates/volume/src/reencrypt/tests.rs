@@ -1,4 +1,4 @@
-//! Whole reencryptions of small volumes, against a model of what is in them.
+//! Whole reencryptions of small volumes, compared with a model of their contents.
 
 mod crash;
 mod engine;
@@ -22,7 +22,7 @@ use crate::{Hash, Key, Recipe, Result, Volume, recipe};
 /// A form of a volume.
 #[derive(Debug, Clone, Copy)]
 struct Form {
-    /// None: as it is.
+    /// `None` is plaintext.
     cipher: Option<&'static str>,
     sector: u32,
     lower: u64,
@@ -57,7 +57,7 @@ impl Form {
     }
 }
 
-/// What lies where, and what is done about it.
+/// The forms of a volume, their places and the change.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     old: Form,
@@ -95,12 +95,12 @@ impl Shape {
         }
     }
 
-    /// The plain bytes that are in it at first.
+    /// Returns the volume's first contents.
     fn plain(&self) -> Vec<u8> {
         (0..self.size / 8).flat_map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
     }
 
-    /// A disk with a volume in its old form, and something else where nothing of it lies.
+    /// Returns a disk with a volume in its old form, and other bytes in the rest.
     fn disk(&self, plain: &[u8]) -> Vec<u8> {
         let plan = self.plan();
         let disk = Bytes::new(vec![0xee; usize::try_from(plan.end()).unwrap()]);
@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// What a volume reads as, from the disk that it lies on.
+/// Reads from a volume on the given disk.
 fn read(volume: &Volume, disk: &(impl ReadAt + ?Sized), at: u64, len: usize) -> Vec<u8> {
     let mut plain = vec![0; len];
     each_run(volume, at, &mut plain, |stored, place, sector, bytes| {
@@ -150,7 +150,7 @@ const fn form(cipher: Option<&'static str>, sector: u32, lower: u64) -> Form {
     Form { cipher, sector, lower }
 }
 
-/// In place, from one form to another.
+/// A change in place, from one form to another.
 fn in_place(old: Form, new: Form, size: u64, protection: Protection) -> Shape {
     let alignment = u64::from(old.sector.max(new.sector));
     let alignment = match protection {
@@ -161,7 +161,7 @@ fn in_place(old: Form, new: Form, size: u64, protection: Protection) -> Shape {
     Shape { old, new, size, moved: None, direction, protection, hot_zone, alignment }
 }
 
-/// Encryption by shift, with the first run moved to the end.
+/// Encryption by shift, with the first part moved to the end.
 fn encrypt_shifted(shift: u64, rest: u64) -> Shape {
     let size = shift + rest;
     Shape {
@@ -176,7 +176,7 @@ fn encrypt_shifted(shift: u64, rest: u64) -> Shape {
     }
 }
 
-/// Decryption by shift, with the first run moved to the start.
+/// Decryption by shift, with the first part moved to the start.
 fn decrypt_shifted(shift: u64, moved: u64, size: u64, protection: Protection) -> Shape {
     Shape {
         old: form(XTS, 512, shift),
@@ -190,7 +190,7 @@ fn decrypt_shifted(shift: u64, moved: u64, size: u64, protection: Protection) ->
     }
 }
 
-/// By shift towards the end, with nothing moved.
+/// A shift towards the end, without a moved part.
 fn shifted(old: Form, new: Form, size: u64) -> Shape {
     let shift = new.lower.abs_diff(old.lower);
     let direction = if new.lower > old.lower { Direction::Backward } else { Direction::Forward };
@@ -211,12 +211,12 @@ fn checksum(block: u64) -> Protection {
     Protection::Checksum { hash: Hash::Sha256, block }
 }
 
-/// A ledger in memory; its area and its records may be on something that fails.
+/// A ledger in memory. Its area and its records may be on a failing disk.
 struct Notes<'a> {
     plan: Plan,
     progress: Progress,
     area: &'a dyn Target,
-    /// Asked at each record: an error keeps it from being made.
+    /// Called before each record. An error keeps the record from being made.
     gate: &'a dyn Fn(Progress) -> Result<()>,
     finished: bool,
 }

@@ -1,8 +1,8 @@
-//! A step that cannot be written, because the disk is full or fails: what was written of it becomes
-//! old again.
+//! Undoing a step that cannot be written, because the disk is full or fails: the written bytes
+//! become old again.
 //!
-//! What arrived lies where there is room for it, so its old form fits there too. What did not is
-//! not touched.
+//! The old form fits in the place of the bytes that arrived. The place of the other bytes is not
+//! touched.
 
 use super::bytes::Bytes;
 use super::engine::Engine;
@@ -10,15 +10,14 @@ use super::work::{self, Made};
 use super::{Protection, Step};
 use crate::{Result, storage};
 
-/// What is compared and written back at once.
+/// The number of bytes that are compared and written back at once.
 const BLOCK: usize = 4096;
 
 impl Engine<'_> {
-    /// Puts the old bytes back of all pieces up to the one in `made`, which failed, and takes the
-    /// step back.
+    /// Restores the old bytes of all pieces up to the failed piece in `made`, and records the
+    /// progress before the step.
     ///
-    /// # Errors
-    /// `Io`: the step is under way still, and is to be recovered.
+    /// Fails with `Io`: then the step is still in progress, and needs recovery.
     pub(super) fn undo(&mut self, step: &Step, made: &mut Made) -> Result<()> {
         if step.protection != Protection::Source {
             let failed = made.piece.start;
@@ -34,15 +33,14 @@ impl Engine<'_> {
         self.stand_back(step)
     }
 
-    /// Records that the step is not under way.
+    /// Records that the step is not in progress.
     ///
-    /// # Errors
-    /// The ledger's.
+    /// Fails with the errors of the ledger.
     pub(super) fn stand_back(&mut self, step: &Step) -> Result<()> {
         if step.protection == Protection::None { Ok(()) } else { self.record(step.before()) }
     }
 
-    /// Writes what a piece was where it is something else now.
+    /// Writes a piece's old bytes to the blocks that have changed.
     fn put_back(&self, step: &Step, made: &mut Made) -> Result<()> {
         let (work, start) = (self.work, made.piece.start);
         work.share(work::in_chunks(&mut made.new), |(at, chunk)| {

@@ -1,11 +1,11 @@
-//! Bytes in memory that headers are written to.
+//! Bytes in memory as a target of header writes.
 
 use std::cell::RefCell;
 use std::io;
 
 use super::{ReadAt, Target};
 
-/// As long as it was made.
+/// Bytes of a fixed length.
 pub(crate) struct Bytes(RefCell<Vec<u8>>);
 
 impl Bytes {

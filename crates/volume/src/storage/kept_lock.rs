@@ -1,4 +1,4 @@
-//! A header whose lock one program keeps for several updates.
+//! A header whose lock is kept for several updates.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use super::{ReadAt, Target};
 use crate::Result;
 use crate::lock::{HeaderLock, LockTo};
 
-/// The target that a header is on. While the lock is kept, operations on the header go without
-/// taking it: flock would lose it with the first of them that ends, and the lock file of a block
-/// device would be held against them.
+/// The target of a header. While the lock is kept, operations on the header do not take it: flock
+/// would lose it with the first operation that ends, and the lock file of a block device would make
+/// them wait.
 pub(crate) struct KeptLock<'d> {
     on: &'d (dyn Target + Sync),
     kept: Mutex<LockState<'d>>,
@@ -19,7 +19,7 @@ pub(crate) struct KeptLock<'d> {
 #[derive(Debug)]
 enum LockState<'d> {
     Free,
-    /// The lock; a target without any is kept as well.
+    /// The lock is kept. The value is `None` for a target without locks.
     Kept {
         _lock: Option<HeaderLock<'d>>,
     },
@@ -39,7 +39,7 @@ impl<'d> KeptLock<'d> {
         Ok(())
     }
 
-    /// Gives the lock back, if it is kept.
+    /// Releases the lock, if it is kept.
     pub(crate) fn release(&self) {
         *self.kept() = LockState::Free;
     }

@@ -1,5 +1,4 @@
-//! A disk for tests: it remembers what was written to it in which order, and can lose power
-//! anywhere.
+//! A disk for tests: it records the order of its writes, and can lose power at any point.
 
 mod crash;
 
@@ -15,11 +14,11 @@ use super::{ReadAt, Target};
 
 enum Event {
     Write(u64, Vec<u8>),
-    /// What was written to this range is on disk.
+    /// A sync of the writes in this range.
     Sync(Range<u64>),
 }
 
-/// All of a disk.
+/// The whole disk.
 const ALL: Range<u64> = 0..u64::MAX;
 
 pub(crate) struct Recorder {
@@ -27,7 +26,8 @@ pub(crate) struct Recorder {
     events: Mutex<Vec<Event>>,
 }
 
-/// A part of it that is a disk of its own: it is synced alone, and written in an order of its own.
+/// A part of the disk that is a disk itself: it is synced separately, and its writes have an order
+/// of their own.
 pub(crate) struct Part<'r> {
     of: &'r Recorder,
     range: Range<u64>,
@@ -50,7 +50,7 @@ impl Recorder {
         self.events.lock().unwrap().clear();
     }
 
-    /// A part as a disk.
+    /// Returns a part as a disk.
     pub(crate) fn part(&self, range: Range<u64>) -> Part<'_> {
         Part { of: self, range }
     }
@@ -62,8 +62,8 @@ impl Recorder {
         self.events.lock().unwrap().push(event);
     }
 
-    /// The disk as it may be after a crash at any moment since its bytes were `synced`; see
-    /// [`crash::each`].
+    /// Calls `check` with each possible state of the disk after a crash since its bytes were
+    /// `synced`; see [`crash::each`].
     pub(crate) fn each_crash(&self, synced: Vec<u8>, check: impl FnMut(&[u8], &str)) {
         let events = std::mem::take(&mut *self.events.lock().unwrap());
         assert!(matches!(events.last(), Some(Event::Sync(_))), "all is on disk in the end");
@@ -131,8 +131,8 @@ fn apply(disk: &mut [u8], offset: u64, bytes: &[u8]) {
     disk[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// What becomes of these bytes, found out once: crashes leave the same ones again and again, and a
-/// key derivation takes its time.
+/// Returns the result of `find_out` for these bytes, computed once: crashes leave the same bytes
+/// again and again, and a key derivation takes time.
 pub(crate) fn once<T: Copy + 'static>(bytes: &[&[u8]], find_out: impl FnOnce() -> T) -> T {
     thread_local! {
         static KNOWN: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();
@@ -148,7 +148,7 @@ pub(crate) fn once<T: Copy + 'static>(bytes: &[&[u8]], find_out: impl FnOnce() -
     })
 }
 
-/// How many of the blocks of 16 bytes of a range that were there `before` are there still.
+/// Returns how many blocks of 16 bytes of a range are the same as `before`.
 pub(crate) fn left_of(before: &[u8], now: &[u8]) -> usize {
     before.chunks_exact(16).zip(now.chunks_exact(16)).filter(|(before, now)| before == now).count()
 }

@@ -1,25 +1,25 @@
-//! The bases of a table's volume: devices as they are, and what single lines make of one device or
-//! several.
+//! The bases of a table's volume: plain devices, and devices built by single lines from one or more
+//! devices.
 
 use super::{DelayLine, IntegrityLine, Line, Striped, Table, Target, VerityLine, is_named};
 
-/// A device that segments of a volume lie on.
+/// A device below segments of a volume.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'t> {
-    /// A device as it is, as lines name it.
+    /// A plain device, by its name in the line.
     Device(&'t str),
     /// The data of dm-integrity's layout.
     Integrity(&'t IntegrityLine),
-    /// Runs of several devices in turn, together of this many 512-byte sectors.
+    /// Ranges of several devices in turn, of this many 512-byte sectors in all.
     Striped(&'t Striped, u64),
-    /// A run of this many 512-byte sectors that answers late.
+    /// A range of this many 512-byte sectors with a delay.
     Delay(&'t DelayLine, u64),
     /// The data under a tree of hashes.
     Verity(&'t VerityLine),
 }
 
 impl<'t> Base<'t> {
-    /// The devices that it is made of, as the line names them; some twice.
+    /// Returns the devices of the base, by their names in the line; a device may appear twice.
     pub fn devices(&self) -> Vec<&'t str> {
         match *self {
             Self::Device(name) => vec![name],
@@ -41,13 +41,15 @@ pub(super) enum LineBase<'t> {
 }
 
 impl Table {
-    /// The bases of the volume, each once: their order is their number in [`Table::volume`]. Where
-    /// a line is on one of the table's own devices, the base is what that one is made of.
+    /// Returns the bases of the volume without repetition. A base's position is its number in
+    /// [`Table::volume`]. For a line on a device of the table itself, the base is that device's own
+    /// base.
     pub fn bases(&self) -> Vec<Base<'_>> {
         self.slots().into_iter().map(|slot| self.base(slot)).collect()
     }
 
-    /// All devices that are read or written, as lines name them, each once.
+    /// Returns all devices that are read or written, by their names in the lines, without
+    /// repetition.
     pub fn devices(&self) -> Vec<&str> {
         let mut devices = Vec::new();
         for device in self.bases().iter().flat_map(Base::devices) {
@@ -78,12 +80,12 @@ impl Table {
         }
     }
 
-    /// A device's one name: of those that are the table's own there are two.
+    /// Returns a single name for a device: a device of the table itself has two names.
     fn own_name<'t>(&'t self, name: &'t str) -> &'t str {
         self.below.iter().find(|(of, _)| is_named(name, of)).map_or(name, |(of, _)| of)
     }
 
-    /// The base of a line.
+    /// Returns the base of a line.
     pub(super) fn slot(&self, number: usize) -> Option<LineBase<'_>> {
         let target = &self.lines.get(number)?.target;
         match target.device() {
@@ -92,7 +94,7 @@ impl Table {
         }
     }
 
-    /// The bases of all lines, each once.
+    /// Returns the bases of all lines, without repetition.
     pub(super) fn slots(&self) -> Vec<LineBase<'_>> {
         let mut slots = Vec::new();
         for slot in (0..self.lines.len()).filter_map(|number| self.slot(number)) {
@@ -103,7 +105,7 @@ impl Table {
         slots
     }
 
-    /// The layer of dm-integrity's that is the base of this number.
+    /// Returns the dm-integrity layer that is the base with this number.
     pub fn layer(&self, number: usize) -> Option<&IntegrityLine> {
         match self.bases().get(number)? {
             Base::Integrity(layer) => Some(layer),

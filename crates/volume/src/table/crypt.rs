@@ -8,30 +8,30 @@ use super::words::{Words, escape};
 use super::{CryptOptions, TableKey, bad, of_cipher};
 use crate::{Recipe, Result};
 
-/// An encrypted run of a device.
+/// A range of a device, encrypted.
 #[derive(Debug)]
 pub struct Crypt {
     /// Cipher, chain mode and IV generator.
     pub cipher: CipherSpec,
-    /// The volume key, or where it is.
+    /// The volume key, or its place.
     pub key: TableKey,
-    /// Added to the sector number within the line, in 512-byte units.
+    /// The number added to the sector number within the line, in 512-byte units.
     pub iv_offset: u64,
-    /// A file or block device, as the line names it.
+    /// A file or block device, by its name in the line.
     pub device: String,
-    /// Where the run begins on it, in 512-byte sectors.
+    /// The beginning of the range on the device, in 512-byte sectors.
     pub offset: u64,
-    /// The rest.
+    /// The optional words.
     pub options: CryptOptions,
-    /// Words beyond the number that the line gives.
+    /// The number of words beyond the count in the line.
     surplus: usize,
 }
 
-/// The largest sector that a kernel with pages of 4 KiB opens.
+/// The largest sector size that a kernel with pages of 4 KiB accepts.
 const KERNEL_SECTOR: usize = 4096;
 
 impl Crypt {
-    /// What follows `crypt` in a line of `len` sectors, checked in the kernel's order: options
+    /// Parses the rest of a line of `len` sectors after `crypt`, in the kernel's order: options
     /// before the cipher.
     pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
         if words.len() < 5 {
@@ -49,8 +49,8 @@ impl Crypt {
         }
         let cipher: CipherSpec = cipher.parse().map_err(of_cipher)?;
         let units = options.sector_size.units();
-        // With sectors of 512 bytes the word changes no byte, in any mode: whoever wrote it forgot
-        // the sector's size.
+        // With sectors of 512 bytes the word changes no byte, in any mode; probably the sector's
+        // size is missing.
         if cipher.chain() == "hctr2" && options.iv_large_sectors && units == 1 {
             let why =
                 "iv_large_sectors with hctr2 wants a sector_size above 512; without it, leave the word out";
@@ -74,13 +74,13 @@ impl Crypt {
         Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options, surplus })
     }
 
-    /// Makes the cipher of [its recipe](Crypt::recipe). The errors are in the kernel's words.
+    /// Builds the cipher of a [`Recipe`]. The errors are in the kernel's words.
     pub(super) fn build(&self, recipe: &Recipe) -> Result<Arc<dyn SectorCipher>> {
         build_with(&recipe.options(&self.key.bytes()?)).map_err(of_cipher)
     }
 
-    /// What the cipher is made from, but for the key, on a device that keeps so many bytes beside
-    /// each sector. What it does not use of them is zeros.
+    /// Returns the cipher's parameters without the key, on a device that keeps `tuple` bytes beside
+    /// each sector. Unused bytes are zeros.
     pub(super) fn recipe(&self, tuple: usize) -> Recipe {
         let key_size = self.options.integrity_key_size.map(|size| size as usize);
         let beside = |asked: &super::Integrity| {

@@ -10,27 +10,27 @@ use super::words::{Words, escape, number};
 use crate::Result;
 use crate::text::printable;
 
-/// dm-integrity's layout on a device. What its words mean, those know who open it.
+/// dm-integrity's layout on a device. The words are parsed when the device is opened.
 pub struct IntegrityLine {
-    /// A file or block device, as the line names it.
+    /// A file or block device, by its name in the line.
     pub device: String,
-    /// Sectors before the superblock.
+    /// The number of sectors before the superblock.
     pub start: u64,
-    /// Bytes of a tag; none, written `-`, for those of the hash.
+    /// The number of bytes of a tag. `None`, written `-`, stands for the hash's length.
     pub tag_size: Option<u16>,
     /// `J`, `B`, `D`, `R` or `I`.
     pub mode: char,
-    /// `name` or `name:value`; some values end with a key.
+    /// The options: `name` or `name:value`. Some values end with a key.
     pub options: Vec<Zeroizing<String>>,
 }
 
-/// Those whose third part is a key.
+/// Options whose third part is a key.
 const KEYED: [&str; 3] = ["internal_hash", "journal_crypt", "journal_mac"];
-/// More than the target knows.
+/// A limit above the number of known options.
 const MOST: u64 = 32;
 
 impl IntegrityLine {
-    /// What follows `integrity` in a line.
+    /// Parses the rest of a line after `integrity`.
     pub(super) fn parse(mut words: Words) -> Result<Self> {
         if words.len() < 5 {
             return Err(bad(
@@ -63,18 +63,18 @@ impl IntegrityLine {
         Ok(Self { device, start, tag_size, mode, options })
     }
 
-    /// The value of an option, if it is there. Of an option that is repeated the last one counts,
-    /// as in the kernel.
+    /// Returns the value of an option, if present. The last of repeated options counts, as in the
+    /// kernel.
     pub fn option(&self, name: &str) -> Option<&str> {
         let value = |word: &'_ Zeroizing<String>| {
             let (known, value) = word.split_once(':').unwrap_or((word.as_str(), ""));
             (known == name).then_some(value.len())
         };
-        // What follows the colon.
+        // The part after the colon.
         self.options.iter().rev().find_map(|word| Some(&word[word.len() - value(word)?..]))
     }
 
-    /// The device for superblock, journal and tags, as the line names it, where
+    /// Returns the device for superblock, journal and tags, by its name in the line, when
     /// [`device`](Self::device) holds data alone.
     pub fn meta_device(&self) -> Option<&str> {
         self.option("meta_device")
@@ -92,7 +92,7 @@ impl IntegrityLine {
     }
 }
 
-/// An option with zeros for its key.
+/// Returns an option with zeros for its key.
 fn shown(word: &str) -> String {
     let mut parts = word.splitn(3, ':');
     match (parts.next(), parts.next(), parts.next()) {
@@ -103,7 +103,7 @@ fn shown(word: &str) -> String {
     }
 }
 
-/// Without keys.
+/// The text without keys.
 impl fmt::Debug for IntegrityLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IntegrityLine({})", self.print(false))

@@ -1,4 +1,4 @@
-//! The key of a crypt line: in hex, `-` for none, or the name of one in the kernel's keyring.
+//! The key of a crypt line: in hex, `-` for none, or the name of a key in the kernel's keyring.
 
 use std::fmt::Write;
 
@@ -11,18 +11,18 @@ use super::{Table, Target, bad, of_cipher};
 use crate::text::printable;
 use crate::{Error, ErrorKind, Result};
 
-/// Where a key comes from.
+/// The source of a key.
 #[derive(Debug)]
 pub enum TableKey {
-    /// In the line itself; of no bytes for `-`.
+    /// The bytes in the line itself; empty for `-`.
     Bytes(Key),
     /// `:<size>:<type>:<description>`.
     Keyring {
-        /// Bytes.
+        /// The size in bytes.
         size: usize,
         /// `user`, `logon`, `encrypted` or `trusted`.
         kind: String,
-        /// What the keyring calls it.
+        /// The key's name in the keyring.
         description: String,
     },
 }
@@ -70,7 +70,7 @@ impl TableKey {
         Ok(Self::Keyring { size, kind: kind.into(), description: description.into() })
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(key) => key.len(),
@@ -78,16 +78,16 @@ impl TableKey {
         }
     }
 
-    /// True for `-`.
+    /// Returns true for `-`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes; from the keyring a copy.
+    /// Returns the bytes; a key of the keyring is copied.
     ///
     /// # Errors
-    /// `Unsupported` for kinds that the kernel keeps to itself; `WrongKey` when there is no such
-    /// key, or one of another length; `Io` when the keyring cannot be read.
+    /// `Unsupported` for kinds that programs cannot read; `WrongKey` when the key does not exist,
+    /// or has another length; `Io` when the keyring cannot be read.
     pub fn bytes(&self) -> Result<Key> {
         match self {
             Self::Bytes(key) => Key::new(key.as_bytes()).map_err(of_cipher),
@@ -95,7 +95,7 @@ impl TableKey {
         }
     }
 
-    /// The word; zeros for hex digits unless they are asked for.
+    /// Returns the word, with zeros for hex digits unless `shown` is true.
     pub(super) fn print(&self, shown: bool) -> Zeroizing<String> {
         match self {
             Self::Bytes(key) if key.is_empty() => Zeroizing::new("-".into()),
@@ -115,11 +115,11 @@ impl TableKey {
 }
 
 impl Table {
-    /// Puts the bytes of keys into the lines that name them in a keyring: `find` gives those that
-    /// it has, by type and name.
+    /// Replaces names of keyring keys by the keys' bytes. `find` returns a key by type and name, if
+    /// it has the key.
     ///
     /// # Errors
-    /// `WrongKey` for a key of another length than the line says; `find`'s own.
+    /// `WrongKey` for a key of another length than the line's; the errors of `find`.
     pub fn resolve_keys(&mut self, find: impl Fn(&str, &str) -> Result<Option<Key>>) -> Result<()> {
         for line in &mut self.lines {
             let Target::Crypt(crypt) = &mut line.target else { continue };
@@ -167,7 +167,7 @@ fn from_keyring(size: usize, kind: &str, description: &str) -> Result<Key> {
             break;
         }
     }
-    // One byte more, to see a longer key.
+    // A further byte, to notice a longer key.
     let mut key = Key::zeroed(size + 1).map_err(of_cipher)?;
     let len = found.map_err(io)?.read(&mut key.as_mut_bytes()).map_err(io)?;
     is_as_long(description, len, size)?;

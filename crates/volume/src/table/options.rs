@@ -9,9 +9,9 @@ use underseal_cipher::SectorSize;
 /// A crypt line's options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CryptOptions {
-    /// Discards pass to the device, which tells whoever reads it what is in use.
+    /// Discards pass to the device, and so show which blocks are in use.
     pub allow_discards: bool,
-    /// Who does the crypto, and when.
+    /// Where and when the cipher runs.
     pub dispatch: DispatchFlags,
     /// Room beside each sector.
     pub integrity: Option<Integrity>,
@@ -19,20 +19,21 @@ pub struct CryptOptions {
     pub sector_size: SectorSize,
     /// IVs count sectors of `sector_size`.
     pub iv_large_sectors: bool,
-    /// Bytes of the key that are the MAC's.
+    /// The number of bytes of the key that belong to the MAC.
     pub integrity_key_size: Option<u32>,
 }
 
 /// The `integrity` option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Integrity {
-    /// Bytes beside each sector: 1 to 480.
+    /// The number of bytes beside each sector: 1 to 480.
     pub tag_size: u32,
-    /// `aead`, or `none` where the room is only asked for.
+    /// `aead`, or `none` when the room is only reserved.
     pub aead: bool,
 }
 
-/// The most optional words. Kernels without `integrity_key_size` (before 6.11) take 8.
+/// The largest number of optional words. Kernels without `integrity_key_size` (before 6.11) accept
+/// 8.
 const MOST: u64 = 9;
 
 impl Default for CryptOptions {
@@ -49,8 +50,8 @@ impl Default for CryptOptions {
 }
 
 impl CryptOptions {
-    /// `[<#opts> <opts>...]`, of a line of `len` sectors. Words beyond their number are left, as
-    /// the kernel leaves them.
+    /// Parses `[<#opts> <opts>...]`, in a line of `len` sectors. Words beyond the count are
+    /// ignored, as in the kernel.
     pub(super) fn parse(words: &mut Words, len: u64) -> Result<Self> {
         let mut options = Self::default();
         let Some(count) = words.next() else { return Ok(options) };
@@ -77,7 +78,7 @@ impl CryptOptions {
             *flag = true;
             return Ok(());
         }
-        // Those with a value are compared with case.
+        // Names with a value are compared with case.
         match (name, value) {
             ("integrity", Some(value)) => self.integrity = Some(Integrity::parse(value)?),
             ("integrity_key_size", Some(value)) => {
@@ -99,7 +100,7 @@ impl CryptOptions {
         Ok(())
     }
 
-    /// The words that are there or not.
+    /// Returns the words without a value.
     fn flags(&mut self) -> [(&mut bool, &'static str); 8] {
         [
             (&mut self.allow_discards, "allow_discards"),
@@ -113,7 +114,7 @@ impl CryptOptions {
         ]
     }
 
-    /// The words that are not at their defaults, in the kernel's order.
+    /// Returns the words for values other than the defaults, in the kernel's order.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         for (is, name) in [
@@ -151,7 +152,8 @@ impl Integrity {
     }
 }
 
-/// Beyond the kernel's 4096 up to 65536. The kernel keeps 16 bits of the number: 66048 would become 512.
+/// Accepts sizes beyond the kernel's 4096, up to 65536. The kernel keeps 16 bits of the number:
+/// 66048 would become 512.
 fn sector_size(bytes: u64) -> Result<SectorSize> {
     let size = u32::try_from(bytes).ok().and_then(|bytes| SectorSize::new(bytes).ok());
     size.ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! Lines on several devices: `striped`, which takes them in turn, and `delay`, which answers late.
+//! Lines on several devices: `striped`, which uses them in turn, and `delay`, which delays
+//! requests.
 
 use std::time::Duration;
 
@@ -6,29 +7,29 @@ use super::bad;
 use super::words::{Words, escape, number};
 use crate::Result;
 
-/// A run of a device from this sector on.
+/// A range of a device, from a sector on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlace {
-    /// A file or block device, as the line names it.
+    /// A file or block device, by its name in the line.
     pub device: String,
-    /// Where the run begins on it, in 512-byte sectors.
+    /// The beginning of the range on the device, in 512-byte sectors.
     pub offset: u64,
 }
 
 /// `striped <#stripes> <chunk sectors> [<device> <offset>]+`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Striped {
-    /// Sectors that lie on one device before the next one's turn.
+    /// The number of sectors on a device before the next device's turn.
     pub chunk: u64,
     /// The devices, in their order.
     pub stripes: Vec<DevicePlace>,
 }
 
-/// More devices than a line has.
+/// A limit above the number of devices in real lines.
 const MOST: u64 = 128;
 
 impl Striped {
-    /// Parses what follows `striped` in a line of `len` sectors.
+    /// Parses the rest of a line of `len` sectors after `striped`.
     pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
         if words.len() < 2 {
             return Err(bad("Not enough arguments: want stripes, chunk size, devices and sectors"));
@@ -65,12 +66,12 @@ impl Striped {
 /// writes, for flushes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelayLine {
-    /// As many as the line has: what is missing is as the last one.
+    /// The groups of the line; missing groups are like the last.
     classes: Vec<(DevicePlace, Duration)>,
 }
 
 impl DelayLine {
-    /// Parses what follows `delay` in a line.
+    /// Parses the rest of a line after `delay`.
     pub(super) fn parse(mut words: Words) -> Result<Self> {
         if !matches!(words.len(), 3 | 6 | 9) {
             return Err(bad("Requires exactly 3, 6 or 9 arguments"));
@@ -86,7 +87,7 @@ impl DelayLine {
         Ok(Self { classes })
     }
 
-    /// Reads, writes and flushes: where each goes, and how late.
+    /// Returns the place and the delay of reads, writes and flushes.
     pub fn classes(&self) -> [&(DevicePlace, Duration); 3] {
         let last = self.classes.len().saturating_sub(1);
         [0, 1, 2].map(|class| &self.classes[class.min(last)])
@@ -105,7 +106,7 @@ impl DevicePlace {
     }
 }
 
-/// A device and a sector; `kernel` are the kernel's words where the sector is none.
+/// Parses a device and a sector. `kernel` are the kernel's words for a bad sector.
 fn place(words: &mut Words, kernel: &str) -> Result<DevicePlace> {
     let device = words.next().unwrap_or_default().to_string();
     Ok(DevicePlace { device, offset: words.number(kernel, "the first sector")? })

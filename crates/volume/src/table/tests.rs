@@ -1,4 +1,4 @@
-//! The kernel-made tables, as text; malformed lines.
+//! The text of the tables that a kernel made, and malformed lines.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ fn manifest() -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The line of a row, with a key of its length.
+/// Returns the line of a row, with a key of its length.
 fn line(row: &Value) -> String {
     let key = match row["key_bytes"].as_u64().unwrap() {
         0 => "-".to_owned(),
@@ -34,7 +34,7 @@ fn what_the_kernel_takes_prints_as_the_kernel_prints_it() {
     for row in manifest()["vectors"].as_array().unwrap() {
         seen += 1;
         let line = line(row);
-        // The kernel reads 66048 as 512; we refuse it.
+        // The kernel reads 66048 as 512; this parser refuses it.
         if line.contains("66048") {
             assert!(
                 Table::parse(&line)
@@ -68,7 +68,7 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
         let obsolete =
             ["anubis", "khazad", "seed", "tea", "xeta"].contains(&cipher.split('-').next().unwrap());
         let line = line(row);
-        // No kernel of the manifest has hctr2, and none takes 64 KiB sectors.
+        // No kernel of the manifest has hctr2, and no kernel accepts 64 KiB sectors.
         if obsolete || cipher.contains("hctr2") || line.contains("sector_size:65536") {
             continue;
         }
@@ -177,7 +177,7 @@ fn a_volume_is_dispatched_as_any_of_its_lines_says() {
     assert_eq!(found, all);
 }
 
-/// As the kernel takes and prints them: case, repetition, counts.
+/// Case, repetition and counts are as in the kernel.
 #[test]
 fn options_are_read_as_the_kernel_reads_them() {
     let key = "a7".repeat(32) + &"5b".repeat(32);
@@ -221,7 +221,7 @@ fn our_own_options_are_taken_and_warned_of() {
     assert_eq!(table.volume(&[4096]).unwrap_err().kind(), ErrorKind::TooSmall);
 }
 
-/// What the fuzzer starts from, with its findings.
+/// The seeds of the fuzzer, with its findings.
 #[test]
 fn seeds_of_the_fuzz_target_print_stably() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/table");
@@ -387,7 +387,7 @@ fn each_device_has_one_layer() {
         (format!("0 8 {layer}\n8 8 {layer}"), "two integrity lines"),
         (format!("b: 0 80 {layer}\na: 0 8 {layer}\na: 8 8 linear b 0"), "two integrity lines"),
         (format!("0 8 {layer}\n8 8 linear disk 0"), "another line is on the device"),
-        // It would write over the journal of the layer below.
+        // The line would write over the journal of the layer below.
         (format!("low: 0 80 {layer}\na: 0 8 linear low 0\na: 8 80 linear disk 8"), "another line is on"),
     ] {
         let refused = Table::parse(&text).unwrap_err();
@@ -405,7 +405,7 @@ fn a_cipher_may_ask_for_less_than_the_device_keeps() {
         assert_eq!(stored.cipher.tag_size(), kept);
         assert_eq!(stored.recipe.as_ref().unwrap().integrity.unwrap().bytes, 28);
     }
-    // None but an authenticated one has a use for it.
+    // Only authenticated ciphers use the room.
     let plain = line.replace("capi:gcm(aes)-random", "aes-xts-plain64").replace(" 1 integrity:28:aead", "");
     let volume = Table::parse(&plain).unwrap().volume_on(&[Room { size: 1 << 20, tuple: 32 }]).unwrap();
     assert_eq!(volume.segments()[0].as_stored().unwrap().cipher.tag_size(), 0);

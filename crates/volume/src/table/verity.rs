@@ -11,15 +11,15 @@ use crate::{Error, ErrorKind, Result};
 pub struct VerityLine {
     /// The format: 0 or 1.
     pub version: u32,
-    /// The device with the data, as the line names it.
+    /// The device with the data, by its name in the line.
     pub device: String,
-    /// The device with the tree: may be the same one.
+    /// The device with the tree; may be the same device.
     pub hash_device: String,
-    /// Bytes of a block of data.
+    /// The size of a data block in bytes.
     pub data_block: u32,
-    /// Bytes of a block of hashes.
+    /// The size of a hash block in bytes.
     pub hash_block: u32,
-    /// How many blocks of data the tree is over.
+    /// The number of data blocks under the tree.
     pub blocks: u64,
     /// The tree's first block on its device.
     pub hash_start: u64,
@@ -29,8 +29,8 @@ pub struct VerityLine {
     pub root: Vec<u8>,
     /// Bytes that are hashed with each block.
     pub salt: Vec<u8>,
-    /// The reaction to a block that differs: `ignore_corruption`, `restart_on_corruption` or
-    /// `panic_on_corruption`; else its read fails.
+    /// The reaction to a corrupted block: `ignore_corruption`, `restart_on_corruption` or
+    /// `panic_on_corruption`. With `None` its read fails.
     pub on_corruption: Option<&'static str>,
     /// Blocks whose hash is that of zeros are not read.
     pub ignore_zero_blocks: bool,
@@ -40,22 +40,22 @@ pub struct VerityLine {
 /// The optional words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct VerityWords {
-    /// The reaction to a block that differs: `ignore_corruption`, `restart_on_corruption` or
-    /// `panic_on_corruption`; else its read fails.
+    /// The reaction to a corrupted block: `ignore_corruption`, `restart_on_corruption` or
+    /// `panic_on_corruption`. With `None` its read fails.
     on_corruption: Option<&'static str>,
     /// Blocks whose hash is that of zeros are not read.
     ignore_zero_blocks: bool,
     /// A block need not be checked twice.
     check_at_most_once: bool,
-    /// Blocks may be checked where requests end.
+    /// Blocks may be checked at the end of requests.
     try_verify_in_tasklet: bool,
 }
 
-/// More optional words than the target knows.
+/// A limit above the number of known options.
 const MOST: u64 = 16;
 
 impl VerityLine {
-    /// Parses what follows `verity` in a line.
+    /// Parses the rest of a line after `verity`.
     pub(super) fn parse(mut words: Words) -> Result<Self> {
         if words.len() < 10 {
             return Err(bad(
@@ -167,7 +167,7 @@ impl VerityWords {
     }
 }
 
-/// The bytes of an even number of hex digits.
+/// Parses an even number of hex digits.
 fn hex(word: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = word.as_bytes().as_chunks::<2>();
     if !rest.is_empty() || pairs.is_empty() {

@@ -1,4 +1,4 @@
-//! A line's words: separated by white space, a backslash takes the next character as it is.
+//! A line's words: separated by white space; a backslash takes the next character literally.
 
 use zeroize::Zeroizing;
 
@@ -6,7 +6,8 @@ use super::bad;
 use crate::Result;
 
 pub(super) struct Words {
-    // Reversed. One of them may be a key: all are wiped, and none grows out of its place.
+    // In reverse order. A word may be a key, so all words are wiped, and no word is moved in
+    // memory.
     left: Vec<Zeroizing<String>>,
 }
 
@@ -38,7 +39,7 @@ impl Words {
         self.left.len()
     }
 
-    /// A decimal number of 64 bits; `kernel` are the kernel's words where it is none.
+    /// Parses a decimal number of 64 bits. `kernel` are the kernel's words for a bad number.
     pub(super) fn number(&mut self, kernel: &str, what: &str) -> Result<u64> {
         let word = self.next().ok_or_else(|| bad(format!("{kernel}: {what} is missing")))?;
         number(&word).ok_or_else(|| {
@@ -46,13 +47,13 @@ impl Words {
         })
     }
 
-    /// Nothing may be left.
+    /// Checks that no word is left.
     pub(super) fn end(&self) -> std::result::Result<(), ()> {
         if self.left.is_empty() { Ok(()) } else { Err(()) }
     }
 }
 
-/// A bound of the first word's bytes.
+/// Returns a bound of the first word's bytes.
 fn end(text: &str) -> usize {
     let mut escaped = false;
     let ends = |c: char| {
@@ -71,7 +72,7 @@ pub(super) fn number(word: &str) -> Option<u64> {
     word.parse().ok()
 }
 
-/// The word, so that splitting gives it back.
+/// Escapes the word, so that splitting gives the same word.
 pub(super) fn escape(word: &str) -> String {
     let mut escaped = String::with_capacity(word.len());
     for c in word.chars() {

@@ -1,4 +1,4 @@
-//! Headers of which a copy, or more, is lost.
+//! Headers with a lost copy, or more.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use underseal_volume::{ErrorKind, FormatOptions, Header, PbkdfKind, ReadAt, Unlo
 use crate::support::*;
 use crate::tampered::{COPY, Outcome, luks1, luks2, outcome};
 
-/// The metadata sizes, which are also the places of the second copy.
+/// The metadata sizes, equal to the places of the second copy.
 const PLACES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
@@ -63,7 +63,7 @@ fn either_copy_is_repaired_from_the_other_with_a_fresh_salt() {
     }
 }
 
-/// A disk of which some bytes cannot be read.
+/// A disk with unreadable bytes.
 struct BadSectors {
     bytes: Vec<u8>,
     bad: Range<u64>,
@@ -94,7 +94,7 @@ fn a_copy_that_cannot_be_read_is_a_damaged_one() {
         assert!(header.damage().is_some(), "{bad:?}");
         header.unlock(&disk, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default()).unwrap();
         if bad.start == 0 {
-            // The sector works again, with what nobody knows in it: nothing writes there unasked.
+            // The sector works again, with unknown contents: no write goes there on its own.
             disk.bad = 0..0;
             let scratch = Scratch::new();
             let image = scratch.file("disk.img", &disk.bytes);
@@ -108,9 +108,9 @@ fn a_copy_that_cannot_be_read_is_a_damaged_one() {
     assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// What stands at byte 0 in place of the first copy, and what is done about it: `Some(true)` it is
-/// repaired, `Some(false)` the volume opens and nothing is written, `None` it is refused.
-/// cryptsetup refuses the same, and repairs all else.
+/// The bytes at byte 0 in place of the first copy, and the reaction: `Some(true)` the copy is
+/// repaired, `Some(false)` the volume opens and nothing is written, `None` an error. cryptsetup
+/// gives the same errors, and repairs all other cases.
 #[test]
 fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
     let sound = luks2();
@@ -121,7 +121,7 @@ fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
         image
     };
     let zeros = [0; 4096];
-    // One partition of type 0x83, from sector 2048 on.
+    // A partition of type 0x83, from sector 2048 on.
     let dos: (usize, &[u8]) = (446, &[0x80, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0]);
     let label: (usize, &[u8]) = (440, b"\x12\x34\x56\x78");
     let end: (usize, &[u8]) = (510, b"\x55\xaa");
@@ -165,7 +165,7 @@ fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
             Some(true) => assert_eq!(outcome(&is), Outcome::Opens, "{name}"),
             _ => assert!(is == image, "{name}: not a byte was changed"),
         }
-        // The real one on the same image.
+        // The real repair on the same image.
         let path = scratch.file("theirs", &image);
         let secret = scratch.passphrase();
         let args =
@@ -265,19 +265,19 @@ fn files_that_end_early_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// No single flipped bit of one copy matters: the other copy serves.
+    /// No single flipped bit of a copy matters: the other copy is used.
     #[test]
     fn a_flipped_bit_in_one_copy_is_survived(copy in 0..2usize, bit in 0..COPY * 8) {
         let mut image = luks2();
         image[copy * COPY + bit / 8] ^= 1 << (bit % 8);
         let found = outcome(&image);
-        // The unused tail of the checksum field is covered by nothing.
+        // The unused end of the checksum field is not covered by any check.
         let harmless = (448 + 32..512).contains(&(bit / 8));
         prop_assert_eq!(found, if harmless { Outcome::Opens } else { Outcome::Damaged });
     }
 
-    /// LUKS1 has neither checksum nor second copy: any outcome but a panic will do, and never
-    /// another key.
+    /// LUKS1 has neither a checksum nor a second copy: any outcome but a panic or another key is
+    /// fine.
     #[test]
     fn a_flipped_bit_in_a_luks1_header_never_panics(bit in 0..592 * 8usize) {
         let mut image = luks1();

@@ -1,4 +1,4 @@
-//! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and
+//! The fuzzer's work on its input. Shared between `fuzz/` and the tests that replay its seeds and
 //! findings.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use underseal_volume::{
 const COPY: usize = 16 << 10;
 const BINARY: usize = 4096;
 
-/// The volume key of the seeds, so that mutations of them get as far as a volume.
+/// The volume key of the seeds, so that their mutations can reach a volume.
 pub(crate) const VOLUME_KEY: [u8; 64] = {
     let mut key = [0; 64];
     let mut i = 0;
@@ -25,13 +25,13 @@ pub(crate) const VOLUME_KEY: [u8; 64] = {
     key
 };
 
-/// A LUKS1 header as it is.
+/// A LUKS1 header, unchanged.
 pub(crate) fn luks1(bytes: &[u8]) -> bool {
     exercise(bytes)
 }
 
-/// A LUKS2 header: as it is, with its checksums made right, or made around JSON; the first byte
-/// says which.
+/// A LUKS2 header: unchanged, with corrected checksums, or built around JSON. The first byte
+/// selects the form.
 pub(crate) fn luks2(bytes: &[u8]) -> bool {
     let Some((how, bytes)) = bytes.split_first() else { return false };
     match how % 3 {
@@ -47,7 +47,7 @@ pub(crate) fn luks2(bytes: &[u8]) -> bool {
     }
 }
 
-/// A header around this metadata, with right checksums.
+/// Builds a header around this metadata, with correct checksums.
 fn around(text: &[u8]) -> Vec<u8> {
     let mut image = vec![0; 2 * COPY];
     let text = &text[..text.len().min(COPY - BINARY)];
@@ -69,7 +69,7 @@ fn seal(image: &mut [u8], at: usize) {
     image[at + 448..at + 480].copy_from_slice(&sum);
 }
 
-/// Reads, describes, unlocks and activates, cheaply; true when it came to a volume.
+/// Reads, describes, unlocks and activates, cheaply. Returns true when it reached a volume.
 fn exercise(bytes: &[u8]) -> bool {
     let Ok(header) = Header::read(bytes) else { return false };
     let info = header.info();
@@ -102,7 +102,7 @@ fn exercise(bytes: &[u8]) -> bool {
     opened
 }
 
-/// LUKS2's metadata after its checksum: what is wrong with it is said, and what is repaired is
+/// LUKS2's metadata behind a correct checksum: defects are reported, and the repaired header is
 /// sound.
 pub(crate) fn luks2_json(text: &[u8]) -> bool {
     let image = around(text);
@@ -110,7 +110,7 @@ pub(crate) fn luks2_json(text: &[u8]) -> bool {
     exercise(&image)
 }
 
-/// The tokens of a header of which all else is sound.
+/// The tokens of an otherwise sound header.
 pub(crate) fn luks2_tokens(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return false };
     let metadata =
@@ -118,8 +118,8 @@ pub(crate) fn luks2_tokens(text: &[u8]) -> bool {
     luks2_json(metadata.as_bytes())
 }
 
-/// A LUKS1 header that is repaired: it can be read then, nothing of a keyslot in use has changed,
-/// and a second repair does nothing.
+/// A LUKS1 header that is repaired: then it can be read, no keyslot in use has changed, and a
+/// second repair does nothing.
 pub(crate) fn luks1_repair(bytes: &[u8]) -> bool {
     let mut image = bytes.to_vec();
     image.resize(image.len().clamp(4096, 1 << 20), 0);
@@ -139,8 +139,8 @@ pub(crate) fn luks1_repair(bytes: &[u8]) -> bool {
     exercise(&repaired)
 }
 
-/// A backup, whoever made it, that goes to an empty disk and over itself: as it is, with its
-/// checksums made right, or made around JSON.
+/// An untrusted backup, restored to an empty disk and over itself: unchanged, with corrected
+/// checksums, or built around JSON.
 pub(crate) fn backup(bytes: &[u8]) -> bool {
     const LEN: usize = 1 << 20;
     let Some((how, bytes)) = bytes.split_first() else { return false };
@@ -173,8 +173,8 @@ pub(crate) fn backup(bytes: &[u8]) -> bool {
     restored
 }
 
-/// A reencryption's state file around this document: it says what it is about, and whoever has
-/// other keys does not go on with it.
+/// A reencryption's state file around this document: its information can be read, and other keys
+/// cannot resume it.
 pub(crate) fn reencryption_state(text: &[u8]) -> bool {
     let magic = "underseal reencryption state\nsha256:";
     let mut rest = [format!("\nhmac-sha256:{}\n", "0".repeat(64)).as_bytes(), text].concat();
@@ -185,7 +185,7 @@ pub(crate) fn reencryption_state(text: &[u8]) -> bool {
     let disk = Disk(image.into());
     let Ok(state) = State::read(&disk, LockTo::Read) else { return false };
     let about = state.about();
-    // What it may cost is bounded, but not for a fuzzer's patience.
+    // The cost is limited, but the limit is too high for a fuzzer.
     let document: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     let rounds =
         ["old", "new"].map(|form| document[form]["crypt"]["key"]["iterations"].as_u64().unwrap_or(0));
@@ -197,7 +197,7 @@ pub(crate) fn reencryption_state(text: &[u8]) -> bool {
     true
 }
 
-/// What is wrong with it is said; what is called sound can be read.
+/// Defects are reported; a sound header can be read.
 fn look(image: &[u8]) {
     let check = Check::of(image, Some(image.len() as u64)).unwrap();
     assert_eq!(check.format.is_some(), Header::read(image).is_ok());

@@ -1,4 +1,4 @@
-//! The fuzzer's seeds and everything it ever found, replayed.
+//! The fuzzer's seeds and all of its findings, replayed.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
 }
 
-/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never
+/// Findings of the fuzzer join its seeds as `finding-..`; such a file need not open, but must never
 /// panic.
 #[test]
 fn every_seed_of_the_fuzzer_comes_to_a_volume_and_no_finding_panics() {
@@ -26,7 +26,7 @@ fn every_seed_of_the_fuzzer_comes_to_a_volume_and_no_finding_panics() {
     ] {
         for (name, bytes) in files(&format!("../../fuzz/seeds/{target}")) {
             let opened = run(&bytes);
-            // A drive that encrypts by itself is not opened, nor is what wants two keys.
+            // A self-encrypting drive's volume is not opened, nor a volume that needs two keys.
             let refused = name.ends_with("/opal") || name.contains("/reencrypt-");
             assert!(opened || refused || name.contains("finding-"), "{name}");
         }

@@ -1,5 +1,5 @@
-//! Backups, repairs, names and conversions, by cryptsetup's judgement and with what cryptsetup
-//! makes.
+//! Backups, repairs, names and conversions, checked by cryptsetup and with images made by
+//! cryptsetup.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::*;
 const SIZE: u64 = 32 << 20;
 const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
 
-/// An image that cryptsetup made, with a second passphrase in slot 5.
+/// An image made by cryptsetup, with a second passphrase in slot 5.
 fn theirs(scratch: &Scratch, kind: &str) -> std::path::PathBuf {
     let image = scratch.image("theirs.img", SIZE);
     let (secret, other) = (scratch.passphrase(), scratch.file("other", b"another one"));
@@ -28,7 +28,7 @@ fn theirs(scratch: &Scratch, kind: &str) -> std::path::PathBuf {
     image
 }
 
-/// An image that was made here.
+/// An image made by underseal.
 fn ours(scratch: &Scratch, options: FormatOptions) -> std::path::PathBuf {
     let image = scratch.image("ours.img", SIZE);
     let sector_size = Some(underseal_cipher::SectorSize::S512);
@@ -67,19 +67,19 @@ fn backups_go_both_ways() {
         cryptsetup(&["luksHeaderBackup", "--header-backup-file", backup.to_str().unwrap(), name]);
         assert!(std::fs::read(&backup).unwrap() == mine.bytes(), "{kind}: theirs and ours are one");
 
-        // Ours goes back by their hands, theirs by ours.
+        // cryptsetup restores underseal's backup, and underseal cryptsetup's.
         wipe(&image, 1 << 20);
         cryptsetup(&["luksHeaderRestore", "--header-backup-file", made.to_str().unwrap(), name]);
         assert!(we_open(&image, PASSPHRASE) && they_open(&scratch, &image, "another one"), "{kind}");
         wipe(&image, 1 << 20);
         let read = Backup::read(&open(&backup)).unwrap();
         let found = read.found_on(&open(&image)).unwrap();
-        // LUKS1's eight places end beyond what was wiped, but those two that are in use do not.
+        // LUKS1's eight areas end beyond the wiped range, but the two areas in use do not.
         assert_eq!(found, Found::Nothing, "{kind}");
         read.restore(&open(&image), &found, &RestoreOptions::default()).unwrap();
         assert!(they_open(&scratch, &image, PASSPHRASE) && we_open(&image, "another one"), "{kind}");
 
-        // A passphrase that was killed meanwhile is there again.
+        // A passphrase that was removed meanwhile is there again.
         cryptsetup(&["luksKillSlot", name, "5"]);
         assert!(!we_open(&image, "another one"), "{kind}");
         let found = read.found_on(&open(&image)).unwrap();
@@ -127,7 +127,7 @@ fn what_they_convert_opens_here_and_what_is_converted_here_opens_there() {
         opens(&image, "converted here");
         let dump = cryptsetup(&["luksDump", image.to_str().unwrap()]);
         assert!(dump.contains(&format!("Version:       \t{}", &name[4..])), "{dump}");
-        // They go on with it: a new key in a place that the new header says.
+        // cryptsetup continues with it: a new key in an area chosen by the new header.
         let (secret, third) = (scratch.passphrase(), scratch.file("third", b"a third"));
         let add = [
             "luksAddKey",
@@ -139,7 +139,7 @@ fn what_they_convert_opens_here_and_what_is_converted_here_opens_there() {
         cryptsetup(&[&add[..], &CHEAP].concat());
         opens(&image, "with another key");
         assert!(we_open(&image, "a third"));
-        // Back by their hands, if they can, and by ours.
+        // Converted back by cryptsetup, if it can, and by underseal.
         cryptsetup(&["convert", "--type", kind, image.to_str().unwrap()]);
         opens(&image, "converted back there");
         Header::read(&open(&image)).unwrap().convert(&open(&image), to).unwrap();
@@ -237,7 +237,7 @@ fn an_erased_header_has_no_keyslot_and_no_key_material() {
         assert!(!they_open(&scratch, &image, PASSPHRASE) && !we_open(&image, "another one"), "{kind}");
         let dump = cryptsetup(&["luksDump", image.to_str().unwrap()]);
         assert!(!dump.contains("0: luks2") && !dump.contains("ENABLED"), "{dump}");
-        // A backup brings it back.
+        // A backup restores it.
         backup.restore(&open(&image), &Found::Same, &RestoreOptions::default()).unwrap();
         assert!(they_open(&scratch, &image, PASSPHRASE), "{kind}");
     }

@@ -1,5 +1,5 @@
-//! Keyslots that we add and remove, by cryptsetup's judgement; and headers that cryptsetup changes
-//! under our hands.
+//! Keyslots added and removed by underseal, checked by cryptsetup; and headers that cryptsetup
+//! changes meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ fn cryptsetup_takes_the_headers_that_we_change() {
         assert!(!dump.contains("  0: luks2"), "{dump}");
         assert!(!theirs_open(&scratch, image, PASSPHRASE, 0), "{}", image.display());
         assert!(theirs_open(&scratch, image, "passphrase 2", 9), "{}", image.display());
-        // They write it again, and we read that.
+        // cryptsetup writes the header again, and underseal reads it.
         cryptsetup(&["config", "--label", "changed", image.to_str().unwrap()]);
         let read = read(image);
         assert_eq!((read.damage(), read.info().label.as_deref()), (None, Some("changed")));
@@ -101,7 +101,8 @@ fn what_cryptsetup_changes_meanwhile_is_noticed() {
     assert_eq!(header.remove_keyslot(&open(&image), 0, true).unwrap_err().kind(), ErrorKind::Busy);
     assert!(std::fs::read(&image).unwrap() == bytes, "nothing was written");
 
-    // Read again it goes on: beside their slot, and with a token of theirs on the slot that goes.
+    // After reading it again, the change works: beside cryptsetup's slot, and with cryptsetup's
+    // token on the removed slot.
     let token = scratch.file("token", br#"{"type":"nobody-knows","keyslots":["0"],"x":1}"#);
     cryptsetup(&["token", "import", "--json-file", token.to_str().unwrap(), name]);
     let mut header = read(&image);
@@ -111,7 +112,7 @@ fn what_cryptsetup_changes_meanwhile_is_noticed() {
     assert!(cryptsetup(&["luksDump", name]).contains("nobody-knows"));
 }
 
-/// Two volumes of each version: one that cryptsetup made, one that was made here.
+/// Returns two volumes of each version: one made by cryptsetup, one made by underseal.
 fn volumes(scratch: &Scratch, hash: Hash) -> Vec<PathBuf> {
     let secret = scratch.passphrase();
     let mut images = Vec::new();
@@ -143,13 +144,13 @@ fn each_change_of_either_version_is_read_by_cryptsetup_and_the_other_way_round()
         let new = |number| NewKeyslot { number, ..NewKeyslot::new(pbkdf2()) };
         assert_eq!(header.add_keyslot(&file, &opened.key, &key(b"six"), &new(Some(6))).unwrap(), 6);
         assert!(theirs_open(&scratch, &image, "six", 6), "{name}");
-        // LUKS1 takes the next number, as cryptsetup does.
+        // LUKS1 uses the next number, as cryptsetup does.
         let changed = header.change_keyslot(&file, &opened, &key(b"changed"), &new(None), Replace::Beside);
         let number = u32::from(is_luks1(&image));
         assert_eq!(changed.unwrap(), number, "{name}");
         assert!(theirs_open(&scratch, &image, "changed", number) && theirs_open(&scratch, &image, "six", 6));
         assert!(!theirs_open(&scratch, &image, PASSPHRASE, number), "{name}");
-        // Theirs, over ours.
+        // A change by cryptsetup, over underseal's.
         let (old, other) = (scratch.file("old", b"changed"), scratch.file("other", b"theirs"));
         let files = ["--key-file", old.to_str().unwrap(), name, other.to_str().unwrap()];
         cryptsetup(
@@ -166,13 +167,13 @@ fn each_change_of_either_version_is_read_by_cryptsetup_and_the_other_way_round()
         assert_eq!(header.remove_keyslot(&file, 0, false).unwrap_err().kind(), ErrorKind::LastKeyslot);
         header.remove_keyslot(&file, 0, true).unwrap();
         assert!(!theirs_open(&scratch, &image, "in place", 0), "{name}");
-        // Who has the volume key can give it a keyslot again.
+        // The volume key is enough to add a keyslot again.
         assert!(header.add_keyslot(&file, &opened.key, &key(b"again"), &new(None)).is_ok(), "{name}");
         assert!(theirs_open(&scratch, &image, "again", 0), "{name}");
     }
 }
 
-/// Whether the cryptsetup that is installed makes volumes with a hash.
+/// Returns true when the installed cryptsetup can make volumes with this hash.
 fn theirs_has(scratch: &Scratch, hash: Hash) -> bool {
     let image = scratch.image("theirs", SIZE);
     let key = scratch.file("key", PASSPHRASE.as_bytes());
@@ -227,7 +228,7 @@ fn priorities_and_unbound_keys_are_those_of_cryptsetup() {
         header.set_priority(&file, 0, Priority::Normal).unwrap();
         assert!(cryptsetup(&["luksDump", name]).contains("Priority:   normal"), "{name}");
 
-        // Theirs.
+        // Made by cryptsetup.
         let cost = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-size", "256"];
         let theirs = scratch.file("theirs", b"their own");
         let add = ["luksAddKey", "--unbound", "--key-slot", "5", name, theirs.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! Headers against cryptsetup and qemu, and against what an attacker would write.
+//! Headers compared with cryptsetup and qemu, and headers written by an attacker.
 
 mod damaged;
 mod exercise;

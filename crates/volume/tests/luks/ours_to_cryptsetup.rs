@@ -1,4 +1,4 @@
-//! Headers made here, given to cryptsetup and qemu, which read, change and reencrypt them.
+//! Headers made by underseal that cryptsetup and qemu read, change and reencrypt.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use crate::support::*;
 
 const SIZE: u64 = 24 << 20;
 
-/// An image made with these options, cheaply, and its plaintext's first bytes.
+/// Makes an image with these options, cheaply, and writes to its first bytes.
 fn make(scratch: &Scratch, options: FormatOptions) -> PathBuf {
     let image = scratch.image("disk.img", SIZE);
     format(&open(&image), SIZE, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
     image
 }
 
-/// Text that is not the same in any two sectors.
+/// Returns text that differs in every sector.
 fn pattern(len: usize) -> Vec<u8> {
     (0u32..).flat_map(|i| i.wrapping_mul(0x9E37_79B9).to_le_bytes()).take(len).collect()
 }
@@ -108,7 +108,7 @@ fn cryptsetup_opens_what_is_made_here_and_finds_the_same_volume_key() {
     }
 }
 
-/// What our own description says and cryptsetup's must say too.
+/// Returns the parts of underseal's description that cryptsetup's must contain too.
 fn expected_in_dump(image: &Path) -> Vec<String> {
     let header = underseal_volume::Header::read(&open(image)).unwrap();
     let info = header.info();
@@ -155,7 +155,7 @@ fn a_keyslot_that_cryptsetup_adds_opens_here() {
     }
 }
 
-/// Each keyslot is within its limits; that there are many does not make an unlock long.
+/// Each keyslot is within its limits. Many keyslots do not make an unlock long.
 #[test]
 fn the_limits_are_those_of_all_keyslots_together() {
     for options in [FormatOptions::luks1(), FormatOptions::luks2()] {

@@ -1,4 +1,4 @@
-//! Plain volumes against what cryptsetup and a kernel made of the same words.
+//! Plain volumes compared with the results of cryptsetup and a kernel for the same options.
 
 use std::path::Path;
 

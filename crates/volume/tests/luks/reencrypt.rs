@@ -1,5 +1,5 @@
-//! Reencryptions that cryptsetup left in the middle: opened as they stand, recovered, gone on with
-//! and finished here.
+//! Reencryptions interrupted by cryptsetup: opened in their present state, recovered, resumed and
+//! finished by underseal.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::support::*;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/luks-reencrypt");
 
-/// Nobody uses the volume, and after so many steps it is enough.
+/// A volume without users; the reencryption stops after this many steps.
 pub(crate) struct Steps(pub(crate) Cell<u64>);
 
 impl Foreground for Steps {
@@ -54,7 +54,7 @@ fn unpack(scratch: &Scratch, name: &str) -> PathBuf {
     scratch.file(name.strip_suffix(".xz").unwrap(), &run_raw("xz", &["-dc", packed.to_str().unwrap()]))
 }
 
-/// Data, and the header that may stand apart.
+/// The data, and the header, which may be detached.
 pub(crate) struct Disk {
     pub(crate) data: PathBuf,
     pub(crate) header: PathBuf,
@@ -89,7 +89,7 @@ impl Disk {
         self.read()?.activate(key, size(&self.data), &options)
     }
 
-    /// Goes on for so many steps, of 32 KiB at most.
+    /// Resumes for `steps` steps, of 32 KiB at most.
     pub(crate) fn go_on(&self, key: &VolumeKey, steps: u64) -> Result<Outcome> {
         let (header, data) = (open(&self.header), open(&self.data));
         let options =
@@ -116,7 +116,7 @@ impl Disk {
     }
 }
 
-/// Both keys, by what the manifest knows.
+/// Returns both keys, from the manifest.
 fn keys(disk: &Disk, image: &Value) -> VolumeKey {
     let header = disk.read().unwrap();
     let keys = image["keys"].as_object().unwrap().values();
@@ -129,7 +129,8 @@ fn keys(disk: &Disk, image: &Value) -> VolumeKey {
     keys.filter_map(confirm).reduce(VolumeKey::with).unwrap()
 }
 
-/// The plaintext is there, through the volume as it stands; of what is decrypted, through nothing.
+/// Checks the plaintext, through the volume in its present state; a finished decryption is read
+/// directly.
 fn holds(disk: &Disk, key: &VolumeKey, plain: &[u8], what: &str) {
     let found = if disk.stage().is_none() && disk.read().unwrap().info().keyslots.is_empty() {
         std::fs::read(&disk.data).unwrap()[..plain.len()].to_vec()
@@ -159,7 +160,7 @@ fn what_cryptsetup_cut_off_is_recovered_and_finished_here() {
         } else {
             holds(&disk, &key, &plain, id);
         }
-        // Recovery alone, one step, then the rest.
+        // Recovery alone, a step, then the rest.
         for (steps, what) in [(0, "recovered"), (1, "a step later"), (u64::MAX, "finished")] {
             if disk.stage().is_some() {
                 disk.go_on(&key, steps)
@@ -206,8 +207,8 @@ fn both_keys_are_wanted_and_each_of_its_passphrases() {
     let scratch = Scratch::new();
     let disk = Disk::unpack(&scratch, image);
     let passphrase = |slot: &str| image["passphrases"][slot].as_str().unwrap().as_bytes().to_vec();
-    // Slots 0 and 2 have the first passphrase, of the old key and of the new one; slot 1 has the
-    // second one's old key.
+    // Slots 0 and 2 have the first passphrase, of the old key and of the new key; slot 1 has the
+    // old key for the second passphrase.
     let old_only = disk.unlock(&passphrase("1")).unwrap();
     let refused = disk.go_on(&old_only, 0).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WrongPassphrase);
@@ -216,7 +217,7 @@ fn both_keys_are_wanted_and_each_of_its_passphrases() {
     assert_eq!(disk.go_on(&both, 0).unwrap(), Outcome::Stopped);
     assert_eq!(disk.activate(&old_only).unwrap_err().kind(), ErrorKind::WrongPassphrase);
     holds(&disk, &both, &stream("reenc:ra-two-keys", 163_840), "both");
-    // One after the other.
+    // Both keys in turn.
     let (file, header) = (open(&disk.header), disk.read().unwrap());
     let of_slot = |slot| UnlockOptions { slot: Some(slot), ..UnlockOptions::default() };
     let new = header.unlock(&file, &key(&passphrase("2")), &of_slot(2)).unwrap().key;
@@ -237,8 +238,8 @@ fn forged_metadata_is_refused_and_nothing_is_changed() {
         let before = disk.bytes();
         let refused = disk.go_on(&key, 0);
         if id.ends_with("progress") {
-            // Nobody vouches for how far it is: whoever can write the header can say that the
-            // border is elsewhere.
+            // The progress is not covered by a digest: an attacker who can write the header can
+            // move the border.
             assert_eq!(refused.unwrap(), Outcome::Stopped, "{id}");
             continue;
         }

@@ -1,5 +1,5 @@
-//! Reencryptions that change hands between us and cryptsetup: begun by one, cut off, finished by
-//! the other.
+//! Reencryptions that change between underseal and cryptsetup: started by one program, interrupted,
+//! and finished by the other.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::reencrypt::Disk;
 use crate::reencrypt_ours::*;
 use crate::support::*;
 
-/// cryptsetup's words for a disk.
+/// Returns cryptsetup's arguments for a disk.
 fn theirs<'a>(secret: &'a str, disk: &'a Disk, action: &[&'a str]) -> Vec<&'a str> {
     let (header, data) = (disk.header.to_str().unwrap(), disk.data.to_str().unwrap());
     let apart: &[&str] = if disk.header == disk.data { &[] } else { &["--header", header] };
@@ -28,7 +28,7 @@ fn repair(secret: &Path, disk: &Disk) {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // Where nothing is to be repaired cryptsetup asks nothing, and may have ended by now.
+    // Without a repair cryptsetup asks no question, and may have ended by now.
     let _ = child.stdin.take().unwrap().write_all(b"YES\n");
     assert!(child.wait().unwrap().success(), "cryptsetup repair");
 }
@@ -45,7 +45,7 @@ fn let_them_finish(secret: &Path, disk: &Disk) {
     assert_eq!(disk.read().unwrap().reencryption().unwrap(), None);
 }
 
-/// The plaintext is there, with the passphrase where it is encrypted.
+/// Checks the plaintext, with the passphrase if the data is encrypted.
 fn holds(disk: &Disk, what: &str) {
     let plain = pattern(SIZE);
     let found = if disk.read().unwrap().info().keyslots.is_empty() {
@@ -79,7 +79,7 @@ fn ours_that_is_stopped_between_steps_is_finished_by_cryptsetup() {
 
 #[test]
 fn ours_that_is_killed_anywhere_is_finished_by_cryptsetup_and_by_us() {
-    // What cryptsetup's own recovery and resumption can cope with.
+    // Cases that cryptsetup's own recovery and resumption can handle.
     let mut hot = 0;
     for (kind, writes) in [
         (0, [3, 5, 11, 22]),
@@ -100,7 +100,7 @@ fn ours_that_is_killed_anywhere_is_finished_by_cryptsetup_and_by_us() {
             }
             let stage = disk.read().unwrap().reencryption().unwrap().map(|status| status.stage);
             hot += u32::from(stage == Some(Stage::Hot));
-            // There they start again.
+            // cryptsetup starts from the beginning there.
             if by_them && stage != Some(Stage::Final) {
                 let_them_finish(&scratch.passphrase(), &disk);
             } else if stage.is_some() {
@@ -128,7 +128,7 @@ fn a_write_that_fails_once_stops_it_and_nothing_is_lost() {
         disk.go_on(&key, u64::MAX).unwrap_or_else(|e| panic!("write {writes}: {e}"));
         holds(&disk, &format!("write {writes} failed, finished"));
     }
-    // Most are taken back on the spot.
+    // Most steps are undone at once.
     assert!(clean > 7, "{clean}");
 }
 
@@ -215,7 +215,7 @@ fn theirs_that_is_killed_is_recovered_and_finished_here() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Wherever that is.
+        // At any place of the start.
         let begun =
             || disk.read().is_ok_and(|header| header.reencryption().is_ok_and(|status| status.is_some()));
         let start = std::time::Instant::now();
@@ -228,7 +228,7 @@ fn theirs_that_is_killed_is_recovered_and_finished_here() {
         child.wait().unwrap();
         let key = disk.unlock(PASSPHRASE.as_bytes()).unwrap();
         if disk.read().unwrap().reencryption().unwrap().is_some() {
-            // The step that was cut may be the last one.
+            // The interrupted step may be the last step.
             let outcome = disk.go_on(&key, 0).unwrap();
             holds(&disk, "recovered");
             if outcome != Outcome::Finished {
@@ -288,7 +288,7 @@ fn a_second_passphrase_goes_on_opening_the_volume_and_one_that_is_not_given_is_l
         allow_null: false,
         is_open: false,
     };
-    // Their areas leave little for the journal, which is why there are not more.
+    // The new areas leave little room for the journal, so there are not more.
     let both = header.begin_reencryption(&file, old, &passphrases, size(&disk.data), &options);
     assert_eq!(both.unwrap_err().kind(), underseal_volume::ErrorKind::NoRoom);
     header.remove_keyslot(&file, 2, false).unwrap();

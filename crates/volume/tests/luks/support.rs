@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! The shared parts of this crate's tests.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use underseal_volume::{ActivateOptions, Cost, FormatOptions, Header, PbkdfKind, 
 
 pub(crate) const PASSPHRASE: &str = "correct horse battery staple";
 
-/// A folder that goes when the test ends.
+/// A folder that is removed at the end of the test.
 pub(crate) struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -21,21 +21,21 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// An empty image of this many bytes.
+    /// Creates an empty image of this many bytes.
     pub(crate) fn image(&self, name: &str, size: u64) -> PathBuf {
         let path = self.path(name);
         File::create(&path).unwrap().set_len(size).unwrap();
         path
     }
 
-    /// A file with these bytes.
+    /// Creates a file with these bytes.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, bytes).unwrap();
         path
     }
 
-    /// The passphrase in a file, without a newline.
+    /// Returns a file with the passphrase, without a newline.
     pub(crate) fn passphrase(&self) -> PathBuf {
         self.file("passphrase", PASSPHRASE.as_bytes())
     }
@@ -53,13 +53,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Runs a tool that must succeed, and gives back the bytes it printed.
+/// Runs a tool that must succeed, and returns its output as bytes.
 pub(crate) fn run_raw(program: &str, args: &[&str]) -> Vec<u8> {
     loop {
         let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
         let err = String::from_utf8_lossy(&output.stderr);
-        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock
-        // shows.
+        // qemu-img 7.2 sometimes fails when it derives a key in less time than the clock's
+        // resolution.
         if err.contains("Unable to get accurate CPU usage") {
             continue;
         }
@@ -68,7 +68,7 @@ pub(crate) fn run_raw(program: &str, args: &[&str]) -> Vec<u8> {
     }
 }
 
-/// Runs a tool that must succeed, and gives back the text it printed.
+/// Runs a tool that must succeed, and returns its output as text.
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8(run_raw(program, args)).unwrap()
 }
@@ -77,7 +77,7 @@ pub(crate) fn cryptsetup(args: &[&str]) -> String {
     run("cryptsetup", &[&["-q"], args].concat())
 }
 
-/// Options whose key derivation costs next to nothing.
+/// Returns options whose key derivation costs almost nothing.
 pub(crate) fn cheap(mut options: FormatOptions) -> FormatOptions {
     options.pbkdf.cost = Cost::Iterations(if options.pbkdf.kind == PbkdfKind::Pbkdf2 { 1000 } else { 4 });
     options.pbkdf.memory_kib = 1024;
@@ -93,7 +93,7 @@ pub(crate) fn activate(image: &Path, passphrase: &[u8]) -> underseal_volume::Res
     activate_with(image, image, passphrase)
 }
 
-/// Unlocks and activates, with the header in another file perhaps.
+/// Unlocks and activates; the header may be in another file.
 pub(crate) fn activate_with(
     header: &Path,
     data: &Path,
@@ -105,7 +105,7 @@ pub(crate) fn activate_with(
     let options = ActivateOptions { detached: header != data, ..ActivateOptions::default() };
     read.activate(&opened.key, size(data), &options)
 }
-/// The plaintext of the volume's first `len` bytes, which lie in `image`.
+/// Returns the plaintext of the volume's first `len` bytes, which are in `image`.
 pub(crate) fn plaintext(volume: &Volume, image: &Path, len: usize) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let mut out = vec![0; len];

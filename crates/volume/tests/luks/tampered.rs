@@ -1,4 +1,4 @@
-//! Headers that an attacker or a dying disk would write. Each row is one rule, with its own small
+//! Headers that an attacker or a failing disk would write. Each row is one rule, with its own small
 //! generator.
 
 use std::sync::OnceLock;
@@ -14,12 +14,12 @@ use crate::support::*;
 pub(crate) const COPY: usize = 16 << 10;
 const BINARY: usize = 4096;
 
-/// How far an image gets.
+/// The last stage that an image reaches.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// It opens, without any complaint.
+    /// The image opens, without any finding.
     Opens,
-    /// It opens; one copy of the header is reported as damaged.
+    /// The image opens, and a copy of the header is reported as damaged.
     Damaged,
     Read(ErrorKind),
     Unlock(ErrorKind),
@@ -38,7 +38,7 @@ fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
         Err(e) => return Read(e.kind()),
     };
     let _ = (header.info().to_string(), header.uuid());
-    // Low enough that a changed count of iterations does not keep the tests waiting.
+    // Low enough that a changed count of iterations does not delay the tests.
     let limits = KdfLimits { rounds: 1 << 22, ..KdfLimits::default() };
     let options = UnlockOptions { limits, ..UnlockOptions::default() };
     let opened = match header.unlock(image, &key(PASSPHRASE.as_bytes()), &options) {
@@ -52,7 +52,7 @@ fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
     }
 }
 
-/// A sound image of 2 MiB, its data from 1 MiB on.
+/// Returns a sound image of 2 MiB, with its data from 1 MiB on.
 pub(crate) fn luks2() -> Vec<u8> {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     let make = || {
@@ -75,14 +75,14 @@ fn made(options: FormatOptions, size: u64) -> Vec<u8> {
     std::fs::read(&image).unwrap()
 }
 
-/// Makes the checksum of the copy at `at` right again.
+/// Corrects the checksum of the copy at `at`.
 fn seal(image: &mut [u8], at: usize) {
     image[at + 448..at + 512].fill(0);
     let sum = Sha256::digest(&image[at..at + COPY]);
     image[at + 448..at + 480].copy_from_slice(&sum);
 }
 
-/// Changes the binary header of both copies, with right checksums.
+/// Changes the binary header of both copies, with correct checksums.
 fn with_binary(change: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut image = luks2();
     for at in [0, COPY] {
@@ -92,7 +92,7 @@ fn with_binary(change: impl Fn(&mut [u8])) -> Vec<u8> {
     image
 }
 
-/// Puts this text into both JSON areas, with right checksums.
+/// Puts this text into both JSON areas, with correct checksums.
 fn with_text(text: &[u8]) -> Vec<u8> {
     let mut image = luks2();
     for at in [0, COPY] {
@@ -109,14 +109,14 @@ fn metadata() -> Value {
     Value::Object(header.json().clone())
 }
 
-/// Changes the metadata of both copies, with right checksums.
+/// Changes the metadata of both copies, with correct checksums.
 pub(crate) fn with_json(change: impl Fn(&mut Value)) -> Vec<u8> {
     let mut metadata = metadata();
     change(&mut metadata);
     with_text(&serde_json::to_vec(&metadata).unwrap())
 }
 
-/// Sets one value, making its parents if they are missing.
+/// Sets a value, and creates its missing parents.
 pub(crate) fn with_value(path: &str, value: Value) -> Vec<u8> {
     with_json(|metadata| {
         let (parent, name) = path.rsplit_once('/').unwrap();
@@ -146,7 +146,7 @@ fn luks2_metadata_that_breaks_a_rule_is_refused() {
     let bad = || Read(ErrorKind::BadHeader);
     let slot = "/keyslots/0";
     let rows: Vec<(&str, Vec<u8>, Outcome)> = vec![
-        // Every part must be there and of its type.
+        // Every part must exist and have its type.
         ("no keyslots", without("/keyslots"), bad()),
         ("no tokens", without("/tokens"), bad()),
         ("no segments", without("/segments"), bad()),
@@ -231,7 +231,7 @@ fn luks2_metadata_that_breaks_a_rule_is_refused() {
         ("argon2 too little", with_value(&format!("{slot}/kdf"), argon2(4, 8, 4)), bad()),
         ("argon2 no passes", with_value(&format!("{slot}/kdf"), argon2(0, 1024, 1)), bad()),
         ("argon2 no lanes", with_value(&format!("{slot}/kdf"), argon2(4, 1024, 0)), bad()),
-        // What is unknown is kept, and matters only when it is needed.
+        // Unknown values are kept, and matter only when they are needed.
         ("kdf unknown", with_value("/keyslots/0/kdf/type", json!("scrypt")), Unlock(ErrorKind::Unsupported)),
         (
             "kdf hash unknown",

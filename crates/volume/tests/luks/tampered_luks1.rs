@@ -1,4 +1,4 @@
-//! LUKS1 headers that an attacker or a dying disk would write.
+//! LUKS1 headers that an attacker or a failing disk would write.
 
 use underseal_volume::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! Segments that an attacker or a dying disk would write. Each row is one rule.
+//! Segments that an attacker or a failing disk would write. Each row is one rule.
 
 use serde_json::{Map, Value, json};
 use underseal_volume::{ErrorKind, Header};
@@ -85,7 +85,7 @@ fn luks2_segments_that_break_a_rule_are_refused() {
         ("size odd", segment("size", json!("512")), bad()),
         ("size word", segment("size", json!("static")), bad()),
         ("size beyond", segment("size", json!("2097152")), Activate(ErrorKind::TooSmall)),
-        // No device is so long, but metadata may say it.
+        // No device has this length, but metadata may name it.
         ("size wraps", segment("size", json!("18446744073709547520")), Activate(ErrorKind::TooSmall)),
         ("size of 65 bits", segment("size", json!("18446744073709551616")), bad()),
         ("size fits", segment("size", json!("1048576")), Opens),

@@ -1,4 +1,4 @@
-//! Headers made by cryptsetup and qemu, read here.
+//! Headers made by cryptsetup and qemu, read by underseal.
 
 use underseal_volume::{ErrorKind, Header, UnlockOptions};
 

@@ -1,4 +1,4 @@
-//! Tokens: cryptsetup's word on which are sound, and both of us on one header.
+//! Tokens: cryptsetup's decision on sound tokens, and both programs on one header.
 
 use serde_json::{Value, json};
 use underseal_volume::luks2::{NewToken, token_from_json};
@@ -40,7 +40,7 @@ fn a_header_with_an_odd_token_is_taken_or_refused_as_cryptsetup_does() {
         }
     }
     assert_eq!(taken, 6);
-    // It shows this one, and opening it ends in an assertion of its own.
+    // cryptsetup prints this token, and opening it ends in an assertion in cryptsetup.
     let beyond = with_value("/tokens/32", token(json!("x"), json!([])));
     assert!(Header::read(&beyond[..]).is_err());
     assert!(Header::read(&luks2()[..]).is_ok());
@@ -72,7 +72,7 @@ fn an_import_is_refused_where_cryptsetup_refuses_it_and_each_reads_what_the_othe
         assert_eq!(ours.is_ok(), theirs.status.success(), "{token}: {ours:?}");
         let Ok(number) = ours else { continue };
         both += 1;
-        // Theirs came just before ours.
+        // cryptsetup's token was added just before underseal's.
         assert_eq!(header.token(number - 1).unwrap(), token.as_object().unwrap());
         let exported = cryptsetup(&["token", "export", "--token-id", &number.to_string(), name]);
         assert_eq!(serde_json::from_str::<Value>(&exported).unwrap(), token);

@@ -1,4 +1,4 @@
-//! Volumes that cryptsetup made and a kernel wrote: all read back here, byte for byte.
+//! Volumes made by cryptsetup and written by a kernel: all of them are read here, byte for byte.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,14 @@ fn manifest() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The label's stream, as the README says.
+/// Returns the label's stream, as defined in the README.
 fn stream(label: &str, len: usize) -> Vec<u8> {
     use sha2::{Digest, Sha256};
     let block = |i: u64| Sha256::new().chain_update(label).chain_update(i.to_le_bytes()).finalize();
     (0..).map(block).flat_map(|b| b.to_vec()).take(len).collect()
 }
 
-/// The image and its header, which may be the same file.
+/// Returns the image and its header, which may be the same file.
 fn unpack(scratch: &Scratch, image: &Value) -> (PathBuf, PathBuf) {
     let names = image["files"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
     let unpacked: Vec<PathBuf> = names

@@ -1,4 +1,4 @@
-//! The S-boxes of CAST-256, which are those of CAST-128 (RFC 2612, appendix A).
+//! The S-boxes of CAST-256, which are CAST-128's (RFC 2612, appendix A).
 
 /// S1 to S4.
 pub(super) static BOXES: [[u32; 256]; 4] = [

@@ -1,10 +1,10 @@
-//! The S-boxes as sequences of logic over whole words, each bit of which is a box of its own: those
+//! The S-boxes as sequences of logic over whole words, each bit of which is a separate box: those
 //! that Osvik found for five registers ("Speeding up Serpent", 3rd AES Candidate Conference, 2000).
-//! None takes a look at its bits, so all run in constant time.
+//! Their time is constant, since no instruction depends on the bits.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-/// What the boxes are made of.
+/// The operations of the boxes.
 pub(super) trait Bits:
     Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
 {

@@ -24,7 +24,7 @@ pub(super) trait SerpentWords: Bits {
     unsafe fn load(from: *const u8) -> [Self; 4];
     unsafe fn store(words: [Self; 4], to: *mut u8);
 
-    /// One xor the others.
+    /// The xor of three.
     #[inline(always)]
     unsafe fn xor3(self, b: Self, c: Self) -> Self {
         self ^ b ^ c
@@ -77,7 +77,7 @@ impl SerpentWords for u32 {
     }
 }
 
-/// Two vectors in turn: one's instructions fill the other's waits.
+/// Two vectors in turn: the instructions of one fill the waits of the other.
 #[derive(Clone, Copy)]
 struct VectorPair<W>(W, W);
 
@@ -208,7 +208,7 @@ pub(super) unsafe fn blocks<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, b
     }
 }
 
-/// Whole groups of as many blocks as `W` has lanes. What is left.
+/// Whole groups of as many blocks as `W` has lanes. Returns the remaining blocks.
 ///
 /// # Safety
 /// The processor has the features of `W`.
@@ -238,8 +238,8 @@ unsafe fn group<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) 
     }
 }
 
-/// Keys come behind the S-boxes, which may have room for them: those between come before the linear
-/// transformation.
+/// Keys are added after the S-boxes, whose logic may have room for them: keys between rounds are
+/// added before the linear transformation.
 #[inline(always)]
 unsafe fn encrypt<W: SerpentWords>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
@@ -286,7 +286,7 @@ unsafe fn decrypt<W: SerpentWords>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     }
 }
 
-/// Of the proposal's round keys, those that [`encrypt`] adds.
+/// Turns the proposal's round keys into those that [`encrypt`] adds.
 pub(super) fn before_mixing(keys: &RoundKeys, to: &mut RoundKeys) {
     *to = *keys;
     for key in &mut to[1..32] {

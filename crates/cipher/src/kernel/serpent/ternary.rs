@@ -1,6 +1,6 @@
 //! The S-boxes where any function of three words is one instruction (AVX-512), with a round key
-//! added to what comes out: a few functions of their own, and four of two words, which leave room
-//! for the key's. A search with a SAT solver found them.
+//! added to the outputs: a few functions of each box, and four of two words, which leave room for
+//! the key's. A search with a SAT solver found them.
 //!
 //! The bits of a function's table are its values for 0 to 7: of the first word's bit, the highest,
 //! the second's, and the third's.
@@ -57,8 +57,8 @@ pub(super) unsafe fn restore<W: Ternary, const N: usize>(x: [W; 4], key: [W; 4])
     }
 }
 
-/// A box: its own functions, each with its table and its words, and those of what comes out. The
-/// box's contract is that of [`substitute`].
+/// A box: its functions, each with its table and its words, and those of the outputs. The box's
+/// contract is that of [`substitute`].
 macro_rules! ternary {
     (
         $name:ident [$w0:ident $w1:ident $w2:ident $w3:ident]

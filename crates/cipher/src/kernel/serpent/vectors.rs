@@ -2,10 +2,10 @@
 //! compiled for it.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. Values of these types come from [`SerpentWords`]' methods only, and
-//! those are called from the entry points only, which [`super::functions`] hands out after the
-//! processor said that it has their features.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. Values of these types come from [`SerpentWords`]' methods
+//! only, and these are called from the entry points only, which [`super::functions`] hands out only
+//! for a processor with their features.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64::*;

@@ -1,11 +1,11 @@
 //! S-boxes as the AES's between affine maps.
 //!
 //! The AES's S-box is inversion in a field of 256 elements, then an affine map. Inversion in any
-//! other such field is the same between two linear maps, so each S-box that is made of inversion is
-//! the AES's between two affine maps. The AES's own part is taken back in the map behind it (or,
-//! for its inverse, in the map before it).
+//! other field of 256 elements is the same between two linear maps, so each S-box made of inversion
+//! is the AES's between two affine maps. The map behind it reverses the AES's affine part (or, for
+//! its inverse, the map before it).
 
-/// A linear map: what it makes of each bit.
+/// A linear map: the image of each bit.
 pub(super) type Linear = [u8; 8];
 
 /// A linear map and a sum.
@@ -14,8 +14,8 @@ pub(crate) struct Map {
     /// As tables: of the low halves of bytes, and of the high ones. The result is the sum of both.
     pub(super) low: [u8; 16],
     pub(super) high: [u8; 16],
-    /// As GFNI's instructions have it: a row of the matrix for each bit of the result, that of the
-    /// lowest bit in the highest byte; and what is added, in each byte.
+    /// The format of GFNI's instructions: a row of the matrix for each bit of the result, that of
+    /// the lowest bit in the highest byte; and the added constant, in each byte.
     pub(super) matrix: u64,
     pub(super) plus: u32,
 }
@@ -28,7 +28,7 @@ pub(super) struct SBox {
     pub(super) plus: u8,
 }
 
-/// What goes before an AES S-box, or its inverse, and what behind it.
+/// The maps before and behind an AES S-box, or its inverse.
 pub(super) struct AffineLayers {
     pub(super) before: Map,
     pub(super) behind: Map,
@@ -78,7 +78,7 @@ impl SBox {
         }
     }
 
-    /// What undoes it.
+    /// The inverse S-box's layers.
     pub(super) const fn reverse(&self) -> Self {
         let (before, after) = (inverse(&self.after), inverse(&self.before));
         Self { before, between: apply(&before, self.plus), after, plus: apply(&after, self.between) }

@@ -1,8 +1,8 @@
 //! ARIA (Kwon and others, "New Block Cipher: ARIA", 2003; RFC 5794).
 //!
-//! Half of its S-boxes are the AES's and its inverse. A substitution leaves those bytes in one
-//! order in the registers that went through AES encryption and in another those of decryption; one
-//! half is permuted to the order of the other, and after two substitutions all are as they were.
+//! Half of its S-boxes are the AES's and its inverse. A substitution leaves the bytes in one order
+//! in registers of AES encryption, and in another in those of decryption; one half is permuted to
+//! the order of the other, and after two substitutions all bytes are in order again.
 
 use super::affine::{AES, AES_PLUS, Map, SAME, SBox, entry};
 use super::vectors::{ByteVector, SHIFTED_TWICE, load, sixteen, store, turn};
@@ -19,9 +19,9 @@ const S2: SBox =
 
 /// S1, S2 and their inverses.
 static TABLES: [[u8; 256]; 4] = [S1.table(), S2.table(), S1.reverse().table(), S2.reverse().table()];
-/// What makes S2 of S1.
+/// The map that makes S2 of S1.
 static BEHIND_S1: Map = S2.around_encryption().behind;
-/// What makes the inverse of S2 of that of S1.
+/// The map that makes the inverse of S2 of that of S1.
 static BEFORE_INVERSE: Map = S2.reverse().around_decryption().before;
 
 /// CK1 to CK3, in the order of keys of 16 bytes (RFC 5794, 2.2).
@@ -35,7 +35,7 @@ const CONSTANTS: [u128; 3] = [
 pub(crate) struct Aria {
     encrypt: Subkeys,
     decrypt: Subkeys,
-    /// One more than there are rounds.
+    /// The number of rounds plus one.
     used: usize,
 }
 

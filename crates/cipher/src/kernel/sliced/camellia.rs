@@ -35,7 +35,7 @@ static RIGHT: [AffineLayers; 4] =
 /// The S-box of each byte.
 const BOXES: [usize; 8] = [0, 1, 2, 3, 1, 2, 3, 0];
 
-/// What the key is mixed with when it is expanded (RFC 3713, 2.2).
+/// The constants of the key's expansion (RFC 3713, 2.2).
 const SIGMA: [u64; 6] = [
     0xa09e_667f_3bcc_908b,
     0xb67a_e858_4caa_73b2,
@@ -93,7 +93,7 @@ impl SlicedCipher for Camellia {
     }
 }
 
-/// A round that changes the right half, and one that changes the left.
+/// A round that changes the right half, and a round that changes the left.
 #[inline(always)]
 unsafe fn two_rounds<V: ByteVector>(left: [V; 8], right: [V; 8], keys: &[Subkey; 2]) -> ([V; 8], [V; 8]) {
     // SAFETY: the caller's promise.

@@ -122,8 +122,7 @@ impl SlicedCipher for Kuznyechik {
     }
 }
 
-/// Computes the first byte at step `K` of the shift register, whose byte n is in register n - K
-/// then.
+/// Computes the first byte at step `K` of the shift register; byte n is then in register n - K.
 #[inline(always)]
 unsafe fn sum<V: ByteVector, const K: usize>(x: &[V; 16]) -> V {
     let at = |nth: usize| x[(nth + 16 - K) % 16];

@@ -18,7 +18,7 @@ const S: SBox = SBox {
 static TABLE: [u8; 256] = S.table();
 static AROUND: AffineLayers = S.around_encryption();
 
-/// Rows of the AES shifted back, and words rotated to the left by so many bytes.
+/// Rows of the AES shifted back, and words rotated to the left by as many bytes.
 static ROTATED: [[u8; 16]; 4] = [rotated(0), rotated(1), rotated(2), rotated(3)];
 /// Bytes of words reversed.
 static REVERSED: [u8; 16] = [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12];

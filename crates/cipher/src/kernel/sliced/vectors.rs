@@ -1,15 +1,15 @@
 //! Registers of 16, 32 and 64 bytes, and the functions that are compiled for each.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. Methods are called from the entry points only, which
-//! [`SlicedWidth::of`] hands out after the processor said that it has their features.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. Methods are called from the entry points only, which
+//! [`SlicedWidth::of`] hands out only for a processor with their features.
 
 use super::SlicedCipher;
 use super::affine::Map;
 use crate::CpuPath;
 
-/// A register of bytes; what permutes or interleaves does so in each 128 bits.
+/// A register of bytes; permutes and interleaves work in each 128 bits.
 ///
 /// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point
 /// that they end up in.
@@ -62,7 +62,7 @@ pub(crate) trait ByteVector: Copy {
 /// Whole groups of blocks, in place.
 pub(super) type GroupsFn<C> = unsafe fn(&C, &mut [[u8; 16]]);
 
-/// What is compiled for one width of register.
+/// The functions for one width of register.
 pub(super) struct SlicedWidth<C: 'static> {
     pub(super) encrypt: GroupsFn<C>,
     pub(super) decrypt: GroupsFn<C>,
@@ -71,7 +71,7 @@ pub(super) struct SlicedWidth<C: 'static> {
 }
 
 impl<C: SlicedCipher> SlicedWidth<C> {
-    /// Those of a path, the widest first; none where the processor has none.
+    /// The widths of a path, the widest first; none where the processor has none.
     pub(super) fn of(path: CpuPath) -> &'static [Self] {
         match path {
             _ if !path.is_available() => &[],
@@ -219,7 +219,8 @@ unsafe fn by_halves<V: ByteVector>(x: V, map: &Map) -> V {
     }
 }
 
-/// By permutes of sixteen tables: an order whose top bit is set gives zero on every processor.
+/// Looks up by permutes of sixteen tables: an index with its top bit set gives zero on every
+/// processor.
 #[inline(always)]
 unsafe fn by_tables<V: ByteVector>(x: V, table: &[u8; 256]) -> V {
     const OTHERS: [u8; 16] =
@@ -243,7 +244,7 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// What AES instructions do with the rows of a block, which are bytes of 16 blocks here.
+/// The order of the rows of a block after AES instructions; a row has bytes of 16 blocks here.
 pub(super) static SHIFTED: [u8; 16] = steps(5);
 /// The same twice, or twice back.
 pub(super) static SHIFTED_TWICE: [u8; 16] = steps(9);

@@ -1,16 +1,15 @@
-//! Twofish without look-ups: 32 or 64 blocks at once, whose bytes go through the S-boxes by
-//! permutes of registers.
+//! Twofish without look-ups: 32 or 64 blocks at once, with S-boxes by permutes of registers.
 //!
 //! A table of 256 bytes is 16 rows. Each row is a permute of a register by the low half of every
-//! byte, which gives zero where the byte's top bit is set: row i is asked for byte - 16 * i, so
-//! rows up to the byte's own answer. The rows are made such that the sum of those is the table's
-//! entry. Bytes of 128 and more are asked for in the upper eight rows alike. The matrix is permutes
-//! too, by halves of bytes. Nothing is looked up in memory, so caches tell nothing.
+//! byte, which gives zero where the byte's top bit is set: row i gets byte - 16 * i, so rows up to
+//! the byte's own answer. The rows are chosen so that their sum is the table's entry. Bytes of 128
+//! and more use the upper eight rows in the same way. The matrix is permutes too, by halves of
+//! bytes. There are no look-ups in memory, so caches reveal nothing.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. [`widths`] hands the functions out only after the processor said that
-//! it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. [`widths`] hands the functions out only for a processor with
+//! these instructions.
 
 use std::arch::x86_64::*;
 
@@ -24,7 +23,7 @@ pub(super) type Boxes = [[[u8; 16]; 16]; 4];
 /// Whole groups of blocks, in place.
 type GroupsFn = unsafe fn(&Boxes, &Subkeys, &mut [[u8; 16]]);
 
-/// What is compiled for one width of register.
+/// The functions for one width of register.
 pub(super) struct Width {
     pub(super) encrypt: GroupsFn,
     pub(super) decrypt: GroupsFn,
@@ -32,7 +31,7 @@ pub(super) struct Width {
     pub(super) blocks: usize,
 }
 
-/// Those that this path has, the widest first.
+/// The widths of this path, the widest first.
 pub(super) fn widths(path: CpuPath) -> &'static [Width] {
     static WIDTHS: [Width; 2] = [
         Width { encrypt: wide::encrypt, decrypt: wide::decrypt, blocks: 64 },
@@ -51,7 +50,7 @@ pub(super) fn rows(tables: &Tables, boxes: &mut Boxes) {
         let entry = |at: usize| table[at].to_le_bytes()[byte];
         for (nth, row) in rows.iter_mut().enumerate() {
             for (low, sum) in row.iter_mut().enumerate() {
-                // What the rows before it say already.
+                // The sum of the rows before.
                 let before = if nth % 8 == 0 { 0 } else { entry(16 * nth + low - 16) };
                 *sum = entry(16 * nth + low) ^ before;
             }
@@ -176,7 +175,7 @@ macro_rules! width {
                 let (mut low, mut high) = (x, $xor(x, $set8(-128)));
                 let mut sum = $xor($permute(row(&rows[0]), low), $permute(row(&rows[8]), high));
                 for n in 1..8 {
-                    // Stops at -128, so what was below zero stays there.
+                    // The subtraction saturates at -128, so bytes below zero stay there.
                     (low, high) = ($sub(low, $set8(16)), $sub(high, $set8(16)));
                     let more = $xor($permute(row(&rows[n]), low), $permute(row(&rows[8 + n]), high));
                     sum = $xor(sum, more);

@@ -1,4 +1,4 @@
-//! What a key becomes (4.3): subkeys, and tables of g.
+//! The expansion of a key (4.3): subkeys, and tables of g.
 
 use super::{Subkeys, Tables};
 

@@ -1,9 +1,9 @@
 //! Eight words: AVX2.
 //!
 //! # Safety argument
-//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever
-//! their instructions exist. The entry points that use them are handed out only after the processor
-//! said that it has them.
+//! The intrinsics touch no memory except through the pointers they are given, and are sound
+//! wherever their instructions exist. The entry points that use them are handed out only for a
+//! processor with these instructions.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
 use std::arch::asm;
@@ -15,7 +15,8 @@ use super::{WordVector, columns_of_four};
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Eight(__m256i);
 
-/// [`WordVector::apart`]: a function of its own, since only such a one may name registers.
+/// [`WordVector::apart`]: a separate function, since only a function with the feature may name
+/// registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn apart(mut sum: __m256i) -> __m256i {

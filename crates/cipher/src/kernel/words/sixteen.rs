@@ -18,7 +18,8 @@ const CHOOSE: i32 = 0xca;
 const MAJORITY: i32 = 0xe8;
 const XOR_OR_NOT: i32 = 0x2d;
 
-/// [`WordVector::apart`]: a function of its own, since only such a one may name registers.
+/// [`WordVector::apart`]: a separate function, since only a function with the feature may name
+/// registers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn apart(mut sum: __m512i) -> __m512i {

@@ -1,14 +1,13 @@
-//! XTS where registers are few: the integer units, which have nothing else to do, make the tweaks
-//! ahead.
+//! XTS with few registers: the otherwise idle integer units make the tweaks ahead.
 //!
 //! ```text
 //!   ring of 32 vectors of tweaks:   | 11 in use | 11 next | 10 being made |   and so on round
 //! ```
 //!
-//! A tweak in vectors costs instructions of the units that AES runs in, and registers: eight blocks
-//! in flight are as many as AES's latency takes, so that whatever comes between holds them up.
-//! Tweaks in memory leave registers for eleven. Words are written and vectors are read: not before
-//! the group after the next, since a vector waits until both its words are in the cache.
+//! A tweak in vectors costs instructions of AES's units, and registers: eight blocks in flight just
+//! cover AES's latency, so every instruction in between delays them. Tweaks in memory leave
+//! registers for eleven. Tweaks are written as words and read as vectors, not before the group
+//! after the next, since a vector read waits until both its words are in the cache.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -25,7 +24,7 @@ const RING: usize = 32;
 const GROUPS: [usize; 3] = [11, 11, 10];
 /// Bytes of which a whole number is in every sector and in every turn of the ring.
 const UNIT: usize = 512;
-/// Its blocks.
+/// Blocks of a unit.
 const BLOCKS: usize = UNIT / 16;
 
 /// Tweaks, written as words before they are read.
@@ -133,7 +132,7 @@ impl Maker {
         self.low = self.low << 32 ^ over ^ over << 1 ^ over << 2 ^ over << 7;
     }
 
-    /// A unit begins. Behind the last sector the tweaks are of nothing, and nobody reads them.
+    /// Begins a unit. Behind the last sector the tweaks are meaningless, and never read.
     #[inline(always)]
     fn unit(&mut self) {
         if self.left == 0 && self.sectors > 0 {
@@ -203,8 +202,8 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Crypts `N` vectors, from the ring's vector `nth` on, and makes the tweaks of `M`, from its
-    /// vector `next` on.
+    /// Encrypts or decrypts `N` vectors, from the ring's vector `nth` on, and makes the tweaks of
+    /// `M`, from its vector `next` on.
     ///
     /// # Safety
     /// As [`super::xts`], for these vectors, whose tweaks are made.
@@ -270,8 +269,8 @@ impl Group<'_> {
     }
 }
 
-/// The same place, of which the compiler does not know what it has read there: it would keep that,
-/// and has no registers for it.
+/// The same address, opaque to the compiler, which would otherwise keep the read bytes and has no
+/// registers for them.
 #[inline(always)]
 fn forgotten(mut at: *const u8) -> *const u8 {
     // SAFETY: no instruction.

@@ -1,5 +1,5 @@
-//! The policy over a model: one worker that takes a while to wake, a queue that is always full, and
-//! a clock of its own. What is looked at are counts.
+//! The adaptive policy over a model: one worker with a wakeup time, a queue that is always full,
+//! and a simulated clock. The tests check counts.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,21 +9,22 @@ use super::*;
 /// Nanoseconds after which a worker without work sleeps.
 const SPINS: u64 = 50_000;
 
-/// A machine of two processors: this thread has one, a worker the other, if nothing else runs.
+/// A machine of two processors: one for this thread, the other for a worker while no other program
+/// runs.
 struct Model {
-    /// What a request takes, on either.
+    /// The time of a request, on either thread.
     each: u64,
-    /// For so long a task stops this thread: the worker has this thread's processor.
+    /// The time that a task stops this thread: the worker runs on this thread's processor.
     stops: u64,
-    /// What a worker that sleeps takes to come.
+    /// The time in which a sleeping worker begins.
     wakes: u64,
-    /// When the worker is done with what it has.
+    /// The time at which the worker is done with its tasks.
     free_at: u64,
-    /// Tasks at the worker: given, begun, done, and whether another was there.
+    /// The worker's tasks: times given, begun, done, and whether another task was there.
     tasks: VecDeque<(u64, u64, u64, bool)>,
 }
 
-/// Requests that this thread did, and that the worker did.
+/// The numbers of requests that this thread and the worker did.
 #[derive(Debug, Default)]
 struct Counts {
     here: u32,
@@ -43,22 +44,22 @@ impl Model {
         self.tasks.push_back((now, begun, self.free_at, follows));
     }
 
-    /// As `Workers::has_room` with two threads, of which the queue's processor leaves room for one.
+    /// As `Workers::has_room` with two threads, of which one processor is left to the queue.
     fn has_room(&self, now: u64, away: usize) -> bool {
         let waiting = self.tasks.iter().filter(|task| task.1 > now).count();
         waiting == 0 && (self.tasks.is_empty() || (away > 0 && away < 2))
     }
 
-    /// A client keeps `depth` requests of `len` bytes in flight. Those are counted that end when
-    /// both ways have been tried.
+    /// Keeps `depth` requests of `len` bytes in flight. Counts requests that end after both
+    /// alternatives have been tried.
     fn run(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64) -> Counts {
         self.bursts(adaptive, depth, len, 0)
     }
 
-    /// It sends that many at once, and the next ones when all have ended, but not before so many
-    /// nanoseconds have passed; 0: each that ends is followed by another.
+    /// Sends `depth` requests at once, and the next ones when all have ended, but not earlier than
+    /// `every` nanoseconds after the last ones; 0: each finished request is replaced at once.
     fn bursts(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64, every: u64) -> Counts {
-        // Little is done in a burst.
+        // A burst has little work, so the trial takes longer.
         let (tries, ends): (u64, u64) =
             if every > 0 { (1_000_000_000, 4_000_000_000) } else { (30_000_000, 130_000_000) };
         let start = Instant::now();
@@ -126,7 +127,7 @@ fn an_idle_worker_gets_its_half_of_a_full_queue() {
                 let Counts { here, there } = Model::new(each, wakes).run(&mut adaptive, depth, 65_536);
                 let case =
                     format!("{each} ns each, {wakes} to wake, depth {depth}: {here} here, {there} there");
-                // All but the epochs in which the worse way is tried.
+                // All epochs except those that try the worse alternative.
                 assert!(there * 100 >= here * 95, "{case}");
             }
         }

@@ -1,34 +1,35 @@
-//! Whether sharing pays here and now: tried, not reckoned.
+//! Measures whether sharing work with workers pays.
 //!
-//! Idle workers do not mean idle processors: the client that sends the requests may need them, or a
-//! neighbour. So while there is work to share, short epochs with and without sharing are compared
-//! by the bytes that moved in them. The better way is kept, and the other tried again from time to
-//! time: the rarer, the longer it has been the worse.
+//! Idle workers do not mean idle processors: the client that sends the requests may need them, or
+//! another program. So while there is work to share, short epochs with and without sharing are
+//! compared by the bytes that moved in them. The better alternative is kept, and the worse one is
+//! tried from time to time: the longer it has been the worse, the more rarely.
 
 use std::time::{Duration, Instant};
 
-/// Long enough for some dozens of large pieces.
+/// An epoch: long enough for some dozens of large pieces.
 const EPOCH: Duration = Duration::from_millis(2);
-/// A client that sends nothing for so long rests, which has nothing to do with either way; what is
-/// shorter may be that it is kept from its processor.
+/// A client that sends nothing for this long rests, independently of sharing; in a shorter gap the
+/// client may be waiting for its processor.
 const REST: Duration = Duration::from_micros(500);
-/// So many times both ways are tried in turn at first; workers that have just been started are
-/// slow.
+/// The number of epochs in which the alternatives take turns at first; workers that have just been
+/// started are slow.
 const TURNS: u32 = 6;
-/// So many epochs of the better way between two trials of the other, at first and at last.
+/// The number of epochs of the better alternative between two trials of the other, at first and at
+/// most.
 const FEWEST: u32 = 8;
 const MOST: u32 = 128;
-/// Sharing has to move so much more, for it takes processor time from others.
+/// The gain that sharing must bring, because it takes processor time from other programs.
 const GAIN: f64 = 1.03;
 
 pub(super) struct Trial {
     shares: bool,
-    /// Bytes a second without and with sharing, lately; 0: not tried yet.
+    /// Recent bytes a second without and with sharing; 0: not measured yet.
     rates: [f64; 2],
     began: Option<(Instant, u64)>,
-    /// Epochs for which the ways still take turns.
+    /// Epochs for which the alternatives still take turns.
     turns: u32,
-    /// Epochs until the other way is tried.
+    /// Epochs until the worse alternative is tried.
     left: u32,
     patience: u32,
 }
@@ -53,25 +54,25 @@ impl Trial {
         self.shares
     }
 
-    /// There was nothing to do for so long.
+    /// Notes idle time, which is not part of an epoch.
     pub(super) fn idle(&mut self, time: Duration) {
         if let Some((began, _)) = self.began.as_mut().filter(|_| time >= REST) {
             *began += time;
         }
     }
 
-    /// Whether work is shared in this epoch.
+    /// True when work is shared in this epoch.
     pub(super) fn is_sharing(&self) -> bool {
         self.shares
     }
 
-    /// An epoch is over.
+    /// Ends an epoch.
     fn epoch(&mut self, rate: f64) {
         let best = self.best();
         let mean = &mut self.rates[usize::from(self.shares)];
-        // The very first epochs are the workers' start and the processor's caches filling.
+        // The very first epochs measure the workers' start and cold caches.
         let first = self.turns > TURNS - 2;
-        // One epoch of the other way from time to time is all that is known of it.
+        // The worse alternative is known only from one epoch now and then.
         let known = *mean != 0.0 && !first && (self.turns > 0 || self.shares == best);
         *mean = if known { (*mean + rate) / 2.0 } else { rate };
         if self.turns > 0 {
@@ -84,7 +85,7 @@ impl Trial {
             return;
         }
         if self.shares != best {
-            // The other way was tried for one epoch.
+            // This was the one epoch of a trial.
             let better = self.best();
             self.patience = if better == best { (self.patience * 2).min(MOST) } else { FEWEST };
             (self.shares, self.left) = (better, self.patience);
@@ -106,7 +107,7 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Runs so many epochs in which the ways move so many bytes, and counts those that shared.
+    /// Runs `epochs` epochs at the given rates, and counts those that shared.
     fn run(trial: &mut Trial, clock: &mut (Instant, u64), epochs: u32, rate: impl Fn(bool) -> u64) -> u32 {
         let mut shared = 0;
         for _ in 0..epochs {

@@ -1,4 +1,4 @@
-//! Requests of several parts: sectors that are written in part, and long requests that are shared
+//! Requests in several parts: sectors that are covered in part, and long requests that are shared
 //! or split.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::slot::{RequestClass, RequestParts, Slot, SlotOperation, SlotPart, Slo
 use crate::{Dispatch, Error, ErrorKind, Result};
 
 impl Queue {
-    /// A request's turn has come: it runs under what is set now.
+    /// Begins a request under the current settings.
     pub(in super::super) fn begin(&mut self, index: u32) {
         let now = self.now;
         let epoch = self.epochs.pin();
@@ -38,8 +38,8 @@ impl Queue {
         self.dispatch(index);
     }
 
-    /// Divides a read or write into parts of `each` bytes, whole sectors, that go their own ways;
-    /// as many as there are slots for.
+    /// Divides a read or write into parts of `each` bytes, whole sectors, that proceed
+    /// independently; at most as many parts as there are slots.
     pub(super) fn divide(&mut self, index: u32, each: u64) {
         let slot = self.slots.get(index);
         let (start, end) = (slot.start, slot.end);
@@ -63,7 +63,7 @@ impl Queue {
         let shared = slot.direct().cloned();
         let Some(mut rest) = slot.stage.take() else { return self.complete(index, Err(kept())) };
         let mut tags = slot.tags.take();
-        // The view is the parent's matter.
+        // The view belongs to the parent.
         let op = if op.reads() { SlotOperation::Read { view: None } } else { op };
         let mut made = [0; SHARED_PARTS as usize];
         for (n, (from, to)) in parts[..used].iter().enumerate() {
@@ -78,7 +78,7 @@ impl Queue {
         self.start_parts(index, &made[..used], true);
     }
 
-    /// Divides a write that covers sectors in part: these are read first.
+    /// Divides a write that covers sectors in part: these sectors are read first.
     fn begin_edges(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let (op, start, end, dispatch) = (slot.op, slot.start, slot.end, slot.dispatch);
@@ -88,7 +88,7 @@ impl Queue {
         let zeros = op == SlotOperation::WriteZeros;
         let durable = op.is_durable();
         let sector = u64::from(self.mapping.sector());
-        // Memory for more than that: for all of it.
+        // A buffer larger than a sector holds the whole request.
         let whole = scratch[0].as_ref().is_some_and(|memory| memory.len() as u64 > sector);
         let mut scratch = scratch.into_iter().flatten();
         let (mut parts, mut used) = ([0; 3], 0);
@@ -96,12 +96,13 @@ impl Queue {
         while from < end {
             let floor = from / sector * sector;
             let aligned_end = end / sector * sector;
-            // To the end of a sector that is begun amid, or to the last one, or to the end.
+            // To the end of a sector that begins before the request, or to the last partly covered
+            // sector, or to the end.
             let to = if from != floor { end.min(floor + sector) } else { aligned_end.max(from) };
             let to = if to == from || whole { end } else { to };
             let is_edge = whole || from != floor || !to.is_multiple_of(sector);
             let len = usize::try_from(to - from).unwrap_or(usize::MAX);
-            // Zeros have one buffer, for the part in the middle.
+            // Zeros have one buffer, for the whole sectors in the middle.
             let data = if zeros {
                 if is_edge { None } else { rest.take() }
             } else {
@@ -127,7 +128,7 @@ impl Queue {
             from = to;
         }
         self.slots.get(index).tags = tags;
-        // Zeros whose sectors are all covered in part need no memory of their own.
+        // Zeros without a whole sector do not use the buffer.
         if let Some(unused) = rest.filter(|_| zeros) {
             self.arena.free(unused);
         }
@@ -135,7 +136,7 @@ impl Queue {
         self.start_parts(index, &parts[..used], false);
     }
 
-    /// Memory for the tuples of a part, which has so many bytes: from the front of the request's.
+    /// Splits memory for the tuples of a part of `len` bytes off the front of the request's.
     fn tuples(&self, rest: &mut Option<Buffer>, len: u64) -> Option<Buffer> {
         let rest = rest.as_mut()?;
         let after = rest.split_off(self.mapping.tags_for(len).min(rest.len()));
@@ -171,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// A part is over. After the last one the whole request is.
+    /// Notes that a part is over. After the last part the request completes.
     pub(super) fn part_over(&mut self, parent: u32, result: Result<()>) {
         let SlotStage::Parts(parts) = &mut self.slots.get(parent).stage else { return };
         parts.left -= 1;
@@ -186,9 +187,9 @@ impl Queue {
             self.spare_parts += parts.count;
         }
         let mut whole = JoinedMemory::default();
-        // Those of zeros have memory only where they are whole sectors.
+        // A part of a request for zeros has memory only where it covers whole sectors.
         let all_have = self.slots.get(parent).class != RequestClass::Other;
-        // What is left of the request's memory for tuples comes after that of its parts.
+        // Unused memory for tuples follows the parts' memory.
         let rest = self.slots.get(parent).tags.take();
         let (mut all_tags, is_tagged) = (JoinedMemory::default(), rest.is_some());
         while let Some(index) = next {
@@ -196,7 +197,7 @@ impl Queue {
             next = part_of.and_then(|part| part.next);
             let mut buffer = stage.take();
             if let SlotOperation::Modify { .. } = op {
-                // The sector was ours, the bytes are the caller's.
+                // The sector's memory is the queue's; the bytes' memory is the caller's.
                 if let Some(scratch) = std::mem::replace(&mut buffer, data) {
                     self.arena.free(scratch);
                 }
@@ -215,7 +216,7 @@ impl Queue {
         }
     }
 
-    /// Puts what is written into the sector that was read, which is written next.
+    /// Copies the written bytes into the sector that was read, which is written next.
     pub(super) fn overlay(&mut self, index: u32) {
         let slot = self.slots.get(index);
         if let SlotOperation::Modify { from, len, durable, .. } = slot.op
@@ -230,7 +231,7 @@ impl Queue {
         }
     }
 
-    /// What counts as this class of request has ended.
+    /// Counts an ended request in its class.
     pub(super) fn count(&self, class: RequestClass, bytes: u64, well: bool) {
         let stats = &self.post.stats;
         let counters = match class {
@@ -243,16 +244,16 @@ impl Queue {
     }
 }
 
-/// A request's memory, put together again from that of its parts.
+/// A request's memory, joined from the memory of its parts.
 #[derive(Default)]
 struct JoinedMemory {
     memory: Option<Buffer>,
-    /// What a lower device has kept leaves a gap, which no buffer can have.
+    /// A buffer that a lower device kept leaves a gap, so the memory cannot be joined.
     is_lost: bool,
 }
 
 impl JoinedMemory {
-    /// The next part's memory; `must`: it had some.
+    /// Adds the next part's memory; `must`: the part had some.
     fn add(&mut self, part: Option<Buffer>, must: bool) {
         self.is_lost |= must && part.is_none();
         match (&mut self.memory, part) {

@@ -1,4 +1,4 @@
-//! The adaptive policy's backlog: what this thread does of it, and what workers do.
+//! The adaptive policy's backlog: pieces for this thread, and pieces for workers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::stats::{CryptoSite, nanos};
 use crate::workers::{CryptoWork, Task};
 use crate::{Affinity, WriteOrder};
 
-/// A worker is about to be done: it is waited for so long before this thread sleeps, since waking
-/// takes as long.
+/// The time for which this thread waits for a worker before it sleeps, since waking up takes as
+/// long.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 impl Queue {
@@ -30,7 +30,7 @@ impl Queue {
         }
     }
 
-    /// Puts a slot into the backlog.
+    /// Adds a slot to the backlog.
     pub(super) fn join_backlog(&mut self, index: u32) {
         let slot = self.slots.get(index);
         slot.since = self.now;
@@ -38,21 +38,21 @@ impl Queue {
             matches!(slot.stage, SlotStage::Ready(_)) && slot.at == slot.start && slot.part_of.is_none();
         let divides = begins
             && matches!(slot.op, SlotOperation::Read { .. } | SlotOperation::Write { .. })
-            // A write that has its place in the line keeps it as a whole.
+            // A write with a place in the order of arrival is not divided.
             && !(slot.order == WriteOrder::Arrival && slot.op.changes());
         if self.adaptive.join(self.now, index, slot.class, slot.end - slot.at, divides) {
             self.adaptive.show(&self.post.stats);
         }
     }
 
-    /// Does the next piece of the backlog, and hands over what is too much. False when there is
-    /// none.
+    /// Does the next piece of the backlog, and hands the surplus over. False when the backlog is
+    /// empty.
     pub(in super::super) fn work_on_backlog(&mut self) -> bool {
         if self.adaptive.is_empty() {
             return false;
         }
         if self.adaptive.away() > 0 && self.post.has_letters() {
-            // A worker that is done can have more.
+            // A worker that has finished can take more.
             self.read_letters();
         }
         loop {
@@ -70,7 +70,7 @@ impl Queue {
                     self.work_on(slot);
                     break;
                 }
-                // All is with workers.
+                // Workers have all pieces.
                 None => break,
             }
         }
@@ -78,7 +78,7 @@ impl Queue {
         true
     }
 
-    /// Does a slot's next piece that was in the backlog, and measures it.
+    /// Does and measures the next piece of a slot from the backlog.
     fn work_on(&mut self, waits: BacklogEntry) {
         let BacklogEntry { index, class, len, .. } = waits;
         let measured = self.adaptive.is_measured(&waits);
@@ -102,7 +102,8 @@ impl Queue {
         self.adaptive.show(&self.post.stats);
     }
 
-    /// Gives a slot's next piece to a worker. False when no worker can do it.
+    /// Gives a slot's next piece to a worker. False when the piece is not one of ciphertext, or has
+    /// no memory.
     fn give_surplus(&mut self, index: u32) -> bool {
         let slot = self.slots.get(index);
         let came = matches!(slot.stage, SlotStage::Came(_));
@@ -122,14 +123,14 @@ impl Queue {
             _ => CryptoWork::Encrypt,
         };
         let Some(buffer) = slot.stage.take() else { return false };
-        // Without a worker it has been begun here.
+        // Without a worker this thread has begun the piece.
         let step = self.give(index, buffer, work, Affinity::Any, true);
         self.went_on(index, step);
         true
     }
 
-    /// Before this thread sleeps, it takes back what no worker has come to, and waits a little for
-    /// one that is at work. True when something came of it.
+    /// Takes back a task that no worker has begun, and waits a little for a busy worker, before
+    /// this thread sleeps. True when there is new work.
     pub(in super::super) fn take_surplus_back(&mut self) -> bool {
         if self.adaptive.away() == 0 {
             return false;

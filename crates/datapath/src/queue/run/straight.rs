@@ -15,8 +15,8 @@ use crate::stats::{CryptoSite, nanos};
 use crate::{Dispatch, Result};
 
 impl Queue {
-    /// True when a write needs nothing but its sectors' lock: whole sectors, one part, an inline
-    /// policy, and no request that overlaps.
+    /// True when a write needs only its range lock: whole sectors, one part, an inline policy, and
+    /// no overlapping request.
     pub(in super::super) fn writes_straight(&self, range: &Range<u64>) -> bool {
         let policy = self.settings.policy;
         let inline = match policy.write {
@@ -34,8 +34,9 @@ impl Queue {
             && self.writes.is_free(range)
     }
 
-    /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the
-    /// piece at which it stopped is encrypted whole, and its tuples are there.
+    /// Writes scratch memory as far as possible without blocking. Returns the offset that was
+    /// reached, and the result; the piece at that offset is encrypted whole, and its tuples are
+    /// made.
     pub(in super::super) fn write_now(
         &mut self,
         range: Range<u64>,
@@ -79,7 +80,7 @@ impl Queue {
         (at, Ok(()))
     }
 
-    /// Goes on with a write that did not go down at once: the piece at `at` is encrypted already.
+    /// Continues a write that would have blocked: the piece at `at` is encrypted already.
     pub(in super::super) fn write_rest(
         &mut self,
         tag: u64,
@@ -100,14 +101,14 @@ impl Queue {
         let stage = SlotStage::Ready(None);
         let piece = piece.unwrap_or(Piece::NONE);
         let index = self.enter(Slot { tag, at, epoch, stage, piece, lock, tags, ..slot });
-        // Nothing overlaps: it was asked before.
+        // Nothing overlaps: `writes_straight` checked that.
         self.writes.enter(range, index);
         let step = self.write(index, buffer);
         self.went_on(index, step);
     }
 }
 
-/// The piece at `at` of a request in the caller's memory, in a volume that may keep tuples.
+/// Finds the piece at `at` of a request in the caller's memory, in a volume that may have tuples.
 fn find(volume: &Volume, at: u64, range: &Range<u64>, is_tagged: bool) -> Option<Piece> {
     let piece = Piece::find(volume, at, range.end, range.start)?;
     Some(if is_tagged { piece.with_tags(volume) } else { piece })

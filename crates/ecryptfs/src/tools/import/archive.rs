@@ -1,11 +1,12 @@
 //! A tar archive, member by member: GNU's and pax's.
 //!
 //! ```text
-//!   [ x: records | L: a long name | K: a long link ]*  header  size bytes  zeros to 512    ..    a block of zeros
+//!   [ x: records | L: a long name | K: a long link ]*
+//!   header  size bytes  zeros to 512    ..    a block of zeros
 //! ```
-//! The `tar` crate reads the headers. Not what is between them: it ends pax's records at line
-//! feeds, which names and xattrs may have, and takes what describes a member into memory whatever
-//! its size.
+//! The `tar` crate reads the headers only: its reader of pax records splits them at line feeds,
+//! which names and xattrs may contain, and it reads a member's description into memory whatever its
+//! size.
 
 use std::ffi::CString;
 use std::io::{self, Read};
@@ -16,30 +17,30 @@ use tar::{EntryType, Header};
 use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result, XATTR};
 
-/// The most that may describe a member: some xattrs of 64 KiB.
+/// The largest description of a member: some xattrs of 64 KiB.
 const MOST: u64 = 1 << 20;
 const BLOCK: usize = 512;
 
-/// Reads the bytes of the member at hand.
+/// Reads the bytes of the present member.
 pub(super) struct Archive<'r> {
     from: &'r mut dyn Read,
     left: u64,
     padding: u64,
 }
 
-/// What is in an archive.
+/// A member of an archive.
 pub(super) struct Member {
     pub(super) kind: EntryType,
-    /// As it is written.
+    /// The path as written.
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
-    /// Without a file's type.
+    /// The attributes, without a file's type.
     pub(super) attributes: TreeAttributes,
-    /// Its bytes have holes left out.
+    /// The member's bytes leave out holes.
     pub(super) sparse: bool,
 }
 
-/// What comes before a member's header.
+/// The records before a member's header.
 #[derive(Default)]
 struct Described {
     path: Option<Vec<u8>>,
@@ -58,10 +59,10 @@ impl<'r> Archive<'r> {
         Self { from, left: 0, padding: 0 }
     }
 
-    /// The next member; nothing at the end.
+    /// Returns the next member, or `None` at the end.
     ///
-    /// # Errors
-    /// `BadFile` for what is no archive, or one that is cut; `Io`. Nothing can be read after that.
+    /// Fails with `BadFile` for bytes that are no archive, and for an incomplete archive, and with
+    /// `Io`. After an error nothing can be read.
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
         let mut described = Described::default();
         loop {
@@ -85,19 +86,19 @@ impl<'r> Archive<'r> {
                 EntryType::XHeader => described.read(&self.text()?)?,
                 EntryType::GNULongName => described.path = Some(until_zero(self.text()?)),
                 EntryType::GNULongLink => described.link = Some(until_zero(self.text()?)),
-                // Of all members: comments, as a rule.
+                // Global records, which usually are comments.
                 EntryType::XGlobalHeader => {}
                 _ => return described.complete(&header).map(Some),
             }
         }
     }
 
-    /// Takes what fills the last record, so that whoever writes to a pipe can end.
+    /// Reads the rest of the last record, so that the writer of a pipe can end.
     pub(super) fn end(&mut self) {
         let _ = io::copy(&mut Read::take(&mut *self.from, MOST), &mut io::sink());
     }
 
-    /// Goes to the next header.
+    /// Skips to the next header.
     fn skip(&mut self) -> Result<()> {
         let left = self.left + self.padding;
         let skipped = io::copy(&mut Read::take(&mut *self.from, left), &mut io::sink()).map_err(failed)?;
@@ -105,7 +106,7 @@ impl<'r> Archive<'r> {
         if skipped == left { Ok(()) } else { Err(cut()) }
     }
 
-    /// None at the end's mark.
+    /// Returns `None` at the end's mark.
     fn header(&mut self) -> Result<Option<Header>> {
         let mut header = Header::new_old();
         self.from.read_exact(header.as_mut_bytes()).map_err(|e| match e.kind() {
@@ -116,7 +117,7 @@ impl<'r> Archive<'r> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        // With spaces in its own place.
+        // The checksum counts its own place as spaces.
         let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
         if header.cksum().ok() != Some(sum(&bytes[..148]) + 8 * 32 + sum(&bytes[156..])) {
             return Err(bad("it is no tar archive, or damaged: a header has another checksum"));
@@ -147,7 +148,7 @@ impl Read for Archive<'_> {
 }
 
 impl Described {
-    /// `length key=value\n`, again and again.
+    /// Parses records of `length key=value\n`.
     fn read(&mut self, mut records: &[u8]) -> Result<()> {
         while !records.is_empty() {
             let (record, rest) = first_record(records).ok_or_else(|| bad("a pax record is damaged"))?;
@@ -173,7 +174,7 @@ impl Described {
             _ if key.starts_with(b"GNU.sparse.") => self.sparse = true,
             _ => {
                 let Some(name) = key.strip_prefix(b"SCHILY.xattr.") else { return Ok(()) };
-                // A header of eCryptfs would be one of another file.
+                // A header of eCryptfs would belong to another file.
                 if name != XATTR.as_bytes() {
                     let name = CString::new(name).map_err(|_| bad("an xattr's name is damaged"))?;
                     self.xattrs.push((name, value.into()));
@@ -187,13 +188,13 @@ impl Described {
         let id = |id: io::Result<u64>| {
             u32::try_from(id.map_err(no_archive)?).map_err(|_| bad("an owner's number is out of range"))
         };
-        // Before 1970, GNU's headers have a negative one.
+        // Times before 1970 are negative in GNU's headers.
         let seconds = header.mtime().map_err(no_archive)?.cast_signed();
         let modified = self.modified.unwrap_or((seconds, 0));
         let number = |number: io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
         let (path, kind) = (self.path.unwrap_or_else(|| header.path_bytes().into()), header.entry_type());
         Ok(Member {
-            // As before there was a type for folders.
+            // Old archives have no type for folders.
             kind: if kind.is_file() && path.ends_with(b"/") { EntryType::Directory } else { kind },
             path,
             link: self.link.or_else(|| Some(header.link_name_bytes()?.into())).unwrap_or_default(),
@@ -223,7 +224,7 @@ fn time(text: &str) -> Option<(i64, i64)> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let nanos = fraction.chars().chain("000000000".chars()).take(9).collect::<String>().parse().ok()?;
     let whole: i64 = seconds.parse().ok()?;
-    // Before 1970, the fraction goes the other way.
+    // Before 1970, the fraction counts in the other direction.
     match text.starts_with('-') && nanos > 0 {
         true => Some((whole.checked_sub(1)?, 1_000_000_000 - nanos)),
         false => Some((whole, nanos)),

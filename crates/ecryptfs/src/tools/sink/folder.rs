@@ -1,4 +1,4 @@
-//! A folder that is made, or is empty.
+//! A new or empty folder as the target.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use crate::tools::tree::TreeFolder;
 use crate::tools::walk::{EntryKind, last};
 use crate::{Error, ErrorKind, Result};
 
-/// A tree in a folder. Nothing that is there is ever replaced or followed.
+/// A tree in a folder. No existing entry is ever replaced or followed.
 #[derive(Debug)]
 pub struct FolderSink {
     root: TreeFolder,
-    /// Folders that are not complete, each in the one before.
+    /// Incomplete folders, each inside of the previous.
     open: Vec<(PathBuf, TreeFolder)>,
 }
 
 impl FolderSink {
-    /// Takes a folder that does not exist, or is empty.
+    /// Returns a sink in a folder that does not exist, or is empty.
     ///
     /// # Errors
-    /// `BadOption` when something is in it; `Io`.
+    /// `BadOption` when it is not empty; `Io`.
     pub fn new(root: &Path) -> Result<Self> {
         Ok(Self { root: empty(root)?, open: Vec::new() })
     }
 
-    /// The open folder that an entry goes into.
+    /// Returns the open folder for an entry.
     fn above(&self, plain: &Path) -> Result<&TreeFolder> {
         let above = plain.parent().unwrap_or(Path::new(""));
         match self.open.last() {
@@ -40,11 +40,11 @@ impl FolderSink {
     }
 }
 
-/// Makes a folder for its owner only, unless it is there and empty, and opens it.
+/// Creates a folder for its owner only, unless it exists and is empty, and opens it.
 pub(in crate::tools) fn empty(root: &Path) -> Result<TreeFolder> {
     match mkdirat(CWD, root, Mode::from_raw_mode(0o700)) {
         Err(Errno::EXIST) => {}
-        // No symlink that took its place meanwhile is followed.
+        // A symlink that replaced it meanwhile is not followed.
         Ok(()) => return Ok(TreeFolder::above(root)?.pin(last(root))?.folder()?.called(root)),
         Err(e) => return Err(Error::io(root, "cannot be made", e)),
     }
@@ -89,7 +89,7 @@ impl Sink for FolderSink {
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         });
         if let Err(e) = written {
-            // Half a file looks like a whole one.
+            // A partial file looks like a whole one.
             let _ = folder.remove(name);
             return Err(why(e, |e| Error::io(&path, "cannot be written", e)));
         }

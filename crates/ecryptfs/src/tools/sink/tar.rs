@@ -1,4 +1,4 @@
-//! A tar archive with PAX records for what its headers have no room for.
+//! A tar archive with PAX records for attributes that do not fit its headers.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -12,8 +12,8 @@ use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result};
 
-/// As many bytes as were promised: the archive's headers say where the next member begins. Where
-/// there are fewer, zeros follow, as in the archives of other programs.
+/// Exactly the promised number of bytes: the archive's headers tell where the next member begins.
+/// Missing bytes are replaced by zeros, as in the archives of other programs.
 struct Exactly<'d> {
     data: &'d mut dyn Read,
     left: u64,
@@ -50,12 +50,12 @@ impl Read for Exactly<'_> {
 /// A tree as a tar archive.
 pub struct TarSink<W: Write> {
     archive: Builder<W>,
-    /// A file failed in the middle: what follows would be read as its contents.
+    /// A file failed in the middle: the next member would be read as its contents.
     broken: bool,
 }
 
 impl<W: Write> TarSink<W> {
-    /// An archive that is written to `out`.
+    /// Returns an archive that is written to `out`.
     pub fn new(out: W) -> Self {
         Self { archive: Builder::new(out), broken: false }
     }
@@ -89,7 +89,7 @@ impl<W: Write> TarSink<W> {
         let mut records: Vec<_> = records.collect();
         if attributes.modified.1 != 0 || attributes.modified.0 < 0 {
             let time = match attributes.modified {
-                // Before 1970, the fraction goes the other way.
+                // Before 1970, the fraction counts in the other direction.
                 (seconds @ ..0, nanos @ 1..) => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanos),
                 (seconds, nanos) => format!("{seconds}.{nanos:09}"),
             };
@@ -106,7 +106,7 @@ impl<W: Write> TarSink<W> {
     }
 }
 
-/// The root is called ".".
+/// The root's name is ".".
 fn in_archive(plain: &Path) -> &Path {
     if plain.as_os_str().is_empty() { Path::new(".") } else { plain }
 }
@@ -180,7 +180,7 @@ mod tests {
         sink.file(Path::new("whole"), &about, 3, &mut &b"one"[..]).unwrap();
         let refused = sink.file(Path::new("short"), &about, 2000, &mut &b"two"[..]).unwrap_err();
         assert!(refused.to_string().contains("zeros are in the archive"), "{refused}");
-        // One that grew goes as far as was promised.
+        // A file that grew is cut at the promised length.
         sink.file(Path::new("long"), &about, 2, &mut &b"three"[..]).unwrap();
         let archive = sink.finish().unwrap();
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests begin: which operation is which request of the queue's, and what is answered at once.
+//! The start of a request: a FUSE operation becomes a request of the queue, or is answered at once.
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -13,11 +13,12 @@ use crate::{Error, ErrorKind, Result};
 const O_DIRECT: u32 = OFlags::DIRECT.bits();
 const O_DSYNC: u32 = OFlags::DSYNC.bits();
 
-/// A longer write from an entry's payload goes to the queue with its memory: should the lower
-/// device block, no copy is needed.
+/// A longer write in an entry's payload is submitted with its memory: if the lower device blocks,
+/// no copy is needed.
 const SHORT: usize = 64 << 10;
 
-/// Whether `out` has the answer, the queue the request, or neither: there is no room for it.
+/// The result of starting a request: `out` has the answer, the queue has the request, or no room is
+/// left.
 #[derive(Debug, Clone, Copy)]
 enum Taken {
     Answered,
@@ -27,7 +28,7 @@ enum Taken {
 
 type Answered = std::result::Result<Taken, Errno>;
 
-/// A request's number for its reply, and where it came from.
+/// A request's number for its reply, and its origin.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     unique: u64,
@@ -35,7 +36,7 @@ struct Asked {
 }
 
 impl Worker {
-    /// Takes in the request of `len` bytes that has arrived. False when there is no room for it.
+    /// Starts the request of `len` bytes that has arrived. Returns false when no room is left.
     pub(super) fn begin(&mut self, origin: Origin, len: usize) -> Result<bool> {
         self.out.clear();
         let head = self.head;
@@ -64,7 +65,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Answers what needs no I/O.
+    /// Answers an operation that needs no I/O.
     fn at_once(&mut self, node: u64, operation: Operation<'_>) -> Answered {
         let (files, mut body) = (&self.shared.files, Body(&mut self.out));
         let attr = || files.attr(node).ok_or(Errno::NOENT);
@@ -85,8 +86,8 @@ impl Worker {
             Operation::OpenDir => _ = body.opened(0, 0),
             Operation::StatFs => _ = body.statfs(&files.totals(), 255),
             Operation::Done => {}
-            // The kernel does not ask again for what is not there: extended attributes, flushes on
-            // close.
+            // After ENOSYS the kernel does not send the operation again: extended attributes,
+            // flushes on close.
             _ => return Err(Errno::NOSYS),
         }
         Ok(Taken::Answered)
@@ -94,7 +95,7 @@ impl Worker {
 
     fn read(&mut self, asked: Asked, node: u64, offset: u64, size: u32) -> Answered {
         let file = self.shared.files.range(node).ok_or(Errno::ISDIR)?;
-        // Page-sized reads may go past the end.
+        // Page-sized reads may extend past the end.
         let len = (file.end - file.start).saturating_sub(offset).min(size.into());
         if len == 0 {
             return Ok(Taken::Answered);
@@ -177,41 +178,42 @@ impl Worker {
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
         let size = file.end - file.start;
         let punch = match mode & !KEEP_SIZE {
-            // All that is there is allocated.
+            // The whole volume is allocated.
             0 if end <= size => return Ok(Taken::Answered),
             PUNCH => true,
             ZERO if end <= size => false,
             0 | ZERO => return Err(Errno::NOSPC),
             _ => return Err(Errno::OPNOTSUPP),
         };
-        // Beyond the end there is nothing to punch.
+        // Beyond the end no hole can be punched.
         let len = end.min(size).saturating_sub(offset);
         if len == 0 {
             return Ok(Taken::Answered);
         }
         let offset = file.start + offset;
         if !self.is_aligned(offset, len) {
-            // Then the caller writes zeros.
+            // After this error the caller writes zeros.
             return Err(Errno::OPNOTSUPP);
         }
-        // This can take long.
+        // A discard can take long.
         self.shared.turns.call();
         let zero = Job::WriteZeroes { offset, len, durable: false, punch, fast: false };
         Ok(self.try_to_start(asked, Answer::Done, zero))
     }
 
-    /// What a block device takes past the page cache.
+    /// Returns true when a block device accepts the range for direct I/O.
     fn is_aligned(&self, offset: u64, len: u64) -> bool {
         let block = u64::from(self.shared.mapping.block());
         offset.is_multiple_of(block) && len.is_multiple_of(block)
     }
 
-    /// Puts a request that has nothing to be given back into the queue, if there is room.
+    /// Submits a request without memory of an entry, if the queue has room.
     fn try_to_start(&mut self, asked: Asked, answer: Answer, job: Job) -> Taken {
         self.start(asked, answer, job).map_or(Taken::NoRoom, |()| Taken::Queued)
     }
 
-    /// As [`start`](Self::start), for a request whose memory is the front of an entry's payload.
+    /// Submits a request whose memory is the front of an entry's payload, as
+    /// [`start`](Self::start).
     fn start_with(&mut self, asked: Asked, answer: Answer, job: Job, rest: Buffer) -> Taken {
         let Asked { unique, origin } = asked;
         let ticket = self.tickets.issue(Ticket { unique, answer, origin, rest: Some(rest) });
@@ -238,9 +240,9 @@ impl Worker {
     }
 }
 
-/// How a file's data goes through the kernel. Who wants to go past the page cache does, without
-/// taking turns; the kernel keeps both ways coherent. For the others the page cache holds what it
-/// has over closing and opening, where it may.
+/// Returns the flags for an open file. Direct I/O bypasses the page cache, with parallel writes;
+/// the kernel keeps both kinds of I/O coherent. For other files the page cache keeps its pages over
+/// close and open, if `cache` permits.
 fn open_flags(flags: u32, cache: bool) -> u32 {
     match cache {
         _ if flags & O_DIRECT != 0 => open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES,
@@ -249,8 +251,8 @@ fn open_flags(flags: u32, cache: bool) -> u32 {
     }
 }
 
-/// Whether a file's attributes may be set so. As with a block device, cutting it to nothing when it
-/// is opened does nothing, and so do new times.
+/// Checks a change of a file's attributes. As with a block device, truncating the file when it is
+/// opened has no effect, and neither have new times.
 fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errno> {
     const OWNER_AND_MODE: u32 = 0b111;
     const SIZE: u32 = 1 << 3;

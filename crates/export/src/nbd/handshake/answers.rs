@@ -1,4 +1,4 @@
-//! What each option does, except EXPORT_NAME, which cannot be answered.
+//! The effect of each option except EXPORT_NAME, which has no reply.
 
 use super::{
     ALLOCATION_ID, Handshake, Refusal, Step, TlsUse, needs_block_sizes,
@@ -11,7 +11,7 @@ use crate::net::Printable;
 type Answer<T> = Result<T, Fault>;
 
 impl Handshake<'_> {
-    /// Gathers the replies to one option; a fault is its final reply.
+    /// Collects the replies to one option; a fault is its final reply.
     pub(super) fn reply_to(
         &mut self,
         option: u32,
@@ -55,7 +55,7 @@ impl Handshake<'_> {
         if self.secured {
             return Err(Fault::invalid("TLS was started before"));
         }
-        // What was agreed in plain text may have been agreed with somebody in the middle.
+        // Options negotiated in plain text are dropped: an attacker may have changed them.
         (self.secured, self.structured, self.allocation) = (true, false, None);
         replies.ack();
         Ok(Step::StartTls)
@@ -79,14 +79,14 @@ impl Handshake<'_> {
         Ok(Step::Ready(self.negotiated(index, request.block_size)))
     }
 
-    /// What INFO and GO have in common.
+    /// Handles the common part of INFO and GO.
     fn describe<'d>(&self, data: &'d [u8], replies: &mut Replies) -> Answer<(usize, InfoRequest<'d>)> {
         let request = InfoRequest::parse(data)?;
         let index = self.find(request.name)?;
         let export = &self.exports[index];
         replies.info_export(export.size, self.flags(export));
-        // Unasked too: a client that does not know block sizes ignores them, and one that does may
-        // be spared an error.
+        // Block sizes are sent even to clients that did not ask: a client that does not know them
+        // ignores them, and they may spare any other client an error.
         replies.info_block_size(export);
         if request.wants_name {
             replies.info_name(&export.name);
@@ -110,7 +110,7 @@ impl Handshake<'_> {
     }
 
     fn set_contexts(&mut self, data: &[u8], replies: &mut Replies) -> Answer<()> {
-        // Even a request that fails replaces what was chosen before.
+        // Even a request that fails resets the earlier choice.
         self.allocation = None;
         let request = MetaRequest::parse(data)?;
         self.needs_structured()?;

@@ -1,8 +1,8 @@
-//! The data of options, taken apart. A value that exists was well formed; nothing is copied.
+//! The data of options, parsed without a copy. A value that exists was well formed.
 
 use crate::nbd::protocol::{MAX_STRING, info, option_reply as reply};
 
-/// INFO and GO: an export and what the client wants to know of it.
+/// The data of INFO and GO: an export's name and the requested information.
 #[derive(Debug)]
 pub(super) struct InfoRequest<'a> {
     pub(super) name: &'a [u8],
@@ -11,14 +11,14 @@ pub(super) struct InfoRequest<'a> {
     pub(super) block_size: bool,
 }
 
-/// LIST_META_CONTEXT and SET_META_CONTEXT: an export and queries.
+/// The data of LIST_META_CONTEXT and SET_META_CONTEXT: an export's name and queries.
 #[derive(Debug)]
 pub(super) struct MetaRequest<'a> {
     pub(super) name: &'a [u8],
     pub(super) queries: Vec<&'a [u8]>,
 }
 
-/// Why an option fails: the reply's type and its text for people.
+/// The error of an option: the reply's type and its text for people.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) reply: u32,
@@ -48,7 +48,7 @@ impl<'a> InfoRequest<'a> {
                 info::NAME => wanted.wants_name = true,
                 info::DESCRIPTION => wanted.wants_description = true,
                 info::BLOCK_SIZE => wanted.block_size = true,
-                // EXPORT is sent in any case; what is not known must be ignored.
+                // EXPORT is sent in any case; unknown information requests must be ignored.
                 _ => {}
             }
         }
@@ -62,8 +62,8 @@ impl<'a> MetaRequest<'a> {
         let mut fields = Fields(data);
         let name = fields.string()?;
         let count = fields.u32()?;
-        // A query takes at least its length's 4 bytes, so the data bounds their number whatever
-        // `count` says.
+        // A query takes at least the 4 bytes of its length, so the length of the data limits the
+        // number of queries, whatever `count` is.
         let queries = (0..count).map(|_| fields.string()).collect::<Parsed<_>>()?;
         fields.end()?;
         Ok(Self { name, queries })
@@ -74,7 +74,7 @@ pub(super) fn no_data(data: &[u8]) -> Parsed<()> {
     Fields(data).end()
 }
 
-/// What is left of an option's data.
+/// The unparsed rest of an option's data.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         Ok(*array)
     }
 
-    /// A length and as many bytes.
+    /// Parses a length and the string of that length.
     fn string(&mut self) -> Parsed<&'a [u8]> {
         let length = self.u32()? as usize;
         let (string, rest) = self.0.split_at_checked(length).ok_or_else(truncated)?;

@@ -1,4 +1,4 @@
-//! Replies to one option, gathered and sent in one piece: one system call, one TLS record.
+//! Replies to one option, collected and sent together: one system call, one TLS record.
 
 use std::io::{self, Write};
 

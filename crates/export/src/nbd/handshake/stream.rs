@@ -1,4 +1,4 @@
-//! The greeting, and bytes that a client announced: memory and time are spent as they come.
+//! The greeting, and data whose length a client announced: memory grows only as bytes arrive.
 
 use std::io::{self, Read, Write};
 
@@ -8,7 +8,8 @@ use crate::{
     nbd::protocol::{ClientFlags, HandshakeFlags, INIT_PASSWD, OPTION_MAGIC},
 };
 
-/// Sends the greeting and reads the client's flags; `None` if it closed instead.
+/// Sends the greeting and reads the client's flags; `None` if the client closed the connection
+/// instead.
 pub(super) fn greet(io: &mut (impl Read + Write)) -> Result<Option<ClientFlags>> {
     let offered = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
     let mut greeting = [0; 18];
@@ -27,7 +28,7 @@ pub(super) fn greet(io: &mut (impl Read + Write)) -> Result<Option<ClientFlags>>
         .ok_or_else(|| violation(format!("client flags {bits:#010x} are not known")))
 }
 
-/// Fills the buffer, or finds the stream at its end before the first byte.
+/// Fills the buffer; returns false if the stream ends before the first byte.
 pub(super) fn read_or_end(io: &mut impl Read, buffer: &mut [u8]) -> Result<bool> {
     let first = loop {
         match io.read(buffer) {
@@ -41,7 +42,7 @@ pub(super) fn read_or_end(io: &mut impl Read, buffer: &mut [u8]) -> Result<bool>
     Ok(first > 0)
 }
 
-/// Memory grows with the bytes that come, not with those that were announced.
+/// Reads `length` bytes. Memory grows with the bytes that arrive, not with the announced length.
 pub(super) fn read_data(io: &mut impl Read, length: u32) -> Result<Vec<u8>> {
     let mut data = Vec::new();
     io.take(length.into()).read_to_end(&mut data)?;

@@ -1,5 +1,4 @@
-//! Who is connected, and in which phase: one small table behind one lock, touched when a phase
-//! changes.
+//! The table of clients and their phases, behind one lock, which is taken when a phase changes.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +13,7 @@ use super::GRACE;
 use crate::nbd::Refusal;
 use crate::net::{Peer, Socket};
 
-/// The table.
+/// The table of a server's clients.
 #[derive(Debug)]
 pub(super) struct Clients {
     max_handshakes: usize,
@@ -23,14 +22,14 @@ pub(super) struct Clients {
     departed: Condvar,
 }
 
-/// Whether another client may come in.
+/// Whether another client may be accepted.
 #[derive(Debug)]
 pub(super) enum Room {
-    /// It may.
+    /// The client may be accepted.
     Free,
-    /// It may when this one, which was just closed, is gone.
+    /// The client may be accepted when this one, which was just closed, has left the table.
     Evicted(Peer),
-    /// It may have to wait so long: whoever would make room is too new to be closed.
+    /// The client has to wait this long: each client that could be closed is within its grace.
     After(Duration),
 }
 
@@ -51,11 +50,11 @@ struct Client {
     peer: Peer,
     since: Instant,
     phase: Phase,
-    /// The handler's eventfd, written to when the server stops.
+    /// The handler's eventfd, which is raised when the server stops.
     wake: Option<OwnedFd>,
 }
 
-/// In the order in which clients make room: the silent ones first.
+/// A client's phase, in the order in which clients are closed: silent ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Silent,
@@ -74,12 +73,13 @@ impl Clients {
         }
     }
 
-    /// Looks for room for one more handshake, or makes it: closes the client that has been silent
-    /// longest or, if none is silent, the one that has been negotiating longest. It must have had
-    /// its [`GRACE`].
+    /// Finds room for one more handshake, or makes room: closes the client that has been silent
+    /// longest or, if none is silent, the client that has been negotiating longest. It must have
+    /// had its [`GRACE`].
     ///
-    /// Where most are negotiating, a silent one that has only just come is passed over: in a crowd
-    /// that talks slowly there always is one, and waiting out its grace would let in ten clients a
+    /// Where most clients are negotiating, a silent one within its grace is passed over: in a crowd
+    /// of slow clients one of these always exists, and waiting for the end of its grace would
+    /// accept only ten clients a second.
     /// second.
     pub(super) fn make_room(&self, now: Instant) -> Room {
         let mut table = self.lock();
@@ -96,7 +96,7 @@ impl Clients {
             .values_mut()
             .filter(|client| client.phase <= Phase::Negotiating)
             .min_by_key(|client| (passed_over(client), client.phase, client.since));
-        // Everyone is on the way out already.
+        // Every client is being closed already.
         let Some(client) = victim else { return Room::After(GRACE) };
         match GRACE.checked_sub(now.saturating_duration_since(client.since)) {
             Some(wait) if !wait.is_zero() => Room::After(wait),
@@ -108,7 +108,7 @@ impl Clients {
         }
     }
 
-    /// `None` if the server is stopping.
+    /// Registers a client; `None` if the server is stopping.
     pub(super) fn arrive(&self, socket: Socket, peer: Peer) -> Option<Id> {
         let mut table = self.lock();
         if table.stopping {
@@ -121,7 +121,8 @@ impl Clients {
         Some(id)
     }
 
-    /// One that was served elsewhere until now. `None` if the server is stopping.
+    /// Registers a client that the old server of a handover has served. `None` if the server is
+    /// stopping.
     pub(super) fn adopt(&self, socket: Socket, peer: Peer) -> Option<Id> {
         let id = self.arrive(socket, peer)?;
         let mut table = self.lock();
@@ -132,21 +133,21 @@ impl Clients {
         Some(id)
     }
 
-    /// Those that are served.
+    /// Returns the clients in the transmission phase.
     pub(super) fn serving(&self) -> Vec<(Id, Peer)> {
         let table = self.lock();
         let serving = table.clients.iter().filter(|(_, client)| client.phase == Phase::Serving);
         serving.map(|(id, client)| (*id, client.peer.clone())).collect()
     }
 
-    /// The sockets of those that are served.
+    /// Returns the sockets of clients in the transmission phase.
     pub(super) fn sockets(&self) -> BTreeMap<Id, Socket> {
         let table = self.lock();
         let serving = table.clients.iter().filter(|(_, client)| client.phase == Phase::Serving);
         serving.map(|(id, client)| (*id, client.socket.share())).collect()
     }
 
-    /// Waits for handshakes to end while nobody comes; closes those that take longer.
+    /// Waits for the end of handshakes while no client is accepted; closes those that take longer.
     pub(super) fn end_handshakes(&self, limit: Duration) {
         const LOOK: Duration = Duration::from_millis(2);
         let end = Instant::now() + limit;
@@ -172,7 +173,7 @@ impl Clients {
         }
     }
 
-    /// Takes a place among those that are served.
+    /// Moves a client to the transmission phase, within the limit.
     pub(super) fn admit(&self, id: Id) -> Result<(), Refusal> {
         let mut table = self.lock();
         if table.stopping {
@@ -183,14 +184,15 @@ impl Clients {
         }
         match table.clients.get_mut(&id) {
             Some(client) if client.phase <= Phase::Negotiating => client.phase = Phase::Serving,
-            // Closed to make room just now: its socket is shut down, so it will not hear an answer.
+            // The client was closed just now to make room: its socket is shut down, so it receives
+            // no answer.
             _ => return Err(Refusal::Full(self.max_serving)),
         }
         table.serving += 1;
         Ok(())
     }
 
-    /// Keeps the eventfd; `Err` gives it back because the server is stopping already.
+    /// Keeps the eventfd; `Err` returns it because the server is stopping already.
     pub(super) fn wake_with(&self, id: Id, event: OwnedFd) -> Result<(), OwnedFd> {
         let mut table = self.lock();
         let stopping = table.stopping;
@@ -214,12 +216,12 @@ impl Clients {
         self.departed.notify_all();
     }
 
-    /// Ends everyone's reading, tells the handlers, and says how many are left.
+    /// Shuts down the reading sides, notifies the handlers, and returns how many clients are left.
     pub(super) fn stop(&self) -> usize {
         let mut table = self.lock();
         table.stopping = true;
         for client in table.clients.values() {
-            // A client that is gone cannot be shut down, and need not be.
+            // Shutting down fails only for a client that has disconnected.
             let _ = shutdown(&client.socket, Shutdown::Read);
             if let Some(event) = &client.wake {
                 crate::event::raise(event, 1);
@@ -228,28 +230,27 @@ impl Clients {
         table.clients.len()
     }
 
-    /// Closes the sockets of those that are left, and says how many.
+    /// Closes the sockets of the clients that are left, and returns their number.
     pub(super) fn cut_off(&self) -> usize {
         let table = self.lock();
         table.clients.values().for_each(close);
         table.clients.len()
     }
 
-    /// Waits until everyone is gone, at most so long, and says how many are left.
+    /// Waits up to `at_most` until all clients have ended, and returns how many are left.
     pub(super) fn wait_until_empty(&self, at_most: Duration) -> usize {
         let waited =
             self.departed.wait_timeout_while(self.lock(), at_most, |table| !table.clients.is_empty());
         waited.unwrap_or_else(PoisonError::into_inner).0.clients.len()
     }
 
-    /// Waits until there is room for a handshake, at most so long.
+    /// Waits up to `at_most` until the handshake limit permits another client.
     pub(super) fn wait_for_departure(&self, at_most: Duration) {
         let full = |table: &mut Table| table.clients.len() - table.serving >= self.max_handshakes;
         drop(self.departed.wait_timeout_while(self.lock(), at_most, full));
     }
 
-    /// Nothing that runs under the lock can leave the table half changed, so a poisoned one is as
-    /// good as any.
+    /// Locks the table. A panic cannot leave the table half changed, so poison is ignored.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! One client: its thread, its handshake, its handler. What goes wrong here ends this connection
-//! and no other.
+//! A client's connection: its thread, its handshake, its handler. An error ends this connection
+//! only.
 
 use std::{
     io,
@@ -17,78 +17,80 @@ use crate::nbd::{Admission, Handshake, Negotiated, Refusal, Step, TlsStream, Tra
 use crate::net::{Deadlined, Peer, RateLimit, Socket};
 use crate::{Error, Result};
 
-/// A client past its handshake, for its handler.
+/// A client after its handshake, for its handler.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its bytes: the first one is a request's. The socket is in blocking mode and has no timeouts
-    /// set.
+    /// The transport: its first byte is a request's. The socket is in blocking mode without
+    /// timeouts.
     pub transport: Transport,
-    /// What was agreed.
+    /// The result of the negotiation.
     pub negotiated: Negotiated,
-    /// Who it is.
+    /// The client's process or address.
     pub peer: Peer,
-    /// When to end.
+    /// The signal to stop or to pause.
     pub stop: StopSignal,
-    /// It was served by another process until now.
+    /// The rest of the old server's state, if a handover brought the connection.
     pub begun: Option<Begun>,
 }
 
 /// Serves the transmission phase.
 pub trait ConnectionHandler: Send + Sync + 'static {
-    /// Serves one client on this thread until it says goodbye, fails, or the server stops; then the
-    /// connection is closed. A panic closes the connection too.
+    /// Serves one client on this thread until it disconnects, fails, or the server stops; then the
+    /// connection is closed. A panic closes the connection, too.
     ///
     /// # Errors
-    /// Why the connection ended before its time: it becomes a line in the log.
+    /// The error that ended the connection early: it is logged.
     fn serve(&self, connection: Connection) -> Result<()>;
 
-    /// How large an export is now, where that changes: what a client that comes now is told.
+    /// Returns an export's current size, where the size can change: new clients get it in the
+    /// handshake.
     fn size(&self, export: usize) -> Option<u64> {
         let _ = export;
         None
     }
 
-    /// Makes the threads that serve look around, whatever they wait for.
+    /// Wakes the threads that serve, whatever they wait for.
     fn rouse(&self) {}
 }
 
-/// Tells a handler that the server is stopping: answer what is in flight, flush, and return.
+/// The signal that the server is stopping: the handler answers the requests in flight, flushes, and
+/// returns.
 ///
-/// When that happens, the socket's reading side is shut down, so a blocked read returns with what
-/// came before and then the end of the stream. (A TCP client that goes on sending can still be
-/// heard, so look at [`is_stopping`](Self::is_stopping) as well.) A handler that waits for other
-/// things names an eventfd to be woken by.
+/// The socket's reading side is shut down at the same time, so a blocked read returns the bytes
+/// received before and then the end of the stream. (Bytes that a TCP client sends later can still
+/// arrive, so the handler checks [`is_stopping`](Self::is_stopping) as well.) A handler that waits
+/// for other events registers an eventfd with [`wake_with`](Self::wake_with).
 #[derive(Debug)]
 pub struct StopSignal(Admitted);
 
 impl StopSignal {
-    /// Whether the connection is to come to rest: answer what was taken, take no more, and
-    /// [lay down](Self::lay_down) the rest.
+    /// Returns true while the connection is to pause: the handler answers the requests it has
+    /// taken, takes no more, and calls [`lay_down`](Self::lay_down).
     pub fn is_held(&self) -> bool {
         self.0.shared.hold.is_held()
     }
 
-    /// The connection rests: what was received and not taken, and what the client has not taken
-    /// yet.
+    /// Stores the paused connection's state: bytes received for which no request was taken, and
+    /// bytes still to be sent to the client.
     pub fn lay_down(&self, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
         self.0.shared.hold.lay_down(self.0.id, negotiated, ahead, owed);
     }
 
-    /// It goes on here.
+    /// Removes the stored state: the connection is served by this process again.
     pub fn take_up(&self) {
         self.0.shared.hold.take_up(self.0.id);
     }
 
-    /// Whether the server is stopping.
+    /// Returns true when the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.0.stopping()
     }
 
-    /// Adds 1 to this eventfd when the server begins to stop, or now if it has. The server keeps a
-    /// duplicate.
+    /// Adds 1 to this eventfd when the server begins to stop, or at once if it has begun. The
+    /// server keeps a duplicate.
     ///
     /// # Errors
-    /// There is no descriptor left for the duplicate.
+    /// The error of the duplication.
     pub fn wake_with(&self, event: impl AsFd) -> io::Result<()> {
         let event = rustix::io::fcntl_dupfd_cloexec(event, 0)?;
         if let Err(event) = self.0.shared.clients.wake_with(self.0.id, event) {
@@ -98,23 +100,23 @@ impl StopSignal {
     }
 }
 
-/// A day: what a configuration that means "for ever" gets, for a clock has an end.
+/// A day: the limit for a timeout that stands for "never", since a clock's range is finite.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Takes a client in and gives it a thread.
+/// Registers a client and starts its thread.
 pub(super) fn start(shared: &Arc<Shared>, socket: Socket) -> io::Result<()> {
     let peer = Peer::of(&socket);
     let Some(id) = shared.clients.arrive(socket.share(), peer.clone()) else { return Ok(()) };
     let place = Place(Admitted { shared: Arc::clone(shared), id });
     let deadline = Instant::now() + shared.config.handshake_timeout.min(LONGEST_HANDSHAKE);
-    // If there is no thread to be had, dropping the closure gives the place back.
+    // If the thread cannot start, dropping the closure removes the client from the table.
     thread::Builder::new()
         .name(format!("nbd-{id}"))
         .spawn(move || live(&place, socket, peer, deadline))
         .map(drop)
 }
 
-/// Gives a client that another process has served until now a thread.
+/// Starts a thread for a client that the old server of a handover has served.
 pub(super) fn adopt(
     shared: &Arc<Shared>,
     socket: Socket,
@@ -203,7 +205,7 @@ fn negotiate(
     }
 }
 
-/// A client's place in the table; given back when its thread ends, however it ends.
+/// A client's entry in the table, removed when its thread ends, however it ends.
 struct Place(Admitted);
 
 impl Drop for Place {

@@ -1,15 +1,15 @@
-//! Connections that come to rest, to go on in this process or in another one.
+//! The pause of connections, which this process or another one resumes.
 //!
 //! ```text
-//!   Holder::hold      nobody is accepted; handshakes end; each connection answers what it has taken, takes no more, and
-//!                     lays down what the next process needs to know
-//!          |-- go_on      as if nothing had been
-//!          \-- Carried    the next process: Server::adopt, and all begin at once when it says so
+//!   Holder::hold      no client is accepted; handshakes end; each connection answers its requests,
+//!                     takes no more, and stores its state
+//!          |-- go_on      resumes the connections in this process
+//!          \-- Carried    in the new server: Server::adopt; all begin together
 //! ```
 //!
-//! What is laid down is all that this process has of a connection: the bytes that it received and
-//! has not taken up, and those of answers that the client has not taken. So nobody waits for a
-//! client that is slow, or silent in the middle of a request.
+//! The stored state is all that this process has of a connection: the received bytes that were not
+//! taken as requests, and the bytes of answers that the client has not received. So a pause does
+//! not wait for a client that is slow, or silent in the middle of a request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,42 +24,42 @@ use crate::nbd::Negotiated;
 use crate::net::{CarriedListener, Listener, Socket};
 use crate::{Error, ErrorKind, Result};
 
-/// How long handshakes that are under way may take to end. Those that do not are closed.
+/// How long handshakes in progress may take to end. The rest are closed.
 const HANDSHAKES: Duration = Duration::from_millis(500);
-/// How often threads are told that have not come to look: one may have been about to sleep.
+/// How often paused threads are woken again: a thread may have missed a wakeup as it went to sleep.
 const AGAIN: Duration = Duration::from_millis(2);
-/// How long threads may take to go on.
+/// How long threads may take to resume.
 const GOING_ON: Duration = Duration::from_secs(10);
 
 /// A client's bytes, wiped when they are dropped.
 pub type Bytes = Zeroizing<Vec<u8>>;
 
-/// A connection at rest, for another process.
+/// A paused connection, for the new server of a handover.
 #[derive(Debug)]
 pub struct Carried {
-    /// Its socket.
+    /// The socket.
     pub socket: Socket,
-    /// What was agreed.
+    /// The result of the negotiation.
     pub negotiated: Negotiated,
-    /// Bytes that were received: they come before those that the socket has.
+    /// Received bytes, which precede those still in the socket.
     pub ahead: Bytes,
-    /// Bytes that the client has not taken yet: they go out before all others.
+    /// Bytes that are sent to the client before all others.
     pub owed: Bytes,
 }
 
-/// Brings a server's connections to rest.
+/// The means to pause a server's connections.
 #[derive(Clone)]
 pub struct Holder {
     shared: Arc<Shared>,
     listeners: Weak<Vec<Listener>>,
 }
 
-/// The server's side of it.
+/// The server's side of the pause.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    /// Looked at by every connection, every turn.
+    /// True while connections are to pause; every connection reads it every turn.
     is_held: AtomicBool,
-    /// Nobody is accepted; locked while somebody is.
+    /// True while no client is accepted; locked during an accept.
     closed: Mutex<bool>,
     laid_down: Mutex<BTreeMap<Id, LaidDown>>,
     changed: Condvar,
@@ -73,15 +73,15 @@ struct LaidDown {
 }
 
 impl Server {
-    /// What brings its connections to rest.
+    /// Returns the means to pause the connections.
     pub fn holder(&self) -> Holder {
         Holder { shared: self.shared.clone(), listeners: Arc::downgrade(&self.listeners) }
     }
 
-    /// Takes connections of another process's over. They begin when [`Adopted::go`] says so.
+    /// Receives the connections of an old server. They begin with [`Adopted::go`].
     ///
     /// # Errors
-    /// `Io` when there is no thread for one.
+    /// `Io` when a thread cannot be started.
     pub fn adopt(&self, connections: Vec<Carried>) -> Result<Adopted> {
         let gate = Arc::new(Gate::default());
         let adopted = Adopted { gate: gate.clone(), count: connections.len() };
@@ -95,15 +95,15 @@ impl Server {
 }
 
 impl Holder {
-    /// Whether clients are served over TLS, whose sessions no other process can go on with.
+    /// Returns true when clients use TLS, whose sessions cannot be handed over.
     pub fn over_tls(&self) -> bool {
         self.shared.config.tls.config().is_some()
     }
 
-    /// The listening sockets, for another process.
+    /// Returns the listening sockets, for the new server of a handover.
     ///
     /// # Errors
-    /// `Io` when there is no descriptor left; `Listen` when the server is about to end.
+    /// `Io` when no descriptor is left; `Listen` when the server is about to end.
     pub fn listeners(&self) -> Result<Vec<CarriedListener>> {
         let listeners = self
             .listeners
@@ -112,18 +112,18 @@ impl Holder {
         listeners.iter().map(Listener::carried).collect()
     }
 
-    /// Sockets that were another process's are this one's from now on.
+    /// Makes this process the owner of sockets that an old server passed on.
     ///
     /// # Errors
-    /// As [`Listener::is_ours`].
+    /// `Listen`, as [`Listener::is_ours`].
     pub fn are_ours(&self) -> Result<()> {
         self.listeners.upgrade().map_or(Ok(()), |listeners| listeners.iter().try_for_each(Listener::is_ours))
     }
 
-    /// Brings all connections to rest.
+    /// Pauses all connections.
     ///
     /// # Errors
-    /// `Drain` names one that does not come to rest until then: all go on.
+    /// `Drain` names a connection that does not pause in time: all connections resume then.
     pub fn hold(&self, until: Instant) -> Result<Vec<Carried>> {
         let Shared { clients, hold, handler, .. } = &*self.shared;
         *lock(&hold.closed) = true;
@@ -151,12 +151,12 @@ impl Holder {
         Ok(carried)
     }
 
-    /// Lets them go on as if nothing had been.
+    /// Resumes all connections in this process.
     pub fn go_on(&self) {
         let Shared { hold, handler, .. } = &*self.shared;
         hold.is_held.store(false, Ordering::SeqCst);
         let end = Instant::now() + GOING_ON;
-        // Who lays down nothing any more takes its entry away.
+        // A connection that resumes removes its stored state.
         while !lock(&hold.laid_down).is_empty() && Instant::now() < end {
             handler.rouse();
             hold.wait(AGAIN);
@@ -172,12 +172,13 @@ impl std::fmt::Debug for Holder {
 }
 
 impl Hold {
-    /// Whether nothing more is to be taken.
+    /// Returns true while no requests are to be taken.
     pub(super) fn is_held(&self) -> bool {
         self.is_held.load(Ordering::SeqCst)
     }
 
-    /// Accepts somebody, unless all are at rest: then listeners are left alone for a moment.
+    /// Accepts a client, unless all connections are paused: then the listeners are not polled for
+    /// 10 ms.
     pub(super) fn unless_held(&self, accept: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
         let closed = lock(&self.closed);
         if *closed { Some(Duration::from_millis(10)) } else { accept() }
@@ -194,8 +195,8 @@ impl Hold {
     }
 
     fn carried(&self, sockets: &BTreeMap<Id, Socket>) -> Vec<Carried> {
-        // They stay where they are, too: nothing has happened to a connection until another process
-        // has it.
+        // The entries are kept: the connections remain this process's until the new server has
+        // them.
         let laid_down = lock(&self.laid_down);
         let with_socket = laid_down.iter().filter_map(|(id, one)| Some((one, sockets.get(id)?)));
         let carried = with_socket.map(|(one, socket)| Carried {
@@ -212,25 +213,26 @@ impl Hold {
     }
 }
 
-/// A connection that goes on where another process left it.
+/// The state of a connection that another process has begun to serve.
 #[derive(Debug)]
 pub struct Begun {
-    /// As [`Carried::ahead`].
+    /// Received bytes, as [`Carried::ahead`].
     pub ahead: Bytes,
-    /// As [`Carried::owed`].
+    /// Bytes to be sent first, as [`Carried::owed`].
     pub owed: Bytes,
-    /// When it begins.
+    /// When the connection begins.
     pub passage: Passage,
 }
 
-/// Connections that were taken over and wait. Dropping it without [`go`](Adopted::go) closes them.
+/// Connections of an old server that wait to begin. Dropping the value without [`go`](Adopted::go)
+/// closes them.
 #[derive(Debug)]
 pub struct Adopted {
     gate: Arc<Gate>,
     count: usize,
 }
 
-/// One connection's way through the gate.
+/// A connection's wait for the gate.
 #[derive(Debug)]
 pub struct Passage {
     gate: Arc<Gate>,
@@ -247,15 +249,15 @@ struct Gate {
 struct At {
     waiting: usize,
     failed: usize,
-    /// Whether they begin, once that is known.
+    /// Whether the connections begin, once that is decided.
     opens: Option<bool>,
 }
 
 impl Adopted {
-    /// Waits until each has all that it needs.
+    /// Waits until every connection is ready to begin.
     ///
     /// # Errors
-    /// `Io` when one has not, or not until then.
+    /// `Io` when a connection has failed, or is not ready in time.
     pub fn ready(&self, until: Instant) -> Result<()> {
         let mut at = lock(&self.gate.state);
         while at.waiting < self.count {
@@ -268,7 +270,7 @@ impl Adopted {
         Ok(())
     }
 
-    /// They begin.
+    /// Lets the connections begin.
     pub fn go(self) {
         self.gate.open(true);
     }
@@ -288,7 +290,7 @@ impl Gate {
 }
 
 impl Passage {
-    /// All is ready here. Whether to begin, once that is known.
+    /// Reports that this connection is ready, and waits. Returns true when it is to begin.
     pub fn wait(mut self) -> bool {
         self.has_waited = true;
         let mut at = lock(&self.gate.state);
@@ -312,7 +314,7 @@ impl Drop for Passage {
     }
 }
 
-/// What is under these locks is never left half changed.
+/// Locks a mutex. A panic cannot leave the contents half changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

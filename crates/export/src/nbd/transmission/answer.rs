@@ -1,4 +1,4 @@
-//! From completions and refusals to replies.
+//! Replies to completed and refused requests.
 
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
 
@@ -13,7 +13,7 @@ use crate::nbd::protocol::{
 const EXTENTS: usize = 500;
 
 impl Transmission {
-    /// Why a request is refused before it starts, by its command and flags.
+    /// Returns the error for a request that is refused because of its command and flags.
     pub(super) fn refuse(&self, request: &RequestHeader) -> Option<Errno> {
         let allowed = match request.command {
             RequestType::Read if self.negotiated.structured_replies => CommandFlags::DF,
@@ -33,7 +33,8 @@ impl Transmission {
         (!(allowed | CommandFlags::FUA).contains(request.flags)).then_some(Errno::Inval)
     }
 
-    /// Why a write is refused before its payload is received: no memory is taken for it then.
+    /// Returns the error for a write that is refused before its payload is received: it then needs
+    /// no memory.
     pub(super) fn refuse_write(&self, request: &RequestHeader) -> Option<Errno> {
         let aligned = |n: u64| n.is_multiple_of(u64::from(self.mapping.block()));
         if self.mapping.read_only() {
@@ -46,7 +47,7 @@ impl Transmission {
         (!fits || !aligned(request.offset) || !aligned(request.length.into())).then_some(Errno::Inval)
     }
 
-    /// Answers a request that is over.
+    /// Answers a completed request.
     pub(super) fn answer_request(&mut self, request: &RequestHeader, completion: Completion) {
         match (completion.result, completion.buffer) {
             (Ok(()), Some(body)) if request.command == RequestType::Read => self.answer_data(request, body),
@@ -103,7 +104,7 @@ impl Transmission {
         }
     }
 
-    /// Says which parts of a range are stored; the queue is not troubled with it.
+    /// Reports which parts of a range are stored, without the queue.
     pub(super) fn answer_block_status(&mut self, request: &RequestHeader) -> Taken {
         let Some(context) = self.negotiated.base_allocation else {
             self.answer_error(request, Errno::Inval, "base:allocation was not negotiated");
@@ -130,7 +131,7 @@ impl Transmission {
         Taken::Yes
     }
 
-    /// The extents of a range, neighbours of one kind put together.
+    /// Returns the extents of a range; adjacent extents of one kind are merged.
     fn extents(&self, request: &RequestHeader) -> impl Iterator<Item = (u32, ExtentState)> + '_ {
         let (mut at, end) = (request.offset, request.offset + u64::from(request.length));
         let state = move |at: u64| {
@@ -152,14 +153,14 @@ impl Transmission {
                 len += more;
             }
             at += len;
-            // The range's length has 32 bits, so this has too.
+            // The range's length has 32 bits, so this length has, too.
             Some((u32::try_from(len).unwrap_or(u32::MAX), kind))
         })
     }
 }
 
-/// The protocol has fewer numbers than the kernel, and one of its own for what is written beyond
-/// the end.
+/// Converts the error number. The protocol has fewer numbers than the kernel, and ENOSPC for writes
+/// beyond the end.
 fn errno(request: &RequestHeader, failure: &Failure) -> Errno {
     let writes = matches!(request.command, RequestType::WriteZeroes | RequestType::Write);
     match crate::errno::errno(failure) {

@@ -1,29 +1,29 @@
-//! A connection that comes to rest, so that another process may go on with it.
+//! The pause of a connection, for a handover.
 
 use super::Transmission;
 use super::take::Payload;
 use crate::nbd::Bytes;
 use crate::nbd::protocol::REQUEST_LEN;
 
-/// How far a connection is on its way to rest.
+/// The state of a connection's pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It serves.
+    /// The connection serves.
     No,
-    /// It takes no more, and answers what it has taken.
+    /// The connection takes no more requests, and answers those it has taken.
     Coming,
-    /// All that this process knows of it is laid down: nothing of it may change.
+    /// The connection's state is stored for the new server, and must not change.
     LaidDown,
 }
 
 impl Transmission {
-    /// Looks whether it is to rest, or to go on.
+    /// Pauses or resumes the connection as the server asks.
     pub(super) fn look_for_rest(&mut self) {
         match (self.stop.is_held(), self.rest) {
             (true, Rest::No) => self.rest = Rest::Coming,
             (false, Rest::LaidDown) => {
                 self.rest = Rest::No;
-                // Whatever came meanwhile may have been heard and passed over.
+                // Bytes may have arrived during the pause, and their event was ignored.
                 self.readable = true;
                 self.stop.take_up();
             }
@@ -32,14 +32,15 @@ impl Transmission {
         }
     }
 
-    /// Whether nothing more is taken. The payload of a write that is refused is taken to its end:
-    /// what is thrown away cannot be laid down.
+    /// Returns true while no requests are taken. The payload of a refused write is received to its
+    /// end first: its dropped bytes could not be stored.
     pub(super) fn rests(&self) -> bool {
         let refuses = matches!(&self.payload, Some(Payload { into: Err(_), .. }));
         self.rest != Rest::No && !(refuses && self.rest == Rest::Coming)
     }
 
-    /// Lays down what there is once all that was taken is answered. True when it has been.
+    /// Stores the connection's state once all requests are answered. Returns true when it is
+    /// stored.
     pub(super) fn lies_down(&mut self) -> bool {
         let is_due = self.rest == Rest::Coming
             && self.rests()
@@ -55,8 +56,8 @@ impl Transmission {
         self.rest == Rest::LaidDown
     }
 
-    /// What was received and not taken: a write whose payload is not all there, from its header on,
-    /// and what came behind it.
+    /// Returns the received bytes that were not taken: a write whose payload is incomplete, from
+    /// its header on, and the bytes behind it.
     fn not_taken(&self) -> Bytes {
         let (inbox, ahead) = (self.inbox.rest(), self.wire.ahead());
         let begun = match &self.payload {
@@ -64,7 +65,8 @@ impl Transmission {
             _ => None,
         };
         let begun_len = begun.as_ref().map_or(0, |(_, data)| REQUEST_LEN + data.len());
-        // In one piece: what is moved leaves its bytes behind.
+        // The vector has its full capacity from the start: growing it would leave copies of the
+        // bytes behind.
         let mut bytes = Bytes::new(Vec::with_capacity(begun_len + inbox.len() + ahead.len()));
         if let Some((header, data)) = begun {
             bytes.extend_from_slice(&header);

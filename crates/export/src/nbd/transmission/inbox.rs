@@ -1,4 +1,4 @@
-//! Bytes that have arrived and are not yet understood.
+//! Received bytes that are not parsed yet.
 
 use std::io;
 
@@ -9,27 +9,24 @@ use super::wire::Wire;
 use crate::nbd::protocol::REQUEST_LEN;
 use crate::{Error, ErrorKind, Result};
 
-/// How much is received in one call: many small requests, or the beginning of a large one.
+/// The longest receive: many small requests, or the beginning of a large one.
 const ROOM: usize = 256 << 10;
 
-/// Payloads up to this length are written from where they were received; longer ones get memory of
-/// their own.
+/// Payloads up to this length are encrypted and written from the inbox; longer ones get separate
+/// memory.
 pub(super) const IN_PLACE: usize = 64 << 10;
 
 const _: () = assert!(ROOM >= 2 * (IN_PLACE + REQUEST_LEN));
 
-/// A window of the stream: headers, and the payloads of small writes, which are encrypted in place
-/// here.
+/// A window of the stream: headers, and the payloads of small writes, which are encrypted in place.
 pub(super) struct Inbox {
-    /// Of an arena of its own, since what clients write stays out of core dumps.
+    /// Memory of a separate arena, since clients' data stay out of core dumps.
     bytes: Buffer,
     start: usize,
     end: usize,
 }
 
 impl Inbox {
-    /// # Errors
-    /// `Io` when there is no memory.
     pub(super) fn new() -> Result<Self> {
         let none =
             || Error::new(ErrorKind::Io, format!("no memory for {ROOM} bytes of a connection's inbox"));
@@ -45,17 +42,17 @@ impl Inbox {
         self.start == self.end
     }
 
-    /// All that has arrived and is not taken.
+    /// Returns all received bytes that are not taken.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// The next header, if it has arrived.
+    /// Returns the next header, if it has arrived.
     pub(super) fn header(&self) -> Option<&[u8; REQUEST_LEN]> {
         self.bytes[self.start..self.end].first_chunk()
     }
 
-    /// The next header's payload, if it has arrived whole.
+    /// Returns the next header's payload, if it has arrived completely.
     pub(super) fn payload(&mut self, len: usize) -> Option<&mut [u8]> {
         let from = self.start + REQUEST_LEN;
         (self.end >= from + len).then(|| &mut self.bytes[from..from + len])
@@ -68,8 +65,8 @@ impl Inbox {
         &self.bytes[from..self.start]
     }
 
-    /// Receives up to `most` bytes behind what is there, and says how many came; 0 is the end of
-    /// the stream.
+    /// Receives up to `most` bytes behind the present ones, and returns their number; 0 is the end
+    /// of the stream.
     pub(super) fn fill(&mut self, wire: &mut Wire, most: usize) -> io::Result<usize> {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);

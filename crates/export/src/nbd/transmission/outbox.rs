@@ -1,4 +1,4 @@
-//! Replies on their way to the client.
+//! Replies that wait to be sent to the client.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,13 +8,13 @@ use underseal_datapath::{Buffer, Queue};
 
 use super::wire::Wire;
 
-/// A reply's head: the longest is an error with a few words.
+/// The longest head of a reply: an error with a short message.
 const HEAD: usize = 96;
 
-/// Slices that go out in one call: a head and a body for each of 32 replies.
+/// The slices of one send: a head and a body for each of 32 replies.
 const SLICES: usize = 64;
 
-/// Replies that may wait: a client that sends without reading is not listened to.
+/// The most replies that may wait: no requests are taken from a client that sends without reading.
 const MOST: usize = 1024;
 
 struct Reply {
@@ -25,10 +25,11 @@ struct Reply {
     ready: Instant,
 }
 
-/// Replies in order, each a head and perhaps a body that goes out from where it was decrypted.
+/// Replies in order, each with a head and an optional body, which is sent from where it was
+/// decrypted.
 pub(super) struct Outbox {
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that are gone already.
+    /// The number of bytes of the first reply that are sent already.
     sent: usize,
     bytes: usize,
 }
@@ -42,17 +43,18 @@ impl Outbox {
         self.replies.is_empty()
     }
 
-    /// True when the client has left so many replies unread that it gets no more.
+    /// Returns true when the client has left [`MOST`] replies unread: it gets no more until it
+    /// reads.
     pub(super) fn is_full(&self) -> bool {
         self.replies.len() >= MOST
     }
 
-    /// Bytes that wait.
+    /// Returns how many bytes wait.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What the client has not taken yet, in order.
+    /// Returns the bytes that the client has not received yet, in order.
     pub(super) fn rest(&self) -> impl Iterator<Item = &[u8]> {
         let parts = self.replies.iter().flat_map(|reply| {
             let body = reply.body.as_deref().map_or(&[][..], |body| &body[..reply.body_len]);
@@ -66,8 +68,8 @@ impl Outbox {
         })
     }
 
-    /// Adds a reply that was ready at `ready`: `encode` writes its head and says how long that is;
-    /// its body is the first `body_len` bytes of `body`.
+    /// Adds a reply that was ready at `ready`: `encode` writes its head and returns the head's
+    /// length; the reply's body is the first `body_len` bytes of `body`.
     pub(super) fn push(
         &mut self,
         ready: Instant,
@@ -81,8 +83,8 @@ impl Outbox {
         self.replies.push_back(Reply { head, head_len, body, body_len, ready });
     }
 
-    /// Sends what the socket takes, giving the memory of what is gone back to the queue. True when
-    /// nothing is left.
+    /// Sends as much as the socket accepts, and returns the memory of sent bodies to the queue.
+    /// Returns true when nothing is left.
     pub(super) fn send(&mut self, wire: &mut Wire, queue: &mut Queue) -> io::Result<bool> {
         while !self.replies.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];

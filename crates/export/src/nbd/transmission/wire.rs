@@ -1,4 +1,4 @@
-//! The connection's bytes, never waiting: a socket, bare or under TLS.
+//! The connection's bytes, without waiting: a plain socket, or TLS over it.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,13 +8,13 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use crate::nbd::{Bytes, Transport};
 use crate::net::Socket;
 
-/// Receives and sends what it can at once; `WouldBlock` says that it can do nothing.
+/// Receives and sends as much as possible at once; `WouldBlock` means that nothing was possible.
 pub(super) struct Wire {
     transport: Transport,
-    /// What another process had received of this connection, and how much of that is taken: it
-    /// comes before what the socket has.
+    /// Bytes that the old server of a handover had received, and how many of them are taken: they
+    /// precede those in the socket.
     ahead: (Bytes, usize),
-    /// What that one owed the client, and how much of that is sent.
+    /// Bytes that the old server had not sent yet, and how many of them are sent.
     owed: (Bytes, usize),
 }
 
@@ -23,22 +23,22 @@ impl Wire {
         Self { transport, ahead: Default::default(), owed: Default::default() }
     }
 
-    /// The wire of a connection that another process has served until now.
+    /// The wire of a connection that the old server of a handover has served.
     pub(super) fn carried(transport: Transport, ahead: Bytes, owed: Bytes) -> Self {
         Self { transport, ahead: (ahead, 0), owed: (owed, 0) }
     }
 
-    /// What is left of what another process had received.
+    /// Returns the rest of the bytes that the old server had received.
     pub(super) fn ahead(&self) -> &[u8] {
         &self.ahead.0[self.ahead.1..]
     }
 
-    /// What is left of what that one owed the client.
+    /// Returns the rest of the bytes that the old server had not sent.
     pub(super) fn owed(&self) -> &[u8] {
         &self.owed.0[self.owed.1..]
     }
 
-    /// Takes what came ahead, as much as there is room for.
+    /// Takes bytes that the old server had received, as many as the buffer holds.
     fn take_ahead(&mut self, buffer: &mut [u8]) -> usize {
         let n = self.ahead().len().min(buffer.len());
         buffer[..n].copy_from_slice(&self.ahead()[..n]);
@@ -49,7 +49,7 @@ impl Wire {
         n
     }
 
-    /// Sends what another process owed.
+    /// Sends the bytes that the old server had not sent.
     fn pay(&mut self) -> io::Result<()> {
         while !self.owed().is_empty() {
             let n = send(self.transport.socket(), &[IoSlice::new(self.owed())])?;
@@ -73,8 +73,8 @@ impl Wire {
         loop {
             match stream.session.reader().read(buffer) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // A peer that closes without a TLS goodbye has ended all the same: nothing after it
-                // is believed.
+                // A peer that closes without TLS's close_notify has ended all the same: no later
+                // bytes are accepted.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
@@ -85,7 +85,7 @@ impl Wire {
         }
     }
 
-    /// Sends as many of the bytes, in order, as the socket takes.
+    /// Sends as many of the bytes, in order, as the socket accepts.
     pub(super) fn send(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
         self.pay()?;
         let stream = match &mut self.transport {
@@ -100,7 +100,8 @@ impl Wire {
         }
     }
 
-    /// Sends what an earlier call took but the socket did not. True when nothing is left.
+    /// Sends bytes that an earlier call accepted but the socket did not. Returns true when none are
+    /// left.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.transport {
             Transport::Plain(_) => match self.pay() {
@@ -116,12 +117,12 @@ impl Wire {
         }
     }
 
-    /// True when bytes may be waiting that the socket no longer has.
+    /// Returns true when bytes may be waiting that are no longer in the socket.
     pub(super) fn may_hold_more(&self) -> bool {
         matches!(self.transport, Transport::Tls(_)) || !self.ahead().is_empty()
     }
 
-    /// Says goodbye: no more bytes will come from this side.
+    /// Ends the stream in this direction.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.transport.finish()
     }
@@ -151,7 +152,7 @@ fn send(socket: &Socket, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
     Ok(rustix::io::retry_on_intr(send)?)
 }
 
-/// The socket for rustls, not waiting either.
+/// The socket for rustls, also without waiting.
 struct NoWait<'a>(&'a Socket);
 
 impl Read for NoWait<'_> {

@@ -1,5 +1,4 @@
-//! A listening socket as one process gives it to another, which goes on listening: clients that
-//! connect meanwhile wait.
+//! A listening socket that a handover passes on: clients that connect meanwhile wait in the kernel.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -11,30 +10,30 @@ use super::unix::{self, UnixPath};
 use super::{Address, BACKLOG, Listener};
 use crate::{Error, ErrorKind, Result};
 
-/// A listening socket, and where it is.
+/// A listening socket and its address.
 #[derive(Debug)]
 pub struct CarriedListener {
-    /// A descriptor of it.
+    /// A descriptor of the socket.
     pub fd: OwnedFd,
-    /// Where it is.
+    /// The address and the file of the socket.
     pub place: ListenerPlace,
 }
 
-/// Where a listening socket is.
+/// The address and the file of a listening socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ListenerPlace {
-    /// What it is called.
+    /// The address as text.
     name: String,
-    /// The file of a Unix socket that is removed at the end: its path, device and number.
+    /// The file of a Unix socket that is removed at the end: its path, device and inode number.
     path: Option<(String, u64, u64)>,
 }
 
 impl Listener {
-    /// For another process.
+    /// Returns the socket for the new server of a handover.
     ///
     /// # Errors
-    /// `Io` when there is no descriptor left; `Listen` where the path is no text.
+    /// `Io` when no descriptor is left; `Listen` where the path is not UTF-8.
     pub fn carried(&self) -> Result<CarriedListener> {
         let fd = self.fd.try_clone()?;
         let path = self.path.as_ref().map(UnixPath::named).transpose()?;
@@ -45,29 +44,28 @@ impl Listener {
         Ok(CarriedListener { fd, place: ListenerPlace { name, path } })
     }
 
-    /// What another process was listening on. That one removes its file as long as this one has not
-    /// said that it [does](Listener::is_ours).
+    /// The listener of an old server. The old server removes the socket's file until this process
+    /// calls [`is_ours`](Listener::is_ours).
     ///
     /// # Errors
-    /// `Listen`: it is no listening socket, or bound to another path.
+    /// `Listen` when the descriptor is no listening socket, or bound to another path.
     pub fn from_carried(carried: CarriedListener) -> Result<Self> {
         let CarriedListener { fd, place: ListenerPlace { name, path } } = carried;
         let mut listener = Self::adopt(fd, &name)?;
         if let Some((path, device, inode)) = path {
-            // A process that was broken into may say the path of any file, for the helper to
-            // remove.
+            // A compromised old server may send the path of any file, for the helper to remove.
             if !unix::is_bound_to(&listener.fd, Path::new(&path)) {
                 let what = format!("{name}: the socket is not bound to {path}");
                 return Err(Error::new(ErrorKind::Listen, what));
             }
-            // Dropping the listener leaves the file alone, until it is this process's.
+            // Dropping the listener leaves the file alone until this process owns the socket.
             listener.path = Some(UnixPath::of(path, device, inode).left_alone());
         }
         Ok(listener)
     }
 
-    /// It is this process's from now on: its file is removed at the end, and clients that connect
-    /// are told of this process.
+    /// Makes this process the owner: the socket's file is removed at the end, and clients that
+    /// connect see this process as the peer.
     ///
     /// # Errors
     /// `Listen` when the kernel refuses.
@@ -106,7 +104,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<ListenerPlace>(&text).unwrap(), carried.place);
         let second = Listener::from_carried(carried).unwrap();
         let waiting = UnixStream::connect(&path).unwrap();
-        // As a process that ends without removing anything.
+        // `forget` stands for a process that ends without removing the file.
         std::mem::forget(first);
         second.is_ours().unwrap();
         assert!(second.accept().unwrap().is_some(), "who connected meanwhile waits");

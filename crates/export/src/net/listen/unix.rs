@@ -1,5 +1,5 @@
-//! Unix sockets: closed to other users from the first moment, never in place of something else,
-//! gone at the end.
+//! Unix sockets: closed to other users from the first moment; no other file is replaced, and the
+//! socket is removed at the end.
 
 use std::{
     fs,
@@ -30,38 +30,38 @@ use underseal_sandbox::RemovedKind;
 
 use crate::{Error, ErrorKind, Result};
 
-/// How often and how long a directory's lock is tried for: servers have it for microseconds.
+/// How often and at which interval a directory's lock is tried: servers hold it for microseconds.
 const LOCK_TRIES: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket's entry in its directory. Dropping removes it, unless somebody has put something else
-/// there.
+/// A socket's entry in its directory. Dropping it removes the entry, unless another file has
+/// replaced the socket.
 #[derive(Debug)]
 pub(super) struct UnixPath {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// It is another process's, as yet.
+    /// True while another process owns the file.
     left_alone: AtomicBool,
 }
 
-/// Who may connect to a Unix socket: whoever may write to its file.
+/// The access to a Unix socket: users with write access to its file may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketAccess {
     /// The file's mode.
     pub mode: u32,
-    /// The number of the file's group; none: this process's.
+    /// The file's group ID; `None` for this process's group.
     pub group: Option<u32>,
 }
 
 impl Default for SocketAccess {
-    /// This user alone.
+    /// Access for this user only.
     fn default() -> Self {
         Self { mode: 0o600, group: None }
     }
 }
 
-/// Binds and listens.
+/// Binds a socket and listens.
 pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPath)> {
     let failed = |why: &str, source: std::io::Error| {
         Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display())).with_source(source)
@@ -74,18 +74,19 @@ pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPa
     let name = path
         .file_name()
         .ok_or_else(|| Error::new(ErrorKind::Listen, format!("unix:{}: names no file", path.display())))?;
-    // Absolute, for whoever removes it may stand in another directory by then.
+    // The path is made absolute: the process may have another working directory when it removes the
+    // file.
     let path =
         &fs::canonicalize(parent).map_err(|error| failed("its directory is not there", error))?.join(name);
     let address = SocketAddrUnix::new(path.as_path())
         .map_err(os("the path is too long for a socket (107 bytes); choose a shorter one"))?;
 
-    // Between bind and listen, our socket looks dead to another server that starts; the lock keeps
-    // such two apart.
+    // Between bind and listen, the socket looks dead to another server that starts; the lock
+    // excludes that server.
     let lock = lock(parent);
     let socket = new_socket().map_err(os("no socket"))?;
-    // Linux gives the new file the socket's own mode (less the umask): there is no moment at which
-    // it is open to others, and the umask, which all threads share, stays as it is.
+    // Linux gives the new file the socket's mode (less the umask): at no moment is it open to other
+    // users, and the umask, which all threads share, stays unchanged.
     fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("the socket's mode cannot be set"))?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -97,16 +98,15 @@ pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPa
     let file = fs::symlink_metadata(path).map_err(|error| failed("the socket vanished", error))?;
     let entry = UnixPath::of(path.clone(), file.dev(), file.ino());
     if access != SocketAccess::default() {
-        // Nobody can connect before it listens.
+        // No client can connect before the socket listens.
         entry.let_in(access).map_err(|error| failed("its mode or group cannot be set", error))?;
     }
     rustix::net::listen(&socket, super::BACKLOG).map_err(os("cannot listen"))?;
     Ok((socket, entry))
 }
 
-/// The lock that servers have on a directory while they put a socket there. None where the
-/// directory cannot be read, or where somebody keeps it locked: whoever can read it can do that,
-/// and nobody is waited for who may never end.
+/// Locks a directory while a socket is made in it. Returns `None` where the directory cannot be
+/// read, or stays locked: any user with read access can lock it for ever, so the wait is limited.
 fn lock(directory: &Path) -> Option<fs::File> {
     let directory = fs::File::open(directory).ok()?;
     for _ in 0..LOCK_TRIES {
@@ -119,7 +119,7 @@ fn lock(directory: &Path) -> Option<fs::File> {
     None
 }
 
-/// Removes a socket on which nobody listens; everything else at the path is an error.
+/// Removes a socket on which no process listens; any other file at the path is an error.
 fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()> {
     let taken = |why: &str| Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display()));
     let file = fs::symlink_metadata(path).map_err(|error| taken("cannot be looked at").with_source(error))?;
@@ -130,14 +130,14 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()
         let why = "another server listens there; stop it or choose another path";
         Err(Error::new(ErrorKind::InUse, format!("unix:{}: {why}", path.display())))
     };
-    // Without the lock it may be of a server that is just starting: that one will listen in a
+    // Without the lock the socket may be of a server that is just starting: it will listen in a
     // moment.
     for last in if locked { &[true][..] } else { &[false, true] } {
         let probe = new_socket().map_err(|error| taken("no socket").with_source(error))?;
         match rustix::net::connect(&probe, address) {
             Err(Errno::CONNREFUSED) if *last => {}
             Err(Errno::CONNREFUSED) => thread::sleep(10 * PAUSE),
-            // AGAIN: its backlog is full, so somebody listens.
+            // AGAIN: the backlog is full, so a server listens.
             Ok(()) | Err(Errno::AGAIN) => return in_use(),
             Err(error) => {
                 return Err(taken("a socket is there, and whether it is in use cannot be told; remove it")
@@ -153,13 +153,13 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()
     }
 }
 
-/// Removes what is at the path if it is `dead` still. False when another server has put its own
-/// socket there meanwhile, which stays.
+/// Removes the file at the path if it is still `dead`. Returns false when another server has put
+/// its socket there meanwhile; that socket stays.
 fn take_away(path: &Path, dead: &fs::Metadata) -> std::io::Result<bool> {
-    // A name that nobody can foresee.
+    // The name cannot be predicted.
     let aside = path.with_file_name(format!(".underseal-{:016x}", RandomState::new().hash_one(path)));
     match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
-        // The file system cannot rename so.
+        // The filesystem does not support this kind of rename.
         Err(Errno::INVAL | Errno::NOSYS) => return fs::remove_file(path).map(|()| true),
         Err(Errno::NOENT) => return Ok(true),
         renamed => renamed?,
@@ -175,7 +175,7 @@ fn is(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Whether the kernel says that a socket is bound to this path.
+/// Returns true when the kernel reports that a socket is bound to this path.
 pub(super) fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
     rustix::net::getsockname(socket).and_then(SocketAddrUnix::try_from).is_ok_and(|address| {
         address.path_bytes().is_some_and(|bound| path.is_absolute() && bound == path.as_os_str().as_bytes())
@@ -194,7 +194,7 @@ impl UnixPath {
         Self { path, device, inode, left_alone: AtomicBool::new(false) }
     }
 
-    /// What it is known by: its path, device and number.
+    /// Returns the socket's identity: its path, device and inode number.
     pub(super) fn named(&self) -> Result<(String, u64, u64)> {
         let text = self.path.to_str().ok_or_else(|| {
             Error::new(ErrorKind::Listen, format!("unix:{}: the path is no text", self.path.display()))
@@ -202,7 +202,7 @@ impl UnixPath {
         Ok((text.to_owned(), self.device, self.inode))
     }
 
-    /// The same, not removed when it is dropped.
+    /// The same entry, which dropping does not remove.
     pub(super) fn left_alone(self) -> Self {
         self.left_alone.store(true, Ordering::SeqCst);
         self
@@ -212,8 +212,7 @@ impl UnixPath {
         self.left_alone.store(false, Ordering::SeqCst);
     }
 
-    /// Sets the file's group and mode: the file's that was made here, whatever is at its path by
-    /// now.
+    /// Sets the group and mode of the file made here, even if another file is at its path by now.
     fn let_in(&self, access: SocketAccess) -> std::io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
@@ -224,7 +223,7 @@ impl UnixPath {
         if let Some(group) = access.group {
             chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
         }
-        // A descriptor that only names its file has no other way.
+        // An O_PATH descriptor permits these changes only through /proc.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         Ok(chmod(path, Mode::from_raw_mode(access.mode))?)
     }
@@ -261,7 +260,7 @@ mod tests {
         let scratch = tempdir().unwrap();
         let path = scratch.path().join("s");
         let group = rustix::process::geteuid().is_root().then_some(4321);
-        // More than a usual umask leaves.
+        // The mode has more bits than a usual umask leaves.
         let _bound = bind(&path, SocketAccess { mode: 0o660, group }).unwrap();
         let file = fs::metadata(&path).unwrap();
         assert_eq!(file.permissions().mode() & 0o777, 0o660);
@@ -317,7 +316,7 @@ mod tests {
         drop(second);
     }
 
-    /// What a thread finds, which must not wait for ever.
+    /// Runs `find` on a thread, with a time limit.
     fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> T {
         let (found, finds) = std::sync::mpsc::channel();
         thread::spawn(move || found.send(find()));
@@ -350,7 +349,7 @@ mod tests {
         let path = scratch.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         let dead = fs::symlink_metadata(&path).unwrap();
-        // Kept elsewhere, so that its number is not used again.
+        // The file is kept under another name, so that its inode number is not used again.
         fs::rename(&path, scratch.path().join("dead")).unwrap();
         let _live = bind_own(&path).unwrap();
         assert!(!take_away(&path, &dead).unwrap());
@@ -371,7 +370,7 @@ mod tests {
         }
         soon(move || {
             if root {
-                // This thread's alone, in Linux.
+                // On Linux this changes the user of this thread only.
                 rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(SOMEBODY)).unwrap();
             }
             assert!(fs::read_dir(&folder).is_err());

@@ -1,4 +1,4 @@
-//! A device that comes to rest, and goes on in this process or in another one.
+//! The pause of a device, and its resume in this process or another one.
 
 use std::fs::File;
 use std::io;
@@ -16,8 +16,8 @@ use crate::vhost_user::inflight::Inflight;
 use crate::vhost_user::running::Running;
 
 impl Device {
-    /// Brings all rings to rest. False when one has requests that are not answered by then; it is
-    /// asked to rest all the same.
+    /// Pauses all rings. Returns false when a ring has unanswered requests at `until`; it is asked
+    /// to pause all the same.
     pub(in crate::vhost_user) fn rest(&mut self, until: Instant) -> bool {
         let asked = self.queues.iter().map(|queue| queue.running.as_ref().map(Running::ask_to_rest));
         let asked: Vec<_> = asked.collect();
@@ -32,15 +32,13 @@ impl Device {
         true
     }
 
-    /// Lets all rings go on.
+    /// Resumes all rings.
     pub(in crate::vhost_user) fn go_on(&self) {
         self.queues.iter().filter_map(|queue| queue.running.as_ref()).for_each(Running::go_on);
     }
 
-    /// The device at rest, for another process; its descriptors are added to those that there are.
-    ///
-    /// # Errors
-    /// When there is no descriptor left.
+    /// Returns the paused device for the new server of a handover, and appends its descriptors to
+    /// `fds`. Fails when no descriptor is left.
     pub(in crate::vhost_user) fn carried(&self, fds: &mut Vec<OwnedFd>) -> io::Result<CarriedDevice> {
         let mut add = |file: &File| file.try_clone().map(|file| fds.push(file.into()));
         let mut inflight = None;
@@ -68,11 +66,8 @@ impl Device {
         Ok(CarriedDevice { said: self.said, features: self.features, inflight, memory, queues })
     }
 
-    /// Takes the device of another process over. Its rings rest until they are
-    /// [let go on](Self::go_on).
-    ///
-    /// # Errors
-    /// When it cannot be served here as it was there.
+    /// Restores the device of an old server. Its rings are paused until [`go_on`](Self::go_on).
+    /// Fails when it cannot be served here as it was there.
     pub(in crate::vhost_user) fn restore(
         &mut self,
         carried: &CarriedDevice,

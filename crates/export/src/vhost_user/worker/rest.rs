@@ -1,36 +1,37 @@
-//! A ring that comes to rest, so that another process may go on with it.
+//! The pause of a ring, for a handover.
 //!
-//! From then on nothing of it is touched here: neither what the driver reads of it, nor the count
-//! of its kicks. A process that goes on with it takes it up as it was laid down, with its next
-//! available head; so does this one.
+//! While the ring is paused, this process touches nothing of it: neither the fields that the driver
+//! reads, nor the count of its kicks. The server that resumes the ring, this one or another one,
+//! begins with the next available head.
 
 use std::sync::mpsc::SyncSender;
 
 use super::Worker;
 use crate::vhost_user::running::Rested;
 
-/// How far a ring is on its way to rest.
+/// The state of a ring's pause.
 pub(super) enum Rest {
-    /// It serves.
+    /// The ring is served.
     No,
-    /// It takes no more, and answers what it has taken. Who waits for that.
+    /// The ring takes no more requests, and answers those it has taken. The sender reports the
+    /// pause.
     Coming(SyncSender<Rested>),
-    /// All that was taken is answered.
+    /// All requests taken are answered.
     LaidDown,
 }
 
 impl Worker {
-    /// Whether nothing more is taken.
+    /// Returns true while no requests are taken.
     pub(super) fn rests(&self) -> bool {
         !matches!(self.rest, Rest::No)
     }
 
-    /// Says so once all that was taken is answered, and the driver has the answers.
+    /// Reports the pause once all requests taken are answered, and the driver has the answers.
     pub(super) fn lie_down(&mut self) {
         let Rest::Coming(tell) = &self.rest else { return };
         let idle = self.tickets.is_empty() && self.stalled.is_none() && self.again.is_empty();
         if idle && (self.broken || self.ready.is_empty()) {
-            // Who does not wait any more does not need to know.
+            // A caller whose time has passed no longer listens.
             let _ = tell.send(Rested { next: self.ring.next(), broken: self.broken });
             self.rest = Rest::LaidDown;
         }
@@ -71,7 +72,7 @@ mod tests {
         Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(1 << 20))).unwrap())
     }
 
-    /// A flush, whose chain begins at `head`.
+    /// Writes a flush, whose chain begins at `head`.
     fn describe(memory: &Memory, head: u16) {
         let (ram, head) = (memory.ram(), u64::from(head));
         let header = 0x4000 + 0x100 * head;
@@ -87,8 +88,7 @@ mod tests {
         ram.write_obj(UNSAID, GuestAddress(STATUS.0 + head)).unwrap();
     }
 
-    /// Another process has the ring until this one is told to go on, and may go on with it
-    /// meanwhile.
+    /// Another process may serve the ring until this one resumes it.
     #[test]
     fn a_ring_that_is_laid_down_is_not_touched_before_it_goes_on() {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
@@ -117,7 +117,7 @@ mod tests {
             durable: false,
             rests: true,
         };
-        // The other one has a request under way.
+        // The other process has a request in flight.
         other.take(0);
         let running = Running::start(start).unwrap();
         let used = || memory.ram().read_obj::<u16>(GuestAddress(USED.0 + 2)).unwrap();
@@ -125,7 +125,8 @@ mod tests {
         sleep(Duration::from_millis(50));
         assert!(theirs().is_in_flight(0), "who goes on with it is asked in vain");
         assert_eq!((used(), status(0)), (0, UNSAID), "nothing is answered");
-        // It answers that, and is killed with the next one under way, which was offered second.
+        // The other process answers it, and is killed with the next one in flight, which was
+        // offered second.
         other.put(0);
         memory.ram().write_obj(1_u16, GuestAddress(USED.0 + 2)).unwrap();
         other.published(1);

@@ -1,4 +1,4 @@
-//! From chains to requests under way.
+//! From chains to requests in flight.
 
 use underseal_datapath::Request as Job;
 
@@ -7,13 +7,13 @@ use crate::vhost_user::chain::Malformed;
 use crate::vhost_user::guest::{scatter, share};
 use crate::vhost_user::request::{Operation, Request, Status, parse};
 
-/// A request that was taken and has no place in the queue yet.
+/// A request that was taken while the queue has no room.
 pub(super) struct Stalled {
     ticket: Ticket,
     pub(super) operation: Operation,
 }
 
-/// What became of looking for a chain.
+/// The result of looking for a chain.
 pub(super) enum Next {
     Nothing,
     Answered,
@@ -21,7 +21,7 @@ pub(super) enum Next {
 }
 
 impl Worker {
-    /// The next chain, and what it wants.
+    /// Takes the next chain, and parses its request.
     pub(super) fn next(&mut self) -> Result<Next, Trouble> {
         let ram = self.memory.ram();
         let head = match self.again.pop() {
@@ -58,7 +58,7 @@ impl Worker {
         Ok(Next::Answered)
     }
 
-    /// Puts a request into the queue, or gives it back when there is no room.
+    /// Puts a request into the queue, or returns it when the queue has no room.
     pub(super) fn start(&mut self, stalled: Stalled) -> Result<Result<(), Stalled>, Trouble> {
         let Stalled { ticket, operation } = stalled;
         let durable = self.durable;

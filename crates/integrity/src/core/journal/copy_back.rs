@@ -1,4 +1,4 @@
-//! The journal's blocks go to their places, in runs, and its sections become free.
+//! Copying back: the journal's blocks go to their places, in runs, and its sections become free.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -9,11 +9,11 @@ use super::super::tag_cache::TagCache;
 use super::{Journal, JournaledBlock, Location, Section};
 use crate::BlockLocation;
 
-/// Blocks whose places are looked up at a time.
+/// Blocks whose places are looked up together.
 const BATCH: usize = 512;
 
 impl Journal {
-    /// Sees to it that there is room, by copying back what is there if need be.
+    /// Makes room, by copying blocks back if necessary.
     pub(in crate::core) fn make_room(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         may_wait(lower)?;
         let mut memory = lock(&self.copies);
@@ -24,7 +24,7 @@ impl Journal {
         if is_full { self.copy_back(lower, tags, &mut memory, false) } else { Ok(()) }
     }
 
-    /// Writes what is full, and copies back if it is time for that.
+    /// Writes full sections, and copies back above the watermark.
     pub(in crate::core) fn tend(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         self.write_full(lower)?;
         let in_use = self.state().slots.iter().filter(|slot| slot.closed).count();
@@ -35,14 +35,14 @@ impl Journal {
         self.copy_back(lower, tags, &mut memory, false)
     }
 
-    /// Copies everything to its place. Whoever calls sees to it that nothing is put meanwhile.
+    /// Copies all blocks back. The caller excludes new entries meanwhile.
     pub(in crate::core) fn empty(&self, lower: &mut dyn LowerDisks, tags: &TagCache) -> StepResult {
         let mut memory = lock(&self.copies);
         self.copy_back(lower, tags, &mut memory, true)
     }
 
-    /// Does something to places while nobody copies blocks there. `forget`: what the journal has
-    /// for them is void.
+    /// Calls `act` while no blocks are copied back. `forget`: the journal's blocks for these places
+    /// become void.
     pub(in crate::core) fn apart<T>(&self, forget: &[Range<u64>], act: impl FnOnce() -> T) -> T {
         let _memory = lock(&self.copies);
         for range in forget {
@@ -88,14 +88,14 @@ impl Journal {
         tags.write_back(lower)?;
         lower.flush_all()?;
         let mut state = self.state();
-        // Whatever was written again is in a section below this number.
+        // Blocks that were written again are in sections below this number.
         let after = state.first + state.slots.len() as u64;
         state.freed.push_back((end, after));
         while state.first < end {
             let Some(slot) = state.slots.pop_front() else { break };
             state.first += 1;
-            // Somebody who reads from it has it for a moment longer. Its memory was allowed for,
-            // and fresh memory costs a fault a page.
+            // A concurrent reader may hold the section for a moment longer. The limit includes this
+            // memory, and fresh memory costs a fault a page.
             if let Ok(section) = Arc::try_unwrap(slot.section)
                 && state.spare.len() + state.slots.len() < self.window
             {
@@ -105,7 +105,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Blocks that follow each other on the disk and in their section.
+    /// Runs of blocks that are contiguous on the disk and in their section.
     fn runs<'b>(&self, batch: &'b [JournaledBlock]) -> impl Iterator<Item = &'b [JournaledBlock]> {
         let (spb, geometry) = (self.geometry.block_sectors(), self.geometry);
         let mut rest = batch;
@@ -124,7 +124,7 @@ impl Journal {
         })
     }
 
-    /// Writes blocks to their places from where they are in their sections, all of them together.
+    /// Writes blocks from their sections to their places, all of them together.
     fn copy(
         &self,
         lower: &mut dyn LowerDisks,

@@ -1,5 +1,5 @@
-//! Pages that a request refers to from its beginning to its end, while its bytes are under way: its
-//! tags are in them.
+//! Pages that a request holds from its beginning to its end, while its bytes are in flight: they
+//! contain its tags.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::{PAGE, Page, TagCache, lock, parts};
 
-/// So many pages are looked at to make room for one: the thread has other things to do.
+/// The number of pages considered to make room for one: the thread has other work.
 const LOOKS: usize = 64;
 
 /// Pages that stay in memory until this is dropped, and the tags in them.
 pub(crate) struct TagGuard {
-    /// Where the tags lie, behind the base.
+    /// The tags' offset from the base.
     at: u64,
     len: usize,
     first: u64,
@@ -21,9 +21,9 @@ pub(crate) struct TagGuard {
 }
 
 impl TagCache {
-    /// The pages of the tags that lie at byte `at` of the metadata's device, behind the base: all
-    /// of them, or none where there is no room for them now. Requests have half of the room at
-    /// most, so that others find some.
+    /// Returns the pages of the tags at byte `at` of the metadata device: all of them, or `None`
+    /// where there is no room now. Requests hold at most half of the room, so that others find
+    /// some.
     pub(crate) fn hold(&self, at: u64, len: usize) -> Option<TagGuard> {
         let at = at.saturating_sub(self.base);
         let numbers = at / PAGE as u64..(at + len as u64).div_ceil(PAGE as u64);
@@ -49,15 +49,15 @@ impl TagCache {
                 None => return None,
             };
             page.used.store(true, SeqCst);
-            // One by one: what is given up gives back as many as it has.
+            // The pages are counted one by one, so that a drop subtracts as many as were added.
             self.held.fetch_add(1, SeqCst);
             held.pages.push(page);
         }
         Some(held)
     }
 
-    /// Where the pages lie that have to be read before the tags can be [got](Self::get), or
-    /// [put](Self::put) with `replaced`: from the first of them to the last, in bytes.
+    /// The range of pages that must be read before the tags can be [read](Self::get), or
+    /// [written](Self::put) with `replaced`: from the first to the last, in bytes.
     pub(crate) fn unread(&self, held: &TagGuard, replaced: bool) -> Option<Range<u64>> {
         let whole = |number: u64| held.at <= number * PAGE as u64 && (number + 1) * PAGE as u64 <= held.end();
         let is_unread = |(number, page): &(u64, &Arc<Page>)| !(page.is_read() || replaced && whole(*number));
@@ -67,8 +67,8 @@ impl TagCache {
         Some(self.base + first * PAGE as u64..self.base + (last + 1) * PAGE as u64)
     }
 
-    /// Pages were read from byte `at` of the device on. What is in memory already may be newer, and
-    /// stays.
+    /// Takes pages that were read from byte `at` of the device on. Pages in memory may be newer,
+    /// and stay.
     pub(crate) fn came(&self, held: &TagGuard, at: u64, bytes: &[u8]) {
         let first = at.saturating_sub(self.base) / PAGE as u64;
         for (number, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
@@ -78,7 +78,7 @@ impl TagCache {
         }
     }
 
-    /// Copies the tags out. False: a page was not read.
+    /// Reads the tags. False: a page is missing.
     #[must_use]
     pub(crate) fn get(&self, held: &TagGuard, tags: &mut [u8]) -> bool {
         let mut done = 0;
@@ -92,8 +92,8 @@ impl TagCache {
         })
     }
 
-    /// Changes the tags, in memory. False: a page of which only a part is changed was not read, and
-    /// the tags from there on are as they were.
+    /// Changes the tags in memory. False: a partly changed page is missing, and the tags from there
+    /// on are unchanged.
     #[must_use]
     pub(crate) fn put(&self, held: &TagGuard, tags: &[u8]) -> bool {
         let mut done = 0;

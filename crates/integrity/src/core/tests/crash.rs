@@ -1,5 +1,5 @@
-//! The power goes after every write: what was flushed is there, everything else is old or new, and
-//! nothing fails its tag.
+//! A power cut after every write: flushed writes are kept, all other blocks are old or new, and no
+//! tag mismatches.
 
 use super::machine::{Event, Machine};
 use super::world::{Dice, World};
@@ -8,8 +8,8 @@ use crate::{Recalculate, WriteMode};
 
 const SECTOR: usize = 512;
 
-/// Calls `check` with disks as they may be after each event: how many events there were, the
-/// images, and words that say which.
+/// Calls `check` with possible disks after each event: the number of events, the images, and a
+/// description.
 pub(super) fn each_crash(
     base: Vec<Vec<u8>>,
     events: &[Event],
@@ -69,7 +69,7 @@ struct Pending<'e> {
 }
 
 impl Pending<'_> {
-    /// What is there or not, each by itself: sectors, or blocks with their tuples.
+    /// The size of an atomic part: a sector, or a block with its tuple.
     fn part(&self) -> usize {
         self.tuples.map_or(SECTOR, |(_, tuples)| self.bytes.len() / (tuples.len() / TUPLE))
     }
@@ -88,8 +88,8 @@ impl Pending<'_> {
     }
 }
 
-/// Looks at a volume after a crash: opens it, makes tags anew where they are to be, and reads
-/// everything.
+/// Checks a volume after a crash: opens it, recalculates tags where necessary, and reads all
+/// blocks.
 pub(super) fn recover(
     case: &Case,
     world: &mut World,
@@ -100,7 +100,7 @@ pub(super) fn recover(
 ) {
     let core = case.open(machine);
     let mut way = machine.way();
-    // Some read before all tags are made, some after.
+    // The check runs before all tags are made, or after.
     if dice.below(3) > 0 {
         while core.recalculate(&mut way).unwrap() {}
     }
@@ -111,14 +111,14 @@ pub(super) fn recover(
     assert!(status.failed.is_none() && status.recalculated.is_none(), "{what}");
 }
 
-/// Goes on with a volume after a crash, and loses nothing of that.
+/// Continues with a volume after a crash, without losing more.
 fn go_on(case: &Case, machine: &Machine, what: &str, dice: &mut Dice) {
     let mut world = World::default();
     {
         let core = case.open(machine);
         while core.recalculate(&mut machine.way()).unwrap() {}
         let size = core.geometry().block_size();
-        // Whatever is there is overwritten.
+        // All blocks are overwritten.
         for block in 0..super::world::blocks(&core) {
             let data = vec![0; size];
             let tags = super::world::handed_tag(&core, &data);
@@ -140,7 +140,7 @@ pub(super) fn lose_power(case: &Case, seed: u64, acts: usize) {
     let machine = case.machine();
     let mut base = machine.images();
     let mut world = World::default();
-    // Two lives: the second begins with a journal that was used.
+    // The second life begins with a used journal.
     for life in 0..2 {
         machine.forget();
         let core = case.open(&machine);
@@ -177,9 +177,9 @@ fn a_journal_keeps_what_was_flushed_and_every_block_whole() {
     }
 }
 
-/// A block was flushed, is written again, and its older entry is freed without being copied. What
-/// takes that entry's place in the ring waits until the newer entry is durable: otherwise a disk
-/// that writes the later section first loses both.
+/// A flushed block is written again, and its older entry is freed without being copied. The section
+/// that takes that entry's place in the ring waits until the newer entry is durable: otherwise a
+/// disk that writes the later section first loses both.
 #[test]
 fn a_section_is_overwritten_only_when_what_was_written_again_is_durable() {
     const SIZE: usize = 4096;
@@ -191,12 +191,12 @@ fn a_section_is_overwritten_only_when_what_was_written_again_is_durable() {
     };
     write(0, 1);
     core.flush(&mut machine.way()).unwrap();
-    // Into a section that takes more, so that it is not written when the first one is freed.
+    // The section takes more entries, so it is not written when the first one is freed.
     write(0, 2);
     core.tend(&mut machine.way()).unwrap();
     let base = machine.images();
     machine.forget();
-    // The rest of that section, the one after it, and the one that takes the first one's place.
+    // The rest of that section, the next section, and the one that takes the first one's place.
     let others = super::world::blocks(&core) - 1;
     (0..3 * core.geometry().section().entries() as u64 - 1).for_each(|i| write(1 + i % others, 3));
     assert_eq!(machine.count(), 0, "all of it is in memory");
@@ -232,7 +232,7 @@ fn a_recalculation_goes_on_where_it_was_or_before() {
         let case = Case::new("recalculating", mode, hash("sha256"), 512, Some(200))
             .with(|o| o.sectors_per_bit = Some(16));
         let machine = case.machine();
-        // Data that nobody made tags for.
+        // The data has no matching tags.
         let place = case.open(&machine).geometry().place(0);
         let machine = machine.after(&machine.images());
         for at in 0..32 * SECTOR {
@@ -301,7 +301,7 @@ fn a_power_cut_while_a_bitmap_is_taken_in_leaves_no_tag_that_is_wrong() {
         let case = bitmap(16);
         let machine = case.machine();
         {
-            // Tags are in memory when the power goes.
+            // Tags are in memory at the power cut.
             let core = case.open(&machine);
             for block in 0..super::world::blocks(&core) {
                 core.write(&mut machine.way(), block * 512, &[block as u8; 512], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The power goes where it hurts most: amid the recovery from an earlier cut, amid a recalculation,
+//! Power cuts at critical times: during the recovery from an earlier cut, during a recalculation,
 //! on a device with inline tags.
 
 use super::crash::{each_crash, lose_power, recover};
@@ -16,7 +16,7 @@ fn a_device_with_inline_tags_keeps_each_block_with_its_tag() {
     }
 }
 
-/// Everything that was asked of a volume, and its end, which is no clean one.
+/// Random requests to a volume, and an unclean end.
 fn live(case: &Case, machine: &Machine, world: &mut World, dice: &mut Dice) {
     machine.forget();
     let core = case.open(machine);
@@ -27,7 +27,7 @@ fn live(case: &Case, machine: &Machine, world: &mut World, dice: &mut Dice) {
 
 #[test]
 fn a_second_cut_amid_the_recovery_from_the_first_loses_nothing_more() {
-    /// Of all states after the first cut so many are recovered from, and cut again.
+    /// The number of states after the first cut that are recovered and cut again.
     const TRIED: u64 = 4;
     for (seed, case) in (1..).zip(journals().into_iter().chain(bitmaps()).chain(directs())) {
         let (mut dice, mut choice) = (Dice::new(seed), Dice::new(seed + 100));
@@ -73,7 +73,7 @@ fn a_recalculation_beside_writes_is_cut_anywhere_and_goes_on() {
             options.sectors_per_bit = Some(16);
         });
         let machine = case.clone().with(|options| options.recalculate = Recalculate::AsNeeded).machine();
-        // No tag is right.
+        // All tags are wrong.
         let geometry = *case.open(&machine).geometry();
         let machine = machine.after(&machine.images());
         for block in 0..geometry.provided() / geometry.block_sectors() {
@@ -98,17 +98,17 @@ fn a_recalculation_beside_writes_is_cut_anywhere_and_goes_on() {
     }
 }
 
-/// What lies where the volume writes.
+/// The areas of the disk that a volume writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Area {
     Superblock,
-    /// Or bitmap.
+    /// The journal or the bitmap.
     Journal,
     Tag,
     Data,
 }
 
-/// The areas to which a case's life writes, by which what the power cuts is known to be everything.
+/// The areas that a case's life writes, which shows that the cuts cover everything.
 fn areas(case: &Case) -> Vec<Area> {
     let machine = case.machine();
     let mut world = World::default();

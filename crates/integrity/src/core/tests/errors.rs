@@ -1,4 +1,4 @@
-//! Disks that fail, bytes that changed, and what is read on purpose without a tag.
+//! Failing disks, changed bytes, and reads without tags on purpose.
 
 use super::super::Stop;
 use super::world::{Dice, World, blocks, read};
@@ -56,7 +56,7 @@ fn a_byte_that_changed_is_noticed_counted_and_told_with_its_sector() {
         let status = core.status();
         assert_eq!((status.mismatches, status.first_mismatches), (1, vec![3 * spb]), "{}", case.name);
         assert!(read(&core, &mut machine.way(), 2).is_ok() && read(&core, &mut machine.way(), 3).is_err());
-        // Written again, it is whole again.
+        // A new write makes the block valid.
         let block = core.geometry().block_size();
         core.write(&mut machine.way(), 3 * block as u64, &vec![7; block], &[]).unwrap();
         assert_eq!(read(&core, &mut machine.way(), 3).unwrap(), vec![7; block]);

@@ -1,4 +1,4 @@
-//! Disks in memory that remember what was written in which order.
+//! Disks in memory that record writes in order.
 
 use std::io;
 use std::ops::Range;
@@ -18,21 +18,21 @@ pub(super) enum Event {
         disk: usize,
         at: usize,
         bytes: Vec<u8>,
-        /// Of an inline device: where the blocks' tuples went, and what these are. Each block is
-        /// there with its tuple or neither is.
+        /// On an inline device: the offset and bytes of the blocks' tuples. Each block is there
+        /// with its tuple, or neither is.
         tuples: Option<(usize, Vec<u8>)>,
     },
-    /// What was written to this range is on the medium.
+    /// Writes to this range are on the medium.
     Sync { disk: usize, range: Range<usize> },
 }
 
-/// A data disk and another one: for the metadata, or the tuples of an inline device.
+/// A data disk and a second one: for the metadata, or the tuples of an inline device.
 pub(super) struct Machine {
     images: Vec<RwLock<Vec<u8>>>,
     events: Mutex<Option<Vec<Event>>>,
     has_meta: bool,
     block: u32,
-    /// So many writes and syncs still succeed; negative: all do.
+    /// The number of writes and syncs that still succeed; negative: all do.
     lives: AtomicI64,
 }
 
@@ -63,12 +63,12 @@ impl Machine {
         Way { machine: self, waits: true }
     }
 
-    /// A way that may not wait, and never has to below.
+    /// Access that may not wait, and never has to.
     pub(super) fn way_at_once(&self) -> Way<'_> {
         Way { machine: self, waits: false }
     }
 
-    /// Remembers nothing from now on.
+    /// Stops the recording.
     pub(super) fn do_not_record(&self) {
         *self.events.lock().unwrap() = None;
     }
@@ -85,7 +85,7 @@ impl Machine {
         self.events.lock().unwrap().clone().unwrap_or_default()
     }
 
-    /// Fails everything that changes something after so many more.
+    /// Makes all changes fail after `lives` more.
     pub(super) fn break_after(&self, lives: i64) {
         self.lives.store(lives, SeqCst);
     }
@@ -105,7 +105,7 @@ impl Machine {
         self.live()?;
         let at = at as usize;
         let tuples = tuples.map(|(at, bytes)| (at as usize, bytes));
-        // The order of events is that of the writes.
+        // Events are in the order of the writes.
         let mut events = self.events.lock().unwrap();
         self.images[disk].write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
         if let Some((at, bytes)) = tuples {
@@ -210,7 +210,7 @@ impl LowerDisks for Way<'_> {
         (0..2).try_for_each(|disk| self.machine.sync(disk, 0..usize::MAX)).map_err(failed)
     }
 
-    /// What is discarded may be anything afterwards.
+    /// Overwrites discarded bytes with a pattern.
     fn discard(&mut self, offset: u64, len: u64) -> StepResult {
         self.may()?;
         self.machine.write(0, offset, &vec![0xdd; len as usize], None).map_err(failed)

@@ -1,10 +1,10 @@
-//! What was asked of a volume, and what it may hold after any part of that.
+//! The requests to a volume, and its possible contents after any part of them.
 
 use super::super::{Core, LowerDisks, StepResult, Stop};
 use super::machine::Machine;
 use crate::WriteMode;
 
-/// Random numbers, the same ones each time.
+/// Pseudorandom numbers, the same each time.
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -24,13 +24,13 @@ pub(super) fn blocks(core: &Core) -> u64 {
     core.size() / core.geometry().block_size() as u64
 }
 
-/// A block's contents: each of its sectors says which version it is of.
+/// A block's contents: each sector depends on its version.
 pub(super) fn contents(size: usize, block: u64, version: u64) -> Vec<u8> {
     let mut dice = Dice::new((block << 32) ^ version);
     (0..size / 8).flat_map(|_| dice.below(u64::MAX).to_le_bytes()).collect()
 }
 
-/// The tags that whoever is above hands in with these blocks; none where tags are made below.
+/// The tags that the layer above passes with these blocks; empty where tags are made below.
 pub(super) fn handed_tag(core: &Core, data: &[u8]) -> Vec<u8> {
     let size = core.handed_tags();
     let block = core.geometry().block_size();
@@ -41,7 +41,7 @@ pub(super) fn handed_tag(core: &Core, data: &[u8]) -> Vec<u8> {
     data.chunks(block).flat_map(one).collect()
 }
 
-/// Reads a block, and checks the tag that is handed out.
+/// Reads a block, and checks its tag for the layer above.
 pub(super) fn read(core: &Core, way: &mut dyn LowerDisks, block: u64) -> StepResult<Vec<u8>> {
     let mut data = vec![0; core.geometry().block_size()];
     let mut tag = vec![0; core.handed_tags()];
@@ -54,25 +54,25 @@ pub(super) fn read(core: &Core, way: &mut dyn LowerDisks, block: u64) -> StepRes
     Ok(data)
 }
 
-/// A block that was changed: to these contents, or to anything.
+/// A change of a block: to these contents, or to any.
 struct Change {
-    /// How many events there were before.
+    /// The number of events before the change.
     before: usize,
     block: u64,
     to: Option<Vec<u8>>,
 }
 
-/// What was asked, in its order.
+/// The requests so far, in order.
 #[derive(Default)]
 pub(super) struct World {
     changes: Vec<Change>,
-    /// After how many events so many changes were flushed.
+    /// Flushes: the number of events at the flush, and of changes that it covers.
     flushes: Vec<(usize, usize)>,
     version: u64,
 }
 
 impl World {
-    /// Asks for something, whatever it is.
+    /// Makes a random request.
     pub(super) fn act(&mut self, core: &Core, machine: &Machine, dice: &mut Dice) -> StepResult {
         let way = &mut machine.way();
         let most = if dice.below(8) == 0 { 40 } else { 4 };
@@ -99,7 +99,7 @@ impl World {
                 let new = (block..).zip(made).map(|(block, to)| Change { before, block, to: Some(to) });
                 self.changes.extend(new);
                 let tags = handed_tag(core, &data);
-                // As a channel does: at once if that can be, else from the beginning.
+                // A channel does the same: at once if possible, else from the beginning.
                 let at_once = core.write(&mut machine.way_at_once(), block * size as u64, &data, &tags);
                 match at_once {
                     Err(Stop::Blocked(_)) => core.write(way, block * size as u64, &data, &tags)?,
@@ -116,19 +116,19 @@ impl World {
         Ok(())
     }
 
-    /// Everything until now is durable.
+    /// Notes that all changes so far are durable.
     pub(super) fn flushed(&mut self, machine: &Machine) {
         self.flushes.push((machine.count(), self.changes.len()));
     }
 
-    /// Another life of the same volume begins, in which nothing was written down yet.
+    /// Begins another life of the same volume, with an empty record.
     pub(super) fn begin_again(&mut self) {
         self.changes.iter_mut().for_each(|change| change.before = 0);
         self.flushes = vec![(0, self.changes.len())];
     }
 
-    /// What a block may hold when the power goes after `events`: the values since the last flush,
-    /// that before all first; none in it: anything. And whether it was changed since.
+    /// The possible contents of a block after a power cut at `events`: the values since the last
+    /// flush, the last one before it first; `None`: any contents.
     fn may_hold(&self, block: u64, size: usize, events: usize) -> Vec<Option<Vec<u8>>> {
         let flushed =
             self.flushes.iter().rev().find(|(at, _)| *at <= events).map_or(0, |(_, changes)| *changes);
@@ -139,7 +139,7 @@ impl World {
         std::iter::once(old).chain(new.map(|change| change.to.clone())).collect()
     }
 
-    /// Checks a volume that was opened after a loss of power.
+    /// Checks a volume that was opened after a power cut.
     pub(super) fn check(&self, core: &Core, machine: &Machine, events: usize, what: &str) {
         let size = core.geometry().block_size();
         let mut way = machine.way();
@@ -153,7 +153,7 @@ impl World {
             let is_one = |data: &[u8], from: usize| {
                 may.iter().any(|value| value.as_ref().is_none_or(|v| v[from..from + data.len()] == *data))
             };
-            // Where tags are made anew, the sectors of a block may be of several versions.
+            // Where tags are recalculated, the sectors of a block may differ in version.
             let is_right = match core.mode() {
                 WriteMode::Bitmap => data.chunks(512).enumerate().all(|(i, sector)| is_one(sector, i * 512)),
                 _ => is_one(&data, 0),
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Checks a volume on which nothing was lost.
+    /// Checks a volume without lost writes.
     pub(super) fn check_newest(&mut self, core: &Core, machine: &Machine, what: &str) {
         self.begin_again();
         self.check(core, machine, usize::MAX, what);

@@ -1,5 +1,4 @@
-//! A request in the ring: its bytes, and the pages that its tags are in, on their ways beside each
-//! other.
+//! A request in the ring: its bytes, and the pages of its tags, in flight independently.
 
 use std::ops::Range;
 
@@ -8,36 +7,36 @@ use underseal_device::{Buffer, Channel, Error, Finished, Immediate, Io};
 
 use crate::core::BlockTransfer;
 
-/// Bits of the slots below that say which part of a request it is.
+/// Bits of the lower slots that name the part of a request.
 pub(super) const BITS: u32 = 1;
-/// Its bytes.
+/// The part with the request's bytes.
 pub(super) const DATA: u32 = 0;
-/// The pages of its tags.
+/// The part with the pages of the tags.
 pub(super) const TAGS: u32 = 1;
-/// How often a part is started anew that the ring has not taken.
+/// The number of times that a part is started again after the ring was full.
 const TRIES: u16 = 2000;
 
-/// A request that was begun.
+/// A request in the ring.
 pub(super) struct RingTransfer {
     pub(super) flight: BlockTransfer,
     pub(super) is_read: bool,
     pub(super) offset: u64,
-    /// Its memory, unless the channel below has it.
+    /// The request's memory, unless the lower channel has it.
     pub(super) buffer: Option<Buffer>,
     pub(super) range: Range<usize>,
-    /// Its memory for tuples.
+    /// The request's memory for tuples.
     pub(super) tags: Option<Buffer>,
-    /// Pages to be read: from where, and memory for them, unless the channel below has it.
+    /// Pages to be read: the first byte, and memory, unless the lower channel has it.
     pub(super) pages: Option<(u64, Option<Buffer>)>,
     /// The first failure.
     pub(super) failed: Option<Error>,
-    /// So many bytes of a write are written.
+    /// The written bytes of a write.
     written: usize,
     parts: [Part; 2],
     tries: u16,
 }
 
-/// Where a part is.
+/// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Waits,
@@ -45,16 +44,16 @@ enum Part {
     Over,
 }
 
-/// What is to be done after a part came back.
+/// The continuation after a part came back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PartContinuation {
     No,
-    /// It was not taken: it is to be started again.
+    /// The ring was full: the part is to be started again.
     Soon,
 }
 
 impl RingTransfer {
-    /// None for what is neither a read nor a write.
+    /// Begins a transfer; `None` for a request that is neither a read nor a write.
     pub(super) fn new(flight: BlockTransfer, pages: Option<(u64, Buffer)>, io: Io) -> Option<Self> {
         let is_read = matches!(io, Io::Read { .. } | Io::ReadTagged { .. });
         let (offset, buffer, range, tags) = match io {
@@ -81,8 +80,8 @@ impl RingTransfer {
         })
     }
 
-    /// What is to be started of a part, on its channel; None: nothing now. What can be written at
-    /// once is.
+    /// The operation to start for a part, on its channel; `None`: nothing now. Bytes that can be
+    /// written at once are written.
     pub(super) fn next(&mut self, part: u32, channel: &mut dyn Channel) -> Option<Io> {
         if self.parts[part as usize] != Part::Waits {
             return None;
@@ -92,7 +91,7 @@ impl RingTransfer {
             return None;
         }
         if part == DATA && !self.is_read && self.parts[TAGS as usize] != Part::Over {
-            // Data whose tags cannot be changed would be without them.
+            // Data must not be written while its tags cannot be changed.
             return None;
         }
         let io = if part == TAGS {
@@ -121,7 +120,7 @@ impl RingTransfer {
         Some(io)
     }
 
-    /// A part is over, or was not taken.
+    /// Takes a part that is over, or found the ring full.
     pub(super) fn take(&mut self, done: Finished) -> PartContinuation {
         let Finished { slot, buffer, result, .. } = done;
         let part = slot % (1 << BITS);
@@ -145,7 +144,7 @@ impl RingTransfer {
         PartContinuation::No
     }
 
-    /// Nothing of it is under way, or will be.
+    /// True when no part is in flight, or will be.
     pub(super) fn is_over(&self) -> bool {
         let is_over = |part: &Part| *part == Part::Over || self.failed.is_some() && *part == Part::Waits;
         self.parts.iter().all(is_over)

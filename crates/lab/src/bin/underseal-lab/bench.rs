@@ -134,7 +134,7 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
     }
 }
 
-/// Both halves of `bench ecryptfs`: the crypto alone, and a mount, which is not measured at first.
+/// Both halves of `bench ecryptfs`: the crypto alone, and a mount, which is measured later.
 #[derive(Serialize)]
 struct Ecryptfs<'a, C, M> {
     crypto: &'a C,
@@ -149,10 +149,10 @@ impl<C: Display, M: Display> Display for Ecryptfs<'_, C, M> {
     }
 }
 
-/// Makes one report of both halves.
+/// Combines both halves in one report.
 struct Halves<'a, O, C> {
     reader: &'a mut O,
-    /// The first half, once it is measured.
+    /// The first half, after its measurement.
     crypto: Option<C>,
 }
 
@@ -173,13 +173,13 @@ impl<O: Observer, C: Serialize + Display> Observer for Halves<'_, O, C> {
     }
 }
 
-/// This program's own file: it also plays the servers without a cipher.
+/// Returns this program's own file, which also serves as the server without a cipher.
 pub(crate) fn this_program() -> Result<PathBuf> {
     env::current_exe()
         .map_err(|e| ProgramFailure::new("this program's own file is not to be found").because(&e))
 }
 
-/// `underseal` beside this program, or in the PATH.
+/// Returns `underseal` beside this program, or in the PATH.
 fn measured() -> Result<PathBuf> {
     let beside = this_program()?.with_file_name("underseal");
     let path = env::var_os("PATH").unwrap_or_default();

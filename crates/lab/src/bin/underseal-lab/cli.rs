@@ -1,4 +1,4 @@
-//! What the laboratory takes. The help comes out of these types.
+//! The laboratory's arguments and options. The help comes out of these types.
 
 mod bench;
 mod lab;
@@ -53,7 +53,7 @@ Examples:
 
 Exit status: 0 it worked, 1 it failed, 2 an argument was refused, 130 it was interrupted.";
 
-/// Bytes as people write them: 4096, 64K, 1G (powers of 1024).
+/// A number of bytes as users write it: 4096, 64K, 1G (powers of 1024).
 fn size(text: &str) -> Result<u64, String> {
     parse_size::Config::new().with_binary().parse_size(text).map_err(|e| e.to_string())
 }

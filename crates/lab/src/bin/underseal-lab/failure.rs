@@ -1,4 +1,4 @@
-//! The end of every failure: what happened, what to do about it, an exit status.
+//! The end of every failure: the failure, its remedy, an exit status.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use underseal_error::with_causes;
 use underseal_lab::ErrorKind;
 
-/// The result of whatever may end the program.
+/// The result of functions whose failure ends the program.
 pub(crate) type Result<T> = std::result::Result<T, ProgramFailure>;
 
-/// The exit status when an argument was refused.
+/// The exit status after a refused argument.
 const USAGE: u8 = 2;
 
-/// Why the program ends early.
+/// The reason why the program ends early.
 #[derive(Debug)]
 pub(crate) struct ProgramFailure {
     what: String,
@@ -28,13 +28,14 @@ impl ProgramFailure {
         Self { what: what.into(), remedy: None, status: 1 }
     }
 
-    /// A signal that ended a measurement. The exit status is a shell's for it.
+    /// Returns the failure of a measurement that a signal ended. The exit status is a shell's for
+    /// the signal.
     pub(crate) fn interrupted(signal: usize) -> Self {
         let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
         Self { status, ..Self::new("interrupted: the rows that were finished are shown") }
     }
 
-    /// A system call on a file that failed.
+    /// Returns the failure of a system call on a file.
     pub(crate) fn io(path: &Path, doing: &str, cause: &io::Error) -> Self {
         Self::new(format!("{}: {doing}", path.display())).because(cause)
     }
@@ -50,22 +51,22 @@ impl ProgramFailure {
         self
     }
 
-    /// Says first where it happened.
+    /// Adds the place in front.
     pub(crate) fn within(mut self, place: impl Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
     }
 
-    /// Tells the user and gives the exit status.
+    /// Prints the failure and returns the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         let remedy = self.remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"));
-        // With stderr gone there is nobody to tell.
+        // A closed stderr leaves no place for the message.
         let _ = writeln!(io::stderr().lock(), "underseal-lab: {}{remedy}", self.what);
         ExitCode::from(self.status)
     }
 }
 
-/// Of an experiment, where more is known of what to do.
+/// The failure of an experiment, with a remedy for known kinds.
 pub(crate) fn of_experiment(error: underseal_lab::Error) -> ProgramFailure {
     let kind = error.kind();
     let this = ProgramFailure::from(error);

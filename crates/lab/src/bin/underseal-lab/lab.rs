@@ -23,7 +23,7 @@ pub(crate) fn list(args: &ListExperimentsArgs) -> Result<()> {
 pub(crate) fn measure(args: &RunArgs, progress: &dyn Fn(&str)) -> Result<()> {
     let experiments: Vec<&Experiment> = match &args.names[..] {
         [] => all().iter().collect(),
-        // All names are looked at before any experiment begins.
+        // All names are checked before the first experiment.
         names => names.iter().map(|name| find(name).map_err(of_experiment)).collect::<Result<_>>()?,
     };
     fs::create_dir_all(&args.results)
@@ -34,7 +34,7 @@ pub(crate) fn measure(args: &RunArgs, progress: &dyn Fn(&str)) -> Result<()> {
     let mut outcomes = Vec::new();
     for experiment in experiments {
         let outcome = experiment.run(&lab).map_err(|e| of_experiment(e).within(experiment.name))?;
-        // Kept at once: a later experiment may fail.
+        // Written at once, as a later experiment may fail.
         let path = args.results.join(format!("{}.json", outcome.name));
         fs::write(&path, text(&outcome)?).map_err(|e| ProgramFailure::io(&path, "cannot write", &e))?;
         if !json_on_stdout {

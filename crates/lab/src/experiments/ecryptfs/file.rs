@@ -1,4 +1,4 @@
-//! One file of eCryptfs, written and read in two ways.
+//! A file of eCryptfs, written and read in two ways.
 
 use underseal_ecryptfs::{Cipher, Contents, EXTENT, FileKey};
 
@@ -8,10 +8,10 @@ use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileVariant {
-    /// As crates/ecryptfs: a request is one crypto call, one lower I/O, and the size where it
-    /// grows.
+    /// Like crates/ecryptfs: a request is one crypto call, one lower I/O, and the size after
+    /// growth.
     Batched,
-    /// As the kernel: each page on its own, and the size after every page written.
+    /// Like the kernel: each page separately, and the size after every page written.
     OneAtATime,
 }
 
@@ -19,19 +19,19 @@ pub(super) struct File {
     lower: Box<dyn LowerFileModel>,
     contents: Contents,
     way: FileVariant,
-    /// Bytes that it may have.
+    /// The largest number of bytes.
     most: u64,
-    /// Bytes that it has.
+    /// The present number of bytes.
     size: u64,
     random: fastrand::Rng,
-    /// What programs write.
+    /// The plaintext that programs write.
     plain: Vec<u8>,
-    /// Where it is encrypted.
+    /// The buffer for encryption.
     buffer: Vec<u8>,
 }
 
 impl File {
-    /// A file of `most` bytes.
+    /// Returns a file of `most` bytes.
     pub(super) fn new(
         lower: Box<dyn LowerFileModel>,
         way: FileVariant,
@@ -56,7 +56,8 @@ impl File {
         Ok(Self { lower, contents, way, most, size: most, random, plain, buffer })
     }
 
-    /// Goes on until it is over, and everything is below; how many bytes that were.
+    /// Runs a phase to its end, until all bytes are on the lower medium. Returns the number of
+    /// bytes.
     pub(super) fn run(&mut self, phase: Phase, over: impl Fn() -> bool) -> Result<u64> {
         let piece = match self.way {
             FileVariant::Batched => phase.bytes,
@@ -82,7 +83,7 @@ impl File {
             }
             next += 1;
             if next == requests {
-                // The next file, which no cache knows.
+                // The next file, unknown to every cache.
                 next = 0;
                 self.size = if phase.write && !phase.random { 0 } else { self.size };
                 self.lower.forget()?;
@@ -94,7 +95,7 @@ impl File {
 
     fn write(&mut self, offset: u64, len: usize) -> Result<()> {
         let end = offset + len as u64;
-        // So it arrives: from the program, into memory that may be spoiled.
+        // As in a server: the program's bytes arrive in memory that may be overwritten.
         let run = &mut self.buffer[..len];
         run.copy_from_slice(&self.plain[..len]);
         self.contents.encrypt(offset / EXTENT as u64, run);
@@ -135,7 +136,7 @@ mod tests {
     const MOST: u64 = 1 << 20;
     const ALL: usize = 1 << 20;
 
-    /// So many pieces, then it is over.
+    /// A condition that ends a phase after `count` pieces.
     fn pieces(count: usize) -> impl Fn() -> bool {
         let left = Cell::new(count);
         move || {
@@ -180,7 +181,7 @@ mod tests {
             for way in [FileVariant::Batched, FileVariant::OneAtATime] {
                 let mut file = File::with_key(below.open(0, MOST).unwrap(), way, MOST, 3, &key).unwrap();
                 let len = if way == FileVariant::Batched { 128 << 10 } else { EXTENT };
-                // The last phase wrote 4k of the same bytes wherever it came.
+                // The last phase wrote 4k of the same bytes at random places.
                 file.read(128 << 10, len).unwrap();
                 assert_eq!(file.buffer[..EXTENT], file.plain[..EXTENT], "{name}, {way:?}");
             }

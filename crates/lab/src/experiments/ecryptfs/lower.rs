@@ -1,4 +1,4 @@
-//! Where lower files lie.
+//! The lower media of files.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const HEADER: u64 = 8192;
 
 const PAGE: usize = 4096;
-/// The longest run that a page cache hands over.
+/// The longest run that a page cache writes at once.
 const CLUSTER: usize = 1 << 20;
-/// As much is dirty at most,
+/// The largest number of dirty bytes,
 const DIRTY: usize = 4 << 20;
-/// in as many places.
+/// and of separate dirty ranges.
 const RUNS: usize = 32;
-/// What is read where reading goes on.
+/// Readahead of a sequential read.
 const AHEAD: usize = 128 << 10;
 
-/// One lower file. Contents are read and written in whole pages.
+/// A model of a lower file. Contents are read and written in whole pages.
 pub(super) trait LowerFileModel {
     fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()>;
     fn write(&mut self, at: u64, data: &[u8]) -> Result<()>;
-    /// Into the header's first bytes.
+    /// Writes the size into the header's first bytes.
     fn write_size(&mut self, size: u64) -> Result<()>;
-    /// What is kept in memory goes down, and is no longer known.
+    /// Writes cached pages to the disk, and drops them.
     fn forget(&mut self) -> Result<()>;
 }
 
-/// What all lower files of a set-up lie on.
+/// The medium of all lower files of a set-up.
 pub(super) enum LowerMedium {
-    /// One file in memory.
+    /// A file in memory for all threads.
     Memory(std::fs::File),
     Cached(Arc<dyn Device>),
     Waited(Arc<dyn Device>),
 }
 
 impl LowerMedium {
-    /// As on tmpfs, with room for so many bytes of contents. Every byte was written.
+    /// A file as on tmpfs, with room for `bytes` bytes of contents, every one of which was written.
     pub(super) fn memory(bytes: u64) -> Result<Self> {
         const REFUSED: &str = "the system gives no file in memory";
         let fd = memfd_create("underseal-lab", MemfdFlags::CLOEXEC).map_err(Error::system(REFUSED))?;
@@ -53,7 +53,7 @@ impl LowerMedium {
         Ok(Self::Memory(file))
     }
 
-    /// The file of a thread, with room for `most` bytes of contents.
+    /// Opens the file of a thread, with room for `most` bytes of contents.
     pub(super) fn open(&self, nth: u64, most: u64) -> Result<Box<dyn LowerFileModel>> {
         Ok(match self {
             Self::Memory(file) => {
@@ -91,7 +91,7 @@ impl LowerFileModel for Memory {
     }
 }
 
-/// The part of a device where a file lies: an eighth of it, so that heads have a way to go.
+/// The part of a device for a file: an eighth of it, so that heads have to move.
 struct Part {
     device: Bare,
     start: u64,
@@ -101,12 +101,12 @@ struct Part {
 impl Part {
     fn open(device: &dyn Device, nth: u64) -> Result<Self> {
         let start = device.geometry().size / super::MOST_THREADS * nth;
-        // Room for everything that may be dirty.
+        // Room for the largest number of dirty bytes.
         let depth = 2 * RUNS;
         Ok(Self { device: Bare::open(device, depth, DIRTY / depth)?, start, in_flight: 0 })
     }
 
-    /// Hands a write over.
+    /// Begins a write.
     fn begin_write(&mut self, at: u64, data: &[u8]) -> Result<()> {
         let no_memory = || Error::new(ErrorKind::Wrong, "the device has no memory for a write");
         let mut buffer = self.device.alloc(data.len()).ok_or_else(no_memory)?;
@@ -119,7 +119,7 @@ impl Part {
         }
     }
 
-    /// Waits until all that was handed over is done.
+    /// Waits for the end of all operations.
     fn wait(&mut self, mut read: Option<&mut [u8]>) -> Result<()> {
         let mut result = Ok(());
         while self.in_flight > 0 {
@@ -151,7 +151,7 @@ impl Part {
     }
 }
 
-/// Each lower I/O is one of the device's.
+/// Every lower I/O is an I/O of the device.
 struct Waited(Part);
 
 impl LowerFileModel for Waited {
@@ -164,7 +164,7 @@ impl LowerFileModel for Waited {
         self.0.wait(None)
     }
 
-    /// Devices take no single bytes: it is the page with the header.
+    /// Devices accept no single bytes, so the page with the header is written.
     fn write_size(&mut self, size: u64) -> Result<()> {
         let mut page = [0; PAGE];
         page[..8].copy_from_slice(&size.to_be_bytes());
@@ -183,7 +183,7 @@ struct Cached {
     known: Vec<bool>,
     dirty: Vec<bool>,
     dirty_pages: usize,
-    /// Places that were written to, and where the last ends.
+    /// The number of separate written ranges, and the end of the last.
     runs: usize,
     written_to: usize,
     read_to: usize,
@@ -233,8 +233,8 @@ impl LowerFileModel for Cached {
             let last = (first..(wanted / PAGE).min(self.known.len())).find(|&page| self.known[page]);
             let last = last.unwrap_or((wanted / PAGE).min(self.known.len()));
             self.part.read((first * PAGE) as u64, &mut self.pages[first * PAGE..last * PAGE])?;
-            // Files are larger than memory: what is read here and there is not there when it is
-            // wanted again.
+            // Files are larger than memory: a page that a random read cached is evicted before it
+            // is read again.
             self.known[first..last].fill(goes_on);
         }
         into.copy_from_slice(&self.pages[start..end]);

@@ -1,4 +1,4 @@
-//! Volumes over an integrity layer, all of whose tags are right.
+//! Volumes over an integrity layer, with correct tags only.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, Result};
 const GCM: &str = "capi:gcm(aes)-random";
 const GCM_BYTES: u16 = 28;
 
-/// Who makes the tags.
+/// The maker of the tags.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TagLayer {
     /// The cipher.

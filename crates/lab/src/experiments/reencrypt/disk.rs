@@ -1,4 +1,4 @@
-//! A volume that is reencrypted from one key to another and back, as often as it is wanted.
+//! A volume that is reencrypted from one key to another and back, any number of times.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,18 +18,18 @@ use crate::load::{self, Load, LoadTarget};
 use crate::volumes::{self, XTS};
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 const SECTOR: u32 = 4096;
-/// What a key of AES-256-XTS has.
+/// Bytes of a key of AES-256-XTS.
 const KEY: usize = 64;
-/// For the checksums of a step of 64 MiB.
+/// The area for the checksums of a step of 64 MiB.
 const AREA: u64 = 1 << 20;
 /// Rounds of PBKDF2 over a key that is no passphrase.
 const ITERATIONS: u32 = 1000;
-/// What ends within this, or never.
+/// The longest wait for an operation before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How it is reencrypted.
+/// The variant of a reencryption.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReencryptionVariant {
     pub(super) rate: Rate,
@@ -42,7 +42,7 @@ pub(super) struct ExperimentDisk {
     mapping: Arc<Mapping>,
     keys: [Key; 2],
     forms: [Stored; 2],
-    /// Which of them it has.
+    /// The index of its present key.
     now: Cell<usize>,
 }
 
@@ -91,7 +91,7 @@ impl ExperimentDisk {
         })
     }
 
-    /// All of it, to the other key.
+    /// Reencrypts the whole disk to the other key.
     fn reencrypt(&self, pace: &Arc<Pace>, hot_zone: u64) -> Result<()> {
         let (old, new) = (self.now.get(), 1 - self.now.get());
         let plan = Plan {

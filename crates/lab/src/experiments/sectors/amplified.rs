@@ -1,5 +1,5 @@
 //! The objection: a write of 4 KiB on a sector of 64 KiB reads the sector, changes it, encrypts it
-//! anew and writes it.
+//! again and writes it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{Lab, Panel, Range, Result, Unit};
 const SECTORS: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const WRITE: usize = 4 << 10;
 const DEPTH: usize = 8;
-/// More than a round makes.
+/// More records than a round makes.
 const RECORDS: usize = 1 << 19;
 
 pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
@@ -37,8 +37,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         let records = recorder.take();
         let moved = |kind| records.iter().filter(|r| r.kind == kind).map(|r| r.len).sum::<u64>() as f64;
         let writes = records.iter().filter(|r| r.kind == IoKind::Write).count().max(1);
-        // Also the requests that warmed up are recorded, so that it is the writes below that count
-        // those above.
+        // The recorder also sees the warm-up's requests, so the bytes of the volume's writes are
+        // counted from the recorded writes.
         let above = (writes * WRITE) as f64;
         Ok((seen.iops(), moved(IoKind::Read) / above, moved(IoKind::Write) / above))
     })?;

@@ -1,7 +1,9 @@
-//! The crypto engine: a model that is fitted to the published table, and what it says beyond it.
+//! The crypto engine: a model that is fitted to the published table, and its predictions beyond the
+//! table.
 //!
 //! A 4 KiB job cannot take the published 150 to 308 us by a fixed cost and a bandwidth alone: a 64
-//! KiB job takes 112 us. What fits is the engine's queue. dm-crypt gives it a job for each sector,
+//! KiB job takes 112 us. The engine's queue explains the difference. dm-crypt gives it a job for
+//! each sector,
 //! so bs=1M iodepth=4 are 1024 jobs at a time in 4 KiB sectors and 64 in 64 KiB sectors. A job that
 //! finds the queue full puts its submitter to sleep; waking it is the restart.
 //!
@@ -17,8 +19,7 @@ use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
 use crate::{AnswerFigure, Cell, Goal, Lab, Panel, Range, Result, Unit};
 
-/// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was
-/// published.
+/// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the published gain.
 struct Column {
     name: &'static str,
     encrypts: bool,
@@ -37,13 +38,13 @@ const TABLE: [Column; 4] = [
 const SECTORS: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const REQUEST: usize = 1 << 20;
 const DEPTH: usize = 4;
-/// What any job costs: assumed.
+/// The fixed cost of every job: assumed.
 const FIXED: Duration = Duration::from_micros(10);
-/// Jobs that the engine holds: assumed; as many as the published load has in 64 KiB sectors.
+/// The assumed number of jobs in the engine: the published load's number in 64 KiB sectors.
 const QUEUE: usize = 64;
 
 impl Column {
-    /// The engine that gives the column's two figures.
+    /// Returns the engine with the column's two figures.
     fn fitted(&self) -> EngineSpec {
         let seconds = |bytes: u32, rate: f64| f64::from(bytes) / (rate * 1e6);
         let fixed = FIXED.as_secs_f64();
@@ -65,7 +66,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let each = SECTORS.len() + 1;
     let seen = interleaved(lab, rounds, "sectors: the engine", subjects.len(), |nth| {
         let (column, sector, max_sectors) = subjects[nth];
-        // About as long for each: what is slow moves less.
+        // Equal times for all subjects: a slow subject moves fewer bytes.
         let bytes = if nth % each == each - 1 { 192 << 20 } else { (u64::from(sector) * 3) << 10 };
         let bytes = if lab.quick { (bytes / 8).max(4 << 20) } else { bytes };
         let load =

@@ -68,8 +68,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     })
 }
 
-/// tcrypt: an operation is one sector. Throughput of every round, in GB/s, of small and of large
-/// ones.
+/// Measures like tcrypt: an operation is one sector. Returns the throughput of every round, in
+/// GB/s, of small and of large operations.
 fn alone(lab: &Lab<'_>, rounds: usize) -> Result<Vec<Vec<f64>>> {
     let spec = XTS.parse()?;
     let mut subjects = Vec::new();

@@ -8,9 +8,9 @@ use clap::Args;
 ///
 /// Runs until it is unmounted, or until SIGINT or SIGTERM, which unmount it. Passphrases are asked
 /// for on the terminal unless --passphrase-file or --passphrase-fd says where they are, or the
-/// option key=passphrase:.. does. One that opens none of the files that are there is refused,
-/// unless ecryptfs_sig names its key. Nobody else may write to the encrypted files meanwhile: a
-/// second mount, and tools that write, are refused.
+/// option key=passphrase:.. does. A passphrase that opens none of the existing files is refused,
+/// unless ecryptfs_sig names its key. No other program may write to the encrypted files meanwhile:
+/// a second mount, and tools that write, are refused.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
 pub(crate) struct MountArgs {
@@ -61,7 +61,7 @@ pub(crate) struct MountPrivateArgs {
     pub(crate) serve: ServeMountArgs,
 }
 
-/// How the process runs.
+/// The options of the process.
 #[derive(Debug, Args)]
 pub(crate) struct ServeMountArgs {
     /// Threads that take requests; growth, cuts and fsync have eight of their own
@@ -71,7 +71,7 @@ pub(crate) struct ServeMountArgs {
     /// the setting fuse.enable_uring)
     #[arg(long)]
     pub(crate) no_io_uring: bool,
-    /// Go on in the background once it is mounted
+    /// Continue in the background once it is mounted
     #[arg(long, help_heading = PROCESS)]
     pub(crate) daemon: bool,
     /// Write the process's number there, and remove the file at the end
@@ -93,7 +93,7 @@ pub(crate) struct ServeMountArgs {
 pub(crate) struct UmountArgs {
     /// Where it is mounted
     pub(crate) mountpoint: PathBuf,
-    /// Out of sight at once, even if it is in use; those who use it may go on
+    /// Detach the mount at once, even if it is in use; open files stay usable
     #[arg(short = 'z', long)]
     pub(crate) lazy: bool,
 }

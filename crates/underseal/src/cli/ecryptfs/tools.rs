@@ -1,10 +1,10 @@
-//! `underseal ecryptfs info`, `export`, `rewrap` and the others that work without a mount.
+//! `underseal ecryptfs info`, `export`, `rewrap` and the other commands that work without a mount.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// What opens a tree.
+/// The keys of a tree.
 #[derive(Debug, Args)]
 #[command(next_help_heading = KEYS)]
 pub(crate) struct TreeKeyArgs {
@@ -29,10 +29,10 @@ pub(crate) struct TreeKeyArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "New passphrase (asked on the terminal unless one of these is given)")]
 pub(crate) struct NewPassphraseArgs {
-    /// It is the first line of this file
+    /// The first line of this file
     #[arg(long, value_name = "FILE", group = "new")]
     pub(crate) new_passphrase_file: Option<PathBuf>,
-    /// It is the first line from this open descriptor
+    /// The first line from this open descriptor
     #[arg(long, value_name = "N", group = "new")]
     pub(crate) new_passphrase_fd: Option<u32>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct TreeLsArgs {
     pub(crate) keys: TreeKeyArgs,
 }
 
-/// What is missing.
+/// The handling of missing extents.
 #[derive(Debug, Args)]
 pub(crate) struct HolesArgs {
     /// Give zeros for extents that are missing (holes, or what a power cut left unwritten) instead
@@ -149,9 +149,9 @@ pub(crate) struct TreeImportArgs {
 pub(crate) struct TreeCheckArgs {
     /// The lower folder or file
     pub(crate) lower: PathBuf,
-    /// Write the size that there is into the header of a file that was cut after a whole extent, as
-    /// a power cut may leave one. The end of such a file is lost. Nobody may have the folder
-    /// mounted meanwhile
+    /// Write the present size into the header of a file that was cut after a whole extent, as a
+    /// power cut may leave one. The end of this file is lost. The folder must not be mounted
+    /// meanwhile
     #[arg(long)]
     pub(crate) repair: bool,
     /// For programs: one JSON object
@@ -163,9 +163,9 @@ pub(crate) struct TreeCheckArgs {
 
 /// Changes the passphrase of a lower folder: headers only, contents stay as they are
 ///
-/// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that
-/// was interrupted is taken up by the same again. Every header is replaced in one step. Nobody may
-/// have the folder mounted meanwhile.
+/// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. The same
+/// command resumes an interrupted run. Every header is replaced in one step. The folder must not be
+/// mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rewrap ~/.Secret
@@ -209,8 +209,7 @@ pub(crate) struct TreeRemoveKeyArgs {
 
 /// Gives a lower folder's names another key, or makes them plain or encrypted
 ///
-/// A run that was interrupted is taken up by the same again. Nobody may have the folder mounted
-/// meanwhile.
+/// The same command resumes an interrupted run. The folder must not be mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rename-tree lower --plain                  names in the clear
@@ -232,7 +231,7 @@ pub(crate) struct TreeRenameArgs {
 
 /// Moves headers from files into xattrs, or back
 ///
-/// Contents are copied to new files. Nobody may have the folder mounted meanwhile.
+/// Contents are copied to new files. The folder must not be mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs convert lower --header xattr")]
@@ -247,7 +246,7 @@ pub(crate) struct TreeConvertArgs {
     pub(crate) json: bool,
 }
 
-/// Where a header lies.
+/// The place of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderPlace {
     /// In front of the contents
@@ -268,7 +267,7 @@ pub(crate) struct TreeNameArgs {
     /// From plain to encrypted; names of 144 to 255 bytes with -o long_names
     #[arg(long)]
     pub(crate) encode: bool,
-    /// They are symlinks' targets
+    /// The names are symlinks' targets
     #[arg(long)]
     pub(crate) target: bool,
     #[command(flatten)]
@@ -290,7 +289,7 @@ pub(crate) struct TreeWrapArgs {
     pub(crate) passphrase_fd: Option<u32>,
     #[command(flatten)]
     pub(crate) new: NewPassphraseArgs,
-    /// The older kind of file, whose salt is everybody's
+    /// The older kind of file, with a fixed salt
     #[arg(long)]
     pub(crate) version_1: bool,
 }

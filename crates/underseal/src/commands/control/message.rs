@@ -30,7 +30,7 @@ pub(super) fn run(args: &MessageArgs) -> Result<()> {
     done(name, &Request::Message(words.join(" ")))
 }
 
-/// As in a table: hex digits, `-`, or a key of the caller's keyrings.
+/// Reads a key in a table's form: hex digits, `-`, or a key of the caller's keyrings.
 fn key(args: &KeyArgs) -> Result<Key> {
     let word = if let Some(path) = &args.key_file {
         first_line_of_file(path)?
@@ -44,13 +44,11 @@ fn key(args: &KeyArgs) -> Result<Key> {
     as_in_a_table(&word)
 }
 
-/// What is asked of somebody who types a key.
+/// The prompt for a key.
 pub(super) const PROMPT: &str = "Key in hex, or :SIZE:TYPE:NAME: ";
 
-/// The key that a table would have in these words.
-///
-/// # Errors
-/// `Usage` for what is no key; when the keyring has none of that name.
+/// Parses a key as a table does. Fails with `Usage` for malformed text, and when the keyring has no
+/// key of the name.
 pub(super) fn as_in_a_table(word: &Key) -> Result<Key> {
     let bytes = word.as_bytes();
     let text = std::str::from_utf8(bytes.trim_ascii()).map_err(|_| Error::usage("the key is no text"))?;

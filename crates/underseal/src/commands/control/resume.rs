@@ -1,4 +1,4 @@
-//! `underseal resume`: a volume whose key is wiped gets it again.
+//! `underseal resume`, also for a volume whose key was wiped.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     let name = &args.volume.name;
     let status = ask_status(name)?;
     let secret = Secret::new(args.secret.source(), Path::new(&status.image));
-    // Where nobody can be asked, the server says what is missing.
+    // Without a terminal to ask on, the server's refusal says that a key is needed.
     let nobody = secret.is_asked() && !terminal_is_there() && !args.tokens.are_named();
     if status.key == KeyState::Set || nobody {
         return done(name, &Request::Resume);
@@ -36,7 +36,7 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
         Format::Plain => plain(name, opened, &secret)?,
         Format::Table if secret.is_asked() => as_in_a_table(&ask_hidden(PROMPT)?)?,
         Format::Table => as_in_a_table(&secret.get()?)?,
-        // It has none that could be wiped.
+        // A volume without encryption has no key that could be wiped.
         Format::Integrity => return done(name, &Request::Resume),
         Format::Tcrypt | Format::Bitlk | Format::Fvault2 | Format::Loopaes => {
             let what = format!("{name}: a volume of another system gets its key when it is opened");
@@ -52,8 +52,8 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The volume key that a passphrase opens in the header as it is now; the server looks whether it
-/// is its own.
+/// Returns the volume key that a passphrase opens in the present header; the server checks whether
+/// it is the volume's.
 fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secret<'_>) -> Result<Key> {
     let known = opened.header.as_ref().unwrap_or(&status.image);
     let path = args.header.clone().unwrap_or_else(|| PathBuf::from(known));

@@ -1,4 +1,4 @@
-//! A mount's keys, out of passphrases.
+//! A mount's keys, made of passphrases.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,11 +16,9 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file, tell};
 
-/// What a mount encrypts with: of passphrases that are its lower folder's, or meant.
-///
-/// # Errors
-/// `NoKey` when they open nothing that is there; `Usage` when two that should be the same differ;
-/// as for other passphrases.
+/// Returns the keys that a mount encrypts with, from passphrases that fit its lower folder, or
+/// whose keys the options name. Fails with `NoKey` when they open none of the existing files; with
+/// `Usage` when two that should be the same differ.
 pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> Result<Sealing> {
     let of = options.ecryptfs.passphrase.as_ref().and_then(|option| option.source.as_ref());
     let is_asked = args.passphrase_file.is_empty() && args.passphrase_fd.is_empty() && of.is_none();
@@ -37,7 +35,7 @@ pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> 
             Err(error) => return Err(error),
             Ok((sealing, true)) => return Ok(sealing),
             Ok((sealing, false)) => {
-                // Nothing says that it is not a typing error.
+                // An empty folder cannot reveal a typing error.
                 if is_asked && passphrases.first() != Some(&ask_hidden("The same again: ")?) {
                     return Err(
                         Error::usage("the two passphrases differ").with_remedy("again, typing slowly")
@@ -53,10 +51,8 @@ pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> 
     }
 }
 
-/// Whether a key opens something that is there; what names a key says that it is meant.
-///
-/// # Errors
-/// `NoKey` when there is something, and none opens any of it.
+/// Returns true when a key opens existing files; keys that the options name are not tested. Fails
+/// with `NoKey` when files exist, and no key opens any of them.
 fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result<bool> {
     if sealing.encrypted_view {
         return Ok(true);
@@ -83,7 +79,7 @@ fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result
     Ok(is_named || contents == Fit::Opens || of_names == Fit::Opens)
 }
 
-/// The passphrases of a mount, in the order in which they were given; asked for when they were not.
+/// Returns the passphrases of a mount, in their order; asks for one if none was given.
 fn passphrases(args: &MountArgs, options: &EcryptfsOptions) -> Result<Vec<Key>> {
     let mut all = Vec::new();
     for path in &args.passphrase_file {
@@ -103,7 +99,7 @@ fn passphrases(args: &MountArgs, options: &EcryptfsOptions) -> Result<Vec<Key>> 
     Ok(all)
 }
 
-/// What the options make of the passphrases.
+/// Derives the keys of the passphrases, as the options say.
 pub(super) fn keys(
     passphrases: &[Key],
     options: &EcryptfsOptions,
@@ -135,7 +131,7 @@ pub(super) fn keys(
     let names = match options.name_signature {
         _ if !options.encrypts_names() => None,
         Some(wanted) => Some(find(wanted)?),
-        // As the mount helper has it: the same key for both.
+        // The mount helper uses the same key for both.
         None => new_files.first().cloned(),
     };
     let cipher = options.name_cipher_or(Cipher::DEFAULT)?;

@@ -248,7 +248,7 @@ fn json_line(entry: &ListEntry<'_>) -> String {
         encrypted: entry.header.is_some(),
         target: target.as_deref(),
     };
-    // Strings and numbers always go.
+    // Strings and numbers can always be serialized.
     serde_json::to_string(&Versioned::new(line)).unwrap_or_default() + "\n"
 }
 
@@ -259,7 +259,7 @@ pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
         None => args.lower.clone(),
     };
     let lower = match LowerFile::open(&path) {
-        // As in a mount.
+        // A mount shows an empty file in the same way.
         Err(e) if e.kind() == ErrorKind::Empty => return Ok(()),
         lower => lower?,
     };
@@ -311,7 +311,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
         count += u64::from(finding == CheckFinding::Tail);
         let path = path.to_string_lossy().replace(|c: char| c.is_control(), "?");
         match args.json {
-            // Enough to see what is wrong; the count says the rest.
+            // This number is enough to see the fault; the count reports the rest.
             true if findings.len() < 100_000 => findings.push(Found { path, finding: words }),
             true => {}
             false => log::warn!("{path}: {words}"),
@@ -374,8 +374,8 @@ pub(super) fn name(args: &TreeNameArgs) -> Result<()> {
     Ok(())
 }
 
-/// New names, where the options do not say that they are encrypted: with the key that a passphrase
-/// has for names.
+/// Returns the cipher of names, if the options do not say that names are encrypted: with the key
+/// that a passphrase gives for names.
 fn names_of(access: &Access) -> Result<NameCipher> {
     if let Some(names) = access.new_names()? {
         return Ok(names);

@@ -23,7 +23,7 @@ use crate::pid_file::PidFile;
 use crate::signals::Woken;
 use crate::{daemon, logging, signals};
 
-/// Options of a mount: those of eCryptfs, and those of this one only.
+/// The options of a mount: eCryptfs's, and those of this program only.
 #[derive(Debug)]
 pub(super) struct MountOptions {
     pub(super) ecryptfs: EcryptfsOptions,
@@ -51,7 +51,7 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
     })
 }
 
-/// Why nothing was unmounted where no such mount is.
+/// Explains why nothing was unmounted at a path without an eCryptfs mount of this program.
 fn refused_there(path: &Path) -> Error {
     let what = match fs::MountEntry::at(path) {
         Ok(Some(fs::MountEntry { kind, .. })) => {
@@ -75,7 +75,7 @@ impl MountOptions {
                 policy_is if policy_is.starts_with("policy=") => {
                     policy = policy_is["policy=".len()..].parse()?
                 }
-                // It is always so.
+                // This option is always in force.
                 "default_permissions" => {}
                 other => rest.push(other),
             }
@@ -119,16 +119,16 @@ pub(super) fn serve(
             return Err(Error::usage(format!("{}: not a folder", folder.display())));
         }
     }
-    // Before there is any thread or key: see `daemon`.
+    // The fork comes before any thread or key exists: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
     if !args.no_sandbox {
-        // While there are neither threads nor keys.
+        // The helper is started before any thread or key exists.
         let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
         let answer = point.answers();
-        // The server has a mount of the folder of its own, so the helper keeps what is below from
+        // The server has a private mount of the folder, so the helper keeps the lower folder from
         // being unmounted.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let below = open(lower, flags, Mode::empty())
@@ -157,7 +157,7 @@ pub(super) fn serve(
     let pid_file = Arc::new(Mutex::new(pid_file));
     if !args.no_sandbox {
         let devices = config.others.iter().any(|option| option == "dev");
-        // The mount's rings are there by now, and are restricted.
+        // The mount's rings exist by now, and are restricted.
         let rings = if mount.is_over_io_uring() { Rings::There } else { Rings::None };
         underseal_sandbox::enter(&Needs { rings, root: mount.root(), ..needs(lower, devices)? });
     }
@@ -170,7 +170,7 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    // Ends with the process: nothing is left to do when the mount has gone.
+    // The thread ends with the process: after the unmount no work is left.
     let for_signals = pid_file.clone();
     thread::Builder::new()
         .name("signals".into())
@@ -190,12 +190,12 @@ fn needs(lower: &Path, devices: bool) -> Result<Needs> {
     Ok(Needs { tree: Some(tree), devices, ..Needs::default() })
 }
 
-/// It is removed by whichever thread ends the process.
+/// Removes the PID file; the thread that ends the process calls this.
 fn remove(pid_file: &Mutex<Option<PidFile>>) {
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
-/// Unmounts. Those who have files open may go on with them, and it ends when they do; a second
+/// Unmounts. Open files stay usable, and the process ends when the last one is closed; a second
 /// signal ends it at once.
 fn stop(unmounter: &Unmounter, signal: i32, pid_file: &Mutex<Option<PidFile>>) {
     match unmounter.unmount(false) {
@@ -205,7 +205,7 @@ fn stop(unmounter: &Unmounter, signal: i32, pid_file: &Mutex<Option<PidFile>>) {
                 log::error!("cannot unmount: {e}");
             }
         }
-        // It is unmounted already, and somebody wants it to end nevertheless.
+        // The volume is unmounted already, and a further signal asks for the end.
         Err(_) => {
             remove(pid_file);
             std::process::exit(128 + signal);

@@ -1,4 +1,4 @@
-//! `underseal ecryptfs mount-private`: what ecryptfs-utils has set up.
+//! `underseal ecryptfs mount-private`: the mount that ecryptfs-utils has set up.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -34,12 +34,12 @@ pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
     all.extend(args.options.iter().cloned());
     let options = MountOptions::parse(&all)?;
     serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, || {
-        // Private.sig says which keys are meant.
+        // Private.sig names the keys.
         options.sealing(&[passphrase(args, &settings.join("wrapped-passphrase"))?])
     })
 }
 
-/// The mount's passphrase, unwrapped with the login's.
+/// Returns the mount's passphrase, unwrapped with the login's.
 fn passphrase(args: &MountPrivateArgs, file: &Path) -> Result<Key> {
     let sealed = read(file)?;
     let asked = args.passphrase_file.is_none() && args.passphrase_fd.is_none();
@@ -78,13 +78,13 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let file = fs::File::open(path).map_err(failed)?;
     must_be_ours(path, &file.metadata().map_err(failed)?)?;
     let mut bytes = Vec::new();
-    // None of these files is longer than a path.
+    // The longest of these files is a path.
     file.take(8192).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
-/// What somebody else has written there would be mounted where that one says, and by root for
-/// everybody.
+/// Refuses a file of another user: its contents would decide the mount's place, and root would
+/// mount it for all users.
 fn must_be_ours(path: &Path, about: &fs::Metadata) -> Result<()> {
     if about.uid() == geteuid().as_raw() {
         return Ok(());

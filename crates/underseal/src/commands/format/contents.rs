@@ -1,14 +1,11 @@
-//! What is on an image already.
+//! The existing contents of an image.
 
 use std::io;
 
 use underseal_volume::signature::{LOOKED_AT, signature};
 use underseal_volume::{ErrorKind, Header, ReadAt};
 
-/// What the file holds; none where its first megabyte is all zeros.
-///
-/// # Errors
-/// When it cannot be read.
+/// Describes the contents; `None` where the first megabyte is all zeros.
 pub(super) fn of(file: &impl ReadAt) -> io::Result<Option<&'static str>> {
     let size = file.size()?;
     if size == 0 {

@@ -1,4 +1,4 @@
-//! What is said of a volume that was made, or would be.
+//! The report about a volume that was made, or would be made.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::error::Result;
 use crate::output::{print, print_json};
 use crate::size;
 
-/// What `--json` prints. Fields are added, never changed.
+/// The contents of `--json`. Fields are added, never changed.
 #[derive(Serialize)]
 struct Told<'a> {
     image: &'a Path,
     #[serde(rename = "type")]
     kind: &'a str,
-    /// False for what would be.
+    /// False for a dry run.
     made: bool,
-    /// Bytes of the image.
+    /// The bytes of the image.
     image_size: u64,
-    /// Where the data begin on it.
+    /// The start of the data on the image.
     data_offset: u64,
-    /// Bytes of the volume.
+    /// The bytes of the volume.
     plain_size: u64,
     header: Option<&'a Path>,
     cipher: String,
     integrity: Option<&'a str>,
-    /// None for what is not made yet, and without a header.
+    /// `None` in a dry run, and without a header.
     sector_size: Option<usize>,
     uuid: Option<&'a str>,
 }
@@ -59,7 +59,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// How large an image has to be.
+/// Reports how large an image has to be.
 pub(super) fn needed(args: &FormatArgs, needed: Needed) -> Result<()> {
     if args.json {
         let told = Told::new(args, needed.image, needed.plain);
@@ -68,7 +68,7 @@ pub(super) fn needed(args: &FormatArgs, needed: Needed) -> Result<()> {
     print(&format!("{}\n", needed.image))
 }
 
-/// A volume with a header, whose data have so many bytes.
+/// Reports a volume with a header, whose data have `data` bytes.
 pub(super) fn made(args: &FormatArgs, quiet: bool, made: &Header, image_size: u64, data: u64) -> Result<()> {
     let info = made.info();
     let sector_size = info.segments.first().and_then(|segment| segment.sector_size).unwrap_or(512);
@@ -99,7 +99,7 @@ pub(super) fn made(args: &FormatArgs, quiet: bool, made: &Header, image_size: u6
     )
 }
 
-/// The file of a volume without a header.
+/// Reports the file of a volume without a header.
 pub(super) fn file(args: &FormatArgs, quiet: bool, image_size: u64) -> Result<()> {
     if args.json {
         let data_offset = args.data_offset.unwrap_or(0);
@@ -119,7 +119,7 @@ pub(super) fn file(args: &FormatArgs, quiet: bool, image_size: u64) -> Result<()
     )
 }
 
-/// A VeraCrypt volume whose data lie there on the image.
+/// Reports a VeraCrypt volume whose data are in the range `data` of the image.
 pub(super) fn veracrypt(
     args: &FormatArgs,
     quiet: bool,
@@ -159,7 +159,7 @@ fn say(quiet: bool, text: &str) -> Result<()> {
     if quiet { Ok(()) } else { print(text) }
 }
 
-/// A path for a shell.
+/// Quotes a path for a shell.
 fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);

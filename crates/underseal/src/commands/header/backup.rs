@@ -29,11 +29,8 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     say(quiet, &args.of, &to)
 }
 
-/// Makes a file for its owner alone, and read only, and has it on disk with its name. It goes again
-/// if that fails.
-///
-/// # Errors
-/// `Failed`, also where it is there already.
+/// Makes a read-only file for its owner, and syncs it and its name. The file is removed again after
+/// a failure. Fails with `Failed`, also where the file exists.
 pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let made = File::options().write(true).create_new(true).mode(0o400).open(path);
     let mut file = made.map_err(|e| Error::io(path, "cannot create", e))?;
@@ -41,7 +38,7 @@ pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let synced = || File::open(folder).and_then(|folder| folder.sync_all());
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| synced());
     written.map_err(|e| {
-        // What is half written is of no use.
+        // A partly written file is of no use.
         let _ = fs::remove_file(path);
         Error::io(path, "cannot write", e)
     })
@@ -67,7 +64,7 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     say(quiet, &args.of, &what)
 }
 
-/// Writes the backup's header to its place. What is there then, in words.
+/// Writes the backup's header to its place, and describes the result.
 fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
     let path = args.of.path();
     let on = to_change(&args.of)?;
@@ -88,7 +85,7 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
     Ok(format!("{format} header with {keyslots} keyslots, UUID {}", info.uuid))
 }
 
-/// What is asked before it is lost.
+/// Returns the questions before existing data are overwritten.
 fn questions(found: &Found) -> Vec<String> {
     let lost = |what: String| format!("{what} will be lost for ever.");
     match found {

@@ -45,7 +45,8 @@ pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {
         HeaderVersion::Luks1 => Version::Luks1,
         HeaderVersion::Luks2 => Version::Luks2,
     };
-    // Whoever has the volume open reads its header again one day: the image's lock keeps it closed.
+    // The volume must be closed, which the image's lock ensures: its server would later read the
+    // header again.
     let device = Lower::open(&args.of.image, OpenOptions::default())?;
     let convert = |on: &dyn Target| -> Result<()> {
         let path = args.of.path();

@@ -62,10 +62,7 @@ fn show(key: &Key) -> Result<()> {
     write_secret(text.as_bytes())
 }
 
-/// Writes to stdout past the buffers of this program, which nobody wipes.
-///
-/// # Errors
-/// `Failed`.
+/// Writes to stdout without this program's buffers, which are not wiped. Fails with `Failed`.
 pub(crate) fn write_secret(mut left: &[u8]) -> Result<()> {
     while !left.is_empty() {
         match write(stdout(), left) {

@@ -10,11 +10,10 @@ use crate::error::Result;
 use crate::output::print;
 use crate::volumes::{Chosen, Entry, Table};
 
-/// Closing is waiting, mostly.
+/// How many volumes are closed at a time: closing is mostly waiting.
 const AT_A_TIME: usize = 32;
 
-/// # Errors
-/// `Partial` when some of several could not be closed.
+/// Closes the volumes. Fails with `Partial` when some of several could not be closed.
 pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
     let table = Table::read(&args.which.config)?;
     let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
@@ -29,9 +28,9 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
     end(&wrong, volumes.into_iter().zip(ended).collect(), named)
 }
 
-/// Closes a volume; false where it was not open.
+/// Closes a volume; returns false where it was not open.
 fn bring_down(entry: &Entry, limit: Option<Duration>) -> Result<bool> {
-    // Not while it is being opened.
+    // The lock excludes an `up` that is opening it.
     let _lock = lock(&entry.name)?;
     if status(entry, AT_LAST)?.is_none() {
         return Ok(false);

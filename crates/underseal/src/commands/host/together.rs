@@ -1,9 +1,10 @@
-//! Many things of the same kind at the same time.
+//! The same work on several items in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Does it to each, at most so many at a time; the results are in the order of the items.
+/// Calls `work` on each item, on at most `at_a_time` at once; the results are in the order of the
+/// items.
 pub(in crate::commands) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     at_a_time: usize,
@@ -36,7 +37,7 @@ mod tests {
 
     #[test]
     fn so_many_at_a_time_and_in_order() {
-        // Each waits for the two others: one after the other they would never end.
+        // Each call waits for two others: one after the other they would never end.
         let barrier = Barrier::new(3);
         let done = side_by_side(&[1, 2, 3, 4, 5, 6], 3, |item| {
             barrier.wait();

@@ -12,13 +12,13 @@ use crate::output::{print, print_json};
 use crate::progress::Progress;
 use crate::size;
 
-/// Bytes that are read at once.
+/// The bytes of one read.
 const RUN: usize = 1 << 20;
 
 pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
     let mut options = options(WriteMode::Journal, &args.place, &args.hashes)?;
     options.allow_discards = args.allow_discards;
-    // Nothing is recalculated here: what would be is left out.
+    // Nothing is recalculated here: blocks without checksums are left out.
     options.legacy_recalculate = true;
     if options.hash.is_none() {
         return Err(
@@ -27,7 +27,7 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
     }
     let volume = Volume::open(&args.place, true)?;
     look(&volume.disks(), &options).map_err(|e| volume.said(e))?.keep_bitmap(&mut options);
-    // As the volume will be when its journal is replayed, without doing that.
+    // The volume is read as after a replay of the journal, without replaying it.
     let over = volume.over();
     let opened = open(&over.disks(), &options).map_err(|e| volume.said(e))?;
     let sectors = opened.geometry.provided();
@@ -67,11 +67,11 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
 struct Report {
     sectors: u64,
     bad: Vec<Run>,
-    /// Bytes at the end whose checksums are still to be made.
+    /// Bytes at the end that have no checksums yet.
     not_recalculated: Option<u64>,
 }
 
-/// Sectors that follow each other.
+/// A run of sectors.
 #[derive(Serialize)]
 struct Run {
     sector: u64,

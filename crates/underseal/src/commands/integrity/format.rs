@@ -41,7 +41,7 @@ pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
     let superblock = layout.superblock(&options, sizes).map_err(|e| volume.said(e).into_usage())?;
     format(&disks, &options, &superblock).map_err(|e| volume.said(e))?;
     if !args.no_wipe {
-        // Where nothing was written yet there are zeros already.
+        // A new image has zeros everywhere.
         let what = if made.is_some() && place.data_device.is_none() { Wipe::Tags } else { Wipe::All };
         write_zeros(&volume, &options, &superblock, what, quiet)?;
     }
@@ -66,7 +66,7 @@ fn write_zeros(
     what: Wipe,
     quiet: bool,
 ) -> Result<()> {
-    // Whoever is above brings checksums along, and writes what they are of.
+    // dm-crypt above the layer makes the tags, together with the data.
     let Some(hash) = options.hash.clone() else { return Ok(()) };
     let disks = volume.disks();
     let sizes = disks.sizes().map_err(|e| volume.said(e))?;
@@ -80,7 +80,7 @@ fn write_zeros(
     disks.sync().map_err(|e| volume.said(e))
 }
 
-/// An image that was made, and goes again unless it is kept.
+/// A new image, which is removed again unless it is kept.
 struct Made<'p>(Option<&'p Path>);
 
 /// Makes the image, for its owner only, and sparse.
@@ -114,7 +114,7 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Sees to it that nothing is lost that somebody wants.
+/// Asks before existing data are overwritten.
 fn allow_overwriting(head: &dyn Disk, path: &Path, start: u64, force: bool) -> Result<()> {
     use underseal_volume::signature::{LOOKED_AT, signature};
     let failed = |e: std::io::Error| Error::io(path, "cannot read", e);

@@ -31,33 +31,33 @@ struct Info {
     flags: Vec<&'static str>,
     tag_size: u16,
     block_size: u32,
-    /// What it offers, in bytes.
+    /// The size of the volume, in bytes.
     size: u64,
-    /// What it offered when it was opened last.
+    /// The size of the volume when it was opened last.
     size_when_opened: u64,
     journal_size: u64,
     journal_sections: u32,
     interleave_sectors: Option<u64>,
     sectors_per_bit: Option<u64>,
-    /// Up to where checksums are made anew, in bytes, while they are.
+    /// The end of the recalculated part, in bytes, during a recalculation.
     recalculated: Option<u64>,
     salt: Option<String>,
     journal: JournalState,
 }
 
-/// How the journal's area was left.
+/// The state of the journal's area.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 enum JournalState {
-    /// There is none.
+    /// The volume has no journal.
     None,
-    /// Nothing is in it.
+    /// The journal is empty.
     Clean,
-    /// So many sections are replayed at the next opening.
+    /// This number of sections is replayed at the next opening.
     Dirty { sections: usize },
-    /// A bitmap, with so many regions whose checksums may be wrong.
+    /// A bitmap, with this number of regions whose checksums may be wrong.
     Bitmap { regions: usize },
-    /// Its commit ids are others: it is encrypted, or damaged.
+    /// The commit ids do not match: the journal is encrypted, or damaged.
     Unreadable,
 }
 

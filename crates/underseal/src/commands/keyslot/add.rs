@@ -1,4 +1,4 @@
-//! Keyslots that come.
+//! The commands that add keyslots.
 
 use underseal_cipher::Key;
 use underseal_volume::{Cost, Hash, NewKeyslot, Pbkdf, random_key, recovery_key as new_recovery_key};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
     opened.say(quiet, &format!("keyslot {number} is new"))
 }
 
-/// A key that is not the volume's: given, or random.
+/// Returns a key other than the volume's: from a file, or random.
 fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
     if let Some(file) = &args.volume_key_file {
         return volume_key_file(file, None, args.key_size / 8);
@@ -57,7 +57,7 @@ pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
     let recovery = new_recovery_key()?;
-    // Nobody guesses 256 random bits, however cheap a guess is: as systemd does.
+    // 256 random bits cannot be guessed, even without a slow derivation; systemd does the same.
     let pbkdf = Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() };
     let hash = match opened.header {
         underseal_volume::Header::Luks1(_) => None,
@@ -68,7 +68,7 @@ pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
     let number = added.map_err(|e| opened.error(e))?;
     let shown = write_secret(recovery.as_bytes()).and_then(|()| write_secret(b"\n"));
     shown.or_else(|e| {
-        // A key that nobody has seen is of no use to anybody.
+        // A key that was not shown is of no use.
         let removed = opened.header.remove_keyslot(&*opened.on, number, false);
         removed.map_err(|e| opened.error(e))?;
         Err(e.within("the key is removed again"))

@@ -1,4 +1,4 @@
-//! What keyslots there are.
+//! The list of keyslots.
 
 use std::fmt::Write;
 
@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::output::{print, print_json, printable};
 use crate::size;
 
-/// A keyslot, and what else the header says of it.
+/// A keyslot, and its tokens and digest in the header.
 #[derive(Serialize)]
 struct Listed<'a> {
     #[serde(flatten)]
     slot: &'a KeyslotInfo,
-    /// Its key opens no data.
+    /// True when the keyslot's key opens no data.
     unbound: bool,
     /// The tokens that name it.
     tokens: Vec<Token<'a>>,
@@ -84,7 +84,7 @@ fn cost(kdf: &KdfInfo) -> String {
     }
 }
 
-/// Columns that begin below each other.
+/// Aligns columns.
 fn aligned<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(Into::into))
         .chain(rows.iter().map(|row| row.clone().map(|c| printable(&c))))

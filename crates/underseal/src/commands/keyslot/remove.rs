@@ -1,4 +1,4 @@
-//! Keyslots that go.
+//! The commands that remove keyslots.
 
 use underseal_volume::{ErrorKind, UnlockOptions};
 
@@ -17,14 +17,14 @@ pub(super) fn kill(args: &KeyslotKillArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let number = args.number;
     if !args.force && other_keyslots(&opened, number) {
-        // Who has no passphrase of one that stays would lock the volume for ever.
+        // Without a passphrase of a remaining keyslot the user would lock the volume for ever.
         let others = UnlockOptions { except: Some(number), ..opened.options(None) };
         opened.unlock(&args.secret, &others)?;
     }
     remove(&mut opened, number, args.force, quiet)
 }
 
-/// Whether the data can be opened by another keyslot than this one.
+/// Returns true when another keyslot than this one opens the data.
 fn other_keyslots(opened: &Opened<'_>, number: u32) -> bool {
     let info = opened.header.info();
     let of_data = info.digests.iter().filter(|digest| !digest.segments.is_empty());
@@ -41,8 +41,7 @@ fn remove(opened: &mut Opened<'_>, number: u32, force: bool, quiet: bool) -> Res
     opened.say(quiet, &format!("keyslot {number} is removed"))
 }
 
-/// # Errors
-/// `Usage` unless somebody says yes twice.
+/// Asks twice. Fails with `Usage` unless both answers are yes.
 fn ask_twice(opened: &Opened<'_>, number: u32) -> Result<()> {
     let path = opened.path.display();
     let first =

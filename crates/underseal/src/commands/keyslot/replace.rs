@@ -1,4 +1,4 @@
-//! Keyslots that take the place of others.
+//! The commands that replace keyslots.
 
 use underseal_cipher::Key;
 use underseal_volume::{ErrorKind, Header, NewKeyslot, Replace, Unlocked};
@@ -37,8 +37,8 @@ pub(super) fn convert(args: &KeyslotConvertArgs, quiet: bool) -> Result<()> {
     opened.say(quiet, &format!("keyslot {number} is converted"))
 }
 
-/// What takes the place of a keyslot: LUKS2's has its number, and LUKS1's where the number was
-/// named.
+/// Returns the parameters of the replacement: LUKS2's keeps the number, and LUKS1's where the
+/// number was named.
 fn replacement(
     opened: &Opened<'_>,
     pbkdf: &PbkdfArgs,
@@ -49,7 +49,8 @@ fn replacement(
     Ok(NewKeyslot { number, ..opened.new_keyslot(pbkdf, area)? })
 }
 
-/// Beside the old one where there is room for both; else over it, if that is wanted.
+/// Writes the new keyslot beside the old one if both have room; else over the old one, if the
+/// options permit.
 fn replace(
     opened: &mut Opened<'_>,
     old: &Unlocked,

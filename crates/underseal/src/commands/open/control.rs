@@ -1,4 +1,4 @@
-//! What an open volume has for its operator: a policy, a control socket, metrics.
+//! An open volume's policy, control socket and metrics.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -17,19 +17,19 @@ use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
 use crate::lower::{Remote, address, is_remote};
 
-/// What serves the operator, until the volume ends.
+/// The servers of the control socket and the metrics.
 pub(super) struct Sides {
     control: Option<ControlServer>,
     metrics: Option<Metrics>,
 }
 
 impl Sides {
-    /// What keeps the control socket's clients, and scrapers, waiting.
+    /// Returns the gates that can hold back clients of the control socket, and scrapers.
     pub(super) fn gates(&self) -> Option<(Gate, Option<Gate>)> {
         Some((self.control.as_ref()?.gate(), self.metrics.as_ref().map(Metrics::gate)))
     }
 
-    /// Tells whoever asked for the volume's end how it went.
+    /// Sends the result of the close to each client that asked for it.
     pub(super) fn end(self, how: &Result<()>) {
         if let Some(control) = self.control {
             control.end(match how {
@@ -40,11 +40,8 @@ impl Sides {
     }
 }
 
-/// Refuses to show metrics to other machines unless that is meant, before anybody types a
-/// passphrase.
-///
-/// # Errors
-/// `Usage`.
+/// Refuses to show metrics to other machines without permission, before the passphrase is asked
+/// for.
 pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Found>> {
     let Some(endpoint) = args.metrics.as_ref().map(|address| &address.0) else { return Ok(None) };
     let Endpoint::Tcp { host, port } = endpoint else { return Ok(None) };
@@ -57,10 +54,7 @@ pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// The policy that a volume begins with.
-///
-/// # Errors
-/// `Usage` when the volume cannot have it.
+/// Sets the policy that a volume begins with. Fails with `Usage` when it is not possible.
 pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
     if policy.high_priority
         && let Err(e) = may_run_first()
@@ -75,24 +69,22 @@ pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
     })
 }
 
-/// What is told of a volume that is served, and what is kept of it.
+/// The description of a served volume, for its control socket.
 pub(super) struct Opening<'a> {
-    /// What users know it by.
+    /// The name that users know the volume by.
     pub(super) image: &'a Path,
     pub(super) opened: Opened,
     pub(super) known: Known,
     pub(super) addresses: Vec<String>,
-    /// How a mount's requests come.
+    /// How the kernel passes a mount's requests.
     pub(super) transport: Option<FuseTransport>,
     pub(super) reencrypter: Option<Arc<dyn Reencrypter>>,
-    /// What hands it over, or why nothing does.
+    /// The old server's side of a handover, or the reason why the volume cannot be handed over.
     pub(super) giver: std::result::Result<Arc<Giver>, String>,
 }
 
-/// Starts the control socket and the metrics. What was not asked for by name, the volume can do
-/// without; and metrics are no reason to keep a volume from its users.
-///
-/// # Errors
+/// Starts the control socket and the metrics. A failure of either is logged only, since the volume
+/// can be served without them, unless `--name` was given and is in use.
 /// When the volume cannot have the `--name` that was asked for.
 pub(super) fn start(
     args: &ControlArgs,
@@ -128,10 +120,8 @@ pub(super) fn start(
     Ok(Sides { control, metrics })
 }
 
-/// As [`start`], on sockets that another process was listening on, once their gates are opened.
-///
-/// # Errors
-/// When there are no threads for them.
+/// As [`start`], on the sockets of an old server, once their gates are opened. Fails when no thread
+/// can be started.
 pub(super) fn go_on(
     (control, metrics): (Vec<Listener>, Vec<Listener>),
     described: Described,
@@ -148,13 +138,13 @@ pub(super) fn go_on(
     Ok(Sides { control, metrics })
 }
 
-/// What the volume is called, as long as no other is called so.
+/// Returns the volume's name, before a number is appended for a name in use.
 pub(super) fn name(args: &ControlArgs, image: &Path) -> Name {
     args.name.clone().unwrap_or_else(|| default_name(image))
 }
 
-/// An image's file name; its name on a cluster; of a server, what its URI calls the export, or its
-/// place.
+/// Derives a name: an image's file name; its name on a cluster; for a server's URI, the export's
+/// name or the path.
 fn default_name(image: &Path) -> Name {
     let text = image.to_string_lossy();
     if !is_remote(image) {

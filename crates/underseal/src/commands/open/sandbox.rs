@@ -1,4 +1,4 @@
-//! What a volume's server keeps of its privileges.
+//! The privileges of a volume's server.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,14 +15,11 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Remote, address};
 
-/// Where cryptsetup locks the headers of block devices, and reencryptions.
+/// The folder of cryptsetup's locks of block devices' headers, and of reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
 
-/// Before there are threads, keys and rings: starts the process that unmounts, removes files, opens
-/// the log again and connects.
-///
-/// # Errors
-/// `Failed` when there is no process for it.
+/// Starts the helper before any thread, key or ring exists: it unmounts, removes files, opens the
+/// log again and connects. Fails with `Failed` when it cannot be started.
 pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Result<()> {
     if args.no_sandbox {
         restrictions::forgo();
@@ -44,11 +41,9 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
     Ok(())
 }
 
-/// Gives up what is not needed to serve `lower`, as `disk` where it is a block device of the
-/// kernel's too. None where all of it is to be kept. `locks` is whether it locks reencryptions.
-///
-/// # Errors
-/// `Usage`, as for opening, where a lower name is none.
+/// Drops the privileges that are not needed to serve `lower`, and `disk` if the volume is a kernel
+/// block device. Returns `None` when all are kept. `locks` is true when the server locks
+/// reencryptions. Fails with `Usage` for a malformed lower name.
 pub(super) fn enter(
     args: &ServeArgs,
     lower: &[PathBuf],
@@ -60,7 +55,7 @@ pub(super) fn enter(
         return Ok(None);
     }
     if locks {
-        // Who may not make it may not lock there either.
+        // If the folder cannot be made, no lock can be taken in it either.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(LOCKS);
     }
     let locks = locks.then(|| LOCKS.into());
@@ -78,14 +73,14 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
         vhost_user: args.vhost_user.path.is_some(),
         hand_over: args.control.hand_over,
         high_priority: mapping.policy().high_priority,
-        // No kernel before 5.10 restricts any.
+        // Linux before 5.10 supports no restrictions.
         rings: if restrictions::in_force() == Some(false) { Rings::Any } else { Rings::OfHelper },
         ..Needs::default()
     };
     for name in lower {
         match address(name)? {
             None => needs.images.push(absolute(name)),
-            // The helper connects to it.
+            // The helper connects to the server.
             Some(Remote::Nbd(_)) => {}
             Some(Remote::Rbd(_)) => needs.cluster = true,
         }
@@ -97,7 +92,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// As `status` tells it.
+/// Returns the sandbox in the form of `status`.
 fn shown(state: State) -> Sandbox {
     let State { capabilities, bounded, no_new_privileges, landlock, seccomp, rings, any_port, missing } =
         state;

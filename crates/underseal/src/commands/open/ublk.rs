@@ -1,4 +1,4 @@
-//! The volume as a block device.
+//! The volume as a kernel block device.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,16 +11,13 @@ use underseal_export::ublk::{self, UblkConfig, UblkServer};
 use crate::cli::ServeArgs;
 use crate::error::Result;
 
-/// Hardware queues, if nobody says otherwise: one thread keeps up with several processors.
+/// The most hardware queues by default: one thread keeps up with several processors.
 const QUEUES: u16 = 4;
 
 /// Requests in flight on each.
 const DEPTH: u16 = 128;
 
-/// Looks whether there is ublk before anybody types a passphrase.
-///
-/// # Errors
-/// `Failed` when there is not.
+/// Checks that ublk is usable, before the passphrase is asked for.
 pub(super) fn plan(args: &ServeArgs) -> Result<()> {
     if args.ublk {
         ublk::available()?;
@@ -28,10 +25,7 @@ pub(super) fn plan(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Makes the device, where one was asked for.
-///
-/// # Errors
-/// When the kernel refuses, or the device is in use.
+/// Makes the device, if it was requested. Fails when the kernel refuses, or the device is in use.
 pub(super) fn start(args: &ServeArgs, image: &Path, mapping: &Arc<Mapping>) -> Result<Option<UblkServer>> {
     if !args.ublk {
         return Ok(None);
@@ -52,7 +46,7 @@ pub(super) fn start(args: &ServeArgs, image: &Path, mapping: &Arc<Mapping>) -> R
     Ok(Some(UblkServer::start(mapping.clone(), config)?))
 }
 
-/// Where the volume can be found in the file system.
+/// Returns the paths where clients find the volume.
 pub(super) fn paths(mount: Option<&Path>, ublk: Option<&UblkServer>) -> Vec<String> {
     let device = ublk.map(UblkServer::device);
     let link = ublk.and_then(UblkServer::link);

@@ -13,10 +13,8 @@ use super::taker::not_given;
 use crate::cli::VhostUserArgs;
 use crate::error::Result;
 
-/// Listens, if it was asked for. The guest sees the image's name as the disk's serial number.
-///
-/// # Errors
-/// When the path cannot be listened on, or the volume is none that virtio can describe.
+/// Listens, if it was requested. The guest sees the image's name as the disk's serial number. Fails
+/// when the path cannot be listened on, or virtio cannot describe the volume.
 pub(super) fn listen(
     args: &VhostUserArgs,
     access: SocketAccess,
@@ -27,10 +25,7 @@ pub(super) fn listen(
     Ok(Some(VhostUserServer::listen(mapping.clone(), path, &config(args, access, image))?))
 }
 
-/// Goes on where another process listened.
-///
-/// # Errors
-/// As for [`listen`].
+/// Serves on the listening sockets of an old server. Fails as [`listen`].
 pub(super) fn take_over(
     args: &VhostUserArgs,
     listeners: Vec<Listener>,
@@ -47,10 +42,8 @@ fn config(args: &VhostUserArgs, access: SocketAccess, image: &Path) -> VhostUser
     VhostUserConfig { queues: args.queues, serial, access, drain_timeout: Duration::from_secs(30) }
 }
 
-/// What the front end was left with when it came to rest, if there is one.
-///
-/// # Errors
-/// As for what else is said then: it is not given after all, or makes no sense.
+/// Receives the state of the paused front end, if one is connected. Fails when the old server
+/// refuses the handover, or sends an unexpected message.
 pub(super) fn at_rest(line: &Line, until: Instant) -> Result<Option<CarriedFrontEnd>> {
     let agreed = match line.receive(until)?.message {
         Given::Machine(agreed) => agreed,
@@ -68,7 +61,7 @@ pub(super) fn at_rest(line: &Line, until: Instant) -> Result<Option<CarriedFront
     Ok(Some(CarriedFrontEnd { agreed: *agreed, fds }))
 }
 
-/// Where it is served, for people.
+/// Returns the address for people.
 pub(super) fn address(args: &VhostUserArgs) -> Option<String> {
     let path = args.path.as_ref()?;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());

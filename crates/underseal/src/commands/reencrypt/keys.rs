@@ -1,5 +1,5 @@
-//! The keys of a volume that is reencrypted: it has two meanwhile, and its keyslots may have
-//! passphrases of their own.
+//! The keys of a volume that is reencrypted: meanwhile it has two, and its keyslots may have
+//! different passphrases.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +20,8 @@ pub(super) struct Known {
     pub(super) passphrase: Key,
 }
 
-/// What a token, or the passphrases of the options, open: the volume's key, and with it the
-/// keyslots that they are of.
-///
-/// # Errors
-/// `NoKey` when one of them opens nothing.
+/// Unlocks the volume's key with a token or the passphrases of the options, and returns the
+/// keyslots that they open. Fails with `NoKey` when one of them opens none.
 pub(super) fn unlock(
     args: &ReencryptArgs,
     header: &Header,
@@ -60,19 +57,17 @@ pub(super) fn unlock(
     Ok((key, known))
 }
 
-/// The keyslot of the first passphrase, where a descriptor has those of all keyslots in their
-/// order.
+/// Returns the keyslot of the first passphrase, where a descriptor has those of all keyslots in
+/// their order.
 fn first_of_lines(args: &ReencryptArgs, header: &Header) -> Option<u32> {
     let Header::Luks2(header) = header else { return None };
     args.other_passphrase_fd.and_then(|_| header.lost_keyslots(&[]).first().copied())
 }
 
-/// Gets the passphrases of all other keyslots, to keep them: the lines of a descriptor, or what is
-/// typed at the terminal, where an empty answer gives a keyslot up.
-///
-/// # Errors
-/// Those of the terminal, the descriptor and the header. A wrong line is an error, at the terminal
-/// the third wrong answer.
+/// Gets the passphrases of all other keyslots, to keep the keyslots: the lines of a descriptor, or
+/// answers at the terminal, where an empty answer gives a keyslot up. Fails with the errors of the
+/// terminal, the descriptor and the header. A wrong line is an error; at the terminal, the third
+/// wrong answer.
 pub(super) fn others_in_order(
     args: &ReencryptArgs,
     header: &Header,
@@ -117,16 +112,14 @@ pub(super) fn others_in_order(
     Ok(())
 }
 
-/// The passphrases of other keyslots, from the options.
+/// Returns the passphrases of other keyslots, from the options.
 fn named_others(args: &ReencryptArgs) -> Result<Vec<Key>> {
     let lines = args.other_passphrase_file.iter().map(|path: &PathBuf| first_line_of_file(path));
     lines.chain(args.other_key_file.iter().map(|path| secret_file(path, 0, None))).collect()
 }
 
-/// The bytes of both keys, one after the other, and how many are the first one's.
-///
-/// # Errors
-/// `Failed` without memory.
+/// Joins the bytes of both keys, and returns the length of the first. Fails with `Failed` without
+/// memory.
 pub(super) fn both(keys: [Option<&Key>; 2]) -> Result<(Key, usize)> {
     let [first, second] = keys.map(|key| key.map(Key::as_bytes).unwrap_or_default());
     let mut both = Key::zeroed(first.len() + second.len()).map_err(Error::from)?;

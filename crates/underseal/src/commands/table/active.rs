@@ -12,7 +12,7 @@ use super::refused;
 use crate::error::{Error, Result};
 use crate::integrity::{self, Below};
 
-/// A table over its devices, with what lies between: the integrity layers are to be closed at the
+/// A table over its devices, with the layers in between: integrity layers must be closed at the
 /// end.
 pub(crate) struct Active {
     pub(crate) mapping: Mapping,
@@ -20,10 +20,10 @@ pub(crate) struct Active {
     pub(crate) verities: Vec<Arc<VerityDevice>>,
 }
 
-/// Gives the device that a line names.
+/// A function that opens the device of a name in a line.
 type Devices<'d> = &'d dyn Fn(&str) -> Result<Arc<dyn Device>>;
 
-/// Puts a table over its devices, which `device` gives by the names that lines have for them.
+/// Puts a table over its devices, which `device` opens by their names in the lines.
 pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Result<Active> {
     let (mut layers, mut verities) = (Vec::new(), Vec::new());
     let mut bases: Vec<Arc<dyn Device>> = Vec::new();

@@ -1,4 +1,4 @@
-//! `underseal table volume`: the dm-crypt table that a volume of another system comes to.
+//! `underseal table volume`: the dm-crypt table of a volume of another system.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -39,10 +39,8 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
     print(&Zeroizing::new(table.print(true) + "\n"))
 }
 
-/// A line for each segment.
-///
-/// # Errors
-/// `Unsupported` for a cipher that is not one of dm-crypt's: a chain is devices upon devices there.
+/// Makes a line for each segment. Fails with `Unsupported` for ciphers that dm-crypt lacks: for a
+/// chain it stacks devices.
 fn lines(opened: &OpenedFormat, devices: &[String]) -> Result<Zeroizing<String>> {
     let mut key = Zeroizing::new(String::new());
     for byte in opened.volume_key.as_bytes() {

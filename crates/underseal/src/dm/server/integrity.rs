@@ -1,5 +1,5 @@
-//! dm-integrity's layout: made on a device that is new, as the kernel does when a table is loaded;
-//! its state.
+//! dm-integrity's layout: made on a new device, as the kernel does when a table is loaded; and its
+//! state.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,8 @@ use underseal_volume::table::IntegrityLine;
 use crate::error::{Error, Result};
 use crate::integrity::line_options;
 
-/// Makes a superblock and an empty journal where the superblock's place is all zeros. What else is
-/// there is left to who opens it.
+/// Writes a superblock and an empty journal where the superblock's place is all zeros. Other
+/// contents are left to the later open.
 pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&File>) -> Result<()> {
     let disks = Disks { data, meta: meta.map(|meta| meta as &dyn Disk) };
     let (mut options, _) = line_options(line)?;
@@ -41,14 +41,16 @@ pub(super) fn format_where_new(line: &IntegrityLine, data: &File, meta: Option<&
     Ok(())
 }
 
-/// How many sectors a layer has that keeps the tags which others make, by its superblock.
+/// Returns the number of sectors of a layer that keeps tags which the line above makes, from its
+/// superblock.
 pub(super) fn provided(line: &IntegrityLine, data: &File, meta: Option<&File>) -> Result<u64> {
     let disks = Disks { data, meta: meta.map(|meta| meta as &dyn Disk) };
     let (options, _) = line_options(line)?;
     Ok(underseal_integrity::look(&disks, &options)?.geometry.provided())
 }
 
-/// `mismatches sectors recalculated`, as the kernel says it: `-` where nothing is recalculated.
+/// Returns `mismatches sectors recalculated` in the kernel's form: `-` where nothing is
+/// recalculated.
 pub(super) fn status(layer: &IntegrityDevice) -> String {
     let status = layer.status();
     let recalculated = status.recalculated.map_or_else(|| "-".to_owned(), |(done, _)| done.to_string());

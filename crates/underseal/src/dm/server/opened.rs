@@ -19,25 +19,24 @@ use crate::dm::layers::makes_no_tags;
 use crate::error::{Error, Result};
 use crate::policy;
 
-/// A kernel reads and writes in pages, and knows no larger sectors.
+/// The kernel reads and writes pages, and supports no larger sectors.
 const PAGE: u32 = 4096;
 
 /// A table and its devices.
 pub(super) struct Opened {
     table: Table,
-    /// Devices by the names that the table has for them. The descriptors are those of the back
-    /// end's claims.
+    /// The devices by their names in the table. The descriptors are those of the back end's claims.
     devices: Vec<(String, File)>,
     read_only: bool,
     active: Option<Running>,
 }
 
-/// A table that is open.
+/// An open table.
 struct Running {
     mapping: Arc<Mapping>,
     layers: Vec<Arc<IntegrityDevice>>,
     verities: Vec<Arc<VerityDevice>>,
-    /// The sectors of each line that keeps tags which others make.
+    /// The sectors of each line that keeps tags which the line above makes.
     kept: Vec<u64>,
 }
 
@@ -51,10 +50,10 @@ impl Opened {
     /// Opens the devices.
     pub(super) fn activate(mut self) -> Obeyed<Self> {
         let kept = self.prepare().map_err(refused(Errno::INVAL))?;
-        // The integrity layer is opened with the volume, whose tags it keeps.
+        // The integrity layer is opened with the volume whose tags it keeps.
         let is_kept = !kept.is_empty();
         let opened = self.open(is_kept).or_else(|e| match e.of_integrity() {
-            // As in the kernel, which reads the journal once the device is there.
+            // The kernel behaves in the same way: it reads the journal once the device exists.
             Some(IntegrityError::BadJournal) => {
                 log::error!("{}: every request fails", e.what());
                 self.open(true)
@@ -66,17 +65,18 @@ impl Opened {
         Ok(self)
     }
 
-    /// Whether closing has ended something that the mapping needs.
+    /// Returns true when closing has ended a layer that the mapping needs.
     pub(super) fn is_closed_for_good(&self) -> bool {
         self.active.as_ref().is_some_and(|active| !active.layers.is_empty())
     }
 
-    /// The table before its devices were opened.
+    /// Returns the table before its devices were opened.
     pub(super) fn inactive(self) -> Self {
         Self { active: None, ..self }
     }
 
-    /// Formats what is new. The sectors of each line that keeps tags which others make.
+    /// Formats new layers. Returns the sectors of each line that keeps tags which the line above
+    /// makes.
     fn prepare(&self) -> Result<Vec<u64>> {
         let mut kept = Vec::new();
         for base in self.table.bases() {
@@ -96,7 +96,7 @@ impl Opened {
         Ok(kept)
     }
 
-    /// `is_none`: no request is served here.
+    /// Opens the table over its devices. With `is_none`, this server serves no request.
     fn open(&self, is_none: bool) -> Result<Active> {
         let nothing = format!("0 {} error", self.table.sectors());
         let nothing = if is_none { Some(Table::parse(&nothing)?) } else { None };
@@ -114,22 +114,22 @@ impl Opened {
         found.map(|(_, file)| file).ok_or_else(missing)
     }
 
-    /// The table's devices.
+    /// Returns the table's devices.
     pub(super) fn devices(&self) -> Vec<&File> {
         self.devices.iter().map(|(_, file)| file).collect()
     }
 
-    /// The number of a device.
+    /// Returns the number of a device.
     fn number(&self, name: &str) -> String {
         let of = self.file(name).ok().and_then(|file| file.metadata().ok());
         of.map_or_else(|| name.into(), |of| DeviceNumber::of_node(of.rdev()).to_string())
     }
 
-    /// A device through an open file of its own, beside the claim: the kernel reports write-back
-    /// errors once for each.
+    /// Opens a device through a separate open file, beside the claim: the kernel reports write-back
+    /// errors once for each open file.
     ///
     /// As in the kernel, whose device mapper has no page cache below it, a write that fails on the
-    /// device fails there and then. Layers write parts of sectors, so theirs go through the cache.
+    /// device fails at once. Layers write parts of sectors, so their writes go through the cache.
     fn device(&self, name: &str) -> Result<Arc<dyn Device>> {
         let file = self.file(name)?;
         let is_block = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
@@ -140,7 +140,7 @@ impl Opened {
         Ok(Arc::new(FileDevice::over(file, name, options)?))
     }
 
-    /// Whether tags, a journal or hashes are on a device.
+    /// Returns true when a device has tags, a journal or hashes.
     fn is_in_layer(&self, name: &str) -> bool {
         self.table.bases().into_iter().any(|base| match base {
             Base::Integrity(line) => line.device == name || line.meta_device() == Some(name),
@@ -154,7 +154,7 @@ impl Opened {
         self.active.as_ref().map(|active| &active.mapping).ok_or_else(late)
     }
 
-    /// The logical block size that it is shown with.
+    /// Returns the logical block size that the device is shown with.
     pub(super) fn block(&self) -> u32 {
         let of_layer = |line: &Line| match &line.target {
             Target::Integrity(layer) => layer.option("block_size").and_then(|size| size.parse().ok()),
@@ -167,10 +167,10 @@ impl Opened {
         }
     }
 
-    /// The lines' states, in the kernel's form.
+    /// Returns the lines' states, in the kernel's form.
     pub(super) fn status(&self) -> Vec<String> {
         let active = self.active.as_ref();
-        // Each line of these targets has its own, in their order.
+        // Each line of these targets has its own layer, in their order.
         let mut layers = active.map_or(&[][..], |active| &active.layers).iter();
         let mut kept = active.map_or(&[][..], |active| &active.kept).iter();
         let mut verities = active.map_or(&[][..], |active| &active.verities).iter();
@@ -190,22 +190,22 @@ impl Opened {
                     striped.stripes.iter().map(|place| self.number(&place.device) + " ").collect();
                 format!("{} {numbers}1 {}", striped.stripes.len(), "A".repeat(striped.stripes.len()))
             }
-            // Requests that wait: none is counted.
+            // Requests that wait are not counted.
             Target::Delay(_) => "0 0 0".into(),
             _ => String::new(),
         };
         self.table.lines().iter().map(state).collect()
     }
 
-    /// Leaves the layers clean.
+    /// Closes the layers cleanly.
     pub(super) fn close(&self) -> Result<()> {
         let layers = self.active.as_ref().map_or(&[][..], |active| &active.layers);
         crate::integrity::close(layers)
     }
 
-    /// Drops what holds keys beside the mapping.
+    /// Drops keys outside the mapping.
     pub(super) fn forget_keys(&mut self) {
-        // The mapping is there, so nothing is opened by the table any more.
+        // The mapping exists, so the table is not used to open anything any more.
         if self.active.is_some()
             && let Ok(table) = Table::parse(&self.table.print(false))
         {

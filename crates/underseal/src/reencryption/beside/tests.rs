@@ -19,12 +19,12 @@ fn device(file: &File) -> FileDevice {
     FileDevice::open(&path, OpenOptions { unlocked: true, ..OpenOptions::default() }).unwrap()
 }
 
-/// A volume that is open in the middle of a reencryption.
+/// A volume that is open with an unfinished reencryption.
 fn open(file: &File, key: &VolumeKey) -> Beside {
     open_at(file, key, Where::Image(Arc::new(device(file))))
 }
 
-/// The same, whose reencryption reads and writes there.
+/// The same, whose reencryption uses the files in `place`.
 fn open_at(file: &File, key: &VolumeKey, place: Where) -> Beside {
     let volume = Header::read(file).unwrap().activate(key, SIZE, &ActivateOptions::default()).unwrap();
     let place = Place::open(place, Kept::Header { apart: None, allow_null: false }, false);
@@ -80,14 +80,14 @@ fn the_right_key_is_known_also_after_an_end_that_failed() {
     }
 }
 
-/// Which of the two is broken that [`Place::bytes`] makes, in their order there.
+/// The failing one of the two byte stores that [`Place::bytes`] returns, in their order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Which {
     Data,
     Header,
 }
 
-/// A file. The first flush of the data, or of the header, fails.
+/// A file whose first flush of the data, or of the header, fails.
 struct Broken {
     device: FileDevice,
     which: Which,
@@ -143,7 +143,7 @@ impl Channel for BrokenChannel {
     }
 }
 
-/// Has it run to its end, and says how that was.
+/// Runs the reencryption to its end, and returns the end.
 fn run_to_its_end(beside: &Beside, key: &VolumeKey) -> std::result::Result<Ended, Refusal> {
     beside.start(key.key(), key.other().unwrap(), Rate::Full)?;
     Ok(beside.last().unwrap().wait(underseal_testing::PATIENCE).expect("it ends"))
@@ -166,7 +166,7 @@ fn after_a_sync_that_failed_it_does_not_go_on_until_it_is_opened_again() {
         let refused = run_to_its_end(&beside, &key).unwrap_err();
         assert!(refused.message.contains("a sync of the image failed"), "{which:?}: {refused:?}");
         assert!(refused.remedy.contains("open it again"), "{refused:?}");
-        // A step whose data were not synced is made good when the volume is opened.
+        // A step whose data were not synced is recovered when the volume is opened.
         drop(beside);
         if which == Which::Header {
             let again = open(&file, &key);
@@ -186,7 +186,7 @@ fn one_that_is_under_way_keeps_its_header_for_itself() {
         has_ended: Condvar::new(),
     };
     lock(&beside.runs).last = Some(Arc::new(run));
-    // Keys that the header would refuse: it is not asked.
+    // The header would refuse these keys, and is not asked.
     let wrong = Key::new(&[7; 64]).unwrap();
     let refused = beside.start(&wrong, &wrong, Rate::Full).unwrap_err();
     assert!(refused.message.contains("is being reencrypted already"), "{refused:?}");

@@ -57,7 +57,7 @@ impl Server {
         signal_to(self.pid(), signal);
     }
 
-    /// SIGTERM, and an end without complaint.
+    /// Sends SIGTERM and asserts that the server ends with status 0; returns stderr.
     #[track_caller]
     pub(crate) fn stop(self) -> String {
         self.signal(Signal::TERM);

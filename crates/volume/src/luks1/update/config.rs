@@ -1,4 +1,4 @@
-//! The UUID, and a header without any keyslot.
+//! Changes of the UUID, and the removal of all keyslots.
 
 use crate::format::bad;
 use crate::luks1::Header;
@@ -7,7 +7,7 @@ use crate::text::FixedText;
 use crate::{Result, Settings, Target, storage};
 
 impl Header {
-    /// See [`crate::Header::set`].
+    /// Changes settings; see [`crate::Header::set`].
     pub(crate) fn set(&mut self, on: &(impl Target + ?Sized), settings: &Settings) -> Result<()> {
         let Settings { label, subsystem, uuid, on: flags, off } = settings;
         if label.is_some() || subsystem.is_some() {
@@ -28,7 +28,7 @@ impl Header {
         )
     }
 
-    /// See [`crate::Header::erase`].
+    /// Removes all keyslots; see [`crate::Header::erase`].
     pub(crate) fn erase(&mut self, on: &(impl Target + ?Sized)) -> Result<Vec<u32>> {
         let gone: Vec<u32> = self.areas().into_iter().map(|(number, _)| number).collect();
         let end = self.keyslots_end().min(storage::size(on)?);
@@ -38,7 +38,7 @@ impl Header {
             Ok(())
         };
         self.update(on, edit, |()| {
-            // All of the room: keyslots that went earlier may have left something, too.
+            // The whole room is wiped: keyslots removed earlier may have left remains, too.
             areas.push((0, LEN.next_multiple_of(4096) as u64..end));
             areas.iter().try_for_each(|(_, area)| storage::scrub(on, area.clone()))?;
             storage::sync(on)

@@ -1,4 +1,4 @@
-//! Keyslots that come and go: eight of them, each with a place of its own for its key material.
+//! Adding and removing keyslots: eight of them, each with a place for its key material.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Header {
-    /// See [`crate::Header::add_keyslot`].
+    /// Adds a keyslot; see [`crate::Header::add_keyslot`].
     pub(crate) fn add_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -26,7 +26,7 @@ impl Header {
         self.put(on, &made, new.number)
     }
 
-    /// See [`crate::Header::remove_keyslot`].
+    /// Removes a keyslot; see [`crate::Header::remove_keyslot`].
     pub(crate) fn remove_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -48,7 +48,7 @@ impl Header {
         removed.map(|_| ())
     }
 
-    /// See [`crate::Header::change_keyslot`].
+    /// Replaces a keyslot; see [`crate::Header::change_keyslot`].
     pub(crate) fn change_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -69,8 +69,8 @@ impl Header {
                 if !keeps_its_number {
                     return Ok(number);
                 }
-                // The number is free now, and the passphrase opens the other keyslot until it opens
-                // this one.
+                // The number is free now, and the passphrase opens the temporary keyslot until it
+                // opens this one.
                 let moved = self.put(on, &made, Some(opened.slot));
                 let moved = moved.and_then(|_| self.remove_keyslot(on, number, false));
                 let context =
@@ -87,7 +87,7 @@ impl Header {
         }
     }
 
-    /// All of a keyslot but its place, which takes time.
+    /// Makes a keyslot without its place, which takes time.
     fn make(&self, key: &VolumeKey, passphrase: &Key, new: &NewKeyslot) -> Result<Made> {
         let Phdr { hash, cipher, key_bytes, .. } = &self.phdr;
         self.refuse_what_luks1_has_not(new)?;
@@ -128,7 +128,7 @@ impl Header {
         Ok(())
     }
 
-    /// Puts it in a place that is free: its key material first.
+    /// Puts the keyslot into a free place: its key material first.
     fn put(&mut self, on: &(impl Target + ?Sized), made: &Made, chosen: Option<u32>) -> Result<u32> {
         let &Made { iterations, salt, ref sealed } = made;
         let end = storage::size(on)?;
@@ -154,8 +154,8 @@ struct Made {
     sealed: Key,
 }
 
-/// Where a free keyslot's key material goes: where the header says, or where that says nonsense
-/// (nobody reads it), where a new header's would be.
+/// Returns the place for a free keyslot's key material: the header's, or where that is invalid, the
+/// one of a new header.
 fn place(phdr: &Phdr, number: usize, end: u64) -> Result<u64> {
     const ALIGNMENT: u64 = 4096;
     let len = af::split_len(phdr.key_bytes) as u64;

@@ -1,7 +1,7 @@
-//! Key material that moves.
+//! Moves of key material.
 //!
-//! cryptsetup refuses a header of which two places overlap, even where nobody uses them. So a free
-//! keyslot gets another place before key material comes into its own.
+//! cryptsetup refuses a header with overlapping places, even of unused keyslots. So a free keyslot
+//! is moved before key material is written to its place.
 
 use std::ops::Range;
 
@@ -13,11 +13,8 @@ use crate::luks1::{Header, unchanged};
 use crate::{Error, ErrorKind, Result, Target, af, storage};
 
 impl Header {
-    /// Moves the places of free keyslots up to the highest of these that they can have, one at a
-    /// time. Of a header that cryptsetup does not take nothing is moved.
-    ///
-    /// # Errors
-    /// Those of an update.
+    /// Moves the places of free keyslots up to the highest possible ones of `to`, one at a time. In
+    /// a header that cryptsetup refuses nothing is moved. Fails with the errors of an update.
     pub(crate) fn spread(&mut self, on: &(impl Target + ?Sized), to: &[u64]) -> Result<()> {
         if !self.phdr.is_sound() {
             return Ok(());
@@ -35,9 +32,9 @@ impl Header {
         Ok(())
     }
 
-    /// The headers by which a keyslot's key material comes to a place that nobody uses, the last of
-    /// them with it; cryptsetup takes each of them if it takes this one. None where there are no
-    /// such.
+    /// Returns the sequence of headers by which a keyslot's key material gets to an unused place;
+    /// the last one has it there. cryptsetup accepts each of them if it accepts this one. Returns
+    /// `None` where no sequence exists.
     pub(crate) fn way_to(&self, number: u32, place: u64, within: Range<u64>) -> Option<Vec<Phdr>> {
         let (number, len) = (number as usize, af::split_len(self.phdr.key_bytes) as u64);
         let area = |place: u64| place..place.saturating_add(len);
@@ -60,7 +57,7 @@ impl Header {
         let mut moved = with_place(way.last()?, number, place);
         match given_up[..] {
             [] => {}
-            // Both change places in one sector, with one write.
+            // Both places are in one sector, and are exchanged with one write.
             [other] if (other < STRADDLER) == (number < STRADDLER) => moved.set_place(other, was),
             _ => return None,
         }
@@ -70,11 +67,8 @@ impl Header {
         is_whole.then_some(way)
     }
 
-    /// Moves a keyslot's key material along such a way. It opens from the one place or the other at
-    /// every instant.
-    ///
-    /// # Errors
-    /// Those of an update.
+    /// Moves a keyslot's key material along this sequence. It opens from one of the two places at
+    /// every instant. Fails with the errors of an update.
     pub(crate) fn move_material(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -101,7 +95,7 @@ impl Header {
         storage::sync(on)
     }
 
-    /// Puts another header in place of this one.
+    /// Replaces the whole header.
     pub(super) fn put_whole(
         &mut self,
         on: &(impl Target + ?Sized),

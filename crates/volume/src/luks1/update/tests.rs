@@ -1,4 +1,4 @@
-//! What a crash leaves behind, and what is refused.
+//! The results of a crash, and refusals.
 
 use underseal_cipher::Key;
 
@@ -7,7 +7,7 @@ use crate::keyslots::{NewKeyslot, Replace};
 use crate::storage::recorder::{Recorder, left_of, once};
 use crate::{Cost, ErrorKind, FormatOptions, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, VolumeKey};
 
-/// Where eight keyslots end.
+/// The end of eight keyslots.
 const DATA: usize = 4096 + 8 * (64 << 10);
 const SIZE: usize = DATA + (64 << 10);
 
@@ -48,7 +48,7 @@ fn listed(disk: &[u8], number: usize) -> bool {
     Header::read(disk).unwrap().unwrap().phdr.slots[number].is_some()
 }
 
-/// The bytes of a keyslot's key material.
+/// Returns the bytes of a keyslot's key material.
 fn material(disk: &Recorder, header: &Header, number: usize) -> Vec<u8> {
     let offset = usize::try_from(header.phdr.slots[number].as_ref().unwrap().offset).unwrap();
     disk.bytes()[offset..offset + 16 * 4000].to_vec()
@@ -87,7 +87,7 @@ fn a_crash_while_a_keyslot_comes_or_goes_leaves_the_old_header_or_the_new_one() 
 
 #[test]
 fn a_crash_while_a_passphrase_changes_leaves_one_that_opens() {
-    // The new keyslot comes into the first that is free: the one after these.
+    // The new keyslot gets the first free number: the one after these.
     for taken in [1, 6] {
         let (disk, mut header, volume_key) = disk();
         for number in 1..taken {
@@ -203,7 +203,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_written() {
 
 #[test]
 fn a_free_keyslot_whose_place_is_nonsense_gets_the_usual_one() {
-    // In the header, beyond the data's beginning, over another keyslot: in 512-byte sectors.
+    // Places in the header, beyond the data's start, over another keyslot: in 512-byte sectors.
     for nonsense in [0u32, u32::MAX, 4096, 8] {
         let (disk, _, volume_key) = disk();
         let at = 208 + 48;

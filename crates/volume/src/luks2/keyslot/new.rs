@@ -1,4 +1,4 @@
-//! A keyslot that is made: its parameters, its area's bytes, its words in the metadata.
+//! A new keyslot: its parameters, its area's bytes, its JSON.
 
 use base64ct::{Base64, Encoding};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::format::{bad, try_cipher};
 use crate::kdf::Kdf;
 use crate::{Hash, KdfLimits, Pbkdf, Result, af};
 
-/// A keyslot whose cost is settled.
+/// A keyslot with measured parameters.
 pub(crate) struct NewSlot {
     cipher: CipherSpec,
     wrapping_size: usize,
@@ -18,8 +18,8 @@ pub(crate) struct NewSlot {
 }
 
 impl NewSlot {
-    /// Decides what it costs, which may take time. Its area has the data's cipher where that does:
-    /// it is never authenticated nor null.
+    /// Chooses the parameters, which may take time. The area has the data's cipher where that is
+    /// possible: an area is never authenticated nor has a null cipher.
     pub(crate) fn settle_like_data(data: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
         if refused(data).is_none() && stands_alone(data) {
             return Self::settle(data, None, hash, pbkdf);
@@ -28,8 +28,8 @@ impl NewSlot {
         Self::settle(&usual, None, hash, pbkdf)
     }
 
-    /// The same with a cipher for its area, and the length of its key; none takes the cipher's
-    /// largest.
+    /// Chooses the parameters with a given cipher for the area, and the length of its key; `None`
+    /// for the cipher's largest.
     pub(crate) fn settle(
         cipher: &CipherSpec,
         key_size: Option<usize>,
@@ -48,14 +48,14 @@ impl NewSlot {
         Ok(Self { cipher: cipher.clone(), wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)? })
     }
 
-    /// The bytes of its area.
+    /// Returns the bytes of the area.
     pub(crate) fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
         let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
         try_cipher(&self.cipher, &wrapping, SectorSize::S512)?;
         KeyArea { spec: &self.cipher, hash: self.hash }.seal(&wrapping, key)
     }
 
-    /// What the metadata says of it when its area begins at byte `offset`.
+    /// Returns the JSON of the keyslot with its area at byte `offset`.
     pub(crate) fn json(&self, key_len: usize, offset: u64) -> Value {
         json!({
             "type": "luks2",
@@ -89,8 +89,7 @@ fn kdf_json(kdf: &Kdf) -> Value {
     }
 }
 
-/// Whether a cipher needs neither tags nor IVs that are kept elsewhere, as authenticated volumes
-/// have them.
+/// Returns true when a cipher needs neither tags nor stored IVs, which authenticated volumes have.
 fn stands_alone(cipher: &CipherSpec) -> bool {
     let sizes = underseal_cipher::key_sizes(cipher).unwrap_or_default();
     let Some(Ok(mut key)) = sizes.last().map(|size| Key::zeroed(*size)) else { return false };
@@ -99,7 +98,7 @@ fn stands_alone(cipher: &CipherSpec) -> bool {
     underseal_cipher::build(cipher, &key, SectorSize::S512).is_ok()
 }
 
-/// Why no keyslot's area may have this cipher, if so.
+/// Returns why a keyslot's area cannot have this cipher, if so.
 fn refused(cipher: &CipherSpec) -> Option<&'static str> {
     match cipher.to_string() {
         _ if cipher.is_null() => Some("encrypts nothing"),
@@ -108,7 +107,7 @@ fn refused(cipher: &CipherSpec) -> Option<&'static str> {
     }
 }
 
-/// The length of a keyslot's area: its stripes in whole pages.
+/// Returns the length of a keyslot's area: its stripes in whole pages.
 pub(crate) fn area_size(key_len: usize) -> u64 {
     af::split_len(key_len).next_multiple_of(4096) as u64
 }

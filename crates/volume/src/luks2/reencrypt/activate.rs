@@ -1,4 +1,4 @@
-//! A volume in the middle of its reencryption, as it stands.
+//! A volume in the middle of its reencryption, in its present state.
 
 use super::shape::{self, ShapeInput};
 use super::slot::Reencryption;
@@ -7,10 +7,9 @@ use crate::luks2::metadata::Metadata;
 use crate::reencrypt::{Mode, Plan, Progress};
 use crate::{ActivateOptions, Error, ErrorKind, Result, Volume, VolumeKey};
 
-/// Plan and progress, with all of it verified that the keys can vouch for.
+/// Returns the plan and the progress after checking the metadata against the digest.
 ///
-/// # Errors
-/// `Untrusted` where somebody without the keys wrote what the header says; those of
+/// Fails with `Untrusted` when the metadata were written without the keys, and with the errors of
 /// [`shape::read`].
 pub(super) fn verified(
     metadata: &Metadata,
@@ -25,18 +24,17 @@ pub(super) fn verified(
     shape::read(metadata, of, key, given)
 }
 
-/// Whether the keys vouch for the metadata: not without all of them, as when all is new and the old
-/// one is gone.
+/// Returns true when the digest, made with the keys, confirms the metadata. Without all keys the
+/// answer is false, for example at the end, when the old key is gone.
 ///
-/// # Errors
-/// `Untrusted` where all of them are there and somebody without them wrote it; `TooCostly`,
-/// `Memory`.
+/// Fails with `Untrusted` when all keys are known and the metadata were written without them, and
+/// with `TooCostly` and `Memory`.
 pub(super) fn is_vouched_for(metadata: &Metadata, of: &Reencryption, key: &VolumeKey) -> Result<bool> {
     let keys: Option<Vec<_>> = of.digests().into_iter().map(|digest| key.of(digest)).collect();
     keys.map_or(Ok(false), |keys| digest::verify(metadata, of, &keys).map(|()| true))
 }
 
-/// The volume as it stands; none where its segments alone say what it is.
+/// Returns the volume in its present state, or `None` when the segments alone describe it.
 pub(in crate::luks2) fn activate(
     metadata: &Metadata,
     key: &VolumeKey,
@@ -50,8 +48,8 @@ pub(in crate::luks2) fn activate(
                            good first";
             return Err(Error::new(ErrorKind::NeedsRecovery, context));
         }
-        // All of it has the new key, and the old one may be gone. Without any, who says that it was
-        // decrypted must have had it.
+        // All of the data has the new key, and the old key may be gone. After a decryption without
+        // any key, the metadata must be confirmed by the old key.
         Stage::Final if of.mode != Mode::Decrypt => return is_vouched_for(metadata, &of, key).map(|_| None),
         Stage::Clean | Stage::Final => {}
     }

@@ -1,4 +1,4 @@
-//! Another protection for the steps to come.
+//! Another protection for the remaining steps.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::reencrypt::{Ledger as _, Mode, Protection};
 use crate::{Error, ErrorKind, Result, VolumeKey};
 
 impl Ledger<'_> {
-    /// Protects the steps to come in another way, with the key of [`Ledger::resume`]: one update of
-    /// the header. What the data moves by stays.
+    /// Changes the protection of the remaining steps, with the key of [`Ledger::resume`], in one
+    /// update of the header. The shift of the data stays.
     ///
     /// # Errors
-    /// `NeedsRecovery` in the middle of a step, which the old protection is needed for; `BadOption`
-    /// for protection that this reencryption cannot have; `BadLayout` where the area is too small,
-    /// `NoRoom` where the header is; `Busy`, `Io`.
+    /// `NeedsRecovery` in the middle of a step, which needs the old protection; `BadOption` for a
+    /// protection that this reencryption cannot have; `BadLayout` when the area is too small;
+    /// `NoRoom` when the header is too small; `Busy`, `Io`.
     pub fn protect_with(&mut self, protection: Protection, key: &VolumeKey) -> Result<()> {
         if self.plan().step(self.progress()).is_none() {
             return Ok(());

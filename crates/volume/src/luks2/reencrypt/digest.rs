@@ -1,8 +1,9 @@
-//! The digest over the metadata of a reencryption: only who has all of its keys can have made it.
+//! The digest over the metadata of a reencryption: making it needs all of the volume's keys.
 //!
 //! Its input is one run of bytes, without any separator:
 //! ```text
-//!   "v", version as a digit | old key, new key (if another) | mode, direction, area | how it was, how it will be, what was moved
+//!   "v", version as a digit | old key, new key (if another) | mode, direction, area
+//!                           | old segment, new segment, moved segment
 //!   strings as they are, numbers of 64 and 32 bits in big endian
 //! ```
 
@@ -17,14 +18,14 @@ use crate::luks2::metadata::Metadata;
 use crate::luks2::node::Node;
 use crate::{Error, ErrorKind, KdfLimits, Result};
 
-/// The longest string that is taken into it.
+/// The longest string in the digest's input.
 const LONGEST: usize = 64;
 
-/// Checks that who made the metadata had these keys: the old one and the new one, in this order,
-/// those that there are.
+/// Checks that the metadata were made with these keys: the old key and the new key, in this order,
+/// as far as both exist.
 ///
-/// # Errors
-/// `Untrusted` when that was somebody else; `TooCostly`, `Memory`.
+/// Fails with `Untrusted` when the metadata were made without the keys, and with `TooCostly` and
+/// `Memory`.
 pub(crate) fn verify(metadata: &Metadata, reencryption: &Reencryption, keys: &[&Key]) -> Result<()> {
     let check = metadata.digests.get(&reencryption.digest).map(|digest| &digest.check);
     let Some(Ok(check)) = check else {
@@ -35,7 +36,7 @@ pub(crate) fn verify(metadata: &Metadata, reencryption: &Reencryption, keys: &[&
     let place = format_args!("digests.{}", reencryption.digest);
     let found =
         budget.derive(&check.kdf, input.as_bytes(), check.digest.len()).map_err(|e| e.within(place))?;
-    // Comparing keys takes constant time.
+    // Keys are compared in constant time.
     if to_key(&check.digest)? == found {
         return Ok(());
     }
@@ -47,10 +48,9 @@ pub(crate) fn verify(metadata: &Metadata, reencryption: &Reencryption, keys: &[&
     Err(Error::new(ErrorKind::Untrusted, context))
 }
 
-/// What the digest is over.
+/// Returns the input of the digest.
 ///
-/// # Errors
-/// `BadHeader` for strings that are empty or too long; `Memory`.
+/// Fails with `BadHeader` for strings that are empty or too long, and with `Memory`.
 pub(crate) fn input(
     document: &Map<String, Value>,
     reencryption: &Reencryption,
@@ -110,7 +110,7 @@ fn segment<'d>(document: &'d Map<String, Value>, lay: &Lay, parts: &mut Vec<Cow<
 }
 
 fn entry<'d>(document: &'d Map<String, Value>, part: &str, number: u32) -> Node<'d> {
-    // What was parsed is there; a missing member would be null, and refused as no object.
+    // Parsed parts exist. A missing member would be null, and is refused as no object.
     const NOTHING: &Value = &Value::Null;
     let value = document.get(part).and_then(|entries| entries.get(number.to_string()));
     Node::new(format!("{part}.{number}"), value.unwrap_or(NOTHING))

@@ -1,18 +1,20 @@
-//! The end: all of the data is new, and what kept the old key goes.
+//! The end: all of the data is new, and the keyslots and areas of the old key are removed.
 //!
 //! ```text
-//!   one header without old keyslots, backups, requirement and state, while the last step is recorded as under way
-//!     -> old bytes outside the volume, what protected the last step, the old keyslots' areas: wiped, synced
+//!   one header without old keyslots, backups, requirement and state, during the last step
+//!     -> old bytes outside the volume, the last step's protection, the old keyslots' areas:
+//!        wiped, synced
 //! ```
-//! Cut off before the header, the last step is done again, by whatever program; after it, the
-//! reencryption is over. A header that says that all is new never reaches the disk: cryptsetup
-//! would take it for "not begun" and encrypt the data twice. The header notes what is to be wiped
-//! until it is (`update::unwiped`), so that a power cut leaves nothing of it for good.
+//! After an interruption before the header's update, any program does the last step again; after
+//! the update, the reencryption is over. A header that calls all of the data new is never written:
+//! cryptsetup would take it for a reencryption that has not begun, and encrypt the data twice. The
+//! header notes the areas to be wiped until they are wiped (`update::unwiped`), so that a power cut
+//! leaves no such bytes for good.
 //!
-//! Where the data moves as it is encrypted, and where an older version or cryptsetup recorded the
-//! last step as done, what protected that step is wiped before the header forgets where it lies.
-//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, no program
-//! that wants both keys opens the volume any more. So the header comes first here.
+//! If the data moves as it is encrypted, or an older version or cryptsetup recorded the last step
+//! as done, the protection of that step is wiped before the header forgets its place. cryptsetup
+//! wipes the old keyslot before the header forgets it; after an interruption in between, no program
+//! that needs both keys can open the volume any more. So the header comes first here.
 
 use std::ops::Range;
 
@@ -40,8 +42,8 @@ impl Ledger<'_> {
         self.wipe(&areas)
     }
 
-    /// Takes the reencryption out of the header, in one update. The areas that are free then: of
-    /// the old keyslots, and of what protected the last step.
+    /// Removes the reencryption from the header, in one update. Returns the areas that are free
+    /// then: the old keyslots' areas, and the protection of the last step.
     pub(super) fn forget_all(&mut self) -> Result<Vec<Range<u64>>> {
         let Self { header, on, of, .. } = self;
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
@@ -53,19 +55,19 @@ impl Ledger<'_> {
         header.update(on, edit, |_| Ok(()))
     }
 
-    /// Wipes what the header has forgotten.
+    /// Wipes the areas that the header has forgotten.
     pub(super) fn wipe_after(&mut self, data: &(dyn Target + Sync), areas: &[Range<u64>]) -> Result<()> {
         self.scrub_leftovers(data)?;
         self.wipe(areas)
     }
 
-    /// Wipes old bytes that lie outside the volume.
+    /// Wipes old bytes outside of the volume.
     fn scrub_leftovers(&self, data: &(dyn Target + Sync)) -> Result<()> {
-        // A header in front has the place of old bytes up to its own end, and no further.
+        // A header in front replaces old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
-        // Who lacks the keys may have written where they lie; an old key that is gone opens none of
-        // them.
+        // An attacker without the keys may have written the places of the old bytes. An old key
+        // that is gone opens none of the old bytes.
         for range in leftovers.filter(|range| self.vouched && range.start < range.end) {
             storage::scrub(data, range)?;
         }
@@ -86,8 +88,8 @@ impl Ledger<'_> {
     }
 }
 
-/// Wipes areas for keyslots, but for what keyslots have there by the header as it is now: other
-/// programs may have changed it meanwhile. The keyslot `own` is the one whose area is wiped.
+/// Wipes areas for keyslots, except areas in use by the header on disk: other programs may have
+/// changed the header meanwhile. The keyslot `own` is the keyslot whose area is wiped.
 fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Option<u32>) -> Result<()> {
     let _lock = on.lock(LockTo::Change)?;
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
@@ -96,8 +98,8 @@ fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Op
     unwiped::wipe(on, &now, areas, own)
 }
 
-/// Takes the reencryption and the old key out of the document: the areas of the old keyslots, which
-/// are free then.
+/// Removes the reencryption and the old key from the document. Returns the areas of the old
+/// keyslots, which are free then.
 fn forget(
     document: &mut Map<String, Value>,
     metadata: &Metadata,
@@ -116,7 +118,7 @@ fn forget(
         let segments = if is_last { json!(["0"]) } else { json!([]) };
         words::object(Some(digest), "digests")?.insert("segments".into(), segments);
     }
-    // A digest that is left with neither keyslot nor data goes.
+    // A digest without keyslots and data is removed.
     for number in gone.iter().chain([&of.slot]) {
         words::remove_keyslot(document, *number)?;
     }

@@ -1,8 +1,8 @@
-//! A digest for a reencryption whose metadata have none: cryptsetup before 2.4.3 wrote none, and
-//! anybody who can write to the header can take it out.
+//! A digest for a reencryption whose metadata have none: cryptsetup before 2.4.3 wrote none, and an
+//! attacker who can write to the header can remove it.
 //!
-//! Signing gives the same trust to the metadata as to what its owner wrote, so the owner decides
-//! it. The regular segments stay as they are: they must have a shape that the signed metadata
+//! Signing gives the metadata the same trust as if the owner had written them, so the owner
+//! decides. The regular segments stay as they are: they must have a shape that the signed metadata
 //! allow.
 
 use serde_json::Value;
@@ -20,8 +20,8 @@ use crate::reencrypt::Mode;
 use crate::{Result, Target, VolumeKey};
 
 impl Header {
-    /// Whether the metadata of the reencryption under way are of the version without a digest, or
-    /// lack their digest.
+    /// Returns true when the metadata of the reencryption in progress have the version without a
+    /// digest, or lack their digest.
     pub fn has_unsigned_reencryption(&self) -> bool {
         is_version_1(self.metadata()) || lacks_digest(self.metadata())
     }
@@ -68,7 +68,7 @@ impl Header {
     }
 }
 
-/// The one keyslot of type `reencrypt`.
+/// Returns the only keyslot of type `reencrypt`.
 fn slot_of(metadata: &Metadata) -> Result<u32> {
     let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
     match (slots.next(), slots.next()) {
@@ -77,7 +77,7 @@ fn slot_of(metadata: &Metadata) -> Result<u32> {
     }
 }
 
-/// Takes out digests that belong to the keyslot and to no segment.
+/// Removes digests that belong to the keyslot and to no segment.
 fn forget_digests(document: &mut Document, slot: u32) -> Result<()> {
     let slot = slot.to_string();
     let is_its = |digest: &Value| {
@@ -88,7 +88,7 @@ fn forget_digests(document: &mut Document, slot: u32) -> Result<()> {
     Ok(())
 }
 
-/// Gives the requirement of the reencryption a version.
+/// Changes the requirement of the reencryption to a version.
 fn require(document: &mut Document, version: u8) -> Result<()> {
     let config = words::object(document.get_mut("config"), "config")?;
     let requirements = words::object(config.get_mut("requirements"), "config.requirements")?;

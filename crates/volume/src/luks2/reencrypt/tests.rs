@@ -1,4 +1,4 @@
-//! Volumes on disks in memory that are reencrypted; what the tests of it share.
+//! Volumes on disks in memory that are reencrypted, and the shared parts of the tests.
 
 mod begin;
 mod beside;
@@ -44,7 +44,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 13).to_le_bytes()).collect()
 }
 
-/// Small, with short keys: for what is tried with it many times.
+/// Small parameters with short keys, for cases with many runs.
 fn format_options() -> FormatOptions {
     FormatOptions {
         cipher: "aes-cbc-essiv:sha256".parse().unwrap(),
@@ -121,7 +121,7 @@ fn begin(disk: &Recorder, header: &mut Header, key: VolumeKey, options: &BeginOp
     header.begin_reencryption(disk, key, &passphrases, (OFFSET + DATA) as u64, options).unwrap()
 }
 
-/// Goes on to the end, or recovers only.
+/// Resumes the reencryption to its end, or recovers only.
 fn go_on(
     disk: &(impl Target + Sync),
     data: &(impl Target + Sync),
@@ -134,7 +134,7 @@ fn go_on(
     run(data, &mut ledger, &Alone, &Options { workers: 1, ..Options::default() })
 }
 
-/// How many keys the passphrase opens.
+/// Returns the number of keys that the passphrase opens.
 fn opened(header: &Header, disk: &[u8]) -> u8 {
     let json = serde_json::to_vec(header.json()).unwrap();
     once(&[&json, &disk[32 * KIB..OFFSET]], || {
@@ -154,8 +154,8 @@ fn in_front_options() -> EncryptOptions {
     }
 }
 
-/// An encryption whose header comes in front: the plain data, the device and the key. `room` is
-/// what the header has for keyslots.
+/// An encryption with a header in front: the plain data, the device and the key. `room` is the
+/// header's room for keyslots.
 fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, VolumeKey) {
     let plain = pattern(len);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());

@@ -42,7 +42,7 @@ impl Header {
         self.update_all(on, edit, |()| Ok(()))
     }
 
-    /// See [`crate::Header::erase`]. What a reencryption keeps stays: it is no passphrase's.
+    /// See [`crate::Header::erase`]. The area of a reencryption stays: it belongs to no passphrase.
     pub(crate) fn erase(&mut self, on: &(impl Target + ?Sized)) -> Result<Vec<u32>> {
         let begin = 2 * self.stored.binary.size;
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
@@ -56,7 +56,7 @@ impl Header {
             Ok((gone, kept, end))
         };
         let (gone, ..) = self.update(on, edit, |(_, kept, end)| {
-            // All of the room: keyslots that went earlier may have left something, too.
+            // All of the room: removed keyslots may have left bytes, too.
             let mut at = begin;
             for (offset, size) in kept {
                 storage::scrub(on, at..*offset)?;

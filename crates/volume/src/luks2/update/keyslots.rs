@@ -1,5 +1,5 @@
-//! Keyslots that come, go and change: their areas, their words in the metadata, the digest that
-//! they are bound to.
+//! Adding, removing and changing keyslots: their areas, their entries in the metadata, and the
+//! digest that they belong to.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Header {
     /// See [`crate::Header::add_keyslot`].
     ///
     /// # Errors
-    /// As there.
+    /// The kinds of [`crate::Header::add_keyslot`].
     pub fn add_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -40,12 +40,12 @@ impl Header {
         self.add(on, (key, passphrase), new, token).map(|(number, ())| number)
     }
 
-    /// Adds a keyslot and the token that knows its passphrase in one change: nobody ever finds the
-    /// one without the other. Their numbers, the keyslot's first. The keyslots that the token names
-    /// are that one and no other.
+    /// Adds a keyslot and the token of its passphrase in one change, so that no reader finds only
+    /// one of the two. Returns the keyslot's number and the token's number. The token names this
+    /// keyslot only.
     ///
     /// # Errors
-    /// Those of [`Header::add_keyslot`] and [`Header::add_token`].
+    /// The kinds of [`Header::add_keyslot`] and [`Header::add_token`].
     pub fn add_keyslot_with_token(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -60,7 +60,7 @@ impl Header {
         })
     }
 
-    /// `say` puts into the document what else belongs to the keyslot.
+    /// Adds a keyslot. `say` writes the other parts of the change into the document.
     fn add<T>(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -100,8 +100,8 @@ impl Header {
         put.map(|(number, ())| number)
     }
 
-    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether
-    /// its key is right, and what else is said of the keyslot.
+    /// Puts a new keyslot into free room, its area first. `bind` writes the digest of its key and
+    /// the other parts of the change.
     fn put<T>(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -125,7 +125,7 @@ impl Header {
     /// See [`crate::Header::remove_keyslot`].
     ///
     /// # Errors
-    /// As there.
+    /// The kinds of [`crate::Header::remove_keyslot`].
     pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
         let edit = |document: &mut Document, metadata: &Metadata| {
             let slot = usable(metadata, number)?;
@@ -168,8 +168,8 @@ impl Header {
         }
     }
 
-    /// Puts a new keyslot beside the one that it replaces: its number and the one that the old one
-    /// has then.
+    /// Writes a new keyslot beside the keyslot that it replaces. Returns the new keyslot's number
+    /// and the old keyslot's new number.
     fn put_beside(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -187,7 +187,7 @@ impl Header {
                 words::name_in_tokens(document, *old, other)?;
                 (other, *old)
             } else {
-                // It takes over the number, and with it what the tokens say.
+                // The new keyslot gets the number, and with it the tokens' references.
                 words::rename_keyslot(document, *old, other)?;
                 (*old, other)
             };
@@ -198,7 +198,7 @@ impl Header {
         changed.map(|(numbers, _)| numbers)
     }
 
-    /// Writes a keyslot over the one that it replaces.
+    /// Writes a keyslot over the keyslot that it replaces.
     fn overwrite(&mut self, on: &(impl Target + ?Sized), made: &Made, opened: &Unlocked) -> Result<u32> {
         let number = opened.slot;
         let edit = |document: &mut Document, metadata: &Metadata| {
@@ -234,7 +234,7 @@ impl Header {
     }
 }
 
-/// A keyslot without a place: all that takes time.
+/// The result of all slow work for a keyslot that has no place yet.
 pub(in crate::luks2) struct Made {
     slot: NewSlot,
     pub(in crate::luks2) hash: Hash,
@@ -244,12 +244,12 @@ pub(in crate::luks2) struct Made {
 }
 
 impl Made {
-    /// How long its area is.
+    /// Returns the length of the keyslot's area.
     pub(in crate::luks2) fn area_size(&self) -> u64 {
         area_size(self.key_len)
     }
 
-    /// What is not said of the new one is as with the one that it replaces, if any.
+    /// Parameters that `new` leaves out are the replaced keyslot's, if any.
     pub(in crate::luks2) fn new(
         metadata: &Metadata,
         key: &Key,
@@ -285,18 +285,18 @@ impl Made {
     }
 }
 
-/// What says of a keyslot that its passphrase is a recovery key, as systemd does.
+/// The token that marks a keyslot's passphrase as a recovery key, as systemd does.
 fn recovery_token() -> Document {
     Map::from_iter([("type".into(), "systemd-recovery".into()), ("keyslots".into(), json!([]))])
 }
 
-/// A keyslot that is there, in a header that may be changed.
+/// Returns an existing keyslot of a header that may be changed.
 fn usable(metadata: &Metadata, number: u32) -> Result<&Keyslot> {
     activate::requirements(&metadata.config.requirements)?;
     metadata.keyslots.get(&number).ok_or_else(|| not_in_use(number))
 }
 
-/// What encrypts the data, or what would.
+/// Returns the cipher of the data, or the default cipher.
 fn data_cipher(metadata: &Metadata) -> CipherSpec {
     let crypts = metadata.segments.values().filter(|s| !s.is_backup());
     let mut ciphers = crypts.filter_map(|s| Some(s.crypt.as_ref().ok()?.cipher.clone()));
@@ -307,7 +307,7 @@ fn number(metadata: &Metadata, chosen: Option<u32>) -> Result<u32> {
     free_number(MAX_OBJECTS, chosen, |number| !metadata.keyslots.contains_key(number))
 }
 
-/// The first number that is free in a part of the metadata.
+/// Returns the first free number in a part of the metadata.
 pub(in crate::luks2) fn free<T>(part: &BTreeMap<u32, T>) -> Option<u32> {
     (0..MAX_OBJECTS).find(|number| !part.contains_key(number))
 }

@@ -1,4 +1,4 @@
-//! All of a header in place of another, out of a backup.
+//! Replaces a whole header by a backup.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use crate::luks2::{Header, store};
 use crate::{Error, ErrorKind, Result, Target, storage};
 
 impl Header {
-    /// # Errors
-    /// `BadOption` unless this header keeps data and keyslots where the other does.
+    /// Fails with `BadOption` unless this header keeps data and keyslots in the same places as
+    /// `old`.
     pub(crate) fn fits_over(&self, old: &Self) -> Result<()> {
         if self.data_offset() != old.data_offset() {
             return Err(elsewhere("data"));
@@ -22,8 +22,8 @@ impl Header {
         if keyslots(self) == keyslots(old) { Ok(()) } else { Err(elsewhere("keyslots")) }
     }
 
-    /// Puts `new` in place of this header, with its keyslots out of `bytes`. It counts as an update
-    /// of this one.
+    /// Replaces this header by `new`, with its keyslots from `bytes`. The replacement counts as an
+    /// update of this header.
     pub(crate) fn restore(
         mut self,
         on: &(impl Target + ?Sized),
@@ -42,7 +42,7 @@ impl Header {
                     .iter()
                     .try_for_each(|(number, _, place)| move_area(&mut document, *number, *place))?;
                 self.replace(on, new, document, || plan.write(on, bytes))?;
-                // Nobody needs the old areas any more.
+                // The old areas are not needed any more.
                 self.replace(on, new, new.json().clone(), || {
                     plan.moved.iter().try_for_each(|(_, area, _)| copy(on, bytes, area.clone()))
                 })?;
@@ -57,11 +57,10 @@ impl Header {
         copy(on, bytes, keyslots)
     }
 
-    /// Moves a keyslot's area to byte `place`, where nobody else's lies. It opens from the one
-    /// place or the other at every instant.
+    /// Moves a keyslot's area to byte `place`, which is free. The keyslot can be opened at every
+    /// instant, from the old or the new place.
     ///
-    /// # Errors
-    /// Those of an update.
+    /// Fails with the errors of an update.
     pub(crate) fn move_material(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -91,7 +90,7 @@ impl Header {
     ) -> Result<Plan> {
         let old: Vec<Range<u64>> = self.areas().into_iter().map(|(_, area)| area).collect();
         let plan = Plan::new(on, bytes, &new.areas(), &old, within)?;
-        // What a reencryption keeps there is under a digest with its place.
+        // A reencryption's digest covers the place of its area.
         let fixed = |number: &u32| new.stored.metadata.keyslots[number].kind != "luks2";
         if let Some((number, ..)) = plan.moved.iter().find(|(number, ..)| fixed(number)) {
             let context =
@@ -117,7 +116,7 @@ impl Header {
     }
 }
 
-/// Says that a keyslot's area begins at byte `place`.
+/// Changes the beginning of a keyslot's area to byte `place`.
 fn move_area(document: &mut Map<String, Value>, number: u32, place: u64) -> Result<()> {
     let area =
         document.get_mut("keyslots").and_then(|slots| slots.pointer_mut(&format!("/{number}/area/offset")));

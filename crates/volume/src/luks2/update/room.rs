@@ -1,4 +1,4 @@
-//! The room for keyslots' areas that is left.
+//! The remaining room for keyslots' areas.
 
 use std::ops::Range;
 
@@ -8,28 +8,27 @@ use crate::luks2::metadata::Metadata;
 
 const ALIGNMENT: u64 = 4096;
 
-/// What is taken of it.
+/// The room and its used parts.
 pub(in crate::luks2) struct Room {
     all: Range<u64>,
-    /// In order, and apart from each other.
+    /// In order, without overlaps.
     taken: Vec<Range<u64>>,
 }
 
 impl Room {
-    /// Of a header whose copies are `header_size` bytes each.
+    /// Returns the room of a header whose copies are `header_size` bytes each.
     pub(in crate::luks2) fn of(metadata: &Metadata, header_size: u64) -> Self {
         let end = 2 * header_size + metadata.config.keyslots_size;
-        // Whatever was read has its areas within the header and apart from each other.
+        // A parsed header has its areas within the room, without overlaps.
         let areas = metadata.keyslots.values().map(|slot| slot.area.0..slot.area.0 + slot.area.1);
         let mut taken: Vec<Range<u64>> = areas.collect();
         taken.sort_unstable_by_key(|area| area.start);
         Self { all: 2 * header_size..end, taken }
     }
 
-    /// Takes the first place that holds `len` bytes: where it begins.
+    /// Takes the first place that holds `len` bytes. Returns its beginning.
     ///
-    /// # Errors
-    /// `NoRoom`.
+    /// Fails with `NoRoom`.
     pub(in crate::luks2) fn take(&mut self, len: u64) -> Result<u64> {
         let found = self.gaps().into_iter().find(|gap| gap.end - gap.start >= len);
         let found =
@@ -38,10 +37,9 @@ impl Room {
         Ok(found.start)
     }
 
-    /// Takes the largest place whole.
+    /// Takes the largest place as a whole.
     ///
-    /// # Errors
-    /// `NoRoom`.
+    /// Fails with `NoRoom`.
     pub(in crate::luks2) fn take_largest(&mut self) -> Result<Range<u64>> {
         let whole = |gap: Range<u64>| gap.start..gap.end & !(ALIGNMENT - 1);
         let gaps = self.gaps().into_iter().map(whole).filter(|gap| gap.start < gap.end);

@@ -1,4 +1,4 @@
-//! What a crash leaves behind, what is kept, and what is refused.
+//! The state after a crash, the parts that are kept, and refused changes.
 
 use serde_json::json;
 use underseal_cipher::Key;
@@ -30,7 +30,7 @@ fn disk() -> (Recorder, Header, VolumeKey) {
     with_header(SIZE, FormatOptions { data_offset: Some(2 << 20), pbkdf: pbkdf(), ..FormatOptions::luks2() })
 }
 
-/// The same, small and with short keys: for what is tried with it many times.
+/// The same, small and with short keys, for cases with many runs.
 fn small_disk() -> (Recorder, Header, VolumeKey) {
     let cipher = "aes-cbc-essiv:sha256".parse().unwrap();
     let (data_offset, key_size) = (Some(256 << 10), Some(16));
@@ -64,7 +64,7 @@ fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
     })
 }
 
-/// A disk of which one copy is bad, if any.
+/// A disk with one bad copy, if any.
 fn damaged(place: Option<HeaderCopy>) -> (Recorder, Header, VolumeKey) {
     let (disk, header, key) = small_disk();
     if let Some(place) = place {
@@ -87,7 +87,7 @@ fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
         let mut seen = [false; 2];
         disk.each_crash(before, |disk, at| {
             assert_eq!(opens(disk, "old"), Some(0), "{place:?}, {at}");
-            // A keyslot that is listed can be opened.
+            // A keyslot in the document can be opened.
             let listed = read(disk).stored.metadata.keyslots.contains_key(&1);
             assert_eq!(opens(disk, "new"), listed.then_some(1), "{place:?}, {at}");
             seen[usize::from(listed)] = true;
@@ -108,14 +108,14 @@ fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
     }
 }
 
-/// Where a keyslot's area lies, and what is in it.
+/// The place of a keyslot's area, and its contents.
 fn area(disk: &Recorder, header: &Header, number: u32) -> (std::ops::Range<usize>, Vec<u8>) {
     let (offset, len) = header.stored.metadata.keyslots[&number].area;
     let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
     (range.clone(), disk.bytes()[range].to_vec())
 }
 
-/// Opens the keyslot and gives it the passphrase `new`.
+/// Opens the keyslot and changes its passphrase to `new`.
 fn change(disk: &Recorder, header: &mut Header, new: &NewKeyslot, how: Replace) -> crate::Result<u32> {
     let opened = header.unlock(disk, &key("old"), &UnlockOptions::default()).unwrap();
     header.change_keyslot(disk, &opened, &key("new"), new, how)
@@ -143,7 +143,7 @@ fn a_crash_while_a_token_is_enrolled_leaves_neither_its_keyslot_nor_the_token_or
             seen[usize::from(listed)] = true;
         });
         assert_eq!(seen, [true; 2], "both sides of the change were seen");
-        // What is refused is refused as a whole.
+        // A refused change is refused as a whole.
         let mut refused = |token: Value, slot, number| {
             let Value::Object(token) = token else { panic!("no token") };
             let place = NewToken { number: Some(number), replace: false };
@@ -255,7 +255,7 @@ fn another_key_has_a_keyslot_and_a_digest_of_its_own() {
     let added = header.add_unbound_keyslot(&disk, &other, &key("new"), &new_slot(Some(4))).unwrap();
     assert_eq!(added, 4);
     assert_eq!(header.json()["digests"]["1"]["segments"], json!([]));
-    // It opens no data, so it is tried only when asked for.
+    // The keyslot opens no data, so it is tried only on request.
     assert_eq!(opens(&disk.bytes(), "new"), None);
     let chosen = UnlockOptions { slot: Some(4), ..UnlockOptions::default() };
     let opened = header.unlock(&disk, &key("new"), &chosen).unwrap();
@@ -264,7 +264,8 @@ fn another_key_has_a_keyslot_and_a_digest_of_its_own() {
     // A second keyslot of that key is bound to the same digest.
     assert_eq!(header.add_keyslot(&disk, &opened.key, &key("too"), &new_slot(None)).unwrap(), 1);
     assert_eq!(header.json()["digests"]["1"]["keyslots"], json!(["4", "1"]));
-    // None of them is the last of the data's; the digest goes with the last of its own.
+    // Neither is the last keyslot of the data's key. The digest is removed with the last keyslot of
+    // its own key.
     header.remove_keyslot(&disk, 4, false).unwrap();
     header.remove_keyslot(&disk, 1, false).unwrap();
     assert!(header.json()["digests"].get("1").is_none());
@@ -323,7 +324,7 @@ fn what_is_not_understood_stays() {
     header.add_keyslot(&disk, &volume_key, &key("new"), &new_slot(Some(7))).unwrap();
     assert_eq!(header.stored.binary.seqid, seqid + 1);
     assert_eq!((&header.json()["tokens"]["3"], &header.json()["unheard-of"]), (&odd, &json!(["z"])));
-    // Nothing may name a keyslot that is gone.
+    // No token may name a removed keyslot.
     header.remove_keyslot(&disk, 0, false).unwrap();
     assert_eq!(header.json()["tokens"]["3"]["keyslots"], json!([]));
     assert_eq!(header.json()["tokens"]["3"]["x"], odd["x"]);
@@ -376,7 +377,7 @@ fn a_header_that_changed_meanwhile_is_left_alone() {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy);
     }
     assert!(disk.is_untouched());
-    // The same number, but other contents: a backup that was put back.
+    // The same number, but other contents: a restored backup.
     let mut stale = read(&disk);
     stale.stored.metadata.document.insert("x".into(), json!(1));
     assert_eq!(stale.remove_keyslot(&disk, 0, false).unwrap_err().kind(), ErrorKind::Busy);

@@ -1,4 +1,4 @@
-//! Metadata that says more than it should.
+//! Metadata with superfluous members.
 
 use serde_json::{Map, Value};
 
@@ -7,8 +7,8 @@ use crate::luks2::{Header, activate};
 use crate::{Result, Target};
 
 impl Header {
-    /// The key derivations with members of another kind, which cryptsetup's older versions left
-    /// there.
+    /// Returns the key derivations with members of another kind, left by older versions of
+    /// cryptsetup.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let Some(slots) = self.json().get("keyslots").and_then(Value::as_object) else { return vec![] };
         let odd = |slot: &Value| {
@@ -21,10 +21,9 @@ impl Header {
             .collect()
     }
 
-    /// Takes them out, and writes both copies.
+    /// Removes those members, and writes both copies.
     ///
-    /// # Errors
-    /// Those of an update.
+    /// Fails with the errors of an update.
     pub(crate) fn tidy(&mut self, on: &(impl Target + ?Sized)) -> Result<()> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
@@ -40,7 +39,8 @@ impl Header {
     }
 }
 
-/// Whether a key derivation of its kind has this member; of an unknown kind all may be right.
+/// Returns true when a key derivation of this kind has this member. For an unknown kind every
+/// member may be right.
 fn belongs(kdf: &Map<String, Value>, name: &str) -> bool {
     match kdf.get("type").and_then(Value::as_str) {
         Some("pbkdf2") => ["type", "salt", "hash", "iterations"].contains(&name),

@@ -1,4 +1,4 @@
-//! Tokens that come, go and change the keyslots they open. What is inside of one concerns nobody
+//! Adding, removing and changing tokens, and their keyslots. The contents of a token do not matter
 //! here.
 
 use serde_json::{Map, Value};
@@ -8,24 +8,24 @@ use crate::luks2::node::Node;
 use crate::luks2::{Header, activate, json};
 use crate::{Error, ErrorKind, Result, Target, printable};
 
-/// What begins so is a type of cryptsetup's own.
+/// The prefix of cryptsetup's own types.
 const RESERVED: &str = "luks2-";
-/// The one that exists: the passphrase is a key in the kernel's keyring.
+/// cryptsetup's own type: the passphrase is a key in the kernel's keyring.
 const KEYRING: &str = "luks2-keyring";
 
-/// Where a new token goes.
+/// The place of a new token.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NewToken {
-    /// Its number; none takes the first that is free.
+    /// The token's number. `None` stands for the first free number.
     pub number: Option<u32>,
-    /// Takes the place of the token that has this number.
+    /// Replaces the token with this number.
     pub replace: bool,
 }
 
-/// A token out of its JSON.
+/// Parses a token from its JSON.
 ///
 /// # Errors
-/// `BadOption` when it is no token that a header could hold, or one that cryptsetup would not
+/// `BadOption` when it is no token that a header could hold, or a token that cryptsetup would not
 /// import.
 pub fn token_from_json(text: &[u8]) -> Result<Map<String, Value>> {
     let token = json::parse(text.trim_ascii(), json::Repeats::LastWins).map_err(refused)?;
@@ -34,22 +34,22 @@ pub fn token_from_json(text: &[u8]) -> Result<Map<String, Value>> {
 }
 
 impl Header {
-    /// A token as it stands on disk.
+    /// Returns a token as it is on disk.
     ///
     /// # Errors
-    /// `BadOption` when there is none of this number.
+    /// `BadOption` when no token has this number.
     pub fn token(&self, number: u32) -> Result<&Map<String, Value>> {
         let token = self.json().get("tokens").and_then(|tokens| tokens.get(number.to_string()));
         token.and_then(Value::as_object).ok_or_else(|| no_token(number))
     }
 
-    /// Gives the header another token: its number.
+    /// Adds a token to the header. Returns its number.
     ///
     /// # Errors
-    /// `BadOption` when it is no token, names a keyslot that is not there, or its number is taken
-    /// or none is free, or the metadata has no room for it; `Unsupported` when the header requires
-    /// what this build does not know; `Busy`, `Ambiguous` when the header cannot be changed now;
-    /// `Io`.
+    /// `BadOption` when it is no token, when it names a keyslot that does not exist, when its
+    /// number is in use or no number is free, or when the metadata has no room for it;
+    /// `Unsupported` when the header requires features that this build does not know; `Busy`,
+    /// `Ambiguous` when the header cannot be changed now; `Io`.
     pub fn add_token(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -72,7 +72,7 @@ impl Header {
     /// Removes a token. Its keyslots stay.
     ///
     /// # Errors
-    /// `BadOption` when it is not there; the others of [`Header::add_token`].
+    /// `BadOption` when it does not exist; the other kinds of [`Header::add_token`].
     pub fn remove_token(&mut self, on: &(impl Target + ?Sized), number: u32) -> Result<()> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
@@ -82,11 +82,11 @@ impl Header {
         self.update(on, edit, |()| Ok(()))
     }
 
-    /// Says that a token opens a keyslot, or that it does not.
+    /// Adds a keyslot to a token's keyslots, or removes it.
     ///
     /// # Errors
-    /// `BadOption` when one of them is not there, or the token never had the keyslot that it is to
-    /// lose; the others of [`Header::add_token`].
+    /// `BadOption` when the token or the keyslot does not exist, or when the token does not have
+    /// the keyslot to be removed; the other kinds of [`Header::add_token`].
     pub fn assign_token(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -115,14 +115,14 @@ impl Header {
     }
 }
 
-/// A token without keyslots, if it is one that a header could hold.
+/// Returns the token without keyslots, if a header could hold it.
 pub(super) fn checked(mut token: Map<String, Value>) -> Result<Map<String, Value>> {
     token.insert("keyslots".into(), Value::Array(vec![]));
     check(&token)?;
     Ok(token)
 }
 
-/// Puts a token of one keyslot, which comes with it, into the document: its number.
+/// Writes a token of a new keyslot into the document. Returns the token's number.
 pub(super) fn put(
     document: &mut Map<String, Value>,
     metadata: &Metadata,
@@ -136,7 +136,7 @@ pub(super) fn put(
     Ok(number)
 }
 
-/// Checks what cryptsetup checks before it imports one; the keyslots that it names.
+/// Makes cryptsetup's checks of an imported token. Returns the keyslots that it names.
 fn check(token: &Map<String, Value>) -> Result<Vec<u32>> {
     let value = Value::Object(token.clone());
     let parsed = metadata::token(&Node::new("token", &value)).map_err(refused)?;
@@ -170,7 +170,7 @@ fn number(metadata: &Metadata, new: NewToken) -> Result<u32> {
 
 fn tokens(document: &mut Map<String, Value>) -> Result<&mut Map<String, Value>> {
     let tokens = document.get_mut("tokens").and_then(Value::as_object_mut);
-    // The document was parsed, so it is there.
+    // The document was parsed, so the member exists.
     tokens.ok_or_else(|| Error::new(ErrorKind::BadHeader, "tokens: not as they were read"))
 }
 
@@ -182,7 +182,7 @@ fn option(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadOption, why)
 }
 
-/// What would be a bad header is a bad argument here.
+/// A bad header is a bad argument here.
 fn refused(e: Error) -> Error {
     option(e.to_string())
 }

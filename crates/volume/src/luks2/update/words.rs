@@ -1,11 +1,11 @@
-//! What is said of keyslots in the document: put in, taken out, and named by digests and tokens.
-//! What this build does not understand stays.
+//! Keyslots in the document: adding, removing, and naming them in digests and tokens. Parts that
+//! this build does not understand stay.
 
 use serde_json::{Map, Value, json};
 
 use crate::{Error, ErrorKind, Priority, Result};
 
-/// Puts something under its number into one of the document's parts.
+/// Inserts a value under its number into a part of the document.
 pub(in crate::luks2) fn insert(
     document: &mut Map<String, Value>,
     part: &str,
@@ -16,7 +16,7 @@ pub(in crate::luks2) fn insert(
     Ok(())
 }
 
-/// What is said of one keyslot.
+/// Returns the entry of a keyslot.
 pub(in crate::luks2) fn keyslot(
     document: &mut Map<String, Value>,
     number: u32,
@@ -25,7 +25,7 @@ pub(in crate::luks2) fn keyslot(
     object(keyslots.get_mut(&number.to_string()), "keyslots")
 }
 
-/// Says when it is tried. Of what is normal nothing is said, as by cryptsetup.
+/// Sets when the keyslot is tried. The normal priority is left out, as by cryptsetup.
 pub(in crate::luks2) fn set_priority(keyslot: &mut Map<String, Value>, priority: Priority) {
     if priority == Priority::Normal {
         keyslot.shift_remove("priority");
@@ -34,14 +34,14 @@ pub(in crate::luks2) fn set_priority(keyslot: &mut Map<String, Value>, priority:
     }
 }
 
-/// Lets a digest tell whether the keyslot's key is right.
+/// Adds the keyslot to the digest of its key.
 pub(in crate::luks2) fn bind(document: &mut Map<String, Value>, digest: u32, number: u32) -> Result<()> {
     let digest = object(document.get_mut("digests"), "digests")?.get_mut(&digest.to_string());
     keyslots_of(digest.ok_or_else(|| missing("digests"))?, "digests")?.push(number.to_string().into());
     Ok(())
 }
 
-/// Gives a keyslot another number. What names it by the old one goes on doing so.
+/// Changes a keyslot's number. References to the old number stay.
 pub(in crate::luks2) fn rename_keyslot(document: &mut Map<String, Value>, old: u32, new: u32) -> Result<()> {
     let keyslots = object(document.get_mut("keyslots"), "keyslots")?;
     let slot = keyslots.shift_remove(&old.to_string()).ok_or_else(|| missing("keyslots"))?;
@@ -49,7 +49,7 @@ pub(in crate::luks2) fn rename_keyslot(document: &mut Map<String, Value>, old: u
     Ok(())
 }
 
-/// Lets each token that names the one keyslot name the other, too.
+/// Adds `other` to each token that names `one`.
 pub(in crate::luks2) fn name_in_tokens(
     document: &mut Map<String, Value>,
     one: u32,
@@ -64,8 +64,8 @@ pub(in crate::luks2) fn name_in_tokens(
     Ok(())
 }
 
-/// Takes a keyslot's words out of the document, and its number out of what names it. A digest that
-/// is left with neither keyslot nor data goes with it.
+/// Removes a keyslot's entry from the document, and its number from all references. A digest
+/// without keyslots and data is removed, too.
 pub(in crate::luks2) fn remove_keyslot(document: &mut Map<String, Value>, number: u32) -> Result<()> {
     object(document.get_mut("keyslots"), "keyslots")?.shift_remove(&number.to_string());
     let named = |slot: &Value| slot.as_str() == Some(&number.to_string());
@@ -98,7 +98,7 @@ pub(in crate::luks2) fn object<'d>(
     value.and_then(Value::as_object_mut).ok_or_else(|| missing(part))
 }
 
-/// The document was parsed, so its parts are there.
+/// The document was parsed, so its parts exist.
 pub(in crate::luks2) fn missing(part: &str) -> Error {
     Error::new(ErrorKind::BadHeader, format!("{part}: not as they were read"))
 }

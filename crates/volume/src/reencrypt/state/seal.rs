@@ -1,7 +1,7 @@
-//! What tells the right keys from others, and a document from a forged one.
+//! Proofs of the right keys, and the seal against forged documents.
 //!
 //! ```text
-//!   key --PBKDF2-HMAC-SHA512(salt, iterations)--> 64 bytes: the check (in the document) | a share (never stored)
+//!   key --PBKDF2-HMAC-SHA512(salt, iterations)--> 64 bytes: check (stored) | share (never stored)
 //!   seal key = SHA-256(old share, new share)      seal = HMAC-SHA256(seal key, document)
 //! ```
 
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Hash, Kdf, Key, Result, random};
 
 const HALF: usize = 32;
 
-/// What a key is confirmed with.
+/// The proof of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyProof {
@@ -27,10 +27,9 @@ pub(super) struct KeyProof {
 }
 
 impl KeyProof {
-    /// For a key.
+    /// Returns the proof of a key.
     ///
-    /// # Errors
-    /// `TooCostly`, `Memory`, `Io`.
+    /// Fails with `TooCostly`, `Memory` and `Io`.
     pub(super) fn new(key: &Key, iterations: u32, budget: &Budget) -> Result<Self> {
         let salt = random::bytes::<HALF>()?;
         let mut proof = Self { iterations, salt: Base64::encode_string(&salt), check: String::new() };
@@ -39,14 +38,13 @@ impl KeyProof {
         Ok(proof)
     }
 
-    /// The key's share of the seal, if it is the right key.
+    /// Returns the key's share of the seal, if it is the right key.
     ///
-    /// # Errors
-    /// `WrongKey`, `BadHeader`, `TooCostly`, `Memory`.
+    /// Fails with `WrongKey`, `BadHeader`, `TooCostly` and `Memory`.
     pub(super) fn share(&self, key: &Key, budget: &Budget) -> Result<Key> {
         let derived = self.derive(key, budget)?;
         let (check, share) = derived.as_bytes().split_at(HALF);
-        // Comparing keys takes constant time.
+        // Keys are compared in constant time.
         if kdf::to_key(&decode(&self.check)?)? != kdf::to_key(check)? {
             return Err(Error::new(ErrorKind::WrongKey, "this is not the key that the state was made with"));
         }
@@ -66,14 +64,14 @@ impl KeyProof {
     }
 }
 
-/// Makes and confirms seals.
+/// The key that makes and confirms seals.
 pub(super) struct Seal(Key);
 
 impl Seal {
-    /// Of both keys' shares, in order.
+    /// Returns the seal of both keys' shares, in order.
     ///
-    /// # Errors
-    /// `BadHeader` when there is no key, so that anybody could make the seal; `Memory`.
+    /// Fails with `BadHeader` without any key, since the seal would prove nothing then, and with
+    /// `Memory`.
     pub(super) fn new(shares: &[Key]) -> Result<Self> {
         if shares.is_empty() {
             return Err(Error::new(ErrorKind::BadHeader, "neither form of the volume has a key"));
@@ -85,10 +83,9 @@ impl Seal {
         key.map(Self)
     }
 
-    /// The digits of a document's seal.
+    /// Returns the digits of a document's seal.
     ///
-    /// # Errors
-    /// `Memory`.
+    /// Fails with `Memory`.
     pub(super) fn of(&self, json: &str) -> Result<String> {
         let mac = Hmac::<Sha256>::new_from_slice(self.0.as_bytes());
         let mut mac = mac.map_err(|e| Error::new(ErrorKind::Memory, "no seal").with_source(e))?;
@@ -96,8 +93,7 @@ impl Seal {
         Ok(hex(&mac.finalize().into_bytes()))
     }
 
-    /// # Errors
-    /// `Untrusted`.
+    /// Fails with `Untrusted`.
     pub(super) fn confirm(&self, json: &str, digits: &str) -> Result<()> {
         let right = kdf::to_key(self.of(json)?.as_bytes())? == kdf::to_key(digits.as_bytes())?;
         let forged = "the state was changed by somebody who does not have the volume's keys";

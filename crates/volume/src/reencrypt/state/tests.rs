@@ -62,7 +62,7 @@ fn bytes(of: &Bytes) -> Vec<u8> {
     storage::read(of, 0, BEHIND + 64).unwrap()
 }
 
-/// A copy of the document with another text, and the right checksum.
+/// Returns a copy of the document with another text, and the right checksum.
 fn forge(copy: &[u8], from: &str, to: &str) -> Vec<u8> {
     let line = copy.iter().position(|&byte| byte == b'\n').unwrap() + 1;
     let (head, rest) = copy.split_at(line + "sha256:\n".len() + 64);
@@ -89,7 +89,7 @@ fn what_was_recorded_is_read_back_by_who_has_the_keys() {
     let about = State::read(&on, LockTo::Read).unwrap().about();
     assert_eq!((about.done, about.size, about.hot), (1024, DATA, false));
     assert_eq!(about.new.as_deref(), Some("aes-xts-plain64"));
-    // No key is in it.
+    // The file contains no key.
     let all = bytes(&on);
     assert!(!all.windows(8).any(|window| window == [1; 8] || window == [2; 8]));
 }
@@ -142,7 +142,7 @@ fn what_somebody_without_the_keys_wrote_is_refused() {
         ("\"done\":\"1024\"", "\"done\":\"99999999999999999999\"", ErrorKind::BadHeader),
         ("\"offset\":\"32768\"", "\"offset\":\"0\"", ErrorKind::BadHeader),
     ] {
-        // Both copies: else the sound one counts.
+        // Both copies, since a sound copy would count.
         let forged = forge(&all[COPY..2 * COPY], from, to);
         let on = Bytes::new([&forged[..], &forged, &all[2 * COPY..]].concat());
         let Err(e) = unlock(&on, &key(1), &key(2), DATA) else { panic!("{to} was taken") };
@@ -215,7 +215,7 @@ fn nothing_of_the_area_is_left_when_all_is_new() {
         last.chunks(512).flat_map(|block| Hash::Sha256.digest(&[block]).into_vec()).collect();
     let left = bytes(&on)[BEHIND..].to_vec();
     assert!(left != hashes && left != [0x77; 64]);
-    // A second time it does nothing.
+    // A second run does nothing.
     assert_eq!(run(&disk, &mut ledger, &Alone, &Options::default()).unwrap(), Outcome::Finished);
     assert_eq!(bytes(&on)[BEHIND..], left);
     assert!(State::read(&on, LockTo::Read).unwrap().about().finished);

@@ -1,5 +1,5 @@
-//! Power is lost at every write of a whole reencryption, with its state in a file: recovery gives
-//! all data back.
+//! Power cuts at every write of a whole reencryption, with its state in a file: recovery restores
+//! all of the data.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::storage::recorder::{Recorder, once};
 use crate::{ErrorKind, LockTo};
 
-/// Stops before its first step: it recovers, if that is needed, and does nothing else.
+/// Stops before its first step: recovers if necessary, and does nothing else.
 struct Stopped;
 
 impl Foreground for Stopped {
@@ -25,13 +25,13 @@ impl Foreground for Stopped {
     }
 }
 
-/// One volume and its state file, on disks that lose power together.
+/// A volume and its state file, on disks that lose power together.
 struct Case {
     shape: Shape,
     plan: Plan,
     plain: Vec<u8>,
     keys: [Option<Key>; 2],
-    /// Both disks, one behind the other, before anything has happened.
+    /// Both disks, one behind the other, before the start.
     before: Vec<u8>,
     data: u64,
 }
@@ -60,15 +60,15 @@ impl Case {
         assert_eq!(run(&data, &mut ledger, &Alone, &options()).unwrap(), Outcome::Finished);
     }
 
-    /// Opens what a crash left, recovers it, compares all of it, goes on to the end, and compares
-    /// again. Tells whether there was a step to recover.
+    /// Opens the volume after a crash, recovers it, compares all of it, resumes to the end, and
+    /// compares again. Returns true when a step was recovered.
     fn reopen(&self, disks: &Recorder, what: &str) -> bool {
         let (data, file) = self.parts();
         let (data, file) = (disks.part(data), disks.part(file));
         let state = match State::read(&file, LockTo::Change) {
             Ok(state) => state,
             Err(e) => {
-                // It was not there yet.
+                // The state file did not exist yet.
                 let says_so = e.to_string().contains("nothing has begun");
                 assert!(says_so || e.kind() == ErrorKind::NoHeader, "{what}: {e}");
                 assert!(matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader), "{what}: {e}");
@@ -97,12 +97,12 @@ impl Case {
 }
 
 fn options() -> Options {
-    // The order of reads and writes is the same with one.
+    // The order of reads and writes is the same with one worker.
     Options { workers: 1, ..Options::default() }
 }
 
-/// Every crash of a whole reencryption; and of every `nth` of those that leave something to
-/// recover, every crash of the recovery and all that follows.
+/// Tries every crash of a whole reencryption; for every `nth` crash with a step to recover, also
+/// every crash of the recovery and of the rest.
 fn every_crash(shape: Shape, nth: usize) {
     let case = Case::new(shape);
     let disks = Recorder::new(case.before.clone());
@@ -127,7 +127,7 @@ fn every_crash(shape: Shape, nth: usize) {
     }
 }
 
-/// The most of one crash in a crash is enough.
+/// A part of the crashes within a crash is enough.
 const SOME: usize = 97;
 
 #[test]
@@ -138,7 +138,7 @@ fn a_crash_in_place_loses_nothing() {
     every_crash(tiny(small, form(CBC, 512, 1024), Protection::Journal), SOME);
     let backward = Shape { direction: Direction::Backward, ..tiny(small, small, checksum(1024)) };
     every_crash(backward, SOME);
-    // Torn sectors: the hash says which parts are old, or the journal has them all.
+    // Torn sectors: the hash tells the old parts, or the journal has all old bytes.
     let larger = |old, new, protection| Shape { hot_zone: 4096, ..in_place(old, new, 12_288, protection) };
     every_crash(larger(small, large, checksum(4096)), SOME);
     every_crash(larger(large, form(CBC, 512, 1024), Protection::Journal), SOME);

@@ -1,4 +1,4 @@
-//! The engine against a model, with users, disks that fail and losses of power.
+//! The engine compared with a model, with users, failing disks and losses of power.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,7 +18,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
         let size = units * unit;
         let protection = match guard {
             0 => Protection::None,
-            // Of longer blocks not every torn one is given back.
+            // Not every torn block of a larger size can be restored.
             1 if unit <= 4096 => checksum(unit.max(512 << hot)),
             _ => Protection::Journal,
         };
@@ -56,8 +56,8 @@ fn faults() -> impl Strategy<Value = Vec<(u64, Fault, bool)>> {
     prop::collection::vec((1..6u64, fault, any::<bool>()), 0..6)
 }
 
-/// Plays one reencryption to its end: with each fault in turn for a few steps, and then without
-/// any. Whether power is lost between two of them is a matter of chance, where something protects.
+/// Runs a reencryption to its end: with each fault in turn for a few steps, and then without
+/// faults. If a protection exists, losses of power come at random in between.
 fn play(shape: &Shape, faults: &[(u64, Fault, bool)], seed: u64, options: &Options) {
     let random = Random::new(seed);
     let plan = shape.plan();
@@ -79,7 +79,7 @@ fn play(shape: &Shape, faults: &[(u64, Fault, bool)], seed: u64, options: &Optio
     for turn in 0.. {
         assert!(turn < 1000, "it does not end");
         let next = turns.next();
-        // Without protection a disk that stays broken loses what it has overwritten.
+        // Without protection, a disk that stays broken loses its overwritten bytes.
         let fault =
             next.filter(|(_, fault, _)| protected || !matches!(fault, Fault::Dead(_) | Fault::Sync(_)));
         if let Some((_, fault, on_area)) = fault {
@@ -106,7 +106,7 @@ fn play(shape: &Shape, faults: &[(u64, Fault, bool)], seed: u64, options: &Optio
             Ok(Outcome::Stopped) => assert_eq!(known.hot, None),
             Err(_) => {}
         }
-        // Not always: of what a failed sync was to keep, reads give what a loss of power will not.
+        // Not always: after a failed sync, reads return bytes that a loss of power will lose.
         if (protected || done.is_ok()) && random.below(2) == 0 {
             disk.lose_power(|| random.below(2) == 0);
             area.lose_power(|| random.below(2) == 0);
@@ -149,7 +149,7 @@ fn what_a_failed_write_or_sync_leaves_behind_is_made_good() {
     }
 }
 
-/// What is longer than one piece, and pieces that several threads share.
+/// Steps longer than one piece, and pieces shared by several threads.
 #[test]
 fn steps_that_do_not_fit_in_memory_are_done_in_pieces() {
     let options = Options { workers: 3, memory: 1, keep_lost: false };

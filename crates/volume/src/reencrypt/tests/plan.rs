@@ -1,4 +1,4 @@
-//! The arithmetic, played on a disk of blocks that know what they hold.
+//! The arithmetic, tried on a disk of blocks that know their contents.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const BLOCK: u64 = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Nothing,
-    /// A block of the volume in its old form, which is nowhere else.
+    /// A block of the volume in its old form, whose only copy this is.
     Old(u64),
     New(u64),
 }
@@ -40,13 +40,13 @@ fn shapes() -> impl Strategy<Value = Shape> {
             _ => shifted(form(XTS, old, 8192 + shift), form(XTS, new, 8192), size),
         };
         if kind < 2 {
-            // Blocks of checksums may be larger than what the size is a multiple of.
+            // Blocks of checksums may be larger than the unit of the size.
             shape.direction = if backward { Direction::Backward } else { Direction::Forward };
             shape.hot_zone = hot * shape.alignment;
         } else {
             shape.hot_zone = (hot * unit).max(shape.alignment);
         }
-        // The moved run of a decryption is a whole number of blocks only if those are sectors.
+        // The moved part of a decryption is a whole number of blocks only if these are sectors.
         if kind == 3 && guard == 1 {
             (shape.protection, shape.alignment) = (checksum(512), 512);
         }
@@ -83,7 +83,7 @@ proptest! {
             prop_assert!(step.guard_len(step.len()) <= plan.area);
             let is_moved = step.range.start < first;
             prop_assert!(is_moved || step.len() <= plan.hot_zone.max(plan.shift().unwrap_or(0)));
-            // What is read ahead stays as it is.
+            // The bytes that are read ahead stay unchanged.
             if let Some(next) = plan.step(step.finished()) {
                 let (source, target) = (next.source, step.target);
                 prop_assert!(source + next.len() <= target || target + step.len() <= source);
@@ -100,7 +100,7 @@ proptest! {
                 match disk[target] {
                     Holds::Old(y) if y == x && step.source == step.target => {}
                     Holds::Nothing => {}
-                    // Its bytes have gone on already.
+                    // The step has copied these bytes already.
                     Holds::Old(y) => {
                         let done = disk[place(y, plan.new.lower)];
                         prop_assert_eq!(done, Holds::New(y), "{:?} writes over {}", &step, y);
@@ -149,7 +149,7 @@ proptest! {
     }
 }
 
-/// Numbers that a disk may hold, and that arithmetic may go wrong with.
+/// Numbers that a disk may hold, and that the arithmetic may fail with.
 fn edges() -> impl Strategy<Value = u64> {
     let near = prop::sample::select(vec![0, 512, 4096, 65_536, 1 << 20, 1 << 62, 1 << 63, u64::MAX]);
     prop_oneof![
@@ -185,7 +185,7 @@ proptest! {
         };
         plan.direction = if backward { Direction::Backward } else { Direction::Forward };
         if fits > 0 {
-            // Else hardly any of them is taken.
+            // Otherwise almost all of them are refused.
             plan.size = (size & !4095).clamp(4096, 1 << 62);
             plan.alignment = alignment.clamp(4096, 1 << 61).next_power_of_two();
             plan.hot_zone = plan.alignment * (1 + hot_zone % 2);
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// Whether the parts say what lies on the disk.
+/// Checks that the parts match the contents of the disk.
 fn agree(
     plan: &Plan,
     progress: Progress,
@@ -260,7 +260,7 @@ fn parts_have_the_shapes_of_the_table() {
     assert_eq!(parts(&shape, 4096, None), [(New, 0, 8192)]);
     shape.direction = Direction::Backward;
     assert_eq!(parts(&shape, 1024, Some(512)), [(Old, 0, 8192), (Hot, 2560, 10752), (New, 3072, 11264)]);
-    // As in the vector enc-hot: the hot part is where it will be.
+    // As in the vector enc-hot: the hot part is at its new place.
     let shape = encrypt_shifted(184_320, 225_280);
     assert_eq!(parts(&shape, 0, None), [(Aside, 0, 593_920), (Old, 184_320, 184_320)]);
     assert_eq!(

@@ -1,12 +1,12 @@
-//! Records whose sync fails: they are read back as if all were well, and the disk has the one
-//! before.
+//! Records whose sync fails: reads still return the new record, and the disk has the previous
+//! record.
 
 use super::faults::{Disk, Fault};
 use super::state::{Keys, State, StateLedger};
 use super::*;
 use crate::LockTo;
 
-/// Goes on until it ends, or something fails.
+/// Resumes until the end, or until a failure.
 fn go_on(shape: &Shape, on: &Disk, data: &Disk) -> Result<Outcome> {
     let [old, new] = [shape.old.key(OLD), shape.new.key(NEW)];
     let keys = Keys { old: old.as_ref(), new: new.as_ref() };
@@ -23,8 +23,8 @@ fn begun(shape: &Shape) -> Disk {
     on
 }
 
-/// A sync of the ledger fails, and it is gone on with, as the next process does; then the power
-/// goes. What was not synced arrives or not.
+/// A sync of the ledger fails, and the reencryption is resumed, as by the next process. Then a loss
+/// of power follows; unsynced bytes arrive or not.
 fn play(shape: &Shape, fails: u64, dies: u64, arrives: bool) -> bool {
     let plain = shape.plain();
     let (on, data) = (begun(shape), Disk::new(shape.disk(&plain)));

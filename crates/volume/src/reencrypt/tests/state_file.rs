@@ -1,4 +1,4 @@
-//! State files that are not whole, and devices that they do not fit.
+//! Incomplete state files, and devices that do not fit their state files.
 
 use super::state::{Keys, State, StateLedger};
 use super::*;
@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, LockTo};
 
 const SIZE: u64 = 4096;
 
-/// A beginning, in a file.
+/// Creates a state file.
 fn create(file: &Recorder, iterations: u32) -> Result<()> {
     let shape = in_place(form(None, 512, 0), form(XTS, 512, 0), SIZE, checksum(512));
     let key = shape.new.key(NEW);
@@ -37,7 +37,7 @@ fn a_state_that_was_cut_off_as_it_was_made_says_that_nothing_has_begun() {
         let e = read(&torn);
         assert!(e.to_string().contains("nothing has begun"), "{len}: {e}");
     }
-    // Other files are not to be removed, nor is one that has been gone on with.
+    // Other files must not be removed, nor a state file of a resumed reencryption.
     let mut later = whole.clone();
     later[100] ^= 1;
     later[(16 << 10) + 5] = 1;

@@ -1,5 +1,5 @@
-//! Users who do not sync what they write: after a loss of power it is there or not, and all else
-//! is.
+//! Users who do not sync their writes: after a loss of power each write has arrived or not, and all
+//! other bytes are intact.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::{Error, ErrorKind};
 struct Hasty<'a> {
     disk: &'a Disk,
     volume: RefCell<Volume>,
-    /// What is there now.
+    /// The present contents.
     model: RefCell<Vec<u8>>,
-    /// The disk dies after so many reads, writes and syncs of the second step.
+    /// The number of reads, writes and syncs of the second step before the disk dies.
     dies_after: u64,
     claims: Cell<u64>,
 }
@@ -29,7 +29,7 @@ impl Foreground for Hasty<'_> {
         let at = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         let mut model = self.model.borrow_mut();
         model[at.clone()].iter_mut().for_each(|byte| *byte ^= 0x5a);
-        // The disk writes down what it has with each third write; with none of the second step.
+        // The disk keeps its bytes with each third write, but with no write of the second step.
         let pieces = if self.claims.get() == 0 { 2 } else { 1 };
         let len = at.len() / pieces;
         for (start, piece) in (range.start..).step_by(len).zip(model[at].chunks(len)) {

@@ -1,5 +1,5 @@
-//! Those who read and write the volume meanwhile: everything that they wrote is to be there,
-//! always.
+//! Users who read and write the volume during the reencryption: all of their writes must always be
+//! there.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -11,18 +11,18 @@ use crate::{Error, ErrorKind};
 pub(super) struct Users<'a> {
     disk: &'a Disk,
     plan: &'a Plan,
-    /// What is in the volume.
+    /// The contents of the volume.
     model: &'a RefCell<Vec<u8>>,
     random: &'a Random,
     volume: RefCell<Volume>,
     claimed: RefCell<Vec<Range<u64>>>,
     closed: RefCell<Vec<Range<u64>>>,
-    /// How many steps there may be still.
+    /// The number of remaining steps.
     steps: Cell<u64>,
     ahead: bool,
 }
 
-/// The same numbers each time.
+/// The same numbers in each run.
 pub(super) struct Random(Cell<u64>);
 
 impl Random {
@@ -42,7 +42,7 @@ impl Random {
 }
 
 impl<'a> Users<'a> {
-    /// Of a volume that is opened in the middle of it.
+    /// The users of a volume that is opened during the reencryption.
     pub(super) fn new(
         disk: &'a Disk,
         (plan, progress): (&'a Plan, Progress),
@@ -64,14 +64,14 @@ impl<'a> Users<'a> {
         }
     }
 
-    /// Nothing is claimed any more; what is not closed is as the model says.
+    /// Checks that nothing is claimed any more, and that all open ranges match the model.
     pub(super) fn leave(&self) {
         assert!(self.claimed.borrow().is_empty());
         let unit = self.plan.unit();
         (0..self.plan.size / unit).for_each(|i| self.look(i * unit..(i + 1) * unit));
     }
 
-    /// The ranges that nobody may use.
+    /// Returns the ranges that are unusable.
     pub(super) fn closed(&self) -> Vec<Range<u64>> {
         self.closed.borrow().clone()
     }
@@ -157,7 +157,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The disk as its users see it: what fails is the reencryption's.
+/// The disk for its users, who see no faults: faults hit the reencryption only.
 struct Quiet<'a>(&'a Disk);
 
 impl ReadAt for Quiet<'_> {

@@ -1,24 +1,24 @@
-//! What a disk may hold after it has lost power.
+//! The possible contents of a disk after a loss of power.
 //!
-//! What was written before the last sync is there. Of what was written since, each 512-byte sector
-//! is there or not, in any order: a choice of these states is tried, the same one each time.
+//! Writes before the last sync are there. For later writes, each 512-byte sector is there or not,
+//! in any order. A choice of these states is tried, the same in each run.
 
 use std::ops::Range;
 
 use super::{Event, apply};
 
 const SECTOR: usize = 512;
-/// With as many writes under way, each set of them is tried as what arrived; with more, all but one
-/// or two of them.
+/// With up to this many writes in progress, each set of arrived writes is tried; with more writes,
+/// the sets without one or two of them.
 const FEW: usize = 5;
-/// Of longer writes only some of the places where they may tear are tried: those near both ends,
-/// and some between.
+/// For longer writes only some of the places of a tear are tried: the places near both ends, and
+/// some between.
 const SECTORS: usize = 16;
 
-/// One write that is under way.
+/// A write in progress.
 type Write<'e> = (u64, &'e [u8]);
 
-/// Calls `check` with each of those states after each event, and with words that say which it is.
+/// Calls `check` with each of those states after each event, and with a description of the state.
 pub(super) fn each(events: &[Event], mut synced: Vec<u8>, mut check: impl FnMut(&[u8], &str)) {
     let mut disk = synced.clone();
     let mut pending: Vec<Write<'_>> = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn each(events: &[Event], mut synced: Vec<u8>, mut check: impl FnMut(
     }
 }
 
-/// Which of the writes did not arrive.
+/// Returns sets of writes that did not arrive.
 fn sets_lost(count: usize) -> Vec<Vec<usize>> {
     if count <= FEW {
         let set = |bits: usize| (0..count).filter(|i| bits >> i & 1 == 1).collect();
@@ -81,7 +81,7 @@ fn overlap(writes: &[Write<'_>]) -> bool {
     writes.iter().enumerate().any(|(i, a)| writes[i + 1..].iter().any(|b| meet(range(a), range(b))))
 }
 
-/// A write of which only sectors up to some place arrived, or all but one.
+/// Returns a torn write: its sectors up to some place, or all sectors but one.
 fn torn_in((offset, bytes): Write<'_>) -> Vec<(Vec<Write<'_>>, String)> {
     let first = SECTOR - usize::try_from(offset).unwrap() % SECTOR;
     let mut cuts: Vec<usize> = (first..bytes.len()).step_by(SECTOR).collect();
@@ -122,14 +122,14 @@ mod tests {
         let all = [vec![0, 0], vec![0, 1], vec![1, 0], vec![1, 1]];
         assert_eq!(states(&[write(0, 1, 2), Event::Sync(ALL)], 1024), all);
         assert_eq!(states(&[write(0, 1, 1), write(1, 1, 1), Event::Sync(ALL)], 1024), all);
-        // What is synced stays.
+        // Synced writes stay.
         let ordered = [write(0, 1, 1), Event::Sync(ALL), write(1, 1, 1), Event::Sync(ALL)];
         assert_eq!(states(&ordered, 1024), [vec![0, 0], vec![1, 0], vec![1, 1]]);
-        // A sync of one part leaves what was written to the other under way.
+        // A sync of one part leaves the writes to the other part in progress.
         let apart = [write(0, 1, 1), write(1, 1, 1), Event::Sync(0..512), write(1, 2, 1)];
         let both = states(&apart, 1024);
         assert!(both.contains(&vec![1, 0]) && both.contains(&vec![1, 2]) && !both.contains(&vec![0, 2]));
-        // Two writes to one place arrive in any order.
+        // Two writes to the same place arrive in any order.
         let twice = [write(0, 1, 1), write(0, 2, 1)];
         assert_eq!(states(&twice, 512), [vec![0], vec![1], vec![2]]);
         // A part of a sector is in one sector all the same.

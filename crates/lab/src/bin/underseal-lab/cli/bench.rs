@@ -28,7 +28,7 @@ pub(crate) struct BenchArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// How long servers, mounts or disks are set beside each other, taking turns.
+/// The rounds of servers, mounts or disks that are measured in turn.
 #[derive(Debug, Args)]
 pub(crate) struct Interleaved {
     /// How often every one of them meets every workload
@@ -235,11 +235,11 @@ pub(crate) struct BenchRbdArgs {
     pub(crate) quick: bool,
 }
 
-/// Reads and writes an image in a process of its own, for `bench rbd`.
+/// Reads and writes an image in a separate process, for `bench rbd`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct DriveRbdArgs {
-    /// Whose calls
+    /// The client that is driven
     #[arg(value_parser = driven)]
     pub(crate) driven: DriveSubject,
     /// The image

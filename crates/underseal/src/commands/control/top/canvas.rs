@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// How a character looks (ECMA-48, "select graphic rendition").
+/// The style of a character (ECMA-48, "select graphic rendition").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Style {
     #[default]
@@ -13,7 +13,7 @@ pub(super) enum Style {
 }
 
 impl Style {
-    /// The escape code that resets the style before and selects this one.
+    /// Returns the escape code that resets the previous style and selects this one.
     fn code(self) -> &'static str {
         match self {
             Self::Plain => "\x1b[0m",
@@ -70,7 +70,8 @@ impl Canvas {
         }
     }
 
-    /// The canvas as escape codes: each line from its first column on, the rest of the line erased.
+    /// Returns the canvas as escape codes: each line from its first column on, the rest of the line
+    /// erased.
     pub(super) fn codes(&self) -> String {
         let mut codes = String::new();
         for (y, line) in self.lines.iter().enumerate() {
@@ -89,7 +90,7 @@ impl Canvas {
         codes
     }
 
-    /// The canvas as lines of text without styles.
+    /// Returns the canvas as lines of text without styles.
     #[cfg(test)]
     pub(super) fn text(&self) -> String {
         let line =

@@ -1,4 +1,4 @@
-//! One interval as text.
+//! The difference of two samples as text.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::output::printable;
 pub(super) const COLUMNS: [&str; 10] =
     ["NAME", "POLICY", "READ/s", "WRITE/s", "MB/s", "FLIGHT", "BACKLOG", "p50", "p99", "p99.9"];
 
-/// A line for each volume, then the stages of each.
+/// Formats a line for each volume, then the stages of each.
 pub(super) fn text(view: &View) -> String {
     if view.rows.is_empty() {
         return "no volume is open\n".into();
@@ -32,7 +32,7 @@ pub(super) fn text(view: &View) -> String {
     text
 }
 
-/// A volume's line.
+/// Formats a volume's line.
 pub(super) fn cells(row: &Row) -> [String; 10] {
     let status = &row.status;
     let policy = if status.suspended { show::state(status) } else { status.policy.clone() };

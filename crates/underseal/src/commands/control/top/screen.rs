@@ -1,4 +1,4 @@
-//! The picture on the terminal: a table of the volumes, below it the chosen one's stages.
+//! The picture on the terminal: a table of the volumes, below it the stages of the chosen volume.
 
 use underseal_export::control::status::Latency;
 
@@ -26,8 +26,8 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View) {
     canvas.write(0, keys, width, " ↑ ↓ volume   q end", Style::Dim);
 }
 
-/// The part of a canvas from column `left` to before `right`, and from line `top` to before
-/// `bottom`.
+/// The part of a canvas from column `left` to `right`, and from line `top` to `bottom`, both ends
+/// excluded.
 #[derive(Clone, Copy)]
 struct Area {
     left: usize,
@@ -36,7 +36,7 @@ struct Area {
     bottom: usize,
 }
 
-/// The head and the volumes in the first `height` lines; the chosen volume is always among them.
+/// Draws the head and the volumes in the first `height` lines; the chosen volume is always visible.
 fn volumes(canvas: &mut Canvas, height: usize, view: &View) {
     let rows: Vec<_> = view.rows.iter().map(cells).collect();
     let width = |column: usize| {
@@ -69,7 +69,7 @@ fn volumes(canvas: &mut Canvas, height: usize, view: &View) {
 /// Columns between two cells of the table.
 const GAP: usize = 2;
 
-/// A stage: its figures, and a line for each power of two with a bar as long as its share.
+/// Draws a stage: its figures, and a line for each power of two with a bar as long as its share.
 fn histogram(canvas: &mut Canvas, area: Area, stage: &str, latency: &Latency) {
     let Area { left, right, top, bottom } = area;
     let title = format!(" {stage} ");
@@ -84,7 +84,7 @@ fn histogram(canvas: &mut Canvas, area: Area, stage: &str, latency: &Latency) {
         put(y, left, &format!("{name} {}", show::duration(nanos)), Style::Dim);
     }
     let bars = bars(latency);
-    // Where not all fit, the slowest requests are the ones to see.
+    // If the lines do not fit, those of the slowest requests are drawn.
     let room = bottom.saturating_sub(top + FIGURES);
     let width = (right - left).saturating_sub(LABEL + 1);
     for (y, bar) in (top + FIGURES..).zip(bars.iter().skip(bars.len().saturating_sub(room))) {
@@ -98,7 +98,7 @@ const FIGURES: usize = 3;
 /// The width of `1.00 ms`.
 const LABEL: usize = 8;
 
-/// A bar of at most `width` columns, in eighths of a column. Any share above 0 shows.
+/// Returns a bar of at most `width` columns, in eighths of a column. Any share above 0 is visible.
 fn drawn(bar: Bar, width: usize) -> String {
     let eighths = usize::try_from(bar.mille).unwrap_or(1000).min(1000) * width * 8 / 1000;
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];

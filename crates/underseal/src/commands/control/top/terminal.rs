@@ -1,4 +1,4 @@
-//! The terminal while `top` draws on it: its other screen, raw input, one key at a time.
+//! The terminal while `top` draws on it: alternate screen, raw input, one key at a time.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -12,10 +12,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use super::canvas::Canvas;
 
-/// The other screen, no cursor, no new line at the right edge (xterm's control sequences, which
-/// every emulator has).
+/// The alternate screen, no cursor, no line wrap (xterm's control sequences, which every emulator
+/// supports).
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
-/// The first screen as it was.
+/// The normal screen as it was.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// How long the rest of an arrow key's sequence may take to follow its escape character.
 const REST: Duration = Duration::from_millis(50);
@@ -31,17 +31,17 @@ pub(super) enum Key {
     Down,
 }
 
-/// A terminal that is drawn on. Its settings are restored when this is dropped, and before a
-/// panic's message is printed.
+/// A terminal in raw mode. Its settings are restored when this is dropped, and before a panic's
+/// message is printed.
 pub(super) struct Terminal {
-    /// The codes that are on the screen, and the size that they were made for.
+    /// The codes on the screen, and the size that they were made for.
     shown: (String, (usize, usize)),
-    /// The bytes of keys that came and were not looked at.
+    /// Received bytes of keys that are not parsed yet.
     input: Vec<u8>,
 }
 
 impl Terminal {
-    /// Takes the terminal of standard input and output.
+    /// Sets up the terminal of standard input and output.
     pub(super) fn start() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         let before = tcgetattr(io::stdin())?;
@@ -61,15 +61,15 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// A canvas of the terminal's present size.
+    /// Returns a canvas of the terminal's present size.
     pub(super) fn canvas(&self) -> io::Result<Canvas> {
         let size = tcgetwinsize(io::stdout())?;
-        // A terminal that does not know its size says 0.
+        // A terminal that does not know its size reports 0.
         let or = |size: u16, usual: usize| if size == 0 { usual } else { size.into() };
         Ok(Canvas::new(or(size.ws_col, 80), or(size.ws_row, 24)))
     }
 
-    /// Shows `canvas`. What is on the screen already is not written again.
+    /// Draws `canvas`, unless the screen shows it already.
     pub(super) fn show(&mut self, canvas: &Canvas) -> io::Result<()> {
         let next = (canvas.codes(), (canvas.width(), canvas.height()));
         if next.1 != self.shown.1 {
@@ -82,7 +82,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// The next key that means something here; `None` when none came for `patience`.
+    /// Returns the next known key; `None` when none arrived within `patience`.
     pub(super) fn key(&mut self, patience: Duration) -> io::Result<Option<Key>> {
         if self.input.is_empty() {
             self.receive(patience)?;
@@ -100,7 +100,7 @@ impl Terminal {
         Ok(None)
     }
 
-    /// Adds to the input what comes within `patience`.
+    /// Receives input that arrives within `patience`.
     fn receive(&mut self, patience: Duration) -> io::Result<()> {
         let stdin = io::stdin();
         let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
@@ -112,7 +112,7 @@ impl Terminal {
         }
         let mut bytes = [0; 64];
         match rustix::io::read(stdin.as_fd(), &mut bytes) {
-            // The terminal is gone: as the end was asked for.
+            // The terminal is gone: this counts as the key that ends the program.
             Ok(0) => self.input.push(b'q'),
             Ok(length) => self.input.extend(&bytes[..length]),
             Err(Errno::INTR | Errno::AGAIN) => {}
@@ -128,11 +128,11 @@ impl Drop for Terminal {
     }
 }
 
-/// Gives the terminal its settings and its first screen back, once.
+/// Restores the terminal's settings and its normal screen, once.
 fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // A terminal that is gone needs nothing.
+        // A terminal that is gone needs no restore.
         let _ = put(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before);
     }
@@ -144,13 +144,13 @@ fn put(codes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// The key at the head of `input`, which is not empty, and how many bytes it has.
+/// Parses the key at the head of `input`, which is not empty, and returns its length in bytes.
 fn parse(input: &[u8]) -> (Option<Key>, usize) {
     match input {
-        // Arrow keys, in the normal and in the application mode of a terminal.
+        // Arrow keys, in the terminal's normal and application mode.
         [0x1b, b'[' | b'O', b'A', ..] => (Some(Key::Up), 3),
         [0x1b, b'[' | b'O', b'B', ..] => (Some(Key::Down), 3),
-        // Another key's sequence ends with a letter or a tilde.
+        // The sequence of any other key ends with an alphabetic character or a tilde.
         [0x1b, b'[' | b'O', rest @ ..] => {
             let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
             (None, end.map_or(input.len(), |end| end + 3))

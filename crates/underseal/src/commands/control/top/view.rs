@@ -1,4 +1,4 @@
-//! What is shown: the difference between two samples.
+//! The picture's contents: the difference between two samples.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +8,31 @@ use underseal_export::control::status::Latency;
 use super::super::all;
 use crate::error::Result;
 
-/// How all volumes were at a moment.
+/// The state of all volumes at one time.
 pub(super) struct Sample {
     at: Instant,
     volumes: Vec<Status>,
 }
 
-/// The volumes, and which is chosen.
+/// The volumes, and the chosen one.
 #[derive(Default)]
 pub(super) struct View {
     last: Option<Sample>,
     pub(super) rows: Vec<Row>,
-    /// By name: it may come and go.
+    /// The name of the chosen volume: the volume may close and open.
     chosen: Option<String>,
 }
 
-/// A volume, and what it did since the sample before.
+/// A volume, and its activity since the previous sample.
 pub(super) struct Row {
     pub(super) status: Status,
     pub(super) read: Rate,
     pub(super) write: Rate,
-    /// By stage, the whole way last.
+    /// Latency by stage, with the total last.
     pub(super) stages: [(&'static str, Latency); 5],
 }
 
-/// A second's worth.
+/// Activity per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) requests: u64,
@@ -47,9 +47,8 @@ pub(super) struct Bar {
 }
 
 impl Sample {
-    /// # Errors
-    /// When the directory of control sockets cannot be used. A volume that does not answer is left
-    /// out.
+    /// Takes a sample. Volumes that do not answer are left out. Fails when the directory of control
+    /// sockets cannot be used.
     pub(super) fn take() -> Result<Self> {
         let volumes = all()?.into_iter().filter_map(|(_, status)| status.ok()).collect();
         Ok(Self { at: Instant::now(), volumes })
@@ -57,7 +56,7 @@ impl Sample {
 }
 
 impl View {
-    /// Shows what happened since the last sample; since a volume was opened, where it is new.
+    /// Shows the difference to the last sample; for a new volume, the values since it was opened.
     pub(super) fn show(&mut self, sample: Sample) {
         let row = |status: &Status| {
             let same = |old: &&Status| (&old.name, old.pid) == (&status.name, status.pid);
@@ -68,12 +67,12 @@ impl View {
         self.last = Some(sample);
     }
 
-    /// The number of the chosen volume.
+    /// Returns the number of the chosen volume.
     pub(super) fn chosen(&self) -> usize {
         self.rows.iter().position(|row| Some(&row.status.name) == self.chosen.as_ref()).unwrap_or(0)
     }
 
-    /// Goes so many volumes down.
+    /// Moves the choice down by `down` volumes.
     pub(super) fn choose(&mut self, down: isize) {
         let number = self.chosen().saturating_add_signed(down).min(self.rows.len().saturating_sub(1));
         self.chosen = self.rows.get(number).map(|row| row.status.name.clone());
@@ -102,13 +101,13 @@ impl Row {
         }
     }
 
-    /// The whole way.
+    /// Returns the total latency.
     pub(super) fn total(&self) -> &Latency {
         &self.stages[4].1
     }
 }
 
-/// A histogram in powers of two, from the first that has something in it to the last.
+/// Returns a histogram in powers of two, from the first bar that is not empty to the last.
 pub(super) fn bars(latency: &Latency) -> Vec<Bar> {
     let mut counts = [0_u64; 64];
     for (upper, n) in &latency.buckets {
@@ -138,7 +137,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A volume that did so much.
+    /// A volume with this number of reads.
     pub(crate) fn status(name: &str, reads: u64, buckets: &[(u64, u64)]) -> Status {
         let total = Latency {
             count: buckets.iter().map(|(_, n)| n).sum(),
@@ -194,7 +193,7 @@ pub(super) mod tests {
         ]);
         assert_eq!(view.rows[0].read, Rate { requests: 20, bytes: 81_920 });
         assert_eq!(view.rows[0].total().buckets, [(4095, 200)]);
-        // New: since it was opened.
+        // A new volume: its values count since it was opened.
         assert_eq!(view.rows[1].read.requests, 4);
     }
 

@@ -1,5 +1,5 @@
-//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no
-//! protection the data of a crash. All of it is said, and asked for, at once.
+//! The losses of a reencryption: passphrases that were not given, the end of a device, and without
+//! resilience the data of a crash. All are listed, and confirmed, at once.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use crate::error::{Error, Result};
 use crate::passphrase;
 use crate::size;
 
-/// All that will be lost, each with what keeps it.
+/// The losses, each with the option that avoids it.
 #[derive(Default)]
 pub(in super::super) struct Losses(Vec<(String, String)>);
 
 impl Losses {
-    /// And this.
+    /// Adds a loss.
     pub(in super::super) fn and(mut self, what: String, otherwise: &str) -> Self {
         self.0.push((what, otherwise.into()));
         self
     }
 
-    /// And the passphrases that were not given.
+    /// Adds the passphrases that were not given.
     pub(super) fn passphrases(
         self,
         args: &ReencryptArgs,
@@ -46,7 +46,7 @@ impl Losses {
         )
     }
 
-    /// And data that nothing protects meanwhile.
+    /// Adds data that no resilience protects.
     pub(in super::super) fn unprotected(self, args: &ReencryptArgs, name: &Path) -> Self {
         if args.resilience != Some(Resilience::None) {
             return self;
@@ -58,7 +58,7 @@ impl Losses {
         self.and(what, "--resilience checksum, or --force")
     }
 
-    /// And the end of a device over which its data move.
+    /// Adds the end of a device over which its data move.
     pub(super) fn the_end(self, args: &ReencryptArgs, image: &Path) -> Self {
         let Some(reduce) = args.reduce_device_size else { return self };
         let what = format!(
@@ -69,7 +69,7 @@ impl Losses {
         self.and(what, "make what is on it smaller first, and then --force")
     }
 
-    /// And what lies behind a part of the volume, which alone gets the new key.
+    /// Adds the data behind a part of the volume, if only that part gets the new key.
     pub(super) fn the_rest(self, args: &ReencryptArgs, image: &Path) -> Self {
         let Some(part) = args.device_size else { return self };
         let what = format!(
@@ -80,10 +80,7 @@ impl Losses {
         self.and(what, "without --device-size; or --force, if nothing lies there")
     }
 
-    /// Says all of it, and asks whether that is meant.
-    ///
-    /// # Errors
-    /// `Usage` unless somebody at the terminal says yes.
+    /// Lists the losses, and asks for consent. Fails with `Usage` unless the answer is yes.
     pub(in super::super) fn sure(self, args: &ReencryptArgs) -> Result<()> {
         if args.force {
             self.0.iter().for_each(|(what, _)| log::warn!("{what}"));

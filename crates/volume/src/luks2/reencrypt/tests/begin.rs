@@ -1,4 +1,4 @@
-//! What a start refuses, and what becomes of bytes that are not the volume's or that it gives up.
+//! Starts that are refused, and the fate of bytes that are not the volume's or that it gives up.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ fn shifted(size: Option<usize>) -> BeginOptions {
     }
 }
 
-/// A start that is refused with nothing written.
+/// Checks that a start is refused with nothing written, and returns the message.
 fn refused(disk: &Recorder, header: &mut Header, key: VolumeKey, options: &BeginOptions) -> String {
     let before = disk.bytes().clone();
     let (passphrase, new) = (passphrase(), header.like_keyslot(0).unwrap());

@@ -1,4 +1,4 @@
-//! A header that somebody else changes in the middle of its reencryption.
+//! A header that another program changes in the middle of its reencryption.
 
 use std::cell::Cell;
 use std::io;
@@ -16,7 +16,7 @@ use crate::luks2::reencrypt::arrange::Document;
 use crate::reencrypt::{Claim, Foreground, Ledger as _, Pace, Progress};
 use crate::{ErrorKind, LockTo, ReadAt, ReencryptionLock, Target, Volume};
 
-/// Before the second step somebody changes the header.
+/// A disk where another program changes the header before the second step.
 struct Meddling<'d> {
     disk: &'d Recorder,
     steps: Cell<u32>,
@@ -81,7 +81,7 @@ fn who_does_not_know_how_far_it_is_leaves_alone_what_protects_a_step() {
     let both = begin(&disk, &mut header, key, &change(CHECKSUM));
     let resume =
         || Ledger::resume_under(None, &disk, &both, (OFFSET + DATA) as u64, &ResumeOptions::default());
-    // As where nobody can take the lock of reencryptions.
+    // As if no process could take the lock of reencryptions.
     let (mut one, mut other) = (resume().unwrap(), resume().unwrap());
     one.write_area(0, &[1; 32]).unwrap();
     one.record(Progress { done: 0, hot: Some(4096) }).unwrap();
@@ -146,7 +146,7 @@ impl Target for Contended<'_> {
     }
 }
 
-/// Users who see how often the lock is waited for, and lose no range.
+/// Users who count the waits for the lock, and lose no range.
 struct Patient<'r> {
     on: &'r Contended<'r>,
     waits: Cell<u32>,
@@ -217,7 +217,7 @@ fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
     };
     let size = (OFFSET + DATA) as u64;
     let options = ResumeOptions { hot_zone: Some(DATA as u64 / 2), ..ResumeOptions::default() };
-    // Told to stop while it waits, it stops before the step, and nothing is to be made good.
+    // A stop during a wait stops the reencryption before the step, and nothing is left to recover.
     let users = patient(true);
     let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
     let stopped = run(&disk, &mut ledger, &users, &Options::default()).unwrap_err();
@@ -228,7 +228,7 @@ fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
     let users = patient(false);
     let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
     assert_eq!(run(&disk, &mut ledger, &users, &Options::default()).unwrap(), Outcome::Finished);
-    // Two steps, two of which began again.
+    // Two steps, both of which began again.
     assert_eq!((users.waits.get(), users.claims.get()), (2, 4));
     drop(ledger);
     let header = read(&disk).unwrap();
@@ -238,7 +238,7 @@ fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
     assert!(plaintext(&volume, &bytes) == pattern(DATA));
 }
 
-/// Users who look at the header on the disk when a range is theirs again.
+/// Users who look at the header on the disk when they get a range back.
 struct Looking<'r> {
     disk: &'r Recorder,
     relayed: Cell<u64>,

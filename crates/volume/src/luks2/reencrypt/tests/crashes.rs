@@ -1,4 +1,4 @@
-//! Power cuts at every write of a start, of a whole reencryption and of its end: the data is there,
+//! Power cuts at every write of a start, of a whole reencryption and of its end: the data survives,
 //! and the passphrase opens it.
 
 use std::cell::Cell;
@@ -40,14 +40,14 @@ fn a_crash_anywhere_in_a_whole_reencryption_loses_nothing() {
         let before = disk.bytes().clone();
         assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished);
         for Range { start, end } in areas {
-            // What was in the old keyslot, at least, is wiped.
+            // At least the contents of the old keyslot are wiped.
             let end = end.min(start + 64_000);
             assert_eq!(left_of(&before[start..end], &disk.bytes()[start..end]), 0, "{protection:?}");
         }
         let (seen, recovered) = ([(); 4].map(|()| Cell::new(0)), Cell::new(0));
         let mut states = 0;
         disk.each_crash(before, |disk, at| {
-            // Many are alike, and what an update of a header alone may leave is tried elsewhere.
+            // Many states are alike, and other tests cover interrupted updates of a header.
             states += 1;
             if states % 4 != 0 {
                 return;
@@ -74,7 +74,7 @@ fn a_crash_anywhere_in_a_whole_reencryption_loses_nothing() {
             assert!(right, "{at}");
         });
         let seen = seen.map(|count| count.get());
-        // cryptsetup takes a reencryption of which all is new for one that has not begun.
+        // cryptsetup takes a reencryption with all of the data new for one that has not begun.
         let [clean, hot, last, over] = seen;
         assert!([clean, hot, over].iter().all(|&count| count > 5), "{seen:?}");
         assert!(last == 0 && recovered.get() > 10, "{seen:?}, {recovered:?}");

@@ -1,5 +1,5 @@
-//! Ends of reencryptions: nothing of the old bytes is left, and nobody who lacks the keys brings
-//! one about.
+//! Ends of reencryptions: no old bytes are left, and an attacker without the keys cannot cause an
+//! end.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::ErrorKind;
 
-/// How many sectors of `plain` are in there.
+/// Returns the number of sectors of `plain` in `bytes`.
 fn plain_sectors(bytes: &[u8], plain: &[u8]) -> usize {
     let known: HashSet<&[u8]> = plain.chunks(512).collect();
     bytes.chunks(512).filter(|sector| known.contains(sector)).count()
@@ -18,7 +18,7 @@ fn plain_sectors(bytes: &[u8], plain: &[u8]) -> usize {
 fn no_plaintext_is_left_where_a_header_came_in_front() {
     let (plain, device, key) = in_front(200 * KIB, Some(96 * KIB));
     let bytes = device.bytes().clone();
-    // The start clears what a file system could be known by, and more.
+    // The start clears all bytes by which a file system is recognized, and more.
     assert_eq!(plain_sectors(&bytes[..OFFSET], &plain), 0);
     assert_eq!(go_on(&device, &device, &key, false).unwrap(), Outcome::Finished);
     assert_eq!(plain_sectors(&device.bytes(), &plain), 0);
@@ -53,8 +53,8 @@ fn no_plaintext_is_left_for_good_in_the_journal_wherever_the_end_is_cut_off() {
         let is_plain = plain_sectors(file, &plain) > 0;
         match (status, is_plain) {
             (None, true) => {
-                // The header says what is to be wiped, and the next program that changes it does
-                // so.
+                // The header notes the areas to be wiped, and the next program that changes the
+                // header wipes them.
                 let file = Recorder::new(file.to_vec());
                 header.repair(&file).unwrap();
                 assert!(header.wipe_unwiped(&file).unwrap(), "{at}");
@@ -99,7 +99,7 @@ fn an_end_that_was_forged_without_the_keys_wipes_no_data() {
                 previous = json!({ "type": "linear", "offset": "0", "size": "262144" });
                 segments["3"] = moved;
             } else {
-                // Of a key that nobody has.
+                // A digest of an unknown key.
                 (digest["keyslots"], digest["segments"]) = (json!([]), json!(["1"]));
                 document["digests"]["2"] = digest.clone();
             }

@@ -1,11 +1,11 @@
-//! Documents that an attacker wrote.
+//! Documents written by an attacker.
 
 use serde_json::Value;
 
 use super::*;
 use crate::reencrypt::{Ledger as _, Progress};
 
-/// Every number and every word somewhere in a document, by its path.
+/// Finds every number and every word in a document, by its path.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {

@@ -1,5 +1,5 @@
-//! Power cuts while a header comes in front of plain data, or leaves its device: one is left that
-//! describes the data.
+//! Power cuts while a header is moved in front of plain data, or away from its device: a header
+//! that describes the data is always left.
 
 use super::*;
 use crate::ErrorKind;
@@ -53,15 +53,15 @@ fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_the_data_the_mark_
         let bytes = device.bytes().clone();
         let volume = activate(&header, &key, size, false).unwrap();
         assert!(plaintext(&volume, &bytes)[..len] == plain);
-        // No plaintext is left where it was moved to.
+        // No plaintext is left at the place of the moved part.
         assert_eq!(left_of(&plain, &bytes[size - OFFSET..]), 0);
     }
 }
 
-/// Where an ext4 superblock has its magic, and another of its bytes.
+/// The place of an ext4 superblock's magic, and of another of its bytes.
 const EXT4: (usize, usize) = (0x438, 0x430);
 
-/// Plain data that begin as an ext4 file system does.
+/// Plain data that begins as an ext4 file system does.
 fn file_system() -> Vec<u8> {
     let mut plain = pattern(DATA);
     plain[..1024].fill(0);
@@ -69,7 +69,7 @@ fn file_system() -> Vec<u8> {
     plain
 }
 
-/// A device on which a header was begun over the data of a file system.
+/// A device with a new header over the data of a file system.
 fn with_header_bytes(plain: &[u8]) -> (Recorder, UnfinishedStart) {
     let size = DATA + 2 * OFFSET;
     let device = Recorder::new([plain, &vec![0; 2 * OFFSET]].concat());
@@ -84,8 +84,8 @@ fn with_header_bytes(plain: &[u8]) -> (Recorder, UnfinishedStart) {
     (device, found)
 }
 
-/// Undoes what a power cut left. Where the file system can be mounted, it is as it was, and keeps
-/// what is written to it, zeros too. Returns whether it can be.
+/// Undoes an interrupted start. A file system that can be mounted is unchanged, and keeps all
+/// writes, zeros too. Returns whether it can be mounted.
 fn undo(bytes: &[u8], plain: &[u8], at: &str) -> bool {
     let Some(start) = UnfinishedStart::find(bytes).unwrap() else { return false };
     let (device, mut plain) = (Recorder::new(bytes.to_vec()), plain.to_vec());
@@ -134,7 +134,7 @@ fn a_file_system_behind_the_mark_is_whole_or_not_there_at_every_power_cut() {
         mounted += usize::from(undo(bytes, &plain, at));
         cut += 1;
         if cut % 64 == 1 {
-            // The undoing is cut off, too.
+            // The undoing is interrupted, too.
             let device = Recorder::new(bytes.to_vec());
             start.undo(&device).unwrap();
             device.each_crash(bytes.to_vec(), |bytes, again| {
@@ -170,14 +170,14 @@ fn no_second_copy_is_left_once_the_first_data_is_copied_back() {
     let mut seen = [0; 2];
     device.each_crash(begun.clone(), |bytes, at| {
         seen[usize::from(second(bytes))] += 1;
-        // Another program may make the first copy of the second.
+        // Another program may restore the first copy from the second.
         let needs = 32 * KIB..OFFSET;
         assert!(!second(bytes) || bytes[needs.clone()] == begun[needs], "{at}");
     });
     assert!(seen[0] > 0 && seen[1] > 0 && device.bytes()[..plain.len()] == plain);
 }
 
-/// A file system that has its superblock where nothing looks for it.
+/// A file system with its superblock at a place that no check covers.
 #[test]
 fn what_an_unknown_file_system_writes_behind_a_mark_stays() {
     let plain = pattern(DATA);
@@ -245,7 +245,7 @@ fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
         seen[1 + usize::from(begun)] = true;
         again += 1;
         if again % 16 == 1 && !begun {
-            // A start that was cut off is made again.
+            // An interrupted start is repeated.
             let (device, file) = (Recorder::new(device.to_vec()), Recorder::new(file.to_vec()));
             let mut header = read(&file).unwrap();
             header.begin_decryption(&file, &device, &key, &DECRYPT).unwrap_or_else(|e| panic!("{at}: {e}"));

@@ -1,5 +1,5 @@
-//! Updates whose sync fails: they are read back as if all were well, and the disk has the header
-//! before, or half of one.
+//! Updates whose sync fails: reads still return the new header, and the disk has the old header, or
+//! half of one.
 
 use super::*;
 use crate::reencrypt::tests::faults::{Disk, Fault};

@@ -1,5 +1,5 @@
-//! Reencryptions whose metadata have no digest: signed, they go on; those that do not fit stay
-//! unsigned.
+//! Reencryptions whose metadata have no digest: after signing they can be resumed; metadata that
+//! contradict each other stay unsigned.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::ErrorKind;
 use crate::reencrypt::{Ledger as _, Progress};
 
-/// Changes the document on the disk, and gives the header as it is then.
+/// Changes the document on the disk, and returns the new header.
 fn edited(disk: &Recorder, edit: impl FnOnce(&mut Map<String, Value>)) -> Header {
     let mut header = read(disk).unwrap();
     let all = |document: &mut Map<String, Value>, _: &Metadata| {
@@ -18,7 +18,7 @@ fn edited(disk: &Recorder, edit: impl FnOnce(&mut Map<String, Value>)) -> Header
     header
 }
 
-/// Takes the digest out: all of it, or only what makes it one of this version.
+/// Removes the digest: all of it, or only the requirement of this version.
 fn unsign(document: &mut Map<String, Value>, version_1: bool, keep_digest: bool) {
     if version_1 {
         document["config"]["requirements"] = json!({ "mandatory": ["online-reencrypt"] });
@@ -45,7 +45,7 @@ fn a_reencryption_without_a_digest_is_signed_and_goes_on_from_each_stage() {
             let size = (OFFSET + DATA) as u64;
             let mut ledger = Ledger::resume(&start, &key, size, &ResumeOptions::default()).unwrap();
             if hot.is_some() {
-                // What the journal of the step would keep.
+                // The bytes that the step's journal would keep.
                 let old = start.bytes()[OFFSET..OFFSET + 4096].to_vec();
                 ledger.write_area(0, &old).unwrap();
                 ledger.record(Progress { done: 0, hot }).unwrap();
@@ -53,7 +53,7 @@ fn a_reencryption_without_a_digest_is_signed_and_goes_on_from_each_stage() {
             drop(ledger);
             let mut header = edited(&start, |document| unsign(document, version_1, keep_digest));
             if version_1 {
-                // Before 2.4.3 the step under way was in the list of the new key only.
+                // Before 2.4.3 the step in progress was in the list of the new key only.
                 header = edited(&start, |document| {
                     let lists: Vec<_> = ["0", "1"].map(|n| document["digests"][n]["segments"].clone()).into();
                     if hot.is_some() && lists[1].as_array().unwrap().contains(&"0".into()) {

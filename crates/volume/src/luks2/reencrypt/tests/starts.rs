@@ -1,11 +1,11 @@
-//! Starts of reencryptions that are refused, or made again after a crash.
+//! Starts of reencryptions that are refused, or repeated after a crash.
 
 use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::ErrorKind;
 
-/// Changes a header as somebody else may.
+/// Changes a header as another program may.
 fn change_document(
     header: &mut Header,
     on: &Recorder,
@@ -23,7 +23,7 @@ fn what_can_begin_has_room_in_the_header_for_every_step() {
     let (start, ..) = disk();
     let start = start.bytes().clone();
     let mut refused = 0;
-    // The longest token with which it begins.
+    // The longest token that leaves room for a start.
     for pad in (6000..11_500).rev().step_by(20) {
         let disk = Recorder::new(start.clone());
         let mut header = read(&disk).unwrap();
@@ -65,14 +65,14 @@ fn copies_are_made_of_any_length() {
 fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {
     let (disk, mut header, key) = disk();
     disk.forget_events();
-    // As if it stood apart.
+    // As if the header were detached.
     for over_header in [true, false] {
         let options = DecryptOptions { over_header, ..DECRYPT };
         let refused = header.begin_decryption(&disk, &disk, &key, &options).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
     }
-    // It stands apart, and what is before the data is nobody knows whose; or is another volume's
-    // header.
+    // The header is detached, and the bytes before the data have an unknown owner, or are another
+    // volume's header.
     let file = Recorder::new(disk.bytes()[..OFFSET].to_vec());
     let mut strange = disk.bytes().clone();
     strange[..OFFSET].copy_from_slice(&pattern(OFFSET));

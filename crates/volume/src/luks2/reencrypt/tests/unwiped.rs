@@ -1,5 +1,5 @@
 //! Keyslot areas after the end of a reencryption: another program changes the header then, or the
-//! end is cut off.
+//! end is interrupted.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::luks2::reencrypt::arrange::Document;
 use crate::reencrypt::{Claim, Foreground, Pace};
 use crate::storage::recorder::left_of;
 
-/// Another program changes the header between its last update and the wipe.
+/// A disk where another program changes the header between its last update and the wipe.
 struct AtTheEnd<'d> {
     disk: &'d Recorder,
     edit: &'d dyn Fn(&mut Document),
@@ -38,7 +38,7 @@ impl Claim for Last<'_> {
     fn relay(&self, _volume: Volume) -> Result<()> {
         let mut header = read(self.0.disk).unwrap();
         if header.reencryption().unwrap().is_none() {
-            // cryptsetup wipes nothing that the header notes.
+            // cryptsetup does not wipe the noted areas.
             let noted = header.json()["tokens"].clone();
             let edit = |document: &mut Document, _: &Metadata| {
                 (self.0.edit)(document);
@@ -56,7 +56,7 @@ impl Claim for Last<'_> {
     }
 }
 
-/// Where the old keyslot lies, and what protects a step.
+/// Returns the places of the old keyslot and of a step's protection.
 fn areas(header: &Header) -> [Range<usize>; 2] {
     let slot = Reencryption::parse(header.metadata()).unwrap().unwrap().slot;
     [0, slot].map(|slot| {
@@ -136,7 +136,7 @@ fn a_power_cut_after_the_last_update_leaves_nothing_for_good() {
             left += 1;
             assert!(header.has_unwiped(), "{at}");
         }
-        // Not each of so many states that are alike.
+        // Only some of the states, as many are alike.
         if over && header.has_unwiped() && noted < 40 {
             noted += 1;
             let disk = Recorder::new(disk.to_vec());

@@ -1,5 +1,5 @@
-//! What a crash leaves of a token, and which tokens are taken. `tests/luks/tokens.rs` has
-//! cryptsetup's word on both.
+//! The state of a token after a crash, and accepted and refused tokens. `tests/luks/tokens.rs`
+//! compares both with cryptsetup.
 
 use serde_json::json;
 use underseal_cipher::Key;
@@ -111,7 +111,7 @@ fn only_what_a_header_may_hold_is_taken_and_only_where_there_is_room() {
     assert_eq!(header.token(31).unwrap(), &plain());
     header.add_token(&disk, token(&json!({ "type": "y", "keyslots": [] })), at(31, true)).unwrap();
     assert_eq!(header.info().tokens[0].kind, "y");
-    // A slot that is listed twice goes as a whole.
+    // A slot that is listed twice is removed as a whole.
     header.add_token(&disk, plain(), at(4, false)).unwrap();
     header.assign_token(&disk, 4, 0, false).unwrap();
     assert_eq!(header.token(4).unwrap()["keyslots"], json!([]));
