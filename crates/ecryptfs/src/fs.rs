@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Mount          mounts, starts the threads, unmounts
-//!     |  mount.rs       underseal_fuse::Session: what is asked of the kernel
+//!     |  mount.rs       underseal_fuse::Session: the requested features of the kernel
 //!     |  threads.rs     the first thread that fails ends the mount
 //!     |
 //!   Worker         one thread, one underseal_fuse::Channel: a request in, its reply out
-//!     |- inbox.rs       the memory that requests arrive in
+//!     |- inbox.rs       the memory of received requests
 //!     |- dispatch.rs    which request is which call
 //!     |- slow.rs        requests that may take long, on threads of their own
 //!     |- rings.rs       a thread whose requests come through io_uring
@@ -14,27 +14,28 @@
 //!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
 //!     |- sizes.rs       how long files were that it has forgotten
+//!     |- cached.rs      when the kernel's pages of a file are dropped
 //!     |- handles.rs     what is open
 //!     |- complaints.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
-//!     |- caller.rs      whether whoever asked is being killed
+//!     |- caller.rs      whether the caller is being killed
 //!     v
-//!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
+//!   file::View, file::OpenFile     names and contents: encrypted, or unchanged
 //! ```
 //!
-//! `script` stands in the kernel's place, for fuzzing.
+//! `script` stands in for the kernel, for fuzzing.
 //!
-//! Bytes to write arrive at a page, and are encrypted in place.
+//! Bytes to write are received page-aligned, and are encrypted in place.
 //!
-//! The kernel checks permissions (`default_permissions`), and keeps pages of plain text, as for any
-//! filesystem. There is no write-back cache: a write that was acknowledged is in the lower file,
-//! and survives this process.
+//! The kernel checks permissions (`default_permissions`), and keeps pages of plaintext, as for any
+//! filesystem. The write-back cache is off: an acknowledged write is in the lower file, and
+//! survives this process.
 //!
-//! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for
-//! comparison.
+//! Without a [`Sealing`] names and contents are unchanged, to measure the cost of FUSE alone.
 
 mod attributes;
 mod batch;
+mod cached;
 mod caller;
 mod complaints;
 mod dispatch;
@@ -58,13 +59,14 @@ mod xattrs;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
 pub use crate::file::{Crypto, CryptoPolicy, MountKeys, Sealing};
 pub(crate) use mount::raise_descriptor_limit;
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+use underseal_fuse::FuseChannel;
 pub use underseal_fuse::MountEntry;
 
 use crate::file::LowerView;
@@ -73,7 +75,7 @@ use complaints::FailureLog;
 use handles::Handles;
 use nodes::Nodes;
 
-/// The longest read or write: the most pages that the kernel puts into one request.
+/// The length of the longest read or write: the most pages that the kernel puts into one request.
 const LARGEST: u32 = 1 << 20;
 
 type Answer<T> = Result<T, Errno>;
@@ -84,13 +86,15 @@ struct Fs {
     handles: Handles,
     complaints: FailureLog,
     view: Arc<LowerView>,
-    /// Held while long names come and go.
+    /// Held while long names are created and removed.
     long_names: Mutex<()>,
-    /// Files are made on behalf of whoever asks.
+    /// Files are made on behalf of the caller.
     root: bool,
-    /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel
-    /// sees to it.)
+    /// Only this user and root have access. (The kernel itself checks a mount for one user, and a
+    /// mount for all users.)
     owner: Option<u32>,
+    /// Where the kernel is told to drop pages; nothing where a script stands in its place.
+    kernel: OnceLock<Arc<FuseChannel>>,
 }
 
 impl Fs {
@@ -103,11 +107,12 @@ impl Fs {
             long_names: Mutex::default(),
             root: identity::is_root(),
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
+            kernel: OnceLock::new(),
         })
     }
 }
 
-/// A panic of another thread leaves nothing half done that matters here.
+/// After a panic of another thread no half-finished state here matters.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,22 @@
-//! What can be done with a lower tree without mounting it.
+//! Tools for a lower tree that is not mounted.
 //!
 //! ```text
-//!   walk        a lower tree, names decoded, one entry at a time     Watch: progress, and what failed on the way
+//!   walk        a lower tree, names decoded, one entry at a time     Watch: progress, failures
 //!     +-- export -> Sink: folder | tar        check        list
 //!     +-- rekey   headers in place            convert      headers to xattrs and back
 //!     +-- rename  names under another key
+//!   unfinished  the marks of a conversion that was interrupted
 //!   survey      what a tree's headers say together, without any key     find: a plain path below
 //!   fit         whether keys are a tree's own
 //!   import      a plain tree: folder | tar -> maker -> a lower one
 //!
-//!   below: tree (folders and entries by descriptors), keys (who opens what), lower (a file's header and its place), reader, writer, attributes
+//!   below: tree (folders and entries by descriptors), keys (which key opens what),
+//!          lower (a file's header and its place), reader, writer, attributes
 //! ```
-//! One file is open at a time and its contents go through one buffer: memory does not grow with the
-//! tree, save for the names in each folder on the way, a line for each file that has several hard
-//! links, and each folder of an archive that is imported. An entry that fails is told of and
-//! skipped; the others go on.
+//! One file is open at a time and its contents are processed through one buffer: memory does not
+//! grow with the tree, except for the names in each open folder, a line for each file with several
+//! hard links, and each folder of an imported archive. A failed entry is reported and skipped; the
+//! tools continue with the other entries.
 
 mod attributes;
 mod check;
@@ -33,6 +35,7 @@ mod rename;
 mod sink;
 mod survey;
 mod tree;
+mod unfinished;
 mod walk;
 mod writer;
 
@@ -56,19 +59,19 @@ pub use sink::{FolderSink, Sink, TarSink};
 pub use survey::Survey;
 pub use walk::EntryKind;
 
-/// Who is told how it goes.
+/// Receives progress and failures.
 pub trait ProgressWatch {
-    /// So many more plain bytes are done.
+    /// Reports `bytes` more plain bytes.
     fn advance(&mut self, bytes: u64);
 
-    /// An entry failed, and was skipped.
+    /// Reports an entry that failed, and was skipped.
     fn failed(&mut self, lower: &Path, error: Error);
 }
 
-/// What was done.
+/// The counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Regular files, each hard link counted once.
+    /// Regular files, each counted once even with several hard links.
     pub files: u64,
     /// Folders.
     pub folders: u64,
@@ -76,7 +79,7 @@ pub struct Summary {
     pub others: u64,
     /// Plain bytes of the files.
     pub bytes: u64,
-    /// Files that needed no change.
+    /// Files without a change.
     pub unchanged: u64,
     /// Entries that failed.
     pub failed: u64,

@@ -1,22 +1,23 @@
-//! Wrapped passphrases (`~/.ecryptfs/wrapped-passphrase`): a mount's passphrase under a login's.
+//! Wrapped passphrases (`~/.ecryptfs/wrapped-passphrase`): a mount's passphrase, encrypted with a
+//! login's passphrase.
 //!
 //! ```text
-//!   version 1                                          signature, 16 hex digits   ECB(passphrase, zero-padded)
-//!   version 2    ':' 2  salt[8]                        signature, 16 hex digits   ECB(passphrase, zero-padded)
+//!   version 1                            signature, 16 hex digits   ECB(passphrase, zero-padded)
+//!   version 2    ':' 2  salt[8]          signature, 16 hex digits   ECB(passphrase, zero-padded)
 //! ```
-//! The signature is that of the key which wraps; the cipher is AES-128 under the first 16 bytes of
-//! that key. Version 1 has the salt that everything has.
+//! The signature belongs to the wrapping key; the cipher is AES-128 under the first 16 bytes of
+//! that key. Version 1 has a fixed salt.
 
 use underseal_cipher::Key;
 
 use crate::{AuthToken, Cipher, Error, ErrorKind, Result, random};
 
-/// The longest such file, of either version.
+/// The length of the longest such file, in either version.
 pub const MAX_FILE: usize = 2 + 8 + 16 + AuthToken::MAX_PASSPHRASE + 16;
 
 const VERSION_2: [u8; 2] = [b':', 2];
 
-/// Opens a file with the passphrase that wraps.
+/// Decrypts a file with the wrapping passphrase.
 ///
 /// # Errors
 /// `BadFile`; `WrongPassphrase`.
@@ -36,7 +37,7 @@ pub fn unwrap(file: &[u8], wrapping: &[u8]) -> Result<Key> {
     }
     let token = AuthToken::from_passphrase(wrapping, salt)?;
     if token.signature() != signature {
-        return Err(Error::new(ErrorKind::WrongPassphrase, "the wrapping passphrase is another"));
+        return Err(Error::new(ErrorKind::WrongPassphrase, "the wrapping passphrase is wrong"));
     }
     let mut passphrase = Key::new(sealed)?;
     token.blocks(Cipher::DEFAULT)?.decrypt(passphrase.as_mut_bytes());
@@ -44,16 +45,16 @@ pub fn unwrap(file: &[u8], wrapping: &[u8]) -> Result<Key> {
     if !(1..=AuthToken::MAX_PASSPHRASE).contains(&len)
         || passphrase.as_bytes()[len..].iter().any(|&byte| byte != 0)
     {
-        return Err(bad("what is in it is no passphrase"));
+        return Err(bad("its contents are no passphrase"));
     }
     passphrase.truncate(len);
     Ok(passphrase)
 }
 
-/// A new file, of version 2.
+/// Returns a new file, of version 2.
 ///
 /// # Errors
-/// `BadOption` for a passphrase of no or too many bytes, or with a zero among them.
+/// `BadOption` for an empty or too long passphrase, or with a zero byte.
 pub fn wrap(passphrase: &Key, wrapping: &[u8]) -> Result<Vec<u8>> {
     let mut salt = [0; 8];
     random::fill(&mut salt)?;
@@ -61,10 +62,10 @@ pub fn wrap(passphrase: &Key, wrapping: &[u8]) -> Result<Vec<u8>> {
     Ok([&VERSION_2[..], &salt, &body].concat())
 }
 
-/// A new file, of version 1: for old tools only, since its salt is everybody's.
+/// Returns a new file, of version 1: for old tools only, since its salt is fixed.
 ///
 /// # Errors
-/// As [`wrap`].
+/// The kinds of [`wrap`].
 pub fn wrap_version_1(passphrase: &Key, wrapping: &[u8]) -> Result<Vec<u8>> {
     seal(passphrase, wrapping, AuthToken::DEFAULT_SALT)
 }

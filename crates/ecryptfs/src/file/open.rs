@@ -1,4 +1,6 @@
-//! A lower file that is open, and what it turned out to be.
+//! An open lower file, and its kind.
+
+mod again;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,39 +17,40 @@ use super::{FsError, LowerView, Sealing};
 use crate::lock::{self, LockMode};
 use crate::{Contents, ErrorKind, FileHeader, HeaderLocation, XATTR};
 
-/// A lower file, for all who have it open through this mount.
+/// A lower file, shared by all of its opens through this mount.
 pub(crate) struct OpenFile {
     first: OwnedFd,
-    /// For writing, where the first was opened only to be read.
+    /// The descriptor for writing, if the first was opened only for reading.
     writer: OnceLock<OwnedFd>,
     view: Arc<LowerView>,
-    /// Readers go together; whoever writes goes alone.
+    /// Readers share the file; a writer has it alone.
     state: RwLock<FileState>,
-    /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is
-    /// the lower file's own.
+    /// The size for callers that do not wait for a writer; [`LOWER`] stands for the lower file's
+    /// own size.
     told: AtomicU64,
-    /// Calls that may take long and keep others from the file's bytes meanwhile.
+    /// The number of long calls that keep others from the file's bytes.
     busy: AtomicU64,
     syncs: Syncs,
-    /// The last field: when it is gone the descriptors are closed, and their lock is free.
+    /// The last field: when it is dropped, the descriptors are closed and their lock is free.
     closing: Arc<Closing>,
 }
 
-/// No size at all.
+/// No known size.
 const LOWER: u64 = u64::MAX;
 
-/// Of a file that nobody has open any more: it is there until the lower file is closed.
+/// Exists while a file without opens is being closed.
 pub(crate) struct Closing;
 
-/// What a file is.
+/// The kind of a file.
 pub(super) enum FileState {
-    /// Its lower file itself.
+    /// A plain file: the lower file itself.
     Plain,
-    /// An empty lower file of an encrypted mount: an empty file that has no header yet.
+    /// An empty lower file of an encrypted mount: an empty file without a header.
     Unborn,
     /// Encrypted.
     Sealed(EncryptedFile),
-    /// The encrypted file itself, with a header in front that the lower file does not begin with.
+    /// The encrypted file itself, with its header shown in front, although the lower file does not
+    /// begin with the header.
     Shown { header: Vec<u8>, len: u64 },
 }
 
@@ -62,7 +65,7 @@ impl EncryptedFile {
         self.header.size()
     }
 
-    /// Where an extent lies in the lower file.
+    /// Returns the place of an extent in the lower file.
     pub(super) fn place_of(&self, extent: u64) -> Result<u64, FsError> {
         let offset =
             extent.checked_mul(super::EXTENT_BYTES).and_then(|at| at.checked_add(self.header.data_offset()));
@@ -70,11 +73,11 @@ impl EncryptedFile {
     }
 }
 
-/// A lower file's descriptor, whatever it was opened for.
+/// A lower file's descriptor, for any purpose.
 pub(crate) enum LowerDescriptor {
-    /// For its name and attributes alone.
+    /// A descriptor for the name and attributes only.
     Path(Arc<OwnedFd>),
-    /// Of an open file.
+    /// The descriptor of an open file.
     File(Arc<OpenFile>),
 }
 
@@ -103,11 +106,10 @@ impl AsFd for OpenFile {
 }
 
 impl OpenFile {
-    /// Opens the lower file at `path`. `before` is who had it open last, through this mount.
+    /// Opens the lower file at `path`. `before` belongs to the previous open through this mount.
     ///
-    /// # Errors
-    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it; `EBUSY` when another
-    /// mount or a tool has it.
+    /// Fails with `EIO` when it is not encrypted, damaged, or no available key opens it, and with
+    /// `EBUSY` when another mount or a tool uses it.
     pub(crate) fn open(
         view: &Arc<LowerView>,
         path: &str,
@@ -123,10 +125,9 @@ impl OpenFile {
         Ok(Self::new(view, first, state))
     }
 
-    /// Makes a lower file that was just made into an empty file of the mount.
+    /// Converts a newly created lower file to an empty file of the mount.
     ///
-    /// # Errors
-    /// When its header cannot be written.
+    /// Fails when its header cannot be written.
     pub(crate) fn create(view: &Arc<LowerView>, fd: OwnedFd) -> Result<Self, FsError> {
         take(&fd, true, &Weak::new())?;
         let state = match &view.sealing {
@@ -139,9 +140,9 @@ impl OpenFile {
     fn new(view: &Arc<LowerView>, first: OwnedFd, state: FileState) -> Self {
         let syncs = Syncs::default();
         match &state {
-            // Others see to it that they do not undo each other's work.
+            // Plain files need no lock of this mount: other users protect their changes themselves.
             FileState::Plain => lock::unlock(&first),
-            // Whether the size that was found is durable nobody knows.
+            // The size may not be durable.
             FileState::Sealed(sealed) if sealed.header.place() == HeaderLocation::Xattr => {
                 syncs.size_written()
             }
@@ -159,43 +160,13 @@ impl OpenFile {
         }
     }
 
-    /// Makes sure that it can be written to. One thread at a time.
-    ///
-    /// # Errors
-    /// When the lower file may only be read, or is in use elsewhere.
-    pub(crate) fn make_writable(&self, path: &str) -> Result<(), FsError> {
-        if self.view.is_read_only() {
-            return Err(Errno::ROFS.into());
-        }
-        let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
-        if flags & OFlags::ACCMODE == OFlags::RDWR {
-            return Ok(());
-        }
-        let writer = open_lower(path, true)?;
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, FileState::Plain) {
-            lock::unlock(&self.first);
-            if let Err(e) = take(&writer, true, &Weak::new()) {
-                // Whoever has it for writing now leaves this one with what it had read.
-                let _ = lock::lock(&self.first, LockMode::Shared);
-                return Err(e);
-            }
-            // Between the two somebody may have changed its header.
-            *state = FileState::of(&self.view, writer.as_fd())?;
-            self.told.store(state.size(), Relaxed);
-        }
-        // One thread at a time: it is not set yet.
-        let _ = self.writer.set(writer);
-        Ok(())
-    }
-
     /// Says when this file is closed, to whom opens it next.
     pub(crate) fn closing(&self) -> Weak<Closing> {
         Arc::downgrade(&self.closing)
     }
 
-    /// The size of the plain file, of which this is the lower one. Nobody waits for a file to grow
-    /// who only asks how long it is.
+    /// Returns the size of the plain file of this lower file. The call does not wait for a file
+    /// that is growing.
     pub(crate) fn size(&self, lower: &Stat) -> u64 {
         match self.told.load(Relaxed) {
             LOWER => lower_size(lower),
@@ -203,19 +174,20 @@ impl OpenFile {
         }
     }
 
-    /// The size that goes with how the lower file looks now; none while somebody changes it.
+    /// Returns the size with the lower file's present attributes, or `None` during a change.
     pub(crate) fn settled_size(&self) -> Option<(Stat, u64)> {
         let _still = self.state.try_read().ok()?;
         let stat = fstat(self).ok()?;
         Some((stat, self.size(&stat)))
     }
 
-    /// Whether reading and writing may have to wait for long.
+    /// Returns true when reads and writes may have to wait for long.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Relaxed) > 0
     }
 
-    /// Whether a write at this offset lets the file grow in zeros before it, by more than one run.
+    /// Returns true when a write at this offset makes the file grow in zeros before it, by more
+    /// than one run.
     pub(crate) fn grows_far(&self, offset: u64) -> bool {
         match self.told.load(Relaxed) {
             LOWER => false,
@@ -223,7 +195,7 @@ impl OpenFile {
         }
     }
 
-    /// Says that the file is busy until the guard is dropped.
+    /// Marks the file as busy until the guard is dropped.
     pub(super) fn busy(&self) -> LongCall<'_> {
         self.busy.fetch_add(1, Relaxed);
         LongCall(&self.busy)
@@ -233,13 +205,12 @@ impl OpenFile {
         self.told.store(size, Relaxed);
     }
 
-    /// Takes away what a file may not keep that somebody else has changed.
+    /// Removes the mode bits that a file must lose when another user changes it.
     ///
-    /// # Errors
-    /// What the lower file says.
+    /// Fails with the lower file's error.
     pub(crate) fn kill_suid(&self) -> Result<(), Errno> {
         let mode = fstat(self)?.st_mode;
-        // The group's bit means something else where the group may not execute.
+        // The group's bit has another meaning when the group may not execute.
         let gone = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
         if mode & gone != 0 && FileType::from_raw_mode(mode) == FileType::RegularFile {
             fchmod(self, Mode::from_raw_mode(mode & 0o7777 & !gone))?;
@@ -273,7 +244,7 @@ impl OpenFile {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Alone with the file; one that had no header gets it.
+    /// Locks the file for a writer, and gives it a header if it has none.
     pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, FileState>, FsError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let (FileState::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
@@ -287,11 +258,11 @@ impl OpenFile {
     }
 }
 
-/// Locks a lower file: alone to write to it.
+/// Locks a lower file; a writer locks it alone.
 fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), FsError> {
     let access = if write { LockMode::Alone } else { LockMode::Shared };
     loop {
-        // Asked first: who is gone by then does not have it any more.
+        // Read before the lock: a file closed in between no longer holds it.
         let closing = before.strong_count() > 0;
         match lock::lock(fd, access) {
             // Another thread is about to close it.
@@ -302,14 +273,14 @@ fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), FsError
     }
 }
 
-/// Opens through a descriptor's link in /proc, which never leads elsewhere.
+/// Opens through a descriptor's link in /proc, which always leads to the same file.
 fn open_lower(path: &str, write: bool) -> Result<OwnedFd, Errno> {
     // Parts of extents are read before they are written.
     let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
     openat(CWD, path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
-/// Gives an empty lower file a header.
+/// Writes a header to an empty lower file.
 fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<EncryptedFile, FsError> {
     let (key, header) = sealing.new_file()?;
     match header.place() {
@@ -321,7 +292,7 @@ fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<EncryptedFile, FsError>
     Ok(EncryptedFile { contents: key.contents()?, header })
 }
 
-/// Writes the size into a header where it lies.
+/// Writes the size into a header at its place.
 pub(super) fn write_size(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), FsError> {
     match header.place() {
         HeaderLocation::File => write_all(fd, &header.size_field(), 0),
@@ -329,8 +300,8 @@ pub(super) fn write_size(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), 
     }
 }
 
-/// An xattr is written as a whole. What is in it beside the size stays: whoever looks for no lock
-/// may have changed the keys.
+/// An xattr is written as a whole. Its other contents stay: a program that ignores locks may have
+/// changed the keys.
 fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &FileHeader) -> Result<(), FsError> {
     let mut bytes = [0; 2 * FileHeader::PARSED];
     let found = match fgetxattr(fd, XATTR, &mut bytes[..]) {
@@ -360,7 +331,7 @@ fn no_xattr(e: Errno) -> FsError {
     }
 }
 
-/// Writes all, or says why not.
+/// Writes all of the data, or returns an error.
 pub(super) fn write_all(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> Result<(), FsError> {
     match write_most(fd, data, at) {
         (len, _) if len == data.len() => Ok(()),
@@ -368,7 +339,7 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> Result<(), 
     }
 }
 
-/// Writes as much as goes.
+/// Writes as much as possible.
 pub(super) fn write_most(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> (usize, Option<Errno>) {
     let mut done = 0;
     while done < data.len() {
@@ -382,7 +353,7 @@ pub(super) fn write_most(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> (usize, Op
     (done, None)
 }
 
-/// Reads as much as there is.
+/// Reads as much as possible.
 pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < data.len() {
@@ -397,7 +368,7 @@ pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<
 }
 
 impl FileState {
-    /// The size that is told of it, or [`LOWER`].
+    /// Returns the size for callers, or [`LOWER`].
     fn size(&self) -> u64 {
         match self {
             Self::Plain => LOWER,
@@ -411,7 +382,7 @@ impl FileState {
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {
             Ok(Some(header)) => header,
-            // The kernel leaves empty files plain that it passes through.
+            // The kernel leaves empty files plain under passthrough.
             Ok(None) if sealing.passthrough || sealing.encrypted_view => return Ok(Self::Plain),
             Ok(None) => return Ok(Self::Unborn),
             Err(_) if sealing.encrypted_view => return Ok(Self::Plain),
@@ -452,7 +423,7 @@ impl From<crate::Error> for Unread {
     }
 }
 
-/// A lower file's header; nothing for one that has none, and nothing else either.
+/// Returns a lower file's header, or `None` for a file without a header and without contents.
 fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<FileHeader>, Unread> {
     let mut bytes = [0; FileHeader::PARSED];
     if sealing.place == HeaderLocation::Xattr {
@@ -468,21 +439,21 @@ fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<FileHeader>
     }
 }
 
-/// The size of a file that nobody has open, at `path` in /proc: the header's, where it has one.
+/// Returns the size of a file that is not open, at `path` in /proc: the size in the header, if any.
 pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> u64 {
     let lower = lower_size(stat);
     let Some(sealing) = &view.sealing else { return lower };
     if lower == 0 && sealing.place == HeaderLocation::File {
         return 0;
     }
-    // A file that may not be read is shown as it lies there, as the kernel does.
+    // An unreadable file is shown with its lower size, as in the kernel.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let quiet = openat(CWD, path, flags | OFlags::NOATIME, Mode::empty());
     let Ok(fd) = quiet.or_else(|_| openat(CWD, path, flags, Mode::empty())) else { return lower };
     match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == HeaderLocation::Xattr => FileHeader::IN_FILE as u64 + lower,
-        // As such a file is when it is open.
+        // Like the size of an open file of this kind.
         Ok(None) if !sealing.passthrough => 0,
         _ => lower,
     }

@@ -1,4 +1,4 @@
-//! Attributes: the lower file's, but for the size.
+//! Attributes: the lower file's, except the size.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use underseal_fuse::wire::{RequestArgs, set};
 
+use super::cached::Patience;
 use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{self, IsOver};
 
-/// What a SETATTR asks for.
+/// The changes of a SETATTR.
 pub(super) struct AttributeChange {
     valid: u32,
     handle: u64,
@@ -44,7 +45,7 @@ impl AttributeChange {
         Ok(Self { valid, handle, size, atime, mtime, mode, uid, gid })
     }
 
-    /// Whether a file is to grow or to be cut.
+    /// Returns true when the file's size changes.
     pub(super) fn sets_size(&self) -> bool {
         self.sets(set::SIZE)
     }
@@ -55,9 +56,13 @@ impl AttributeChange {
 }
 
 impl Fs {
-    pub(super) fn getattr(&self, node: u64) -> Answer<Stat> {
+    /// A file's attributes; nothing where a thread without patience would wait.
+    pub(super) fn getattr(&self, node: u64, patience: Patience) -> Answer<Option<Stat>> {
         let node = self.nodes.get(node)?;
-        self.attributes(&node)
+        match self.refresh(&node, patience)? {
+            true => self.attributes(&node).map(Some),
+            false => Ok(None),
+        }
     }
 
     pub(super) fn attributes(&self, node: &Arc<FileNode>) -> Answer<Stat> {
@@ -80,7 +85,10 @@ impl Fs {
         if change.sets(set::SIZE) {
             let file = match change.sets(set::HANDLE) {
                 true => self.handles.file(change.handle)?.file().clone(),
-                false => self.open_file(&node, true)?,
+                false => {
+                    let _turn = locked(&node.opening);
+                    self.open_file(&node, true)?
+                }
             };
             file.set_len(change.size, is_over).map_err(|e| self.tell(&node, "truncate", &e))?;
             if change.sets(set::KILL_SUIDGID) {
@@ -102,7 +110,7 @@ impl Fs {
         self.attributes(&node)
     }
 
-    /// Puts a regular file's own size in the place of its lower file's; a symlink's likewise.
+    /// Replaces the lower file's size by the size of the regular file, or of the symlink's target.
     pub(super) fn complete(&self, node: &Arc<FileNode>, stat: &mut Stat) -> Answer<()> {
         let size = match node.kind {
             FileType::RegularFile => self.size(node, stat)?,

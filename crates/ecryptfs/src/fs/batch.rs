@@ -1,14 +1,14 @@
-//! Many names of a folder looked up together.
+//! Lookups of many names of a folder together.
 //!
 //! ```text
-//!   this thread:  one by one, as long as none has to be waited for
-//!                                 | a few had to be
+//!   this thread:  in turn, as long as no lookup has to wait
+//!                                 | a few had to wait
 //!                                 v
-//!   several threads:  whoever is free takes the next, so the disk has as many reads to do at a time
+//!   several threads:  each free thread takes the next name, so the disk has many reads at a time
 //! ```
 //!
-//! A name costs its inode and its header, each a read where the lower filesystem has not got it in
-//! memory. Where it has, both take less time than another thread takes to come.
+//! A name costs its inode and its header, each a read unless the lower filesystem has it in memory.
+//! If it has, both take less time than another thread's reaction.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -16,24 +16,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Fs;
+use super::cached::Patience;
 use super::entries::LookupEntry;
 use super::nodes::FileNode;
 
-/// A lookup that took as long has waited for a disk.
+/// A lookup that takes this long has waited for a disk.
 const WAITED: Duration = Duration::from_micros(50);
-/// So many of them, and help is called: one alone may be chance.
+/// The number of waits before other threads help: a single wait may be chance.
 const PATIENCE: usize = 4;
-/// And one in so many at least: a busy processor lets a thread wait, too, but less often.
+/// The minimum share of waits, one lookup in this many: on a busy processor threads wait, too, but
+/// less often.
 const OFTEN: usize = 4;
-/// Fewer are not worth it.
+/// Fewer names are not worth the threads.
 const FEW: usize = 8;
-/// Threads that look together, this one among them.
+/// The number of threads, including this thread.
 const THREADS: usize = 8;
 
 impl Fs {
-    /// Looks lower names up, and tells the kernel of each that is there. Those without a name here,
-    /// removed meanwhile or that cannot be looked at are none: whoever wants to know asks for them
-    /// by name.
+    /// Looks lower names up, and enters each found name for the kernel. Names without an upper
+    /// form, removed meanwhile or unreadable, give `None`: a program can still ask for such a name
+    /// itself.
     pub(super) fn find_all(
         &self,
         folder: &Arc<FileNode>,
@@ -62,14 +64,14 @@ impl Fs {
                 Some((*name, found.get(n)?))
             }) {
                 if let Some(one) = self.find_one(folder, name) {
-                    // Nobody else has taken this number.
+                    // Only this thread has taken this number.
                     let _ = place.set(one);
                 }
             }
         };
         thread::scope(|scope| {
             for _ in 1..THREADS.min(names.len()) {
-                // Those that cannot be had are not needed.
+                // Threads that cannot be started are not needed.
                 let _ = thread::Builder::new().name("ecryptfs-look".into()).spawn_scoped(scope, look);
             }
             look();
@@ -78,7 +80,7 @@ impl Fs {
     }
 
     fn find_one(&self, folder: &Arc<FileNode>, name: Option<&[u8]>) -> Option<LookupEntry> {
-        self.find(folder, name?).ok()
+        self.find(folder, name?, Patience::Refuse).ok()?
     }
 }
 

@@ -1,4 +1,4 @@
-//! A thread that serves requests: which request is which call.
+//! A thread that serves requests: maps requests to calls.
 
 use std::io;
 use std::ops::Range;
@@ -12,6 +12,7 @@ use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, 
 use underseal_fuse::{EntryRequest, FuseChannel, ReceivedRequest, RingEntries};
 
 use super::attributes::AttributeChange;
+use super::cached::Patience;
 use super::entries::{FileCreation, LookupEntry};
 use super::inbox::RequestBuffer;
 use super::pages::PageMemory;
@@ -19,11 +20,11 @@ use super::rings::Returned;
 use super::slow::{Slow, SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller, identity};
 
-/// How a reply goes back.
+/// The way of a reply.
 #[derive(Clone)]
 pub(super) enum ReplyPath {
     Channel(Arc<FuseChannel>),
-    /// To the thread that has the request in an entry of its ring.
+    /// Through the thread that has the request in an entry of its ring.
     Ring(Arc<Returned>, u32),
 }
 
@@ -43,27 +44,27 @@ impl ReplyPath {
 pub(super) struct FsWorker {
     fs: Arc<Fs>,
     back: ReplyPath,
-    /// Where slow requests go; `None` for a thread that does all that it takes.
+    /// The queue of slow requests. `None` for a thread that serves all requests itself.
     slow: Option<Slow>,
     inbox: RequestBuffer,
-    /// Where file contents are decrypted, and parts of extents put together.
+    /// Memory for decrypting contents, and for parts of extents.
     scratch: PageMemory,
-    /// Where all other replies are put together.
+    /// Memory for all other replies.
     out: Vec<u8>,
-    /// A request's own memory, which stands for `scratch` in a read, and for the inbox's data in a
-    /// write.
+    /// A request's own memory, used instead of `scratch` in a read, and instead of the inbox's data
+    /// in a write.
     lent: Option<Buffer>,
 }
 
-/// What goes back.
+/// The reply to a request.
 enum Reply {
-    /// What `out` has.
+    /// The contents of `out`.
     Out,
     /// A part of `scratch`, or of the request's own memory.
     Data(Range<usize>),
-    /// Nobody waits.
+    /// No reply.
     Nothing,
-    /// The request may take long: a thread for slow requests replies.
+    /// The request may take long; a thread for slow requests replies.
     Later,
 }
 
@@ -74,10 +75,9 @@ impl FsWorker {
         Self { fs, back, slow, inbox, scratch, out: Vec::new(), lent: None }
     }
 
-    /// Does slow requests until there are no threads left that take any.
+    /// Serves slow requests until no threads are left that receive any.
     ///
-    /// # Errors
-    /// When the kernel takes no replies.
+    /// Fails when the kernel accepts no replies.
     pub(super) fn run_slow(&mut self, requests: SlowRequests) -> io::Result<()> {
         for request in requests {
             self.back = request.back;
@@ -89,8 +89,7 @@ impl FsWorker {
 
     /// Serves until the mount is gone.
     ///
-    /// # Errors
-    /// When the kernel takes no replies, or gives no requests.
+    /// Fails when the kernel accepts no replies, or sends no requests.
     pub(super) fn run(&mut self) -> io::Result<()> {
         let ReplyPath::Channel(channel) = self.back.clone() else { return Ok(()) };
         loop {
@@ -118,8 +117,8 @@ impl FsWorker {
         self.back.reply(unique, answer)
     }
 
-    /// Serves the request of `len` bytes in the inbox. A request that makes no sense has no answer;
-    /// the kernel sends none.
+    /// Serves the request of `len` bytes in the inbox. A malformed request, which the kernel does
+    /// not send, has no answer.
     fn handle(&mut self, len: usize) -> Option<(u64, Answer<Reply>)> {
         let (header, _) = InHeader::read(self.inbox.request(len)).ok()?;
         self.out.clear();
@@ -131,8 +130,8 @@ impl FsWorker {
         Some((header.unique, answer))
     }
 
-    /// Serves a request that is in an entry of a ring, whose payload is put back with what goes to
-    /// the caller: how many bytes. Nothing when another thread answers later, to `returned`.
+    /// Serves a request in an entry of a ring. The reply replaces its payload. Returns the reply's
+    /// length, or `None` when another thread replies later, through `returned`.
     pub(super) fn serve_entry(
         &mut self,
         entries: &mut RingEntries,
@@ -149,7 +148,7 @@ impl FsWorker {
         }
         let opcode = parts.header.get(4..8).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
         let (is_write, is_read) = (opcode == Some(op::WRITE), opcode == Some(op::READ));
-        // A write's bytes are encrypted where they are.
+        // A write's bytes are encrypted in their place.
         self.inbox.put(&[parts.header, parts.arguments, if is_write { &[] } else { parts.payload }]);
         let data = parts.payload.len();
         if is_write || is_read {
@@ -204,7 +203,8 @@ impl FsWorker {
         self.slow.as_ref().map_or(Ok(()), |slow| slow.send(request, start))
     }
 
-    /// Whether the caller may be here at all. What the kernel does for open files has no caller.
+    /// Returns true when the caller has access at all. The kernel's own requests for open files
+    /// have no caller.
     fn admits(&self, header: &InHeader) -> bool {
         let without_caller = matches!(
             header.opcode,
@@ -254,12 +254,14 @@ impl FsWorker {
     fn dispatch(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
         let Self { fs, inbox, scratch, out, lent, .. } = self;
         let later = self.slow.is_some();
+        let patience = if later { Patience::Refuse } else { Patience::Wait };
         let (_, mut args) = InHeader::read(inbox.request(len))?;
         let args = &mut args;
         let node = header.node;
         match header.opcode {
-            op::LOOKUP => match fs.lookup(node, args.name()?) {
-                Ok(found) => entry(out, &found),
+            op::LOOKUP => match fs.lookup(node, args.name()?, patience) {
+                Ok(Some(found)) => entry(out, &found),
+                Ok(None) => return Ok(Reply::Later),
                 // Worth remembering, too.
                 Err(Errno::NOENT) => {
                     Body(out).no_entry();
@@ -278,9 +280,10 @@ impl FsWorker {
                 }
                 return Ok(Reply::Nothing);
             }
-            op::GETATTR => {
-                Body(out).attributes(&(&fs.getattr(node)?).into());
-            }
+            op::GETATTR => match fs.getattr(node, patience)? {
+                Some(stat) => _ = Body(out).attributes(&(&stat).into()),
+                None => return Ok(Reply::Later),
+            },
             op::SETATTR => {
                 let change = AttributeChange::read(args)?;
                 if later && change.sets_size() {
@@ -325,10 +328,12 @@ impl FsWorker {
                 if later && cuts {
                     return Ok(Reply::Later);
                 }
-                let (handle, flags) = fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0)?;
-                Body(out).opened(handle, flags);
+                match fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0, patience)? {
+                    Some((handle, flags)) => _ = Body(out).opened(handle, flags),
+                    None => return Ok(Reply::Later),
+                }
             }
-            op::CREATE => Self::create(fs, header, args, out)?,
+            op::CREATE => return Self::create(fs, header, args, patience, out),
             op::TMPFILE => {
                 let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
                 let exclusive =
@@ -416,7 +421,8 @@ impl FsWorker {
                 let at = file.seek(offset, hole).map_err(|e| e.errno)?;
                 Body(out).u64(at);
             }
-            // What takes long asks itself whether its caller is dying; other signals end nothing.
+            // Long calls check themselves whether the caller is dying; other signals have no
+            // effect.
             op::INTERRUPT => return Ok(Reply::Nothing),
             op::DESTROY => {}
             _ => return Err(Errno::NOSYS),
@@ -424,7 +430,13 @@ impl FsWorker {
         Ok(Reply::Out)
     }
 
-    fn create(fs: &Fs, header: &InHeader, args: &mut RequestArgs<'_>, out: &mut Vec<u8>) -> Answer<()> {
+    fn create(
+        fs: &Fs,
+        header: &InHeader,
+        args: &mut RequestArgs<'_>,
+        patience: Patience,
+        out: &mut Vec<u8>,
+    ) -> Answer<Reply> {
         let (flags, mode, umask, more) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
         let name = args.name()?;
         let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
@@ -434,17 +446,25 @@ impl FsWorker {
                 let (handle, flags) = fs.opened_new(file);
                 Body(out).opened(handle, flags);
             }
-            // Made underneath, since the kernel last looked.
+            // Created in the lower folder since the kernel's last lookup.
             Err(Errno::EXIST) if !exclusive => {
-                let found = fs.lookup(header.node, name)?;
-                let opened = fs.open(found.node.id, flags, more & wire::OPEN_KILL_SUIDGID != 0);
-                let (handle, flags) = opened.inspect_err(|_| fs.nodes.forget(found.node.id, 1))?;
-                entry(out, &found);
-                Body(out).opened(handle, flags);
+                let found = fs.lookup(header.node, name, patience)?;
+                let Some(found) = found else { return Ok(Reply::Later) };
+                let opened = fs.open(found.node.id, flags, more & wire::OPEN_KILL_SUIDGID != 0, patience);
+                match opened {
+                    Ok(Some((handle, flags))) => {
+                        entry(out, &found);
+                        Body(out).opened(handle, flags);
+                    }
+                    other => {
+                        fs.nodes.forget(found.node.id, 1);
+                        return other.map(|_| Reply::Later);
+                    }
+                }
             }
             Err(e) => return Err(e),
         }
-        Ok(())
+        Ok(Reply::Out)
     }
 }
 
@@ -452,7 +472,7 @@ fn entry(out: &mut Vec<u8>, found: &LookupEntry) {
     Body(out).entry(found.node.id, &(&found.stat).into());
 }
 
-/// A value goes back if there is room for it; its size, if only that was asked for.
+/// Replies with a value if it fits, or with its size if only the size was requested.
 fn fit(out: &mut Vec<u8>, room: u32) -> Answer<()> {
     let len = u32::try_from(out.len()).map_err(|_| Errno::TOOBIG)?;
     match room {

@@ -1,4 +1,4 @@
-//! Names: looked up, made, moved and removed.
+//! Names: lookup, creation, moves and removal.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,43 +10,59 @@ use rustix::fs::{
 use rustix::io::Errno;
 use underseal_fuse::wire::InHeader;
 
+use super::cached::Patience;
 use super::nodes::FileNode;
 use super::{Answer, Fs, identity, proc_path};
 use crate::file::OpenFile;
 
-/// A name that the kernel is told of.
+/// A name in a reply to the kernel.
 pub(super) struct LookupEntry {
     pub(super) node: Arc<FileNode>,
     pub(super) stat: Stat,
 }
 
-/// How a file is to be made.
+/// The parameters of a new file.
 pub(super) struct FileCreation {
     pub(super) mode: u32,
     pub(super) umask: u32,
 }
 
 impl Fs {
-    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<LookupEntry> {
+    /// Looks a name up; nothing where a thread without patience would wait.
+    pub(super) fn lookup(&self, parent: u64, name: &[u8], patience: Patience) -> Answer<Option<LookupEntry>> {
         let parent = self.nodes.get(parent)?;
         let lower = self.view.lower_name(name)?;
-        self.find(&parent, &lower)
+        self.find(&parent, &lower, patience)
     }
 
-    /// Looks a lower name up, and tells the kernel of it.
-    pub(super) fn find(&self, parent: &Arc<FileNode>, lower: &[u8]) -> Answer<LookupEntry> {
+    /// Looks a lower name up, and tells the kernel of it; nothing where a thread without patience
+    /// would wait.
+    pub(super) fn find(
+        &self,
+        parent: &Arc<FileNode>,
+        lower: &[u8],
+        patience: Patience,
+    ) -> Answer<Option<LookupEntry>> {
         let folder = self.nodes.fd(parent)?;
         let fd = openat(&folder, lower, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        self.found(parent, lower, fd)
-    }
-
-    fn found(&self, parent: &Arc<FileNode>, lower: &[u8], fd: OwnedFd) -> Answer<LookupEntry> {
         let stat = fstat(&fd)?;
         let node = self.nodes.enter(&stat, Some((parent, lower)), Some(fd));
-        self.told(node, stat)
+        match self.refresh(&node, patience) {
+            Ok(true) => self.told(node, stat).map(Some),
+            refused => {
+                self.nodes.forget(node.id, 1);
+                refused.map(|_| None)
+            }
+        }
     }
 
-    /// Makes the attributes right; when that fails the kernel is not told after all.
+    /// Looks up what was just made.
+    fn find_made(&self, parent: &Arc<FileNode>, lower: &[u8]) -> Answer<LookupEntry> {
+        // Another program has put a file there meanwhile: the kernel looks its name up again.
+        self.find(parent, lower, Patience::Refuse)?.ok_or(Errno::STALE)
+    }
+
+    /// Completes the attributes; after an error the entry is removed again.
     fn told(&self, node: Arc<FileNode>, mut stat: Stat) -> Answer<LookupEntry> {
         match self.complete(&node, &mut stat) {
             Ok(()) => Ok(LookupEntry { node, stat }),
@@ -63,7 +79,7 @@ impl Fs {
         let folder = self.nodes.fd(&parent)?;
         let _beside = self.make_beside(&folder, &lower)?;
         mkdirat(&folder, &*lower, Mode::from_raw_mode(make.mode))?;
-        self.find(&parent, &lower)
+        self.find_made(&parent, &lower)
     }
 
     pub(super) fn mknod(
@@ -84,7 +100,7 @@ impl Fs {
         let folder = self.nodes.fd(&parent)?;
         let _beside = self.make_beside(&folder, &lower)?;
         mknodat(&folder, &*lower, kind, mode, device)?;
-        self.find(&parent, &lower)
+        self.find_made(&parent, &lower)
     }
 
     pub(super) fn symlink(&self, by: &InHeader, name: &[u8], target: &[u8]) -> Answer<LookupEntry> {
@@ -94,7 +110,7 @@ impl Fs {
         let folder = self.nodes.fd(&parent)?;
         let _beside = self.make_beside(&folder, &lower)?;
         symlinkat(&*target, &folder, &*lower)?;
-        self.find(&parent, &lower)
+        self.find_made(&parent, &lower)
     }
 
     pub(super) fn readlink(&self, node: u64) -> Answer<Vec<u8>> {
@@ -105,7 +121,7 @@ impl Fs {
         })
     }
 
-    /// Makes a file and opens it.
+    /// Creates a file and opens it.
     pub(super) fn create_new(
         &self,
         by: &InHeader,
@@ -120,13 +136,13 @@ impl Fs {
         let fd = openat(&folder, &*lower, flags, Mode::from_raw_mode(make.mode & 0o7777))?;
         let made = self.made(fd, Some((&parent, &*lower)));
         if made.is_err() {
-            // A file that would never open.
+            // The file would never open.
             let _ = unlinkat(&folder, &*lower, AtFlags::empty());
         }
         made
     }
 
-    /// Makes a file that has no name yet.
+    /// Creates a file without a name.
     pub(super) fn tmpfile(
         &self,
         by: &InHeader,
@@ -188,7 +204,7 @@ impl Fs {
 
     pub(super) fn rename(&self, by: &InHeader, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        // A whiteout would be one of the lower filesystem, under a name in plain.
+        // A whiteout would belong to the lower filesystem, under a plaintext name.
         if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
             return Err(Errno::INVAL);
         }
@@ -214,7 +230,7 @@ impl Fs {
             renamed => renamed?,
         }
         match replaced {
-            // Two names of one file: nothing has happened.
+            // Two names of one file: a rename does nothing.
             Some((other, _)) if (other.st_dev, other.st_ino) == (moved.st_dev, moved.st_ino) => return Ok(()),
             Some((other, _)) if flags.contains(RenameFlags::EXCHANGE) => {
                 self.nodes.moved(&other, (&target, &new), (&source, &old));
@@ -231,8 +247,8 @@ impl Fs {
     }
 }
 
-/// Opens an entry that is about to lose a name. The lower filesystem gives the inode number to no
-/// other file before the descriptor is closed.
+/// Opens an entry that is about to lose a name. The lower filesystem reuses the inode number only
+/// after the descriptor is closed.
 fn pin(folder: impl AsFd, name: &[u8]) -> Answer<OwnedFd> {
     openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
@@ -245,7 +261,7 @@ mod tests {
     use super::super::nodes::ROOT;
     use super::*;
 
-    /// Descriptors of this process that lead to a removed file of this path.
+    /// Returns the number of this process's descriptors for a removed file of this path.
     fn descriptors_of(removed: &Path) -> usize {
         let shown = format!("{} (deleted)", removed.display());
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -267,7 +283,7 @@ mod tests {
         let root = fs.nodes.get(ROOT).unwrap();
         let enter = |fs: &Fs| {
             std::fs::write(&gone, b"x").unwrap();
-            // A file that was just made has a node without a descriptor.
+            // A newly created file has a node without a descriptor.
             fs.nodes.enter(&statat(open(), "gone", AtFlags::empty()).unwrap(), Some((&root, b"gone")), None)
         };
         enter(&fs);
@@ -288,8 +304,8 @@ mod tests {
         let fs = Fs::new(open(), folder, None, &MountConfig::default()).unwrap();
         std::fs::write(folder.join("one"), b"x").unwrap();
         std::fs::hard_link(folder.join("one"), folder.join("two")).unwrap();
-        let first = fs.lookup(ROOT, b"one").unwrap();
-        fs.lookup(ROOT, b"two").unwrap();
+        let first = fs.lookup(ROOT, b"one", Patience::Wait).unwrap().unwrap();
+        fs.lookup(ROOT, b"two", Patience::Wait).unwrap();
         // Both names were there when each removal began.
         let (one, two) = (pin(open(), b"one").unwrap(), pin(open(), b"two").unwrap());
         std::fs::remove_file(folder.join("one")).unwrap();

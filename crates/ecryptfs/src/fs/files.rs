@@ -1,4 +1,4 @@
-//! Files: opened, and what else is not an entry, an attribute or their bytes.
+//! Files: opening, and calls about other things than entries, attributes and bytes.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use rustix::fs::{OFlags, fstat, fstatvfs};
 use rustix::io::Errno;
 use underseal_fuse::wire::{Body, open_flag};
 
+use super::cached::{CachedPages, Patience};
 use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{FsError, OpenFile};
 
 impl Fs {
-    /// A node's file: the one that is open, or its lower file opened.
+    /// Returns a node's open file, or opens its lower file.
     pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
         let fd = self.nodes.fd(node)?;
         let path = proc_path(&fd);
-        // One for all, so nobody else opens it meanwhile.
+        // A single lock, so no other thread opens it meanwhile.
         let mut slot = locked(&node.file);
         if let Some(file) = slot.open.upgrade() {
             if write {
@@ -34,9 +35,17 @@ impl Fs {
         Ok(file)
     }
 
-    /// Opens a file for the kernel: its handle, and what the kernel may do with it.
-    pub(super) fn open(&self, node: u64, flags: u32, kill_suid: bool) -> Answer<(u64, u32)> {
+    /// Opens a file for the kernel: its handle, and what the kernel may do with it; nothing where a
+    /// thread without patience would wait.
+    pub(super) fn open(
+        &self,
+        node: u64,
+        flags: u32,
+        kill_suid: bool,
+        patience: Patience,
+    ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
+        let Some(opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
         let flags = OFlags::from_bits_retain(flags);
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let file = self.open_file(&node, write)?;
@@ -46,22 +55,27 @@ impl Fs {
                 file.kill_suid()?;
             }
         }
-        let look = FileVersion::of(&fstat(file.as_fd())?);
-        let known = locked(&node.file).cached.replace(look) == Some(look);
-        Ok((self.handles.add_file(file), opened(if known { open_flag::KEEP_CACHE } else { 0 })))
+        let keep = if opening.are_pages_right { open_flag::KEEP_CACHE } else { 0 };
+        Ok(Some((self.handles.add_file(file), opened(keep))))
     }
 
-    /// A file that is new to the kernel is open, too.
+    /// Returns handle and flags of a new file that is open already.
     pub(super) fn opened_new(&self, file: Arc<OpenFile>) -> (u64, u32) {
-        (self.handles.add_file(file), opened(0))
+        (self.handles.add_file(file), opened(open_flag::KEEP_CACHE))
     }
 
-    /// A handle goes. The pages that the kernel has are those of the file as it is now.
+    /// A handle goes. After writes through it the kernel's pages are those of the file as it is
+    /// now. Where nobody writes here, a lower file that looks otherwise was changed by another
+    /// program: neither the pages nor the size belong to it.
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
             let settled = file.settled_size().map(|(stat, size)| (FileVersion::of(&stat), size));
-            (slot.cached, slot.size) = (settled.map(|(look, _)| look), settled);
+            let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
+            if file.is_writable() {
+                slot.cached = pages;
+            }
+            slot.size = if slot.cached == pages { settled } else { None };
         }
         self.handles.close(handle);
     }
@@ -72,7 +86,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Tells the operator what a lower file did, and the caller its error number.
+    /// Logs a failure of a lower file for the operator, and returns the caller's error number.
     pub(super) fn tell(&self, node: &FileNode, what: &str, failure: &FsError) -> Errno {
         if failure.is_serious() {
             self.complaints.add(|| format!("{}: {what}: {failure}", node.path()));

@@ -1,4 +1,4 @@
-//! From the mount to its end.
+//! A mount, from start to end.
 
 use std::fs;
 use std::io;
@@ -20,42 +20,43 @@ use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{LockMode, RootLock};
 use crate::{Error, ErrorKind, Result};
 
-/// The type that the mount table shows, after "fuse.".
+/// The type in the mount table, after "fuse.".
 const SUBTYPE: &str = "ecryptfs";
-/// All of it: what fusermount3 has mounted for a user; and what root mounts, which has no subtype.
+/// The full types: a user's mount by fusermount3, and root's mount, which has no subtype.
 const TYPES: [&str; 2] = ["fuse.ecryptfs", "fuse"];
 
-/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
-/// direct I/O.
+/// The largest number of requests that the kernel sends without a waiting caller: read-ahead,
+/// asynchronous direct I/O.
 const BACKGROUND: u16 = 64;
 
-/// Descriptors that are left for open files.
+/// The number of descriptors reserved for open files.
 const RESERVED: u64 = 1024;
 
-/// How a folder is mounted.
+/// The parameters of a mount.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
-    /// Threads that take requests. Those that may take long are done by others.
+    /// The number of threads that receive requests. Other threads serve requests that may take
+    /// long.
     pub threads: usize,
-    /// Refuse writes.
+    /// Refuses writes.
     pub read_only: bool,
-    /// Let all users in, not only this one; `None` for this one only.
+    /// Gives other users access; `None` for this user only.
     pub allow: Option<Allow>,
     /// Options of every mount: `nosuid`, `noexec`, ..
     pub others: Vec<String>,
-    /// Files are reached through a mount of the folder of this process's own, for a sandbox that
-    /// leaves it no other folder ([`Mount::root`]).
+    /// Reaches files through this process's own mount of the folder, for a sandbox without access
+    /// to other folders ([`Mount::root`]).
     pub own_tree: bool,
-    /// Take requests through io_uring, where the kernel offers that.
+    /// Receives requests through io_uring, if the kernel offers it.
     pub io_uring: bool,
 }
 
-/// Who is let in beside the user who mounts.
+/// The users with access besides the user who mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allow {
-    /// Everybody, as the files' modes say.
+    /// All users, limited by the files' modes.
     Other,
-    /// Root.
+    /// Root only.
     Root,
 }
 
@@ -80,17 +81,17 @@ pub struct Mount {
     threads: MountThreads,
     later: Later,
     is_over_io_uring: bool,
-    /// The lower folder is this mount's as long as it is served.
+    /// Locks the lower folder as long as the mount is served.
     _claim: RootLock,
 }
 
 impl Mount {
-    /// Mounts `lower` at `at`; encrypted as `sealing` has it, else as it is. Requests are served
+    /// Mounts `lower` at `at`: encrypted according to `sealing`, or unchanged. Requests are served
     /// from here on.
     ///
     /// # Errors
-    /// `Busy` when another mount or a tool has the lower folder; `Io` when there is no such folder,
-    /// or the system refuses.
+    /// `Busy` when another mount or a tool uses the lower folder; `Io` when the folder does not
+    /// exist, or the system refuses.
     pub fn new(lower: &Path, at: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Result<Self> {
         let failed = |what: &str, path: &Path, e: io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
@@ -100,7 +101,7 @@ impl Mount {
         let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
         let (tree, root) = tree(&lower, config).map_err(|e| failed("open", &lower, e))?;
-        // On that descriptor, so that none leads to another folder.
+        // On this descriptor, so that no other folder can be reached.
         let claim = RootLock::on(&tree, &lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
         let fs = Fs::new(tree, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
@@ -117,6 +118,8 @@ impl Mount {
         let mut threads = MountThreads::new();
         let slow = Slow::new();
         let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
+        // Nothing has set it before.
+        let _ = fs.kernel.set(first.clone());
         for number in 0..slow::THREADS {
             let mut worker = FsWorker::new(fs.clone(), ReplyPath::Channel(first.clone()), None);
             let requests = slow.requests();
@@ -142,7 +145,7 @@ impl Mount {
                 let mut worker = match RingWorker::new(worker, channel, &share) {
                     Ok(worker) => worker,
                     Err(e) => {
-                        // The receiver is gone when another thread could not begin.
+                        // The receiver is gone when another thread could not start.
                         let _ = begins.send(Some(e.to_string()));
                         return Ok(());
                     }
@@ -154,7 +157,7 @@ impl Mount {
             spawned.map_err(|e| failed("serve", &at, e))?;
         }
         drop(begins);
-        // The kernel sends none that way, unless all threads could begin.
+        // The kernel sends no requests this way unless all threads could start.
         let transport = queues.and_then(|_| {
             let told: Vec<Option<String>> = begun.iter().collect();
             let all = if told.len() == usize::from(count) { None } else { Some("a thread has ended".into()) };
@@ -177,7 +180,7 @@ impl Mount {
             });
             spawned.map_err(|e| failed("serve", &at, e))?;
         }
-        // The slow threads end when the others have.
+        // The slow threads end after the others.
         let later = slow.later();
         drop(slow);
         let how = match &transport {
@@ -190,28 +193,28 @@ impl Mount {
         Ok(Self { session, unmounter, root, threads, later, is_over_io_uring, _claim: claim })
     }
 
-    /// Whether requests come through io_uring.
+    /// Returns true when requests come through io_uring.
     pub fn is_over_io_uring(&self) -> bool {
         self.is_over_io_uring
     }
 
-    /// What takes it away again.
+    /// Returns a value that unmounts it.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// The folder in which this process's paths may begin once requests are served, where files are
-    /// reached through a mount of their own.
+    /// Returns the folder that can be this process's root while requests are served, if files are
+    /// reached through an own mount.
     pub fn root(&self) -> Option<Arc<OwnedFd>> {
         self.root.clone()
     }
 
-    /// Waits until it is unmounted, and nobody has anything in it open.
+    /// Waits until it is unmounted and nothing in it is open.
     ///
     /// # Errors
     /// `Io` when a thread has failed. The others may still serve: requests of that thread are
-    /// answered only when this process ends. `Io` also when the mount's connection was aborted; it
-    /// is unmounted then.
+    /// answered only when this process ends. `Io` also when the mount's connection was aborted;
+    /// then it is unmounted.
     pub fn run(self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
         let mut outcome = self.threads.join();
@@ -229,7 +232,7 @@ impl Mount {
     }
 }
 
-/// The lower folder, and the root that goes with it.
+/// Returns the lower folder, and the root that belongs to it.
 fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<OwnedFd>>)> {
     if config.own_tree && identity::is_root() {
         let devices = config.others.iter().any(|option| option == "dev");
@@ -242,11 +245,11 @@ fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<O
     Ok((open(lower, flags, Mode::empty())?, None))
 }
 
-/// Takes a FUSE mount that may be of this kind away, as its user: fusermount3 -u.
+/// Unmounts a FUSE mount that may be of this kind, as its user: fusermount3 -u.
 ///
 /// # Errors
-/// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the
-/// system says otherwise.
+/// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; otherwise
+/// the system's error. system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     // root may unmount anything.
     underseal_fuse::unmount(path, lazily, |mounted| TYPES.contains(&&*mounted.kind))
@@ -257,21 +260,23 @@ fn options(lower: &Path, read_only: bool, config: &MountConfig) -> MountSettings
         name: lower.to_string_lossy().replace([',', '\\'], "_"),
         subtype: SUBTYPE,
         read_only,
-        // Root alone is more than the kernel can tell from others: see `Fs::owner`.
+        // The kernel cannot give access to root only: see `Fs::owner`.
         allow_other: config.allow.is_some() || identity::is_root(),
         others: config.others.clone(),
     }
 }
 
-/// What the kernel is asked for when the mount begins.
+/// The features requested from the kernel when the mount begins.
 const INIT: Init = Init {
     wanted: capability::ATOMIC_O_TRUNC
-        | capability::AUTO_INVAL_DATA
+        // The kernel drops pages when this server says so (`cached.rs`). By another mtime it would
+        // drop those of a write that is under way, and read the old bytes again.
+        | capability::EXPLICIT_INVAL_DATA
         | capability::DO_READDIRPLUS
         | capability::READDIRPLUS_AUTO
         | capability::ASYNC_DIO
         | capability::PARALLEL_DIROPS
-        // Else the kernel asks for `security.capability` before each write.
+        // Otherwise the kernel asks for `security.capability` before each write.
         | capability::HANDLE_KILLPRIV_V2
         | capability::POSIX_ACL
         | capability::CACHE_SYMLINKS
@@ -282,15 +287,15 @@ const INIT: Init = Init {
     max_background: BACKGROUND,
 };
 
-/// Lets this process have as many descriptors as it can.
+/// Raises this process's limit of descriptors as far as possible.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Then there are fewer.
+    // After an error the limit stays lower.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// How many descriptors nodes may keep, once this process may have as many as it can.
+/// Returns how many descriptors nodes may keep, after the limit was raised.
 pub(super) fn descriptors() -> usize {
     raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20);

@@ -1,13 +1,14 @@
-//! What the kernel knows of: a node for each lower file that it has looked up and not forgotten.
+//! The files known to the kernel: a node for each lower file that it has looked up and not
+//! forgotten.
 //!
 //! ```text
 //!   id, from the kernel --> Node --> a descriptor (O_PATH), while there is room for it
-//!   (dev, ino), below -----^   \---> links: the lower folder and name it was found by, to open it again
+//!   (dev, ino), below -----^   \---> links: its lower folder and name, to open it again
 //! ```
 //!
-//! Descriptors survive renames and removals; names do not need descriptors, which are few (20,000 a
-//! process are usual). So a node has both: those that were not used lately lose their descriptor
-//! when there are too many.
+//! Descriptors survive renames and removals; names do not need descriptors, which are limited
+//! (20,000 a process are usual). So a node has both: nodes that were not used lately lose their
+//! descriptor when there are too many.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,14 +18,15 @@ use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::cached::CachedPages;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
 use crate::file::{Closing, LowerDescriptor, OpenFile};
 
-/// The root's id, by the protocol.
+/// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
 
-/// A lower file, whatever its names.
+/// The identity of a lower file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FileIdentity {
     dev: u64,
@@ -37,31 +39,33 @@ impl FileIdentity {
     }
 }
 
-/// One lower file.
+/// A lower file.
 pub(super) struct FileNode {
     pub(super) id: u64,
     key: FileIdentity,
     pub(super) kind: FileType,
     place: Mutex<Place>,
-    /// It was used since somebody last looked for a descriptor to close.
+    /// True when the node was used since the last search for a descriptor to close.
     used: AtomicBool,
-    /// Its file core, shared by all who have it open; and what is known of it between opens.
+    /// The file that all opens share, and the known values between opens.
     pub(super) file: Mutex<FileSlot>,
+    /// Held while a file is opened, and while the kernel's pages of it are dropped: no writer
+    /// begins meanwhile.
+    pub(super) opening: Mutex<()>,
     descriptors: Arc<AtomicUsize>,
-    /// The root's path, for messages; nothing for others.
+    /// The root's path, for messages; empty for other nodes.
     base: String,
 }
 
-/// Of a regular file.
+/// The state of a regular file.
 #[derive(Default)]
 pub(super) struct FileSlot {
     pub(super) open: Weak<OpenFile>,
-    /// Of the last one that was open.
+    /// Belongs to the last open file.
     pub(super) closing: Weak<Closing>,
-    /// The header's size, as long as the lower file looks like this.
+    /// The header's size, as long as the lower file has this version.
     pub(super) size: Option<(FileVersion, u64)>,
-    /// How it looked when the kernel's pages of it were last known to be right.
-    pub(super) cached: Option<FileVersion>,
+    pub(super) cached: CachedPages,
 }
 
 impl FileSlot {
@@ -70,7 +74,7 @@ impl FileSlot {
     }
 }
 
-/// What changes when a lower file does.
+/// The attributes that change with a lower file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileVersion {
     ctime: (i64, i64),
@@ -100,12 +104,12 @@ struct Link {
 }
 
 impl FileNode {
-    /// Its file, if it is open.
+    /// Returns its file, if open.
     pub(super) fn open_file(&self) -> Option<Arc<OpenFile>> {
         locked(&self.file).open.upgrade()
     }
 
-    /// The lower path, for messages.
+    /// Returns the lower path, for messages.
     pub(super) fn path(&self) -> String {
         if self.id == ROOT {
             return self.base.clone();
@@ -133,14 +137,14 @@ impl Drop for FileNode {
 /// All nodes.
 pub(super) struct Nodes {
     table: RwLock<Table>,
-    /// Held while a lower name moves, so that nobody looks for a file where it no longer is, or not
-    /// yet.
+    /// Held while a lower name moves, so that no thread looks for a file at an old place, or too
+    /// early at a new place.
     names: RwLock<()>,
-    /// Those with descriptors, the oldest first.
+    /// The nodes with descriptors, the oldest first.
     queue: Mutex<VecDeque<Weak<FileNode>>>,
     descriptors: Arc<AtomicUsize>,
     limit: usize,
-    /// Of those that were forgotten.
+    /// The sizes of forgotten nodes.
     sizes: Mutex<SizeCache>,
     /// Runs between the removal of a lower name and that of its node's inode number.
     #[cfg(test)]
@@ -155,12 +159,13 @@ struct Table {
 
 struct Entry {
     node: Arc<FileNode>,
-    /// How often the kernel was told of it.
+    /// The number of lookups by the kernel.
     lookups: u64,
 }
 
 impl Nodes {
-    /// Begins with the lower folder, known by `base`. So many descriptors may be kept.
+    /// Returns a table with the lower folder, known as `base`. At most `limit` descriptors are
+    /// kept.
     pub(super) fn new(root: OwnedFd, base: String, limit: usize) -> Result<Self, Errno> {
         let stat = fstat(&root)?;
         let descriptors = Arc::new(AtomicUsize::new(1));
@@ -171,6 +176,7 @@ impl Nodes {
             place: Mutex::new(Place { fd: Some(Arc::new(root)), links: Vec::new() }),
             used: AtomicBool::new(true),
             file: Mutex::default(),
+            opening: Mutex::default(),
             descriptors: descriptors.clone(),
             base,
         });
@@ -192,14 +198,13 @@ impl Nodes {
         })
     }
 
-    /// # Errors
-    /// `ESTALE` when the kernel was never told of it.
+    /// Fails with `ESTALE` when the kernel does not know it.
     pub(super) fn get(&self, id: u64) -> Result<Arc<FileNode>, Errno> {
         reading(&self.table).by_id.get(&id).map(|entry| entry.node.clone()).ok_or(Errno::STALE)
     }
 
-    /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth
-    /// it.
+    /// Counts a lookup by the kernel. Returns the file's node, which is created if necessary. `fd`
+    /// is kept if useful.
     pub(super) fn enter(
         &self,
         stat: &Stat,
@@ -211,7 +216,7 @@ impl Nodes {
         let node = {
             let mut table = writing(&self.table);
             let node = match table.by_key.get(&key) {
-                // Of another type it is another file, made underneath.
+                // A file of another type is another file, created in the lower folder.
                 Some(node) if node.kind == kind => node.clone(),
                 _ => {
                     table.last += 1;
@@ -222,6 +227,7 @@ impl Nodes {
                         place: Mutex::new(Place { fd: None, links: Vec::new() }),
                         used: AtomicBool::new(true),
                         file: Mutex::default(),
+                        opening: Mutex::default(),
                         descriptors: self.descriptors.clone(),
                         base: String::new(),
                     });
@@ -247,7 +253,7 @@ impl Nodes {
         node
     }
 
-    /// The kernel forgets a node so many times.
+    /// Subtracts `times` lookups of a node that the kernel forgets.
     pub(super) fn forget(&self, id: u64, times: u64) {
         let mut table = writing(&self.table);
         let Some(entry) = table.by_id.get_mut(&id) else { return };
@@ -260,7 +266,7 @@ impl Nodes {
         if has_names {
             table.by_key.remove(&node.key);
         }
-        // What follows, and closing its descriptor at the end, nobody need wait for.
+        // Other threads need not wait for the rest, nor for closing its descriptor at the end.
         drop(table);
         let size = locked(&node.file).size;
         if let (true, Some((look, size))) = (has_names, size) {
@@ -268,13 +274,14 @@ impl Nodes {
         }
     }
 
-    /// The size of a file that looks like this, if it was known when the kernel last forgot it.
+    /// Returns the size of a file of this version, if it was known when the kernel last forgot the
+    /// file.
     pub(super) fn recall_size(&self, node: &FileNode, look: FileVersion) -> Option<u64> {
         locked(&self.sizes).recall(node.key, look)
     }
 
-    /// A lower name of the file behind `pinned` is gone. When it was the last name, another file
-    /// gets the inode number as soon as `pinned` is closed.
+    /// Removes a lower name of the file behind `pinned`. After the last name, another file gets the
+    /// inode number as soon as `pinned` is closed.
     pub(super) fn removed(&self, pinned: impl AsFd, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
         #[cfg(test)]
         if let Some(hook) = &self.before_removed {
@@ -290,22 +297,21 @@ impl Nodes {
         Ok(())
     }
 
-    /// Held while names move.
+    /// Locks names for a move.
     pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
         writing(&self.names)
     }
 
-    /// A file has another name.
+    /// Changes a file's name.
     pub(super) fn moved(&self, stat: &Stat, from: (&FileNode, &[u8]), to: (&Arc<FileNode>, &[u8])) {
         let Some(node) = reading(&self.table).by_key.get(&FileIdentity::of(stat)).cloned() else { return };
         node.drop_link(from.0, from.1);
         locked(&node.place).links.push(Link { parent: to.0.clone(), name: to.1.into() });
     }
 
-    /// A descriptor of the lower file, for all but reading and writing (O_PATH).
+    /// Returns a descriptor of the lower file, for all but reads and writes (O_PATH).
     ///
-    /// # Errors
-    /// `ESTALE` when it is no longer where it was found: changed underneath.
+    /// Fails with `ESTALE` when it is no longer at its place: changed in the lower folder.
     pub(super) fn fd(&self, node: &Arc<FileNode>) -> Result<LowerDescriptor, Errno> {
         node.used.store(true, Relaxed);
         if let Some(fd) = &locked(&node.place).fd {
@@ -318,8 +324,8 @@ impl Nodes {
         self.reopen(node).map(LowerDescriptor::Path)
     }
 
-    /// Whether another lower file has taken its name, or nothing has it, without this mount's
-    /// doing.
+    /// Returns true when another lower file has its name, or no file has it, without a change
+    /// through this mount.
     pub(super) fn was_replaced(&self, node: &FileNode) -> bool {
         let links: Vec<_> =
             locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();
@@ -358,10 +364,10 @@ impl Nodes {
         if queue.len() > 2 * count + 1024 {
             queue.retain(|node| node.strong_count() > 0);
         }
-        // A few tries: what is over the limit now goes the next time.
+        // A few tries: the rest over the limit is closed the next time.
         for _ in 0..if count > self.limit { 8 } else { 0 } {
             let Some(oldest) = queue.pop_front().and_then(|node| node.upgrade()) else { continue };
-            // Not one that another thread is at, nor the one at hand.
+            // Not a node in use by another thread, nor the present node.
             let Ok(mut other) = oldest.place.try_lock() else {
                 queue.push_back(Arc::downgrade(&oldest));
                 continue;

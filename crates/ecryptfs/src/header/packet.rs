@@ -1,7 +1,7 @@
-//! The packets of a header: OpenPGP's in shape (RFC 2440), with eCryptfs's own contents.
+//! The packets of a header: in the form of OpenPGP (RFC 2440), with eCryptfs's own contents.
 //!
 //! ```text
-//!   tag 3    8C  length  4  cipher  3  hash  salt[8]  60  wrapped key     then tag 11, which names the token
+//!   tag 3    8C  length  4  cipher  3  hash  salt[8]  60  wrapped key     then tag 11, the token
 //!   tag 11   ED  length  62  8  "_CONSOLE"  0[4]  signature[8]
 //!   tag 1    01  length  3  signature[8]  1  RSA ciphertext               shown, not opened
 //! ```
@@ -11,23 +11,23 @@ use crate::{Cipher, Error, ErrorKind, Result, Signature};
 /// The file's key, wrapped for one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyPacket {
-    /// For a passphrase.
+    /// The key is wrapped for a passphrase.
     Passphrase {
         /// The cipher's code.
         code: u8,
-        /// What the passphrase is salted with.
+        /// The salt of the passphrase.
         salt: [u8; 8],
         /// The wrapped key.
         wrapped: Vec<u8>,
-        /// The token.
+        /// The token's signature.
         signature: Signature,
     },
-    /// For a public key. Its owner is a program beside the kernel (ecryptfsd), which no longer
-    /// exists.
+    /// The key is wrapped for a public key, whose owner is a program beside the kernel (ecryptfsd),
+    /// which no longer exists.
     PublicKey {
-        /// The token.
+        /// The token's signature.
         signature: Signature,
-        /// Of cipher code, key and checksum.
+        /// The encrypted cipher code, key and checksum.
         ciphertext: Vec<u8>,
     },
 }
@@ -35,26 +35,26 @@ pub enum KeyPacket {
 const TAG_1: u8 = 0x01;
 const TAG_3: u8 = 0x8c;
 const TAG_11: u8 = 0xed;
-/// "_CONSOLE": for a reader's eyes only (RFC 2440, 5.9).
+/// "_CONSOLE": not to be stored by readers (RFC 2440, 5.9).
 const LITERAL: [u8; 14] = *b"\x62\x08_CONSOLE\0\0\0\0";
-/// Bytes of tag 3 in front of the wrapped key.
+/// The number of bytes of tag 3 in front of the wrapped key.
 const BEFORE_KEY: usize = 13;
 const MAX_WRAPPED: usize = 64;
 const MAX_PUBLIC: usize = 512;
 
 impl KeyPacket {
-    /// Who opens it.
+    /// Returns the signature of the token.
     pub fn signature(&self) -> Signature {
         match self {
             Self::Passphrase { signature, .. } | Self::PublicKey { signature, .. } => *signature,
         }
     }
 
-    /// The file's cipher.
+    /// Returns the file's cipher.
     ///
     /// # Errors
-    /// `BadHeader` when there is no such cipher; `Unsupported` for a public key, inside of which it
-    /// is said.
+    /// `BadHeader` for an unknown cipher; `Unsupported` for a public key, whose ciphertext contains
+    /// the cipher.
     pub fn cipher(&self) -> Result<Cipher> {
         match self {
             Self::Passphrase { code, wrapped, .. } => Cipher::from_code(*code, wrapped.len()),
@@ -90,7 +90,7 @@ impl KeyPacket {
     }
 }
 
-/// The packets up to the first byte that begins none, where the kernel stops too.
+/// Reads the packets up to the first byte that begins no packet, where the kernel stops too.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KeyPacket>> {
     let mut rest = PacketReader { bytes };
     let mut packets = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KeyPacket>> {
         packets.push(match rest.bytes.first() {
             Some(&TAG_3) => passphrase(&mut rest)?,
             Some(&TAG_1) => public_key(&mut rest)?,
-            Some(&TAG_11) => return Err(bad("a signature stands without a key")),
+            Some(&TAG_11) => return Err(bad("a signature has no key")),
             _ if packets.is_empty() => return Err(bad("there is no key in it")),
             _ => return Ok(packets),
         });
@@ -142,7 +142,7 @@ fn public_key(rest: &mut PacketReader<'_>) -> Result<KeyPacket> {
     Ok(KeyPacket::PublicKey { signature, ciphertext: body.bytes.to_vec() })
 }
 
-/// One byte below 192, else two.
+/// Writes one byte for a length below 192, otherwise two.
 pub(crate) fn write_length(length: usize, out: &mut Vec<u8>) {
     debug_assert!(length < 192 + 32 * 256);
     match length.checked_sub(192).map(u16::try_from) {
@@ -154,13 +154,13 @@ pub(crate) fn write_length(length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// What is left of some bytes.
+/// The rest of some bytes.
 pub(crate) struct PacketReader<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> PacketReader<'a> {
-    /// The body of a packet whose tag is known to be there.
+    /// Returns the body of a packet whose tag was checked already.
     pub(crate) fn packet(&mut self, tag: u8) -> Result<PacketReader<'a>> {
         let [found] = self.array()?;
         debug_assert_eq!(found, tag);
@@ -189,7 +189,7 @@ impl<'a> PacketReader<'a> {
     }
 
     fn cut(&self) -> Error {
-        bad("a packet is longer than what holds it")
+        bad("a packet is longer than its container")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a file has besides its contents: mode, owner, times, xattrs.
+//! The attributes of a file besides its contents: mode, owner, times, xattrs.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
@@ -12,12 +12,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::tree::{PinnedEntry, TreeFolder};
+use super::unfinished;
 use crate::{Error, Result, XATTR, proc_path};
 
-/// All of it.
+/// All attributes.
 #[derive(Debug, Clone)]
 pub struct TreeAttributes {
-    /// Permissions and kind, as `stat` has them.
+    /// Permissions and kind, as in `stat`.
     pub mode: u32,
     /// The owner.
     pub uid: u32,
@@ -25,11 +26,11 @@ pub struct TreeAttributes {
     pub gid: u32,
     /// A device's number.
     pub device: u64,
-    /// Last read: seconds, nanoseconds.
+    /// The last read: seconds, nanoseconds.
     pub accessed: (i64, i64),
-    /// Last written.
+    /// The last write: seconds, nanoseconds.
     pub modified: (i64, i64),
-    /// Names and values; not the one that holds a header.
+    /// Names and values, without the xattr of a header.
     pub xattrs: Vec<(CString, Vec<u8>)>,
 }
 
@@ -37,10 +38,9 @@ pub struct TreeAttributes {
 const MOST: usize = 65536;
 
 impl TreeAttributes {
-    /// Those of an entry; a symlink's are its own.
+    /// Returns an entry's attributes; for a symlink the symlink's own.
     ///
-    /// # Errors
-    /// `Io`.
+    /// Fails with `Io`.
     pub(super) fn of(entry: &PinnedEntry) -> Result<Self> {
         let about = entry.about();
         Ok(Self {
@@ -55,16 +55,15 @@ impl TreeAttributes {
         })
     }
 
-    /// Gives them to the file behind a descriptor, which may be O_PATH; the path is for messages. A
-    /// user other than root gives nothing that only root may give.
+    /// Sets them on the file behind a descriptor, which may be O_PATH. The path is for messages.
+    /// Without root, attributes that only root may set are left out.
     ///
-    /// # Errors
-    /// `Io`.
+    /// Fails with `Io`.
     pub(super) fn apply(&self, to: impl AsFd, path: &Path) -> Result<()> {
         let failed = |doing: &str, e: Errno| Error::io(path, doing, e);
         let is_root = rustix::process::geteuid().is_root();
         let is_symlink = FileType::from_raw_mode(self.mode) == FileType::Symlink;
-        // The link in /proc leads to the file itself, and be it a symlink.
+        // The link in /proc leads to the file itself, even if it is a symlink.
         let link = proc_path(&to);
         let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
         match chownat(&to, "", uid, gid, AtFlags::EMPTY_PATH) {
@@ -80,7 +79,7 @@ impl TreeAttributes {
                 }
             }
         }
-        // After the owner, whose change takes set-user-ID away.
+        // After the owner, as a change of the owner removes set-user-ID.
         if !is_symlink {
             let mode = Mode::from_raw_mode(self.mode & 0o7777);
             chmodat(CWD, &*link, mode, AtFlags::empty()).map_err(|e| failed("its mode cannot be kept", e))?;
@@ -88,17 +87,16 @@ impl TreeAttributes {
         set_times(to, path, self.accessed, self.modified)
     }
 
-    /// Makes the pipe, socket or device that they are those of.
+    /// Creates the pipe, socket or device with these attributes.
     ///
-    /// # Errors
-    /// `Io`.
+    /// Fails with `Io`.
     pub(super) fn make_special(&self, folder: &TreeFolder, name: &[u8]) -> Result<()> {
         let made = folder.make_special(name, FileType::from_raw_mode(self.mode), self.device)?;
         self.apply(&made, made.path())
     }
 }
 
-/// Gives a folder or file the times that it had when it was pinned.
+/// Sets the times of a folder or file to those when it was pinned.
 pub(super) fn keep_times(entry: &PinnedEntry) -> Result<()> {
     let about = entry.about();
     let (accessed, modified) = ((about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()));
@@ -122,12 +120,12 @@ fn xattrs(link: &str) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
     let mut value = vec![0; MOST];
     for name in names.split_inclusive(|&byte| byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        if name.to_bytes() == XATTR.as_bytes() {
+        if name.to_bytes() == XATTR.as_bytes() || name.to_bytes().starts_with(unfinished::MARKS) {
             continue;
         }
         match getxattr(link, name, &mut value) {
             Ok(len) => all.push((name.to_owned(), value[..len].to_vec())),
-            // Gone meanwhile, or not for us to read.
+            // Removed meanwhile, or unreadable for this user.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(e) => return Err(e.into()),
         }

@@ -1,28 +1,33 @@
-//! Headers from files into xattrs and back.
+//! Conversion of headers from files into xattrs and back.
 //!
 //! The contents are copied as they are to a new file that takes the old one's place, so at any time
 //! one whole file is there. Further names of a file follow the first.
+//!
+//! A run that was interrupted is taken up by the same again (`unfinished.rs` has the marks that it
+//! leaves): files that are as they should be stay so, further names of a converted file lead to it,
+//! and what the run had not put in place is removed.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{RenameFlags, copy_file_range};
 use rustix::io::Errno;
 
 use super::attributes::{TreeAttributes, keep_times};
 use super::lower::write_xattr;
+use super::unfinished::{self, Successor};
 use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
 use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
 use crate::lock::LockMode;
 use crate::{Error, ErrorKind, HeaderLocation, Result};
 
-/// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
+/// Moves the headers of all files of a tree, or of one file, to one place. No key is needed.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the
+/// Only when the tree does not exist, or is in use (`Busy`). Failures in it are reported to the
 /// watch.
 pub fn convert(
     root: &Path,
@@ -40,24 +45,8 @@ pub fn convert(
 struct Convert {
     place: HeaderLocation,
     /// Files with several names, by the inode that they had.
-    linked: HashMap<(u64, u64), Converted>,
+    linked: HashMap<(u64, u64), Successor>,
     summary: Summary,
-}
-
-/// A file of which further names still lead to the old one.
-struct Converted {
-    /// Where the new one is, from the walk's root on.
-    path: PathBuf,
-    /// Its device and inode number.
-    new: (u64, u64),
-    /// The old one's length and last change.
-    old: (u64, i64, i64),
-}
-
-impl Converted {
-    fn state(about: &Metadata) -> (u64, i64, i64) {
-        (about.len(), about.mtime(), about.mtime_nsec())
-    }
 }
 
 impl Visit for Convert {
@@ -70,26 +59,12 @@ impl Visit for Convert {
         if found.kind != EntryKind::File {
             return Ok(());
         }
+        if unfinished::is_left_over(found) {
+            let removed = found.folder.remove(found.name);
+            return removed.map_err(|e| Error::io(found.lower, "cannot be removed", e));
+        }
         let inode = found.entry.inode();
         let lower = LowerFile::open_alone(found.entry, false);
-        let looked = |e: io::Error| Error::io(found.lower, "cannot be looked at", e);
-        if let Some(first) = self.linked.get(&inode) {
-            let changed = || {
-                let context = "it was changed while its other names were converted";
-                Error::new(ErrorKind::Busy, context).in_file(found.lower)
-            };
-            if Converted::state(&lower?.file.metadata().map_err(looked)?) != first.old {
-                return Err(changed());
-            }
-            let new = found.root.beneath(&first.path)?;
-            if new.inode() != first.new {
-                return Err(changed());
-            }
-            let temporary = Temporary::made(found, |name| found.folder.link(&new, name))?.0;
-            temporary.replace()?;
-            self.summary.others += 1;
-            return Ok(());
-        }
         let lower = match lower {
             Err(e) if e.has_no_header() => {
                 self.summary.unchanged += 1;
@@ -97,23 +72,39 @@ impl Visit for Convert {
             }
             lower => lower?,
         };
+        let about = lower.metadata()?;
+        let successor = match self.linked.get(&inode) {
+            Some(known) => Some(known.clone()),
+            None => Successor::of(&lower.file),
+        };
+        if let Some(successor) = successor
+            && let Some(new) = successor.find(found, &about)?
+        {
+            let temporary = Temporary::made(found, |name| found.folder.link(&new, name))?.0;
+            temporary.replace()?;
+            self.linked.insert(inode, successor);
+            self.summary.others += 1;
+            return Ok(());
+        }
         if lower.header.place() == self.place {
+            unfinished::finish(&lower.file, &about);
             self.summary.unchanged += 1;
             return Ok(());
         }
         lower.check_len()?;
         let (temporary, to) = Temporary::made(found, |name| found.folder.make_file(name))?;
         let path = found.folder.path_of(&temporary.name);
+        unfinished::begin(&to, &path)?;
         self.fill(&lower, &to, &path, watch)?;
         TreeAttributes::of(found.entry)?.apply(&to, &path)?;
         to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
-        temporary.replace()?;
-        if found.about.nlink() > 1 {
-            let (old, new) = (lower.file.metadata().map_err(looked)?, to.metadata().map_err(looked)?);
-            let new = (new.dev(), new.ino());
-            let converted = Converted { path: found.inside.into(), new, old: Converted::state(&old) };
-            self.linked.insert(inode, converted);
+        if about.nlink() > 1 {
+            let successor = Successor::new(found, &about, &to)?;
+            successor.note(&lower)?;
+            self.linked.insert(inode, successor);
         }
+        temporary.replace()?;
+        unfinished::finish(&to, &about);
         self.summary.files += 1;
         self.summary.bytes += lower.header.size();
         Ok(())
@@ -156,10 +147,10 @@ impl Convert {
     }
 }
 
-/// Bytes that are copied at once.
+/// The number of bytes that are copied at once.
 const CHUNK: usize = 1 << 20;
 
-/// Copies in the kernel where it can.
+/// Copies bytes, in the kernel if possible.
 fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) -> io::Result<usize> {
     match copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len) {
         Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {
@@ -172,7 +163,7 @@ fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) ->
     }
 }
 
-/// A file that is made beside an entry to take its place. It is removed unless it did.
+/// A file created beside an entry to replace it. It is removed unless it did.
 struct Temporary<'f> {
     found: &'f WalkEntry<'f>,
     name: Vec<u8>,
@@ -181,12 +172,12 @@ struct Temporary<'f> {
 
 impl<'f> Temporary<'f> {
     fn made<T>(found: &'f WalkEntry<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
-        let name = format!(".underseal-{}", std::process::id()).into_bytes();
+        let name = unfinished::temporary_name()?;
         let made = make(&name)?;
         Ok((Self { found, name, placed: false }, made))
     }
 
-    /// Takes the entry's place, as long as the entry is still the file that was read.
+    /// Replaces the entry, if the entry is still the file that was read.
     fn replace(mut self) -> Result<()> {
         let WalkEntry { folder, name, entry, lower, .. } = self.found;
         if folder.pin(name)?.inode() != entry.inode() {

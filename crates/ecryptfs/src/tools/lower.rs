@@ -1,6 +1,6 @@
-//! A lower file: where its header is, what it says, and how it is replaced.
+//! A lower file: its header, the header's place, and its replacement.
 
-use std::fs::{File, FileTimes};
+use std::fs::{File, FileTimes, Metadata};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -19,37 +19,35 @@ use crate::{EXTENT, Error, ErrorKind, FileHeader, HeaderLocation, Result, XATTR}
 pub struct LowerFile {
     /// The file.
     pub file: File,
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// What it says.
+    /// The header.
     pub header: FileHeader,
 }
 
-/// Sectors are written whole or not at all, and no disk has smaller ones.
+/// Sectors are written whole or not at all, and no disk has smaller sectors.
 const SECTOR: usize = 512;
 
 impl LowerFile {
-    /// Opens a lower file and reads its header, in the file or else in the xattr.
+    /// Opens a lower file and reads its header, from the file or else from the xattr.
     ///
     /// # Errors
-    /// As [`FileHeader::read`]; `Empty`; `Io`. All name the path.
+    /// The kinds of [`FileHeader::read`]; `Empty`; `Io`. All errors name the path.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(path, open(path)?)
     }
 
-    /// The same of an entry of a tree.
+    /// Opens an entry of a tree.
     ///
-    /// # Errors
-    /// As [`LowerFile::open`].
+    /// Fails with the kinds of [`LowerFile::open`].
     pub(super) fn of_entry(entry: &PinnedEntry) -> Result<Self> {
         Self::of(entry.path(), entry.open(false)?)
     }
 
-    /// The same to change it, while no mount has it open and no other tool changes it. The header
-    /// is what it was locked with.
+    /// Opens an entry for a change, locked against mounts and other tools. The header is read under
+    /// the lock.
     ///
-    /// # Errors
-    /// As [`LowerFile::open`]; `Busy`.
+    /// Fails with the kinds of [`LowerFile::open`], and with `Busy`.
     pub(super) fn open_alone(entry: &PinnedEntry, writable: bool) -> Result<Self> {
         let file = entry.open(writable)?;
         lock_for_tool(&file, LockMode::Alone).map_err(|e| e.in_file(entry.path()))?;
@@ -61,22 +59,27 @@ impl LowerFile {
         Ok(Self { file, path: path.into(), header })
     }
 
+    /// Returns the lower file's attributes as they are now.
+    pub(super) fn metadata(&self) -> Result<Metadata> {
+        self.file.metadata().map_err(|e| Error::io(&self.path, "cannot be looked at", e))
+    }
+
     /// The lower file's length.
     ///
     /// # Errors
     /// `Io`.
     pub fn lower_len(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(|e| Error::io(&self.path, "cannot be looked at", e))?.len())
+        Ok(self.metadata()?.len())
     }
 
-    /// The length that a lower file of this size should have.
+    /// Returns the length that a lower file of this size should have.
     pub fn expected_len(&self) -> u64 {
         let extents = self.header.size().div_ceil(EXTENT as u64);
         self.header.data_offset().saturating_add(extents.saturating_mul(EXTENT as u64))
     }
 
-    /// Fails for a file that is shorter than its header says: the kernel would make up what is
-    /// missing.
+    /// Fails for a file that is shorter than the size in its header: the kernel would invent the
+    /// missing bytes.
     ///
     /// # Errors
     /// `Cut`; `Io`.
@@ -89,11 +92,10 @@ impl LowerFile {
         Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
     }
 
-    /// Lets the header say what there is, where it says more and the file ends with a whole extent.
-    /// Returns the sizes before and after.
+    /// Reduces the size in the header to the present size, if the header's is larger and the file
+    /// ends with a whole extent. Returns the sizes before and after.
     ///
-    /// # Errors
-    /// `Io`.
+    /// Fails with `Io`.
     pub(super) fn shorten(&mut self) -> Result<Option<(u64, u64)>> {
         let (len, start, before) = (self.lower_len()?, self.header.data_offset(), self.header.size());
         let there = match len.checked_sub(start) {
@@ -110,16 +112,14 @@ impl LowerFile {
         Ok(Some((before, there)))
     }
 
-    /// Writes another header's packets in place of this one's, so that at any time the file opens
-    /// with one of them.
+    /// Replaces this header's packets by another header's, so that at any time the file opens with
+    /// one of them.
     ///
-    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size
-    /// in front of them is not touched. File systems change an xattr whole or not at all; the size
-    /// that goes into it is the one that is there now. A mount that looks for no lock may be
-    /// changing either.
+    /// In a file the packets are in one sector, which a disk writes whole or not at all; the size
+    /// in front of them is not touched. File systems change an xattr whole or not at all; the xattr
+    /// gets the present size. A mount that ignores locks may be changing either.
     ///
-    /// # Errors
-    /// `Unsupported` when it is longer than a sector; `Io`.
+    /// Fails with `Unsupported` when it is longer than a sector, and with `Io`.
     pub(super) fn replace_packets(&mut self, mut new: FileHeader) -> Result<()> {
         let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
         let about = self.file.metadata().map_err(failed)?;
@@ -131,7 +131,7 @@ impl LowerFile {
             }
             HeaderLocation::File => {
                 let (mut bytes, old) = (new.to_xattr(), self.header.to_xattr().len());
-                // A zero ends the packets, and nothing of old ones stays behind it.
+                // A zero ends the packets, and no old packet stays behind it.
                 bytes.resize((bytes.len() + 1).max(old), 0);
                 if bytes.len() > SECTOR {
                     let context = format!(
@@ -144,12 +144,26 @@ impl LowerFile {
                 self.file.write_all_at(&bytes[at..], at as u64).map_err(failed)?;
             }
         }
-        // The contents are as old as they were.
-        let times = FileTimes::new().set_modified(about.modified().map_err(failed)?);
-        self.file.set_times(times).map_err(failed)?;
-        self.file.sync_all().map_err(failed)?;
+        self.sync_aged(&about).map_err(failed)?;
         self.header = new;
         Ok(())
+    }
+
+    /// Syncs the file, whose contents are as old as they were.
+    fn sync_aged(&self, about: &Metadata) -> io::Result<()> {
+        self.file.set_times(FileTimes::new().set_modified(about.modified()?))?;
+        self.file.sync_all()
+    }
+
+    /// Writes the header's packets once more, so that the disk has the header that was read here.
+    /// After a sync that failed the kernel's pages have bytes that the disk has not, and no other
+    /// sync writes them.
+    pub(super) fn write_again(&mut self) -> Result<()> {
+        match self.replace_packets(self.header.clone()) {
+            // No run of this tool has written it.
+            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(()),
+            done => done,
+        }
     }
 }
 
@@ -177,7 +191,7 @@ fn read_header(file: &File) -> Result<FileHeader> {
     }
 }
 
-/// The header in the xattr; none where there is none, or no xattrs.
+/// Returns the header in the xattr, or `None` without a header or without xattrs.
 fn read_xattr(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0; 2 * FileHeader::PARSED];
     match fgetxattr(file, XATTR, &mut value) {
@@ -186,7 +200,7 @@ fn read_xattr(file: &File) -> io::Result<Option<Vec<u8>>> {
             Ok(Some(value))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => Ok(None),
-        // Longer than any header.
+        // The value is longer than any header.
         Err(Errno::RANGE) => Ok(None),
         Err(e) => Err(e.into()),
     }
@@ -235,7 +249,7 @@ mod tests {
             let mut lower =
                 LowerFile::open_alone(&TreeFolder::above(&path).unwrap().pin(b"file").unwrap(), true)
                     .unwrap();
-            // As a mount does that knows of no lock.
+            // As a mount does that ignores locks.
             header.set_size(5000);
             write(&header);
             let mut new = lower.header.clone();

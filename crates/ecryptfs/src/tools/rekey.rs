@@ -1,4 +1,4 @@
-//! Other keys for the files of a tree. Contents stay as they are: only headers change.
+//! Other keys for the files of a tree. Contents stay unchanged: only headers change.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
 use crate::lock::LockMode;
 use crate::{AuthToken, Error, ErrorKind, FileHeader, Keyring, Result, Signature};
 
-/// What becomes of the headers.
+/// A change of the headers.
 #[derive(Debug)]
 pub enum KeyChange {
-    /// Every key that is at hand gives way to this one.
+    /// This key replaces every available key.
     Replace(Arc<AuthToken>),
-    /// This one opens the files too.
+    /// This key opens the files too.
     Add(Arc<AuthToken>),
-    /// This one no longer does.
+    /// This key no longer opens the files.
     Remove(Signature),
 }
 
 /// Changes who opens the files of a tree, or one file. A run that was interrupted is taken up by
-/// the same again: files that are as they should be stay so.
+/// the same again: files that are as they should be stay so, and are synced.
 ///
 /// # Errors
-/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the
+/// Only when the tree does not exist, or is in use (`Busy`). Failures in it are reported to the
 /// watch.
 pub fn rekey(
     root: &Path,
@@ -54,7 +54,11 @@ impl Visit for Rekey<'_> {
         }
         match LowerFile::open_alone(found.entry, true) {
             Ok(mut lower) => match self.changed(&lower.header, keys).map_err(|e| e.in_file(found.lower))? {
-                None => self.summary.unchanged += 1,
+                None => {
+                    // A run before this one may have failed to sync it.
+                    lower.write_again()?;
+                    self.summary.unchanged += 1;
+                }
                 Some(new) => {
                     lower.replace_packets(new)?;
                     self.summary.files += 1;
@@ -77,7 +81,7 @@ impl Visit for Rekey<'_> {
 }
 
 impl Rekey<'_> {
-    /// The header as it should be; none when it is.
+    /// Returns the changed header, or `None` when it needs no change.
     fn changed(&self, header: &FileHeader, keys: &mut TreeKeys) -> Result<Option<FileHeader>> {
         let has = |signature| header.packets().iter().any(|packet| packet.signature() == signature);
         let mut new = header.clone();
@@ -100,7 +104,7 @@ impl Rekey<'_> {
                         new.remove(signature)?;
                     }
                 }
-                // What is written must open, and to the same key.
+                // The written header must open, with the same key.
                 let read = read_back(&new)?;
                 let mut only = Keyring::new();
                 only.add(token.clone());
@@ -113,7 +117,7 @@ impl Rekey<'_> {
                     return Ok(None);
                 }
                 new.remove(*signature)?;
-                // Somebody at hand opens it afterwards.
+                // Another available key opens it afterwards.
                 let mut others = Keyring::new();
                 keys.ring()
                     .iter()

@@ -1,9 +1,9 @@
-//! Folders and entries by descriptors: the one way in which tools reach a tree that its owner
-//! changes meanwhile.
+//! Folders and entries by descriptors: the only way in which tools access a tree, which its owner
+//! may change meanwhile.
 //!
-//! A path is looked up once, for the root. All else is relative to an open folder, one name at a
-//! time, and no symlink is followed. An entry is pinned (O_PATH) before anything is asked of it, so
-//! the file that was looked at is the file that is opened, and the file that gets an owner or a
+//! A path is looked up once, for the root. All other lookups are relative to an open folder, one
+//! name at a time, and no symlink is followed. An entry is pinned (O_PATH) before its attributes
+//! are read, so the inspected file is the file that is opened, and the file that gets an owner or a
 //! mode. Paths are for messages.
 
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub(super) struct TreeFolder {
     path: PathBuf,
 }
 
-/// An entry that stays the same file, whatever becomes of its name.
+/// An entry that stays the same file, whatever happens to its name.
 #[derive(Debug)]
 pub(super) struct PinnedEntry {
     fd: File,
@@ -41,21 +41,21 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLO
 const PIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl TreeFolder {
-    /// Opens a tree's root, the one path that is followed.
+    /// Opens a tree's root, the only path that is followed.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let fd =
             openat(CWD, path, FOLDER, Mode::empty()).map_err(|e| Error::io(path, "cannot be listed", e))?;
         Ok(Self { fd, path: path.into() })
     }
 
-    /// Opens the folder that a path's last name is in.
+    /// Opens the folder of a path's last name.
     pub(super) fn above(path: &Path) -> Result<Self> {
         let above = match path.parent() {
             Some(above) if !above.as_os_str().is_empty() => above,
             _ => Path::new("."),
         };
         let fd = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let fd = fd.map_err(|e| Error::io(path, "cannot be looked at", e))?;
+        let fd = fd.map_err(|e| Error::io(path, "cannot be inspected", e))?;
         Ok(Self { fd, path: path.parent().unwrap_or(Path::new("")).into() })
     }
 
@@ -63,17 +63,17 @@ impl TreeFolder {
         &self.path
     }
 
-    /// The folder under another path, for messages.
+    /// Returns the folder with another path for messages.
     pub(super) fn called(self, path: &Path) -> Self {
         Self { path: path.into(), ..self }
     }
 
-    /// An entry's path, for messages.
+    /// Returns an entry's path, for messages.
     pub(super) fn path_of(&self, name: &[u8]) -> PathBuf {
         self.path.join(OsStr::from_bytes(name))
     }
 
-    /// All names in it. The folder may be changed while they are gone through.
+    /// Returns all names in it. The folder may be changed during a loop over the names.
     pub(super) fn names(&self) -> Result<Vec<Vec<u8>>> {
         let failed = |e: Errno| Error::io(&self.path, "cannot be listed", e);
         let mut names = Vec::new();
@@ -87,7 +87,7 @@ impl TreeFolder {
         Ok(names)
     }
 
-    /// The folder itself, pinned.
+    /// Returns the folder itself, pinned.
     pub(super) fn itself(&self) -> Result<PinnedEntry> {
         let fd = openat(&self.fd, ".", PIN | OFlags::DIRECTORY, Mode::empty());
         PinnedEntry::new(fd, self.path.clone())
@@ -97,7 +97,7 @@ impl TreeFolder {
         PinnedEntry::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name))
     }
 
-    /// The same of an entry that may be gone since it was listed.
+    /// Pins an entry that may have been removed since it was listed.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<PinnedEntry>> {
         match openat(&self.fd, name, PIN, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
@@ -105,7 +105,7 @@ impl TreeFolder {
         }
     }
 
-    /// An entry that a path leads to through folders below this one, and through nothing else.
+    /// Pins an entry whose path leads through folders below this folder, and nothing else.
     pub(super) fn beneath(&self, path: &Path) -> Result<PinnedEntry> {
         if path.as_os_str().is_empty() {
             return self.itself();
@@ -113,7 +113,7 @@ impl TreeFolder {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let fd = loop {
             match openat2(&self.fd, path, PIN, Mode::empty(), how) {
-                // A name moved in the meantime.
+                // A name was moved in the meantime.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 fd => break fd,
             }
@@ -125,7 +125,7 @@ impl TreeFolder {
         statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Makes a file that was not there, for its owner alone.
+    /// Creates a file that did not exist, for its owner only.
     pub(super) fn make_file(&self, name: &[u8]) -> Result<File> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(0o600));
@@ -149,7 +149,8 @@ impl TreeFolder {
         self.made(name, kind, device)
     }
 
-    /// What was just made without a descriptor: no other file that was put in its place.
+    /// Returns an entry that was just created without a descriptor, and refuses a file that
+    /// replaced it.
     fn made(&self, name: &[u8], kind: FileType, device: u64) -> Result<PinnedEntry> {
         let made = self.pin(name)?;
         let about = &made.about;
@@ -164,7 +165,7 @@ impl TreeFolder {
         Error::io(&self.path_of(name), "cannot be made", e)
     }
 
-    /// Gives a file another name.
+    /// Creates another name of a file.
     pub(super) fn link(&self, to: &PinnedEntry, name: &[u8]) -> Result<()> {
         linkat(CWD, crate::proc_path(to), &self.fd, name, AtFlags::SYMLINK_FOLLOW)
             .map_err(|e| Error::io(&self.path_of(name), "cannot be linked", e))
@@ -183,16 +184,15 @@ impl TreeFolder {
         unlinkat(&self.fd, name, AtFlags::empty())
     }
 
-    /// Makes all that was written to its filesystem survive a power cut.
+    /// Makes all writes to its filesystem durable.
     ///
-    /// # Errors
-    /// `Io` when some of it cannot be written.
+    /// Fails with `Io` when a part cannot be written.
     pub(super) fn sync(&self) -> Result<()> {
-        // The folder that a single file is in is open for lookups only.
+        // The folder of a single file is open for lookups only.
         match openat(&self.fd, ".", FOLDER, Mode::empty()) {
             Ok(fd) => rustix::fs::syncfs(fd)
                 .map_err(|e| Error::io(&self.path, "what was written is not safe on the disk", e)),
-            // A folder that may be searched and not read.
+            // A folder that may be searched but not read.
             Err(Errno::ACCESS) => {
                 rustix::fs::sync();
                 Ok(())
@@ -210,7 +210,7 @@ impl AsFd for TreeFolder {
 
 impl PinnedEntry {
     fn new(fd: std::result::Result<OwnedFd, Errno>, path: PathBuf) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::io(&path, "cannot be looked at", e);
+        let failed = |e: std::io::Error| Error::io(&path, "cannot be inspected", e);
         let fd = File::from(fd.map_err(|e| failed(e.into()))?);
         let about = fd.metadata().map_err(failed)?;
         Ok(Self { fd, path, about })
@@ -220,7 +220,7 @@ impl PinnedEntry {
         &self.path
     }
 
-    /// As it was when it was pinned.
+    /// Returns the metadata at the time of pinning.
     pub(super) fn about(&self) -> &Metadata {
         &self.about
     }
@@ -233,7 +233,7 @@ impl PinnedEntry {
         (self.about.dev(), self.about.ino())
     }
 
-    /// Opens the very file. Pipes and devices are not opened.
+    /// Opens exactly this file. Pipes and devices are not opened.
     pub(super) fn open(&self, writable: bool) -> Result<File> {
         if self.kind() != EntryKind::File {
             return Err(self.swapped());
@@ -250,7 +250,7 @@ impl PinnedEntry {
         Ok(TreeFolder { fd, path: self.path.clone() })
     }
 
-    /// Where a symlink leads.
+    /// Returns the target of a symlink.
     pub(super) fn target(&self) -> Result<Vec<u8>> {
         let target = readlinkat(&self.fd, "", Vec::new());
         Ok(target.map_err(|e| Error::io(&self.path, "cannot be read", e))?.into_bytes())

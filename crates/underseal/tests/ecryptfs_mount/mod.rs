@@ -5,13 +5,14 @@
 //!   vectors.rs   trees that the kernel wrote, read through the mount
 //!   posix.rs     names, links, modes, xattrs, ACLs, times, unlinked files, temporary files
 //!   contents.rs  writes, cuts and reads at random beside a plain file; fio; a tree of files
+//!   pages.rs     the kernel's pages: writers beside those who open and ask, lower files that are changed
 //!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
-//!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
+//!   damage.rs    missing keys, damaged or missing headers and extents, lower folders that change
 //!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
 //!   typed.rs     passphrases that were mistyped, on a terminal and from files
 //!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
-//!   process.rs   what the process leaves: folders it was started in, its number, what is mounted elsewhere
+//!   process.rs   what the process leaves: its start folder, its number, mounts elsewhere
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -26,6 +27,7 @@ mod growth;
 mod long_names;
 pub(crate) mod mounted;
 mod options;
+mod pages;
 mod posix;
 mod process;
 mod typed;

@@ -73,6 +73,12 @@ impl Folder {
         Mounted { folder: self, pid, over: false }
     }
 
+    /// Mounts without io_uring.
+    #[track_caller]
+    pub(crate) fn mount_plainly(&self, options: &str) -> Mounted<'_> {
+        self.mount_by(self.command(options, &["passphrase"]).arg("--no-io-uring"))
+    }
+
     /// Mounts with so many threads that take requests.
     #[track_caller]
     pub(crate) fn mount_on_threads(&self, options: &str, threads: usize) -> Mounted<'_> {
@@ -131,10 +137,10 @@ impl Mounted<'_> {
         log
     }
 
-    /// The same, where lower files were at fault.
+    /// Unmounts, and allows errors in the log. Returns the log.
     pub(crate) fn unmount_after_errors(mut self) -> String {
         let path = &self.folder.plain;
-        // Whoever looked at the mount last may not have gone quite yet.
+        // The last process that used the mount may not have released it yet.
         wait_until("it is unmounted", PATIENCE, || {
             output(underseal().args(["ecryptfs", "umount"]).arg(path)).status.success()
         });
@@ -156,7 +162,8 @@ impl Mounted<'_> {
     }
 
     pub(crate) fn wait(&mut self) {
-        // It is nobody's child here: it is gone when its directory is, or what is left is dead.
+        // The server is not a child of this process: it has ended when its directory in /proc is
+        // gone, or only a zombie is left.
         let status = format!("/proc/{}/status", self.pid.as_raw_nonzero());
         wait_until("the server has ended", PATIENCE, || {
             fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))

@@ -1,6 +1,7 @@
 //! Tools that say that they are done, and a power cut right after, or a disk that has failed.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -107,6 +108,38 @@ fn assert_tree(found: &Path, all: &[(String, Vec<u8>)], what: &str) {
     }
 }
 
+/// The page cache shows a header that the disk has lost.
+#[test]
+fn a_header_that_a_rewrap_could_not_sync_is_written_by_the_next_one() {
+    let test = "a_header_that_a_rewrap_could_not_sync_is_written_by_the_next_one";
+    if unable(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let all = plain(&scratch, 3);
+    let disk = Disk::new(&scratch, 96 << 20, 1);
+    let device = disk.attach();
+    run(tool(EXT4[0]).args(&EXT4[1..]).arg(device.device()));
+    let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+    done(ecryptfs(&scratch, &["import", "plain", "below/lower", "--passphrase-file", "pass"]));
+    run(tool("sync").arg("-f").arg(scratch.path("below")));
+    let inode = fs::metadata(scratch.path("below/lower").join(&all[1].0)).unwrap().ino();
+    let bmap = format!("bmap <{inode}> 0");
+    let block: u64 = run(tool("debugfs").args(["-R", &bmap]).arg(device.device())).trim().parse().unwrap();
+    let rewrap = ["rewrap", "below/lower", "--passphrase-file", "pass", "--new-passphrase-file", "new"];
+    disk.fail_writes(block * 4096..(block + 1) * 4096);
+    let failed = ecryptfs(&scratch, &rewrap);
+    assert!(!failed.status.success(), "{failed:?}");
+    disk.heal();
+    done(ecryptfs(&scratch, &rewrap));
+    drop((below, device));
+    let device = disk.attach();
+    let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+    done(ecryptfs(&scratch, &["export", "below/lower", "found", "--passphrase-file", "new"]));
+    assert_tree(&scratch.path("found"), &all, test);
+    drop((below, device));
+}
+
 #[test]
 fn a_disk_that_fails_is_an_error_of_import_and_export() {
     let test = "a_disk_that_fails_is_an_error_of_import_and_export";
@@ -132,4 +165,60 @@ fn a_disk_that_fails_is_an_error_of_import_and_export() {
         disk.heal();
         drop((below, device));
     }
+}
+
+#[test]
+fn a_rewrap_after_one_that_could_not_sync_writes_the_headers_again() {
+    const BLOCK: u64 = 4096;
+    let test = "a_rewrap_after_one_that_could_not_sync_writes_the_headers_again";
+    if unable(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let all = plain(&scratch, 2);
+    let disk = Disk::new(&scratch, 96 << 20, 1);
+    let device = disk.attach();
+    run(tool(EXT4[0]).args(&EXT4[1..]).arg(device.device()));
+    let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+    done(ecryptfs(&scratch, &["import", "plain", "below/lower", "--passphrase-file", "pass"]));
+    let block = run(tool("debugfs").args(["-R", "bmap /lower/dir1/file1 0"]).arg(device.device()));
+    let block: u64 = block.trim().parse().unwrap();
+    let rewrap = ["rewrap", "below/lower", "--passphrase-file", "pass", "--new-passphrase-file", "new"];
+    disk.fail_writes(block * BLOCK..(block + 1) * BLOCK);
+    let failed = ecryptfs(&scratch, &rewrap);
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && said.contains("file1"), "{said}");
+    // While the disk fails nothing says that it is done, whatever the kernel's pages have.
+    assert!(!ecryptfs(&scratch, &rewrap).status.success());
+    disk.heal();
+    done(ecryptfs(&scratch, &rewrap));
+    drop(below);
+    let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+    done(ecryptfs(&scratch, &["export", "below/lower", "found", "--passphrase-file", "new"]));
+    assert_tree(&scratch.path("found"), &all, test);
+    drop((below, device));
+}
+
+#[test]
+fn a_wrapped_passphrase_that_is_not_safe_on_the_disk_is_not_there() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the mount's passphrase\n");
+    scratch.file("login", b"the login's passphrase\n");
+    let wrap = |fault: &str| {
+        let mut traced = tool("strace");
+        traced.current_dir(scratch.folder()).args(["-f", "-o", "/dev/null", "-e", "trace=fsync", "-e"]);
+        traced.arg(format!("inject=fsync:{fault}")).arg(env!("CARGO_BIN_EXE_underseal"));
+        traced.args(["ecryptfs", "-q", "wrap", "wrapped", "--passphrase-file", "pass"]);
+        output(traced.args(["--new-passphrase-file", "login"])).status.success()
+    };
+    // Of the file, and of the folder that its name is in.
+    for number in 1..3 {
+        assert!(!wrap(&format!("error=EIO:when={number}")), "sync number {number} failed");
+        assert!(!scratch.path("wrapped").exists(), "sync number {number} failed");
+    }
+    assert!(wrap("error=EIO:when=3"), "there is no third sync");
+    let mut unwrap = underseal();
+    unwrap.args(["ecryptfs", "unwrap"]).arg(scratch.path("wrapped"));
+    let found = run(unwrap.arg("--passphrase-file").arg(scratch.path("login")));
+    assert_eq!(found, "the mount's passphrase\n");
 }

@@ -1,4 +1,4 @@
-//! Who opens a tree.
+//! Keys that open a tree.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn keys_are_added_and_removed_but_never_the_last() {
     assert_refused(&ecryptfs(&scratch, "remove-key", &["lower", OLD]), 2, &["only key"]);
     assert_done(&ecryptfs(&scratch, "add-key", &["lower", "--new-passphrase-file", "new"]));
     assert_exports(&scratch);
-    // Who removes a key must hold another, which then opens the file.
+    // Removing a key needs another key of the file, which is then the one that opens it.
     assert_refused(&ecryptfs(&scratch, "remove-key", &["lower", OLD]), 3, &["none of the keys"]);
     swap(&scratch);
     assert_exports(&scratch);
@@ -133,8 +133,12 @@ fn a_passphrase_may_come_wrapped_or_by_an_option() {
         let cat = output(cat.args(["--passphrase-file", "login"]));
         assert_done(&cat);
         assert_eq!(cat.stdout, fs::read(scratch.path("plain/file15")).unwrap());
-        // Not the login's.
-        assert_refused(&ecryptfs(&scratch, "unwrap", &["wrapped"]), 3, &["wrapped", "another"]);
+        // The passphrase in `pass` is not the login passphrase, which `unwrap` needs.
+        assert_refused(
+            &ecryptfs(&scratch, "unwrap", &["wrapped"]),
+            3,
+            &["wrapped", "the wrapping passphrase is wrong"],
+        );
     }
     scratch.file("named", b"passphrase_passwd=the test's passphrase\n");
     let mut cat = underseal();

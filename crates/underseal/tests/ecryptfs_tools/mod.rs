@@ -5,12 +5,15 @@
 //!   trees.rs      the kernel's trees come out exactly; trees of ours go in and out
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
+//!   convert.rs    headers moved by runs that are killed, and by two at a time
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in; wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
-//!   refusals.rs   damage, hostile names, missing keys: each entry on its own, with its lower path and the exit status
+//!   refusals.rs   damage, hostile names, missing keys: each entry by itself, with lower path and
+//!                 exit status
 //! ```
 
 mod archives;
+mod convert;
 mod holes;
 mod keys;
 mod long_names;

@@ -1,9 +1,9 @@
-//! An archive's lower form.
+//! The lower form of an archive.
 //!
-//! An archive may be anybody's. A member goes where its path says from the lower folder on, and
-//! nowhere else: no path begins at the root, goes up, or leads through anything but folders; a hard
-//! link is to a file that came before; nothing that is there is written over. What is refused is
-//! told of, and the others go on.
+//! Archives are not trusted. A member is created at its path below the lower folder only: no path
+//! begins at the root, leads upwards, or leads through entries other than folders; a hard link
+//! leads to an earlier file; no existing entry is overwritten. Refused members are reported, and
+//! the import continues with the others.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -23,11 +23,11 @@ use crate::tools::walk::{EntryKind, join};
 use crate::tools::{ProgressWatch, Summary, sink};
 use crate::{Error, ErrorKind, Result};
 
-/// Encrypts a tar archive into a lower folder, which does not exist or is empty.
+/// Encrypts a tar archive into a lower folder, which must not exist or must be empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive
-/// is told to the watch, with its path there.
+/// `BadOption` when the lower folder is not empty; `Busy`; `Io`. Failures in the archive are
+/// reported to the watch, with their paths in the archive.
 pub fn import_tar(
     from: &mut dyn Read,
     lower: &Path,
@@ -63,8 +63,8 @@ struct Run<'r> {
     how: &'r ImportOptions,
     root: &'r TreeFolder,
     watch: &'r mut dyn ProgressWatch,
-    /// Those that were made, by their lower paths from the root on, and what they get when all that
-    /// is in them is there.
+    /// The folders made so far, by their lower paths from the root on, and the attributes to set
+    /// when their contents are complete.
     folders: BTreeMap<PathBuf, Option<TreeAttributes>>,
     summary: Summary,
 }
@@ -78,7 +78,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self) {
-        // What is in a folder comes after it.
+        // The contents of a folder come after it.
         for (lower, attributes) in std::mem::take(&mut self.folders).into_iter().rev() {
             self.summary.folders += 1;
             let done = attributes.map_or(Ok(()), |attributes| {
@@ -112,7 +112,7 @@ impl Run<'_> {
         placed(&folder, &name, |lower| self.make(member, &folder, lower, data))
     }
 
-    /// A folder in a folder, made if it is not there: archives may leave them out.
+    /// Returns a folder in a folder, and creates it if missing: archives may leave folders out.
     fn folder(&mut self, folder: &Path, name: &[u8]) -> Result<PathBuf> {
         let name = self.how.name(name)?;
         let lower = join(folder, name.to_vec());
@@ -121,8 +121,8 @@ impl Run<'_> {
         }
         let folder = self.root.beneath(folder)?.folder()?;
         placed(&folder, &name, |lower| folder.make_folder(lower)).map_err(|e| {
-            // Not through a symlink, above all.
-            e.within("its path leads through what is no folder, or there is something in its place")
+            // In particular not through a symlink.
+            e.within("its path leads through an entry that is no folder, or its place is taken")
         })?;
         self.folders.insert(lower.clone(), None);
         Ok(lower)
@@ -166,20 +166,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Another name of a file that this archive has made.
+    /// Creates another name of a file that this archive has created.
     fn link(&mut self, to: &[u8], folder: &TreeFolder, name: &[u8]) -> Result<()> {
-        let names = names(to).map_err(|e| e.within("what it is a link to"))?;
+        let names = names(to).map_err(|e| e.within("the link's target"))?;
         let mut first = PathBuf::new();
         for part in names {
             if !self.folders.contains_key(&first) {
-                return Err(refused("what it is a link to is not in a folder of the archive"));
+                return Err(refused("the link's target is not in a folder of the archive"));
             }
             first = join(&first, self.how.name(part)?.to_vec());
         }
         let first = self.root.beneath(&first);
-        let first = first.map_err(|e| refused("what it is a link to is not there").with_source(e))?;
+        let first = first.map_err(|e| refused("the link's target is missing").with_source(e))?;
         if first.kind() == EntryKind::Folder {
-            return Err(refused("what it is a link to is a folder"));
+            return Err(refused("the link's target is a folder"));
         }
         folder.link(&first, name)?;
         self.summary.others += 1;
@@ -198,7 +198,7 @@ impl Member {
     }
 }
 
-/// A member's names from the archive's root on.
+/// Returns a member's names from the archive's root on.
 fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.starts_with(b"/") {
         return Err(refused("its path begins at the root: make the archive without --absolute-names"));

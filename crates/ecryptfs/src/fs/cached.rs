@@ -1,0 +1,91 @@
+//! When the kernel drops its pages of a file: when the lower file was changed by another program,
+//! and at no other moment.
+//!
+//! A buffered write puts its bytes into the kernel's pages first, and sends them after that. Pages
+//! that are dropped between the two are read again from here, where the write has not arrived, and
+//! keep the old bytes. So pages stay while the file is open for writing through this mount, and no
+//! open for writing is answered while pages are dropped.
+//!
+//! The kernel waits for reads under way in the pages that it drops. So threads that take requests
+//! do not tell it to: those for slow requests do.
+
+use std::sync::{Arc, MutexGuard, TryLockError};
+
+use rustix::fs::fstat;
+
+use super::nodes::{FileNode, FileVersion};
+use super::{Answer, Fs, locked};
+
+/// Which version of a lower file the kernel's pages have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum CachedPages {
+    /// The file was not opened since the kernel knows of it: there are no pages.
+    #[default]
+    None,
+    Of(FileVersion),
+    Unknown,
+}
+
+/// Whether a thread may wait for the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    Wait,
+    /// The thread leaves the request to one for slow requests.
+    Refuse,
+}
+
+/// A file's turn to be opened.
+pub(super) struct OpeningTurn<'a> {
+    _turn: MutexGuard<'a, ()>,
+    /// Whether the kernel's pages are those of the lower file.
+    pub(super) are_pages_right: bool,
+}
+
+impl Fs {
+    /// Waits for the file's turn to be opened, and drops the kernel's pages if the lower file has
+    /// changed since they were read. Returns nothing where a thread without patience would wait.
+    pub(super) fn begin_opening<'a>(
+        &self,
+        node: &'a Arc<FileNode>,
+        patience: Patience,
+    ) -> Answer<Option<OpeningTurn<'a>>> {
+        let turn = match (node.opening.try_lock(), patience) {
+            (Ok(turn), _) => turn,
+            (Err(TryLockError::Poisoned(turn)), _) => turn.into_inner(),
+            (Err(TryLockError::WouldBlock), Patience::Refuse) => return Ok(None),
+            (Err(TryLockError::WouldBlock), Patience::Wait) => locked(&node.opening),
+        };
+        let open = node.open_file();
+        if open.as_ref().is_some_and(|file| file.is_writable()) {
+            return Ok(Some(OpeningTurn { _turn: turn, are_pages_right: true }));
+        }
+        let now = CachedPages::Of(FileVersion::of(&fstat(self.nodes.fd(node)?)?));
+        let before = locked(&node.file).cached;
+        let mut are_pages_right = before == CachedPages::None || before == now;
+        if !are_pages_right {
+            if patience == Patience::Refuse {
+                return Ok(None);
+            }
+            if let Some(Err(e)) = open.map(|file| file.reread()) {
+                // Open descriptors keep the header that was read before.
+                self.tell(node, "read the header again", &e);
+            }
+            are_pages_right = self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok());
+        }
+        locked(&node.file).cached = if are_pages_right { now } else { CachedPages::Unknown };
+        Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
+    }
+
+    /// Drops the kernel's pages of a file that is open for reading, if the lower file has changed:
+    /// before the kernel learns its new size. False where a thread without patience would wait.
+    pub(super) fn refresh(&self, node: &Arc<FileNode>, patience: Patience) -> Answer<bool> {
+        if node.open_file().is_none_or(|file| file.is_writable()) {
+            return Ok(true);
+        }
+        let now = FileVersion::of(&fstat(self.nodes.fd(node)?)?);
+        if locked(&node.file).cached == CachedPages::Of(now) {
+            return Ok(true);
+        }
+        Ok(self.begin_opening(node, patience)?.is_some())
+    }
+}

@@ -1,0 +1,143 @@
+//! Headers that are moved: by a run that is killed at each of its calls, and taken up by another;
+//! by two at a time; names that lead to one file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs};
+use crate::support::volume::underseal;
+use crate::support::{Scratch, output, tool};
+
+/// The calls of a conversion that change what is there, or make it safe.
+const CALLS: [&str; 7] =
+    ["openat", "fsetxattr", "copy_file_range", "fsync", "linkat", "renameat2", "fremovexattr"];
+
+fn convert(lower: &Path, place: &str) -> Command {
+    let mut command = underseal();
+    command.args(["ecryptfs", "convert", "-q", "--header", place]).arg(lower);
+    command
+}
+
+/// A small lower tree: a few files in two folders, one of them with three names.
+fn tree(scratch: &Scratch) -> PathBuf {
+    scratch.file("pass", b"the test's passphrase\n");
+    let plain = scratch.path("plain");
+    fs::create_dir_all(plain.join("folder")).unwrap();
+    fs::write(plain.join("empty"), b"").unwrap();
+    fs::write(plain.join("a"), vec![1; 9000]).unwrap();
+    fs::write(plain.join("folder/b"), vec![2; 100_000]).unwrap();
+    fs::write(plain.join("m"), b"of three names").unwrap();
+    fs::hard_link(plain.join("m"), plain.join("folder/n")).unwrap();
+    fs::hard_link(plain.join("m"), plain.join("z")).unwrap();
+    assert_done(&ecryptfs(scratch, "import", &["plain", "lower"]));
+    scratch.path("lower")
+}
+
+fn names(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut all = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(names(&path));
+        }
+        all.insert(path);
+    }
+    all
+}
+
+fn assert_one_file(lower: &Path, what: &str) {
+    let inodes: BTreeSet<_> =
+        ["m", "folder/n", "z"].iter().map(|name| fs::metadata(lower.join(name)).unwrap().ino()).collect();
+    assert_eq!(inodes.len(), 1, "{what}: three names of one file");
+}
+
+#[test]
+fn a_conversion_that_is_killed_at_any_call_is_taken_up_by_the_next() {
+    let scratch = Scratch::new();
+    let lower = tree(&scratch);
+    let before = names(&lower);
+    let mut places = ["xattr", "file"].iter().cycle();
+    let mut kills = 0;
+    for call in CALLS {
+        for number in 1.. {
+            let place = places.next().unwrap();
+            let what = format!("{place}: killed at {call} number {number}");
+            let mut traced = tool("strace");
+            traced.args(["-f", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e"]);
+            // The program's libraries are opened first.
+            let step = if call == "openat" { 12 } else { 1 };
+            traced.arg(format!("inject={call}:signal=KILL:when={}", number * step));
+            let command = convert(&lower, place);
+            let killed = output(traced.arg(command.get_program()).args(command.get_args()));
+            // Each name leads to one whole file, in one form or the other.
+            assert!(names(&lower).is_superset(&before), "{what}");
+            assert_exports_but_for_what_is_left(&scratch, &what);
+            assert_done(&output(&mut convert(&lower, place)));
+            assert_eq!(names(&lower), before, "{what}");
+            assert_one_file(&lower, &what);
+            if killed.status.success() {
+                break;
+            }
+            kills += 1;
+        }
+    }
+    assert_exports_but_for_what_is_left(&scratch, "at the end");
+    assert!(kills > 30, "only {kills}");
+}
+
+/// Files that had not taken their place are ciphertext, with or without a header.
+fn assert_exports_but_for_what_is_left(scratch: &Scratch, what: &str) {
+    let back = scratch.path("back");
+    ecryptfs(scratch, "export", &["lower", "back"]);
+    for name in ["empty", "a", "folder/b", "m", "folder/n", "z"] {
+        let (found, expected) = (fs::read(back.join(name)), fs::read(scratch.path("plain").join(name)));
+        assert!(found.is_ok_and(|found| found == expected.unwrap()), "{what}: {name}");
+    }
+    fs::remove_dir_all(back).unwrap();
+}
+
+#[test]
+fn two_conversions_at_a_time_leave_each_name_with_one_file() {
+    let scratch = Scratch::new();
+    let lower = tree(&scratch);
+    let before = names(&lower);
+    for round in 0..10 {
+        let place = ["xattr", "file"][round % 2];
+        let roots = [lower.join("folder"), lower.clone(), lower.join("m"), lower.join("a")];
+        let all: Vec<_> = roots
+            .iter()
+            .map(|root| convert(root, place).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+            .collect();
+        for mut one in all {
+            // A run that finds a file in use fails at that file.
+            one.wait().unwrap();
+        }
+        assert_eq!(names(&lower), before, "round {round}");
+        assert_exports_but_for_what_is_left(&scratch, &format!("round {round}"));
+        assert_done(&output(&mut convert(&lower, place)));
+        assert_eq!(names(&lower), before, "round {round}");
+    }
+}
+
+#[test]
+fn a_further_name_whose_file_was_changed_since_is_refused_and_kept() {
+    let scratch = Scratch::new();
+    let lower = tree(&scratch);
+    // The first name is replaced, and no other.
+    let mut traced = tool("strace");
+    traced.args(["-f", "-o", "/dev/null", "-e", "trace=linkat", "-e", "inject=linkat:signal=KILL:when=1"]);
+    let command = convert(&lower, "xattr");
+    output(traced.arg(command.get_program()).args(command.get_args()));
+    let by_inode = |name: &str| fs::metadata(lower.join(name)).unwrap().ino();
+    let inodes = [by_inode("m"), by_inode("folder/n"), by_inode("z")];
+    let old = *inodes.iter().find(|one| inodes.iter().filter(|other| other == one).count() == 2).unwrap();
+    let name = ["m", "folder/n", "z"].into_iter().find(|name| by_inode(name) == old).unwrap();
+    let file = fs::File::options().write(true).open(lower.join(name)).unwrap();
+    file.set_modified(std::time::SystemTime::now()).unwrap();
+    let refused = output(&mut convert(&lower, "xattr"));
+    assert_refused(&refused, 7, &["compare the two"]);
+    assert_eq!(by_inode(name), old);
+}
