@@ -1,4 +1,4 @@
-//! What a volume lies on: bytes at positions, read and written at once.
+//! The disks of a volume: bytes at positions, read and written at once.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -7,32 +7,36 @@ use std::os::unix::fs::FileExt;
 use crate::geometry::SECTOR;
 use crate::{DiskSizes, Error, ErrorKind, Result};
 
-/// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order
-/// of writes.
+/// Bytes at positions: a file, a block device, another device, or in tests a recorder of writes.
 pub trait Disk {
     /// The size in bytes.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system call.
     fn size(&self) -> io::Result<u64>;
 
     /// Fills `bytes` from `offset` on.
     ///
     /// # Errors
-    /// `UnexpectedEof` beyond the end, else whatever the system says.
+    /// `UnexpectedEof` beyond the end, else the error of the system call.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system call.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything that was written is on stable storage.
+    /// Puts all earlier writes on stable storage.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system call.
     fn sync(&self) -> io::Result<()>;
+
+    /// True when the disk refuses all writes.
+    fn is_read_only(&self) -> bool {
+        false
+    }
 }
 
 impl<D: Disk + ?Sized> Disk for &D {
@@ -51,11 +55,15 @@ impl<D: Disk + ?Sized> Disk for &D {
     fn sync(&self) -> io::Result<()> {
         (**self).sync()
     }
+
+    fn is_read_only(&self) -> bool {
+        (**self).is_read_only()
+    }
 }
 
 impl Disk for File {
     fn size(&self) -> io::Result<u64> {
-        // The end of a block device is found by seeking only.
+        // Only a seek finds the end of a block device.
         let mut file = self;
         file.seek(SeekFrom::End(0))
     }
@@ -73,17 +81,17 @@ impl Disk for File {
     }
 }
 
-/// The devices of a volume: superblock, journal and tags may lie on one of their own.
+/// The devices of a volume: superblock, journal and tags may lie on a second one.
 #[derive(Clone, Copy)]
 pub struct Disks<'d> {
-    /// What holds the data, and without `meta` everything.
+    /// The device of the data, and without `meta` of all parts.
     pub data: &'d dyn Disk,
     /// The metadata device.
     pub meta: Option<&'d dyn Disk>,
 }
 
 impl<'d> Disks<'d> {
-    /// Everything on one device.
+    /// A volume on one device.
     pub fn one(disk: &'d dyn Disk) -> Self {
         Self { data: disk, meta: None }
     }
@@ -93,7 +101,7 @@ impl<'d> Disks<'d> {
         self.meta.unwrap_or(self.data)
     }
 
-    /// How large they are.
+    /// The sizes of the devices.
     ///
     /// # Errors
     /// `Io`.
@@ -136,6 +144,16 @@ pub(crate) fn write(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> Result<()> {
         Error::new(ErrorKind::Io, format!("cannot write {} bytes at byte {offset}", bytes.len()))
             .with_source(e)
     })
+}
+
+/// Reads bytes and writes them again as they are: after a sync that failed they may be in the page
+/// cache only. A disk that refuses writes is left.
+pub(crate) fn write_again(disk: &dyn Disk, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    if disk.is_read_only() {
+        return Ok(());
+    }
+    read(disk, offset, bytes)?;
+    write(disk, offset, bytes)
 }
 
 pub(crate) fn sync(disk: &dyn Disk) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Makes a volume: superblock and an empty journal; and tags for data that are all zeros.
+//! Makes a volume: superblock and an empty journal; and tags for data of zeros.
 
 use std::ops::Range;
 
@@ -10,30 +10,30 @@ use crate::{
     SectionShape, Superblock, TagMaker, VolumeGeometry, WriteMode,
 };
 
-/// The journal that the kernel makes by itself is not larger, in sectors.
+/// The kernel's largest default journal, in sectors.
 const LARGEST_JOURNAL: u64 = 131_072;
-/// The interleave that the kernel takes by itself, in sectors.
+/// The kernel's default interleave, in sectors.
 const INTERLEAVE: u32 = 32_768;
-/// The largest tag that kernels of today take.
+/// The largest tag of current kernels.
 const LARGEST_TAG: u16 = 255;
 
-/// What a new volume's superblock says.
+/// The parameters of a new volume's superblock.
 #[derive(Debug, Clone)]
 pub struct NewSuperblock {
-    /// Bytes of a tag; none: as long as the hash.
+    /// Bytes of a tag; `None`: the length of the hash.
     pub tag_size: Option<u16>,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Sectors of the journal; none: a 128th of the device, at most 64 MiB.
+    /// Sectors of the journal; `None`: a 128th of the device, at most 64 MiB.
     pub journal_sectors: Option<u64>,
     /// Sectors between two runs of tags.
     pub interleave_sectors: Option<u32>,
-    /// As before kernel 5.11: a run of tags ends at 128 KiB.
+    /// Legacy padding, from before kernel 5.11: a run of tags ends at 128 KiB.
     pub legacy_padding: bool,
-    /// As before kernel 5.11: neither salt nor section numbers in MACs, and no MAC of the
+    /// Legacy MACs, from before kernel 5.11: without salt and section numbers, and no MAC of the
     /// superblock.
     pub legacy_hmac: bool,
-    /// Tags are made by recalculation, from the data that are there.
+    /// Tags are made by recalculation, from the existing data.
     pub recalculating: bool,
 }
 
@@ -52,10 +52,10 @@ impl Default for NewSuperblock {
 }
 
 impl NewSuperblock {
-    /// The superblock of a new volume on devices of these sizes, with a salt of its own.
+    /// Makes the superblock of a new volume on devices of these sizes, with a new salt.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, `TooSmall` for devices that are, `Unsupported` as
+    /// `BadOption` for unsuitable options, `TooSmall` for small devices, `Unsupported` as
     /// [`VolumeGeometry::new`].
     pub fn superblock(&self, options: &OpenSettings, sizes: DiskSizes) -> Result<Superblock> {
         options.check(sizes.meta.is_some())?;
@@ -95,7 +95,7 @@ impl NewSuperblock {
         Ok(superblock)
     }
 
-    /// As many sections as were asked for.
+    /// The requested number of journal sections.
     fn sections(&self, superblock: &Superblock, sizes: DiskSizes) -> Result<u32> {
         let default = (sizes.data / SECTOR / 128).min(LARGEST_JOURNAL);
         let wanted = self.journal_sectors.unwrap_or(default);
@@ -111,7 +111,7 @@ impl NewSuperblock {
         let size = self.tag_size.or(made).filter(|size| (1..=LARGEST_TAG.min(MAX_TAG)).contains(size));
         size.ok_or_else(|| {
             let context = format!(
-                "say how long tags are: 1 to {LARGEST_TAG} bytes; without that they are as long as the hash"
+                "set a tag size of 1 to {LARGEST_TAG} bytes; without one, tags are as long as the hash"
             );
             Error::new(ErrorKind::BadOption, context)
         })
@@ -126,8 +126,7 @@ impl NewSuperblock {
     }
 }
 
-/// The geometry, with as many sections of the journal as fit where a metadata device has not room
-/// for all.
+/// Finds the geometry, with fewer journal sections where a metadata device has no room for all.
 fn fit(superblock: &mut Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<VolumeGeometry> {
     let most = superblock.journal_sections;
     let first = VolumeGeometry::new(superblock, options, sizes);
@@ -145,11 +144,11 @@ fn fit(superblock: &mut Superblock, options: &OpenSettings, sizes: DiskSizes) ->
     if found == 0 { first } else { VolumeGeometry::new(superblock, options, sizes) }
 }
 
-/// Writes an empty journal, then this superblock; whatever was there is lost. Tags are not made:
-/// that is [`wipe`], or recalculation.
+/// Writes an empty journal, then this superblock; previous contents are lost. Tags are made by
+/// [`wipe`], or by recalculation.
 ///
 /// # Errors
-/// `Io`, and what [`VolumeGeometry::new`] says.
+/// `Io`, and those of [`VolumeGeometry::new`].
 pub fn format(disks: &Disks<'_>, options: &OpenSettings, superblock: &Superblock) -> Result<()> {
     let geometry = VolumeGeometry::new(superblock, options, disks.sizes()?)?;
     let metadata = disks.metadata();
@@ -162,24 +161,24 @@ pub fn format(disks: &Disks<'_>, options: &OpenSettings, superblock: &Superblock
     disk::sync(metadata)
 }
 
-/// What [`wipe`] writes.
+/// The parts that [`wipe`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wipe {
     /// Zeros, and their tags.
     All,
-    /// The tags alone: the data are zeros already.
+    /// The tags alone, for data of zeros.
     Tags,
 }
 
-/// Sectors of which every range can be wiped or read without a look at others: their tags fill
-/// whole sectors, in every geometry.
+/// The unit of ranges that can be wiped or read independently, in sectors: their tags fill whole
+/// sectors, in every geometry.
 pub const WIPE_STEP: u64 = 32_768;
 
-/// Makes these sectors zeros, with their tags; both ends are blocks'. The caller syncs. Threads may
-/// do ranges that begin at multiples of [`WIPE_STEP`] at once.
+/// Zeros these sectors, with their tags; both ends are at block boundaries. The caller syncs.
+/// Threads may work in parallel on ranges that begin at multiples of [`WIPE_STEP`].
 ///
 /// # Errors
-/// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
+/// `Unsupported` for inline tags, which have no place on a disk; `Io`.
 pub fn wipe(
     disks: &Disks<'_>,
     geometry: &VolumeGeometry,
@@ -187,7 +186,7 @@ pub fn wipe(
     sectors: Range<u64>,
     what: Wipe,
 ) -> Result<()> {
-    /// Sectors that are written at once.
+    /// Sectors of a write.
     const RUN: u64 = 2048;
     geometry.check_tags_have_places()?;
     let zeros = vec![0; usize::try_from(RUN * SECTOR).unwrap_or(0)];

@@ -1,17 +1,17 @@
-//! Where things lie: superblock, journal, and the runs of tags between the data.
+//! The positions of superblock, journal, data, and the runs of tags between the data.
 
 use crate::superblock::MAX_TAG;
 use crate::{Error, ErrorKind, Flags, OpenSettings, Result, Superblock};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 512;
-/// The same, in memory.
+/// Bytes of a sector, as `usize`.
 pub(crate) const SECTOR_BYTES: usize = 512;
 /// Sectors of the superblock.
 const SUPERBLOCK: u64 = 8;
-/// What a run of tags is rounded up to, in bytes.
+/// The unit of a run of tags, in bytes.
 const PADDING: u64 = 4096;
-/// The same before it was fixed.
+/// The unit of a run of tags with legacy padding.
 const LEGACY_PADDING: u64 = 131_072;
 /// Sectors of metadata at the beginning of a journal section.
 pub(crate) const METADATA_SECTORS: usize = 8;
@@ -20,10 +20,10 @@ pub(crate) const JOURNAL_SECTOR: usize = 504;
 /// Bytes of a section's MAC in each of its metadata sectors.
 pub(crate) const MAC_PART: usize = 8;
 
-/// How large the devices are, in bytes.
+/// The sizes of the devices, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSizes {
-    /// What holds the data.
+    /// The data device.
     pub data: u64,
     /// The metadata device.
     pub meta: Option<u64>,
@@ -36,7 +36,7 @@ pub struct SectionShape {
     pub entry_size: usize,
     /// Entries in each of the 8 metadata sectors.
     pub entries_per_sector: usize,
-    /// Sectors of a block: of data for an entry.
+    /// Sectors of a block, which are an entry's data.
     pub block_sectors: usize,
     /// The section has a MAC.
     pub has_mac: bool,
@@ -75,30 +75,30 @@ impl SectionShape {
     }
 }
 
-/// How data and tags share the device.
+/// The arrangement of data and tags on the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// Areas of `2^log2` sectors of data, with a run of tags before each.
     Interleaved { log2: u8, run: u64 },
     /// The tags in one run on the metadata device.
     Apart,
-    /// The device keeps the tags.
+    /// The device has inline tags.
     Inline,
 }
 
-/// A place of the volume on its devices.
+/// The position of a block on the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockLocation {
-    /// The byte of the data device where the data are.
+    /// The byte of the data on the data device.
     pub data: u64,
-    /// The byte of the metadata's device where the block's tag is; without meaning in inline mode.
+    /// The byte of the block's tag on the metadata device; without meaning in inline mode.
     pub tag: u64,
-    /// For how many sectors from there on data and tags follow each other.
+    /// The number of sectors from there on for which data and tags are contiguous.
     pub sectors: u64,
 }
 
-/// Where everything lies. What it says stays within the devices that it was made for, and within 64
-/// bits.
+/// The positions of all parts. They are within the devices for which the geometry was made, and
+/// within 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeGeometry {
     start: u64,
@@ -111,12 +111,12 @@ pub struct VolumeGeometry {
 }
 
 impl VolumeGeometry {
-    /// The geometry of a volume on devices of these sizes. How much it offers is computed anew, as
-    /// the kernel does.
+    /// Computes the geometry of a volume on devices of these sizes. The volume's size is computed
+    /// anew, as the kernel does.
     ///
     /// # Errors
-    /// `TooSmall` when it does not fit; `Unsupported` for the geometry in which the kernel puts
-    /// tags over data.
+    /// `TooSmall` when the volume does not fit; `Unsupported` for the geometry in which the kernel
+    /// puts tags over data.
     pub fn new(superblock: &Superblock, options: &OpenSettings, sizes: DiskSizes) -> Result<Self> {
         let has_mac = superblock.flags.has(Flags::JOURNAL_MAC);
         let section = SectionShape::new(superblock.log2_block, superblock.tag_size, has_mac)?;
@@ -134,7 +134,7 @@ impl VolumeGeometry {
         Ok(geometry)
     }
 
-    /// Sectors that the volume offers.
+    /// The volume's size in sectors.
     pub fn provided(&self) -> u64 {
         self.provided
     }
@@ -159,7 +159,7 @@ impl VolumeGeometry {
         512 << self.log2_block
     }
 
-    /// Sections of the journal.
+    /// The number of journal sections.
     pub fn sections(&self) -> u32 {
         self.sections
     }
@@ -169,7 +169,7 @@ impl VolumeGeometry {
         &self.section
     }
 
-    /// The byte of the metadata's device where the journal, or the bitmap, begins.
+    /// The first byte of the journal, or the bitmap, on the metadata device.
     pub fn journal_offset(&self) -> u64 {
         (self.start + SUPERBLOCK) * SECTOR
     }
@@ -179,7 +179,7 @@ impl VolumeGeometry {
         u64::from(self.sections) * self.section.bytes() as u64
     }
 
-    /// The byte where section `index` of the journal begins.
+    /// The first byte of section `index` of the journal.
     pub fn section_offset(&self, index: u32) -> u64 {
         self.journal_offset() + u64::from(index) * self.section.bytes() as u64
     }
@@ -189,7 +189,7 @@ impl VolumeGeometry {
         SUPERBLOCK + self.journal_bytes() / SECTOR
     }
 
-    /// Sectors between two runs of tags; none on devices that have them elsewhere.
+    /// Sectors between two runs of tags; `None` for volumes with tags elsewhere.
     pub fn interleave(&self) -> Option<u64> {
         match self.layout {
             Layout::Interleaved { log2, .. } => Some(1 << log2),
@@ -197,7 +197,7 @@ impl VolumeGeometry {
         }
     }
 
-    /// Sectors of a run of tags.
+    /// Sectors of a run of tags; `None` for volumes with tags elsewhere.
     pub fn run(&self) -> Option<u64> {
         match self.layout {
             Layout::Interleaved { run, .. } => Some(run),
@@ -205,7 +205,7 @@ impl VolumeGeometry {
         }
     }
 
-    /// Where `sector`, which the volume offers, lies.
+    /// The position of a sector of the volume.
     pub fn place(&self, sector: u64) -> BlockLocation {
         debug_assert!(sector < self.provided, "sector {sector} of {}", self.provided);
         let base = self.start + self.initial();
@@ -235,7 +235,7 @@ impl VolumeGeometry {
     pub(crate) fn check_tags_have_places(&self) -> Result<()> {
         if self.layout == Layout::Inline {
             let context =
-                "the device keeps the tags of this volume: they are made while it runs, on that device";
+                "the volume's tags are inline on its device: they are made only while the volume runs";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         Ok(())
@@ -261,8 +261,8 @@ impl VolumeGeometry {
         let base = self.start + self.initial();
         let provided = match self.layout {
             Layout::Interleaved { log2, run } => {
-                // The last sector's place grows with the number of sectors: the most that fit are
-                // found bit by bit.
+                // The last sector's position grows with the number of sectors: the largest number
+                // that fits is found bit by bit.
                 let fits = |provided: u64| {
                     let (last, run) = (u128::from(provided - 1), u128::from(run));
                     u128::from(base) + ((last >> log2) + 1) * run + last < u128::from(data)
@@ -273,7 +273,7 @@ impl VolumeGeometry {
             Layout::Apart => {
                 let provided = data & !(self.block_sectors() - 1);
                 let tags = u128::from(provided >> self.log2_block) * u128::from(self.tag_size);
-                // The kernel reads tags by 8 sectors at least.
+                // The kernel reads tags in units of 8 sectors.
                 let end = u128::from(base) + tags.div_ceil(u128::from(PADDING)) * 8;
                 if end > u128::from(metadata) {
                     return Err(small("metadata device"));
@@ -298,7 +298,7 @@ fn layout(superblock: &Superblock, buffer_sectors: u32, has_meta: bool) -> Resul
     }
     let log2 = superblock.log2_interleave;
     if log2 == 0 {
-        return Err(Error::new(ErrorKind::BadOption, "its data are on a device of their own: --data-device"));
+        return Err(Error::new(ErrorKind::BadOption, "the data is on a separate device: pass --data-device"));
     }
     if !(3..=31).contains(&log2) {
         return Err(Error::new(ErrorKind::BadSuperblock, format!("an interleave of 2^{log2} sectors")));
@@ -307,8 +307,8 @@ fn layout(superblock: &Superblock, buffer_sectors: u32, has_meta: bool) -> Resul
     let padding = if fixed { PADDING } else { LEGACY_PADDING };
     let tags = u64::from(superblock.tag_size) << (log2 - superblock.log2_block);
     let run = tags.next_multiple_of(padding) / SECTOR;
-    // Buffers of tags are numbered by what is left of their sector when the low bits are cut off:
-    // they have to be zero.
+    // The number of a buffer of tags is its sector without the low bits, so these bits must be
+    // zero.
     let buffer = buffer_sectors.max(1).ilog2().min(run.trailing_zeros());
     if u32::from(log2) < buffer {
         let context = format!(

@@ -1,13 +1,12 @@
-//! The journal: a ring of sections, each of 8 sectors of entries and the blocks that belong to
-//! them.
+//! The journal: a ring of sections, each of 8 sectors of entries and the entries' blocks.
 //!
 //! ```text
-//!   | entries 0, 8, 16 .. | entries 1, 9, 17 .. | .. 8 sectors .. | block 0 | block 1 | ..      a section
+//!   | entries 0, 8, 16 .. | entries 1, 9, 17 .. | .. 8 sectors .. | block 0 | block 1 | ..
 //!                 MAC, id |             MAC, id |                 | id each sector
 //! ```
 //!
-//! Every sector ends with a commit id, which says section, sector and round: a section counts when
-//! all of its sectors say the same round.
+//! Every sector ends with a commit id, which contains section, sector and round: a section counts
+//! when all of its sectors have the same round.
 
 mod crypt;
 mod ids;
@@ -22,19 +21,19 @@ use ids::CommitIds;
 use crate::disk::{self, Disk};
 use crate::{Flags, KeyedHash, OpenSettings, Result, Superblock, VolumeGeometry};
 
-/// What makes and reads the sections of a volume's journal.
+/// Makes and reads the sections of a volume's journal.
 #[derive(Clone, Debug)]
 pub struct JournalFormat {
     geometry: VolumeGeometry,
     ids: CommitIds,
     crypt: Option<JournalCrypt>,
     mac: Option<KeyedHash>,
-    /// Goes into the MAC.
+    /// The salt for the MAC.
     salt: Option<[u8; 16]>,
 }
 
 impl JournalFormat {
-    /// The journal of this volume.
+    /// Makes the journal format of this volume.
     ///
     /// # Errors
     /// `Unsupported` for a journal that is too long for its cipher.
@@ -66,6 +65,18 @@ impl JournalFormat {
         self.crypt.as_ref().map_or(Ok(()), |crypt| crypt.decrypt(index, section))
     }
 
+    /// Writes all sections again as they are read, and syncs. After a sync that failed they may be
+    /// in memory only, and the disk have older ones. It was to be synced before more of the ring
+    /// was written, so the disk lacks the newest sections, or the last one of a clearing: torn on
+    /// the way, it is as after a crash there.
+    pub(crate) fn secure(&self, disk: &dyn Disk) -> Result<()> {
+        let mut section = self.section();
+        for index in 0..self.geometry.sections() {
+            disk::write_again(disk, self.geometry.section_offset(index), &mut section)?;
+        }
+        disk::sync(disk)
+    }
+
     /// Puts commit ids of this round and the MAC into section `index`, and encrypts it. What comes
     /// out goes to [`VolumeGeometry::section_offset`], whole.
     ///
@@ -79,32 +90,32 @@ impl JournalFormat {
         self.crypt.as_ref().map_or(Ok(()), |crypt| crypt.encrypt(index, section))
     }
 
-    /// True if [`seal`](Self::seal) leaves the section readable: what it changes then is in no
-    /// block of it.
+    /// True if [`seal`](Self::seal) leaves the section readable: then it changes no byte of the
+    /// section's blocks.
     pub(crate) fn seals_in_place(&self) -> bool {
         self.crypt.is_none()
     }
 
-    /// True if section `index`, decrypted, has the right MAC, or the journal has none.
+    /// True if section `index`, decrypted, has the right MAC, or the journal has no MACs.
     pub fn is_authentic(&self, index: u32, section: &[u8]) -> bool {
         self.mac_of(index, section).is_none_or(|mac| self.geometry.section().has_mac_of(section, &mac))
     }
 
-    /// Which rounds the sectors of section `index`, decrypted, say.
+    /// The rounds of the sectors of section `index`, decrypted.
     ///
     /// # Errors
-    /// `BadJournal` when a sector says none.
+    /// `BadJournal` when a sector has none.
     pub fn seen(&self, index: u32, section: &[u8]) -> Result<SectionContents> {
         let rounds = self.ids.rounds(index, section)?;
         Ok(SectionContents { rounds, is_unused: self.geometry.section().is_unused(section) })
     }
 
-    /// Writes `count` sections from `first` on, round the ring, with no entries; the caller syncs.
+    /// Writes `count` empty sections from `first` on, round the ring; the caller syncs.
     ///
     /// # Errors
     /// `Io`.
     pub fn clear(&self, disk: &dyn Disk, first: u32, count: u32, round: JournalRound) -> Result<()> {
-        /// About how many bytes are written at once.
+        /// The approximate number of bytes of a write.
         const RUN: usize = 1 << 20;
         let (bytes, sections) = (self.geometry.section().bytes(), self.geometry.sections());
         let mut run: Vec<u8> = Vec::new();
@@ -148,31 +159,31 @@ fn after(index: u32, by: u32, sections: u32) -> u32 {
     if by < left { index + by } else { by - left }
 }
 
-/// One of the four numbers that rounds of the ring have, one after the other.
+/// A round of the ring: one of four numbers, which follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JournalRound(u8);
 
 impl JournalRound {
-    /// What a journal that was never used has.
+    /// The round of an unused journal.
     pub const FIRST: Self = Self(0);
 
-    /// Number `index` of the four.
+    /// The round with this number modulo four.
     pub fn new(index: u8) -> Self {
         Self(index % 4)
     }
 
-    /// The number.
+    /// The round's number.
     pub fn index(self) -> u8 {
         self.0
     }
 
-    /// The one after it.
+    /// The following round.
     #[must_use]
     pub fn next(self) -> Self {
         Self::new(self.0 + 1)
     }
 
-    /// The one before it.
+    /// The previous round.
     #[must_use]
     pub fn previous(self) -> Self {
         Self::new(self.0 + 3)

@@ -1,5 +1,4 @@
-//! What happens to a volume when it is opened: the superblock is checked, the journal replayed, the
-//! bitmap taken in.
+//! Opening a volume: the superblock is checked, the journal replayed, the bitmap read.
 
 use crate::disk::{self, Disks};
 use crate::geometry::SECTOR;
@@ -8,27 +7,27 @@ use crate::{
     ReplayResult, Result, Superblock, TagMaker, VolumeGeometry, WriteMode,
 };
 
-/// A volume that is ready to be read and written.
+/// An opened volume.
 #[derive(Debug, Clone)]
 pub struct OpenedVolume {
-    /// The superblock, as it is on disk.
+    /// The superblock on disk.
     pub superblock: Superblock,
-    /// Where things lie.
+    /// The positions of all parts.
     pub geometry: VolumeGeometry,
-    /// What makes the tags.
+    /// Makes the tags.
     pub tags: Option<TagMaker>,
-    /// The journal; none in recovery, and with inline tags.
+    /// The journal; `None` in recovery, and with inline tags.
     pub journal: Option<JournalFormat>,
-    /// What was replayed; nothing where a bitmap was in the place of the journal.
+    /// The result of the replay; `None` where the journal's area had a bitmap.
     pub replayed: Option<ReplayResult>,
-    /// The section of the journal that is written next, and its round.
+    /// The next section of the journal to be written, and its round.
     pub next: (u32, JournalRound),
-    /// In bitmap mode what is on disk: the regions whose tags are still to be made anew.
+    /// In bitmap mode, the bitmap on disk: regions whose tags are still to be recalculated.
     pub bitmap: Option<Bitmap>,
 }
 
 impl OpenedVolume {
-    /// The first sector whose tag is still to be made anew, if one is.
+    /// The first sector whose tag is still to be recalculated, if there is one.
     pub fn recalculation(&self) -> Option<u64> {
         let unfinished = self.superblock.flags.has(Flags::RECALCULATING) && self.tags.is_some();
         let block = self.superblock.recalculated & !(self.geometry.block_sectors() - 1);
@@ -36,23 +35,25 @@ impl OpenedVolume {
     }
 }
 
-/// Opens a volume as the kernel does, with the same bytes on disk afterwards. In recovery nothing
-/// is written.
+/// Opens a volume as the kernel does, with the same bytes on disk afterwards. Recovery mode writes
+/// nothing.
 ///
 /// # Errors
-/// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity`
-/// and `BadJournal` for what is damaged, forged or has other keys; `Unsupported` for a
-/// recalculation that would authenticate what a forger wrote; `TooSmall` for a device that was cut
+/// `NoSuperblock` without a superblock; `BadSuperblock` and `BadOption` for contradictions;
+/// `Integrity` and `BadJournal` for damage, forgery and wrong keys; `Unsupported` for a
+/// recalculation that would authenticate a forger's data; `TooSmall` for a device that was cut
 /// short; `Io`.
 pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let mut opened = look(disks, options)?;
     if options.mode == WriteMode::Recovery {
         return Ok(opened);
     }
+    // After a sync that failed the page cache shows what the disk does not have, and what follows
+    // depends on that.
+    Superblock::secure(disks.metadata(), options.start)?;
     let stored = opened.superblock.clone();
     opened.begin_recalculation(options);
-    // A recalculation that is asked for now is one of everything, whatever a bitmap says that was
-    // left behind.
+    // A recalculation that is requested now covers everything, whatever a remaining bitmap says.
     let is_on = |superblock: &Superblock| superblock.flags.has(Flags::RECALCULATING);
     let begins = is_on(&opened.superblock) && !is_on(&stored);
     let known = if begins { 0 } else { opened.superblock.provided };
@@ -69,8 +70,8 @@ pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     }
     let fresh = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP));
     if let Some(bitmap) = fresh.filter(|bitmap| bitmap.dirty().next().is_some()) {
-        // As long as the journal stands where the bitmap will, a granularity that nobody has says
-        // that no region is known.
+        // While the journal is still in the bitmap's place, an invalid granularity marks every
+        // region as unknown.
         opened.disown_bitmap(disks, options)?;
         bitmap.write_all(disks.metadata())?;
         disk::sync(disks.metadata())?;
@@ -85,10 +86,10 @@ pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     Ok(opened)
 }
 
-/// Reads what a volume is, and checks it, without a look at its journal. Nothing is written.
+/// Reads and checks a volume's superblock, without its journal. Nothing is written.
 ///
 /// # Errors
-/// As [`open`], but for what concerns journal and bitmap.
+/// As [`open`], without those of journal and bitmap.
 pub fn look(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let has_meta = disks.meta.is_some();
     options.check(has_meta)?;
@@ -130,8 +131,8 @@ pub fn look(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     })
 }
 
-/// The kernel gives such a volume to whoever asks for no more than is left, and forgets what it
-/// was; cryptsetup asks for all of it.
+/// Refuses a volume on a device that became smaller. The kernel opens such a volume with the
+/// remaining size, and forgets the old one; cryptsetup requires all of it.
 fn refuse_cut_short(superblock: &Superblock, geometry: &VolumeGeometry, sizes: DiskSizes) -> Result<()> {
     let (was, is) = (superblock.provided, geometry.provided());
     if was <= is {
@@ -145,8 +146,8 @@ fn refuse_cut_short(superblock: &Superblock, geometry: &VolumeGeometry, sizes: D
     Err(Error::new(ErrorKind::TooSmall, context))
 }
 
-/// A recalculation takes whatever stands there for good: with a key that would make a forger's data
-/// authentic, unless the superblock, which says how far it is, has a MAC with a key.
+/// Refuses a recalculation that would authenticate a forger's data with a key, unless the
+/// superblock, which has the progress, has a keyed MAC.
 fn refuse_recalculation(
     superblock: &Superblock,
     geometry: &VolumeGeometry,
@@ -158,8 +159,8 @@ fn refuse_recalculation(
     let begins = options.recalculate != Recalculate::AsNeeded;
     let is_unfinished =
         superblock.flags.has(Flags::RECALCULATING) && superblock.recalculated < geometry.provided();
-    // A bitmap where the mode has none ends in a recalculation, of everything if the bitmap says
-    // so.
+    // A bitmap in a mode without one leads to a recalculation, of everything if the bitmap requires
+    // it.
     let has_no_place = !matches!(options.mode, WriteMode::Bitmap | WriteMode::Recovery);
     let has_bitmap = superblock.flags.has(Flags::DIRTY_BITMAP) && has_no_place;
     if (begins || is_unfinished || has_bitmap) && forgeable && !options.legacy_recalculate {
@@ -171,8 +172,8 @@ fn refuse_recalculation(
 }
 
 impl OpenedVolume {
-    /// Options for who only reads: of a volume that was left with a bitmap only what that names is
-    /// without tags, whatever the mode is.
+    /// Sets options for reading: in a volume with a bitmap, only its dirty regions have no tags, in
+    /// every mode.
     pub fn keep_bitmap(&self, options: &mut OpenSettings) {
         let has_none =
             matches!(options.mode, WriteMode::Recovery | WriteMode::Inline) || options.hash.is_none();
@@ -200,7 +201,7 @@ impl OpenedVolume {
         self.superblock.recalculated = 0;
     }
 
-    /// The journal's area holds a journal: it is replayed, and in bitmap mode becomes a bitmap.
+    /// Replays the journal in the journal's area; in bitmap mode the area then gets a bitmap.
     fn take_in_journal(&mut self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         if let Some(journal) = &self.journal {
             let replayed = journal.replay(disks, self.tags.as_ref(), options.mode).map_err(|e| {
@@ -227,7 +228,7 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// The journal's area holds a bitmap: tags that may be wrong are made anew.
+    /// Reads the bitmap in the journal's area: tags of its regions are recalculated.
     fn take_in_bitmap(
         &mut self,
         disks: &Disks<'_>,
@@ -264,8 +265,7 @@ impl OpenedVolume {
             return Ok(());
         }
         if let Some(journal) = &self.journal {
-            // That tags are to be made anew must be on the disk before the bitmap, which says so,
-            // is gone.
+            // The recalculation must be on the disk before the bitmap, which requires it, is gone.
             self.disown_bitmap(disks, options)?;
             journal.clear(metadata, 0, self.geometry.sections(), JournalRound::FIRST)?;
             disk::sync(metadata)?;
@@ -275,8 +275,8 @@ impl OpenedVolume {
         Ok(())
     }
 
-    /// Writes a superblock with a granularity that nobody has: whatever lies where the bitmap
-    /// would, no region is known.
+    /// Writes a superblock with an invalid granularity, which marks every region as unknown,
+    /// whatever bytes are in the bitmap's place.
     fn disown_bitmap(&self, disks: &Disks<'_>, options: &OpenSettings) -> Result<()> {
         let mut unknown = self.clone();
         unknown.superblock.flags.set(Flags::DIRTY_BITMAP, true);
@@ -284,7 +284,7 @@ impl OpenedVolume {
         unknown.write_superblock(disks, options)
     }
 
-    /// Writes the superblock, as it is now, and syncs.
+    /// Writes the present superblock, and syncs.
     ///
     /// # Errors
     /// `Io`.

@@ -1,24 +1,24 @@
-//! How a volume is opened: what its superblock does not say.
+//! The options for opening a volume, which are not in its superblock.
 
 use crate::{Error, ErrorKind, JournalCrypt, KeyedHash, Result, Superblock};
 
-/// What becomes of a write, and of the volume when the power goes.
+/// The order of a write's parts, and its state after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
     /// `J`: data and tags go through the journal, so that both are there or neither.
     Journal,
-    /// `B`: in place; a bitmap says where tags have to be made anew after a power cut.
+    /// `B`: in place; a bitmap has the regions whose tags are to be recalculated after a power cut.
     Bitmap,
-    /// `D`: in place, and nothing protects from a power cut.
+    /// `D`: in place, without protection from a power cut.
     Direct,
-    /// `R`: read only, nothing is verified, replayed or changed.
+    /// `R`: read only, without verification, replay or changes.
     Recovery,
-    /// `I`: the device itself keeps a tag beside each block.
+    /// `I`: the device has a tag for each block.
     Inline,
 }
 
 impl WriteMode {
-    /// The letter of table lines.
+    /// The character in table lines.
     pub fn letter(self) -> char {
         match self {
             Self::Journal => 'J',
@@ -29,7 +29,7 @@ impl WriteMode {
         }
     }
 
-    /// The mode that a table line means.
+    /// The mode of a character in a table line.
     pub fn from_letter(letter: char) -> Option<Self> {
         [Self::Journal, Self::Bitmap, Self::Direct, Self::Recovery, Self::Inline]
             .into_iter()
@@ -37,56 +37,56 @@ impl WriteMode {
     }
 }
 
-/// Whether tags are made anew from the data that are there.
+/// Whether tags are recalculated from the existing data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recalculate {
-    /// Only where it was begun, or where the bitmap says so.
+    /// Only where a recalculation was begun, or for regions of the bitmap.
     #[default]
     AsNeeded,
-    /// Begin, unless it was begun before.
+    /// Begin a recalculation, unless one was begun before.
     Begin,
     /// From the first block on, whatever was done before.
     Reset,
 }
 
-/// How a volume is opened. Nothing of this stands in the superblock but what `tag_size` and
-/// `block_size` check.
+/// The options for opening a volume. None of them is in the superblock, except the values that
+/// `tag_size` and `block_size` check.
 #[derive(Debug, Clone)]
 pub struct OpenSettings {
     /// The mode.
     pub mode: WriteMode,
     /// Sectors before the superblock.
     pub start: u64,
-    /// What makes the tags. None: whoever is above brings them along.
+    /// Makes the tags; `None`: the layer above does.
     pub hash: Option<KeyedHash>,
-    /// What protects the journal's sector numbers, and the superblock.
+    /// The MAC of the journal's sector numbers, and of the superblock.
     pub journal_mac: Option<KeyedHash>,
-    /// What encrypts the journal.
+    /// The cipher of the journal.
     pub journal_crypt: Option<JournalCrypt>,
     /// The tag size that the superblock must have.
     pub tag_size: Option<u16>,
     /// The block size in bytes that the superblock must have.
     pub block_size: Option<u32>,
-    /// How many sectors of tags are read at once. It matters for where tags lie, see
+    /// The number of sectors of tags in a read. It affects the tags' positions, see
     /// [`crate::VolumeGeometry`].
     pub buffer_sectors: u32,
-    /// Discards are taken, and what was discarded reads without a tag of its own.
+    /// Discards are allowed, and discarded blocks are read without a matching tag.
     pub allow_discards: bool,
-    /// Whether tags are made anew.
+    /// Whether tags are recalculated.
     pub recalculate: Recalculate,
-    /// Tags are made anew even where that lets a forger have his data authenticated.
+    /// Tags are recalculated even where that authenticates a forger's data.
     pub legacy_recalculate: bool,
-    /// How many sectors a bit of the bitmap covers; none: as large as the kernel's default.
+    /// Sectors of a bit of the bitmap; `None`: the kernel's default.
     pub sectors_per_bit: Option<u64>,
-    /// What to go by in recovery where no superblock is left.
+    /// The superblock for recovery of a volume without one.
     pub missing: Option<Superblock>,
 }
 
 impl OpenSettings {
-    /// Refuses what does not go together.
+    /// Refuses contradictions.
     ///
     /// # Errors
-    /// `BadOption`, which says what.
+    /// `BadOption`, which names the contradiction.
     pub fn check(&self, has_meta: bool) -> Result<()> {
         let bad = |context: &str| Err(Error::new(ErrorKind::BadOption, context));
         let recalculates = self.recalculate != Recalculate::AsNeeded;
@@ -95,9 +95,9 @@ impl OpenSettings {
                 WriteMode::Bitmap => return bad("the bitmap needs a hash, to make tags anew"),
                 WriteMode::Inline => return bad("inline tags need a hash that makes them"),
                 _ if self.allow_discards => {
-                    return bad("discards need a hash: without one nobody can tell what was discarded");
+                    return bad("discards need a hash, whose tags mark discarded blocks");
                 }
-                _ if recalculates => return bad("there is no hash that tags could be made anew with"),
+                _ if recalculates => return bad("a recalculation needs a hash"),
                 _ => {}
             }
         }
@@ -115,7 +115,7 @@ impl OpenSettings {
         Ok(())
     }
 
-    /// The kernel's defaults in this mode, for tags that are brought along.
+    /// The kernel's defaults in this mode, for tags from the layer above.
     pub fn new(mode: WriteMode) -> Self {
         Self {
             mode,

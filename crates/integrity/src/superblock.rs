@@ -1,5 +1,5 @@
-//! The superblock: 4096 bytes, of which the first 64 say something, and a MAC at the end of the
-//! first sector.
+//! The superblock: 4096 bytes, of which the first 64 have values, and a MAC at the end of the first
+//! sector.
 
 use crate::disk::{self, Disk};
 use crate::{Error, ErrorKind, KeyedHash, OpenSettings, Result, WriteMode};
@@ -8,27 +8,27 @@ const MAGIC: [u8; 8] = *b"integrt\0";
 /// The size in bytes.
 pub(crate) const SIZE: usize = 4096;
 const SECTOR: usize = 512;
-/// The newest version that is known.
+/// The newest known version.
 const NEWEST: u8 = 6;
-/// The largest tag that kernels ever took.
+/// The largest tag of any kernel.
 pub const MAX_TAG: u16 = 424;
 
-/// What a superblock's bits say.
+/// The flags of a superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub u32);
 
 impl Flags {
     /// The journal has a MAC in each section.
     pub const JOURNAL_MAC: Self = Self(0x1);
-    /// Tags from the recalculated sector on are not made yet. It stays when all are.
+    /// Tags from the recalculated sector on are not made yet. The flag stays after the end.
     pub const RECALCULATING: Self = Self(0x2);
     /// The journal's area holds a bitmap.
     pub const DIRTY_BITMAP: Self = Self(0x4);
     /// A run of tags ends at 4096 bytes, not at 128 KiB.
     pub const FIXED_PADDING: Self = Self(0x8);
-    /// Salt and section number go into hashes and MACs, and the superblock has a MAC.
+    /// Hashes and MACs include salt and section number, and the superblock has a MAC.
     pub const FIXED_HMAC: Self = Self(0x10);
-    /// The device keeps the tags.
+    /// The device has inline tags.
     pub const INLINE: Self = Self(0x20);
 
     const NAMES: [(Self, &'static str); 6] = [
@@ -50,13 +50,13 @@ impl Flags {
         self.0 = if on { self.0 | flags.0 } else { self.0 & !flags.0 };
     }
 
-    /// The names of those that are set, as cryptsetup prints them.
+    /// The names of the set flags, in cryptsetup's form.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
     }
 }
 
-/// What a superblock says.
+/// The contents of a superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// log2 of the sectors between two runs of tags; 0 with a metadata device.
@@ -67,25 +67,25 @@ pub struct Superblock {
     pub journal_sections: u32,
     /// Sectors that the volume offered when it was last opened.
     pub provided: u64,
-    /// The bits.
+    /// The flags.
     pub flags: Flags,
     /// log2 of the sectors of a block.
     pub log2_block: u8,
     /// log2 of the blocks that a bit of the bitmap covers.
     pub log2_bitmap: u8,
-    /// The first sector whose tag is not made anew yet.
+    /// The first sector whose tag is not recalculated yet.
     pub recalculated: u64,
-    /// Goes into hashes and MACs with [`Flags::FIXED_HMAC`].
+    /// The salt for hashes and MACs, with [`Flags::FIXED_HMAC`].
     pub salt: [u8; 16],
 }
 
 impl Superblock {
-    /// What stands at sector `start`; none where it was zeroed, which the kernel takes for "to be
-    /// formatted".
+    /// Reads the superblock at sector `start`; `None` for zeros, which the kernel treats as
+    /// unformatted.
     ///
     /// # Errors
     /// `Io` and `TooSmall` from the device, else as [`Superblock::parse`], and `Integrity` for a
-    /// wrong MAC, which is made with `mac` (not given in recovery, which takes what it gets).
+    /// wrong MAC. The MAC is checked with `mac` (`None` in recovery, which accepts any superblock).
     pub fn read(disk: &dyn Disk, start: u64, mac: Option<&KeyedHash>) -> Result<Option<Self>> {
         let mut bytes = [0; SIZE];
         disk::read(disk, sector_offset(start)?, &mut bytes)?;
@@ -96,16 +96,22 @@ impl Superblock {
         if let Some(mac) = mac.filter(|_| superblock.has_mac())
             && mac_of(&bytes, mac)? != bytes[mac_at(mac)?..SECTOR]
         {
-            let context = "the superblock's MAC is wrong: give the key of the journal's MAC that it was made with, or it was changed";
+            let context = "the superblock's MAC is wrong: the superblock was changed, or the key of the journal's MAC is another one";
             return Err(Error::new(ErrorKind::Integrity, context));
         }
         Ok(Some(superblock))
     }
 
+    /// Writes the superblock at sector `start` again as it is read, and syncs.
+    pub(crate) fn secure(disk: &dyn Disk, start: u64) -> Result<()> {
+        disk::write_again(disk, sector_offset(start)?, &mut [0; SIZE])?;
+        disk::sync(disk)
+    }
+
     /// What these bytes say.
     ///
     /// # Errors
-    /// `NoSuperblock` without the magic, `BadSuperblock` for what no kernel writes.
+    /// `NoSuperblock` without the magic, `BadSuperblock` for values that no kernel writes.
     pub fn parse(bytes: &[u8; SIZE]) -> Result<Self> {
         if bytes[..8] != MAGIC {
             return Err(Error::new(ErrorKind::NoSuperblock, "there is no integrity superblock"));
@@ -113,7 +119,7 @@ impl Superblock {
         let bad = |context: String| Err(Error::new(ErrorKind::BadSuperblock, context));
         let version = bytes[8];
         if version == 0 || version > NEWEST {
-            return bad(format!("superblock version {version} is not known (1 to {NEWEST} are)"));
+            return bad(format!("unknown superblock version {version} (1 to {NEWEST} are supported)"));
         }
         let superblock = Self {
             log2_interleave: bytes[9],
@@ -144,17 +150,17 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Refuses what does not fit how the volume is opened.
+    /// Refuses a superblock that contradicts the options.
     ///
     /// # Errors
-    /// `BadSuperblock`, which names what differs.
+    /// `BadSuperblock`, which names the difference.
     pub fn check(&self, options: &OpenSettings, has_meta: bool) -> Result<()> {
         let bad = |context: String| Err(Error::new(ErrorKind::BadSuperblock, context));
         let inline = self.flags.has(Flags::INLINE);
         if inline != (options.mode == WriteMode::Inline) {
             let is = if inline { "has" } else { "does not have" };
             return bad(format!(
-                "the volume {is} its tags inline, and mode {} was asked for",
+                "the volume {is} inline tags, but mode {} was requested",
                 options.mode.letter()
             ));
         }
@@ -184,7 +190,7 @@ impl Superblock {
         512 << self.log2_block
     }
 
-    /// The version that it has on disk when it is written in `mode`: the kernel makes it anew each
+    /// The version of the superblock when it is written in `mode`: the kernel sets it anew each
     /// time.
     pub fn version(&self, mode: WriteMode) -> u8 {
         if self.flags.has(Flags::INLINE) {
@@ -202,7 +208,7 @@ impl Superblock {
         }
     }
 
-    /// Its bytes when it is written in `mode`, with a MAC where it has one.
+    /// The superblock's bytes when it is written in `mode`, with its MAC if it has one.
     ///
     /// # Errors
     /// `BadOption` for a MAC that does not fit.
@@ -226,7 +232,7 @@ impl Superblock {
         Ok(bytes)
     }
 
-    /// Writes it to sector `start`; the caller syncs.
+    /// Writes the superblock to sector `start`; the caller syncs.
     ///
     /// # Errors
     /// As [`Superblock::encode`], and `Io`.
@@ -239,7 +245,7 @@ impl Superblock {
     }
 }
 
-/// Where the MAC begins.
+/// The first byte of the MAC.
 fn mac_at(mac: &KeyedHash) -> Result<usize> {
     let room = SECTOR - 64;
     if mac.size() > room {

@@ -1,4 +1,4 @@
-//! Ways to the devices below: one that waits, one that does not, and one for opening.
+//! Three kinds of access to the lower devices: waiting, non-waiting, and for the opening.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use underseal_device::{Blocking, Channel, Device, Immediate, IoKind};
 use crate::core::{LowerDisks, Side, StepResult, Stop};
 use crate::{Disk, Error, ErrorKind, Result};
 
-/// A device while a volume on it is opened.
+/// A device during the opening of a volume.
 pub(super) struct DeviceDisk {
     way: Mutex<Blocking>,
     size: u64,
@@ -28,8 +28,8 @@ impl DeviceDisk {
         })
     }
 
-    /// The whole blocks of the device in which these bytes are: from where on, memory for them, and
-    /// where the bytes are in it. None where the bytes are whole blocks.
+    /// The whole device blocks around these bytes: first byte, memory, and the bytes' offset in it.
+    /// `None` where the bytes are whole blocks.
     fn around(&self, offset: u64, len: usize) -> io::Result<Option<(u64, Vec<u8>, usize)>> {
         let start = offset / self.block * self.block;
         let end = offset.checked_add(len as u64).and_then(|end| end.checked_next_multiple_of(self.block));
@@ -83,12 +83,16 @@ impl Disk for DeviceDisk {
     fn sync(&self) -> io::Result<()> {
         if self.read_only { Ok(()) } else { self.with(Blocking::flush) }
     }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
 }
 
-/// How many writes are under way together.
+/// The number of writes in flight together.
 const DEPTH: u32 = 32;
 
-/// One device, waited for: what it can do at once is done without a way through the ring.
+/// A device with waiting: requests that can be done at once do not go through the ring.
 struct WaitingDevice {
     at_once: Box<dyn Channel>,
     way: Blocking,
@@ -123,7 +127,7 @@ impl WaitingDevice {
 
     fn write_all(&mut self, parts: &[(u64, &[u8])]) -> StepResult {
         let mut failed = Ok(());
-        // Those that were not done at once, with what is left of them.
+        // The remaining parts of the writes that were not done at once.
         let left = parts.iter().filter_map(|&(offset, bytes)| {
             if failed.is_err() {
                 return None;
@@ -142,7 +146,7 @@ impl WaitingDevice {
     }
 }
 
-/// A thread's way that waits.
+/// The lower devices of a thread that waits.
 pub(super) struct WaitingLower {
     data: WaitingDevice,
     meta: Option<WaitingDevice>,
@@ -203,14 +207,14 @@ impl LowerDisks for WaitingLower {
     }
 }
 
-/// A channel's way that does not wait.
+/// The lower devices of a channel, which does not wait.
 pub(super) struct NonWaitingLower {
     data: Box<dyn Channel>,
     meta: Option<Box<dyn Channel>>,
 }
 
 impl NonWaitingLower {
-    /// A way for which also so many requests may be under way.
+    /// Opens the devices for `depth` further requests in flight.
     pub(super) fn new(
         data: &dyn Device,
         meta: Option<&dyn Device>,

@@ -1,42 +1,42 @@
-//! What a crash left in the journal goes to its places, by the kernel's rules.
+//! Replay: the journal's blocks are copied to their places after a crash, by the kernel's rules.
 
 use super::{JournalFormat, JournalRound, after};
 use crate::disk::{self, Disk, Disks};
 use crate::{Error, ErrorKind, Result, TagMaker, VolumeGeometry, WriteMode};
 
-/// What the sectors of a section say.
+/// The contents of a section's commit ids and entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SectionContents {
-    /// The rounds that its sectors are of, as a set of bits.
+    /// The rounds of its sectors, as a set of bits.
     pub rounds: u8,
     /// No entry is used.
     pub is_unused: bool,
 }
 
 impl SectionContents {
-    /// All of its sectors are of this round.
+    /// True when all of its sectors are of this round.
     fn is_all(&self, round: JournalRound) -> bool {
         self.rounds == 1 << round.index()
     }
 }
 
-/// What a replay does, found out from what the sections say.
+/// The actions of a replay, derived from the sections' contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayPlan {
     /// The sections that count, oldest first.
     pub order: Vec<u32>,
-    /// The section after the newest: what is written next, if the journal stays.
+    /// The section after the newest: the next one to be written, if the journal is kept.
     pub next: u32,
-    /// The round that it is written in.
+    /// The round of the next section.
     pub round: JournalRound,
     /// The newest round.
     pub newest: JournalRound,
-    /// There is nothing to replay.
+    /// True when there is nothing to replay.
     pub is_empty: bool,
 }
 
 impl ReplayPlan {
-    /// What to do about sections that say this.
+    /// Derives the plan from the sections' contents.
     ///
     /// # Errors
     /// `BadJournal` when there are no sections, or all four rounds at once.
@@ -48,7 +48,7 @@ impl ReplayPlan {
         let last_of = |round: JournalRound| last[usize::from(round.index())];
         let used = |round: JournalRound| last_of(round).is_some();
         let rounds = || (0..4).map(JournalRound::new);
-        // The round that is not used, of several the one after the newest.
+        // The unused round; of several, the one after the newest.
         let unused = if used(JournalRound::new(3)) {
             rounds().find(|round| !used(*round))
         } else {
@@ -57,11 +57,12 @@ impl ReplayPlan {
         let newest = unused.map(JournalRound::previous).filter(|newest| used(*newest));
         let (Some(newest), Some(count)) = (newest, u32::try_from(sections.len()).ok().filter(|n| *n > 0))
         else {
-            let context = "the journal says all four rounds at once: it is damaged; the volume can be read in recovery mode";
+            let context =
+                "the journal has all four rounds at once: it is damaged; open the volume in recovery mode";
             return Err(Error::new(ErrorKind::BadJournal, context));
         };
         let mut round = newest.previous();
-        // A clearing that was cut off leaves the round before the one that is missing.
+        // An interrupted clearing leaves the round before the unused one.
         let is_cleared = !used(round) && used(round.previous());
         let is_empty = is_cleared || sections.iter().all(|seen| seen.is_unused);
         let mut next = last_of(newest).unwrap_or(0) + 1;
@@ -79,16 +80,16 @@ impl ReplayPlan {
         Ok(Self { order, next, round, newest, is_empty })
     }
 
-    /// True if every section counts: nothing was torn.
+    /// True if every section counts: none was torn.
     pub fn is_whole(&self, sections: u32) -> bool {
         self.order.len() == sections as usize
     }
 }
 
-/// What a replay did, and where the journal goes on.
+/// The result of a replay, and the continuation of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayResult {
-    /// What it was made from.
+    /// The plan of the replay.
     pub plan: ReplayPlan,
     /// How many entries were applied.
     pub entries: u64,
@@ -96,18 +97,18 @@ pub struct ReplayResult {
     pub cleared: Option<JournalRound>,
     /// The section that is written next.
     pub next: u32,
-    /// The round that it is written in.
+    /// The round of the next section.
     pub round: JournalRound,
 }
 
 impl JournalFormat {
-    /// Finds out what a replay would do. Nothing is written.
+    /// Derives what a replay would do. Nothing is written.
     ///
     /// # Errors
     /// `BadJournal` for a journal that contradicts itself, and `Io`.
     pub fn plan(&self, disk: &dyn Disk) -> Result<ReplayPlan> {
         let mut section = self.section();
-        // Grows with what was read: the number of sections is only what the superblock claims.
+        // The list grows with the reads: the number of sections is only the superblock's claim.
         let mut sections = Vec::new();
         for index in 0..self.geometry.sections() {
             self.read(disk, index, &mut section)?;
@@ -116,12 +117,12 @@ impl JournalFormat {
         ReplayPlan::new(&sections)
     }
 
-    /// Applies the journal, and clears it where the kernel does. All of it is checked before
-    /// anything is written, so a journal that is refused leaves the volume as it was.
+    /// Applies the journal, and clears it where the kernel does. The whole journal is checked
+    /// before anything is written, so a refused journal leaves the volume unchanged.
     ///
     /// # Errors
-    /// `BadJournal` for a journal that contradicts itself, `Integrity` for a MAC or tag that is
-    /// wrong, and `Io`.
+    /// `BadJournal` for a journal that contradicts itself, `Integrity` for a wrong MAC or tag, and
+    /// `Io`.
     pub fn replay(
         &self,
         disks: &Disks<'_>,
@@ -130,16 +131,25 @@ impl JournalFormat {
     ) -> Result<ReplayResult> {
         let metadata = disks.metadata();
         let plan = self.plan(metadata)?;
+        let is_whole = plan.is_whole(self.geometry.sections());
         let mut entries = 0;
         if !plan.is_empty {
             self.each_entry(&plan, metadata, |index, entry| entry.check(index, &self.geometry, tags))?;
+        }
+        // A block that is torn as it is put to its place has its entry on the disk, and a section
+        // that stays is what the next ones come after. An empty journal that does not stay is
+        // cleared.
+        if !plan.is_empty || is_whole {
+            self.secure(metadata)?;
+        }
+        if !plan.is_empty {
             self.each_entry(&plan, metadata, |_, entry| {
                 entries += u64::from(entry.apply(disks, &self.geometry)?);
                 Ok(())
             })?;
             disks.sync()?;
         }
-        if plan.is_whole(self.geometry.sections()) && (mode == WriteMode::Journal || plan.is_empty) {
+        if is_whole && (mode == WriteMode::Journal || plan.is_empty) {
             return Ok(ReplayResult { entries, cleared: None, next: plan.next, round: plan.round, plan });
         }
         let erase = plan.newest.previous().previous();
@@ -148,7 +158,7 @@ impl JournalFormat {
     }
 
     /// Clears all sections, `first` first and the one before it last, so that an interrupted
-    /// clearing is known for what it is.
+    /// clearing is recognised.
     fn erase(&self, disk: &dyn Disk, first: u32, round: JournalRound) -> Result<()> {
         let sections = self.geometry.sections();
         let runs = [(0, 1), (1, sections.saturating_sub(2)), (sections.saturating_sub(1).max(1), 1)];
@@ -171,7 +181,7 @@ impl JournalFormat {
             self.read(disk, index, &mut section)?;
             if !self.is_authentic(index, &section) {
                 let context = format!(
-                    "the MAC of journal section {index} is wrong: give the key that it was made with, or it was changed"
+                    "the MAC of journal section {index} is wrong: the section was changed, or the key is another one"
                 );
                 return Err(Error::new(ErrorKind::Integrity, context));
             }
@@ -186,7 +196,7 @@ impl JournalFormat {
     }
 }
 
-/// An entry of the journal that is used.
+/// A used entry of the journal.
 struct Entry<'s> {
     sector: u64,
     block: &'s [u8],
@@ -201,18 +211,19 @@ impl Entry<'_> {
                 format!("journal section {index} has an entry for sector {sector}, where no block begins");
             return Err(Error::new(ErrorKind::BadJournal, context));
         }
-        // What lies beyond the end is not for this volume any longer; nobody looks at it.
+        // A block beyond the volume's end does not belong to the volume any longer, and is not
+        // checked.
         let checked = tags.filter(|_| sector < geometry.provided());
         if checked.is_some_and(|tags| tags.bad(sector, self.block, self.tag, false).next().is_some()) {
             let context = format!(
-                "the tag of sector {sector} in journal section {index} is wrong: another hash or key made it, or it was changed"
+                "the tag of sector {sector} in journal section {index} is wrong: the section was changed, or the hash or key is another one"
             );
             return Err(Error::new(ErrorKind::Integrity, context));
         }
         Ok(())
     }
 
-    /// Writes it to its place; false if that is beyond the end.
+    /// Writes the entry to its place; false for a place beyond the end.
     fn apply(&self, disks: &Disks<'_>, geometry: &VolumeGeometry) -> Result<bool> {
         if self.sector >= geometry.provided() {
             return Ok(false);
@@ -253,8 +264,8 @@ mod tests {
 
     #[test]
     fn a_clearing_that_was_cut_off_leaves_nothing_to_replay() {
-        // Of rounds 1 and 2, 1 was erased with 0, which is two before the newest; the section with
-        // 2 alone is left.
+        // Of rounds 1 and 2, round 1 was overwritten with 0, which is two before the newest; the
+        // section with 2 alone is left.
         let plan = plan(&[&[0], &[0], &[2], &[0], &[0]], false).unwrap();
         assert!(plan.is_empty && !plan.is_whole(5));
     }

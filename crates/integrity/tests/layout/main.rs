@@ -5,4 +5,5 @@ mod findings;
 mod laws;
 mod open;
 mod support;
+mod unsynced;
 mod vectors;
