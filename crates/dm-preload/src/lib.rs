@@ -1,24 +1,26 @@
-//! The library that programs are started with (`LD_PRELOAD`), so that device mapper's ioctls reach
+//! The preloaded library of programs (`LD_PRELOAD`), which redirects device mapper's ioctls to
 //! underseal.
 //!
 //! ```text
-//!   open("/dev/mapper/control")  ->  a socket of the server's: the descriptor that the program gets
-//!   ioctl(that socket, ..)       ->  one request over a connection of its own, one answer     forward.rs
-//!   fopen("/proc/devices")       ->  the same, with a line for device-mapper                  devices.rs
-//!   readlink("/sys/dev/block/N") ->  dm-N where a loop device is one of the server's          devices.rs
-//!   opendir("/sys/../holders")   ->  the server's folder of what lies on a device    devices.rs
-//!   dm_device_get_name(..)       ->  the name that the server has for a device       devices.rs
-//!   mknod(..)                    ->  a loop device's number, where LVM means one   devices.rs
-//!   syscall(SYS_add_key, ..)     ->  the kernel; keys go to the server, too     keys.rs
-//!   all else                     ->  the C library                                            real.rs
+//!   open("/dev/mapper/control")  ->  a socket of the server's, as the program's descriptor
+//!   ioctl(that socket, ..)       ->  a request over a separate connection, an answer  forward.rs
+//!   fopen("/proc/devices")       ->  the same, with a line for device-mapper          devices.rs
+//!   readlink("/sys/dev/block/N") ->  dm-N for a loop device of the server's           devices.rs
+//!   opendir("/sys/../holders")   ->  the server's folder of the devices on a device   devices.rs
+//!   dm_device_get_name(..)       ->  the server's name of a device                    devices.rs
+//!   mknod(..)                    ->  a loop device's number, if LVM means one         devices.rs
+//!   syscall(SYS_add_key, ..)     ->  Linux; keys go to the server, too                keys.rs
+//!   other calls                  ->  the C library                                    real.rs
 //! ```
 //!
-//! Nothing is kept between two calls: what makes a descriptor one of these is who is at its other
-//! end, so duplicates, forks and closes need no care. Nothing here allocates, takes a lock or
-//! panics: these calls come from signal handlers and between fork and exec, too.
+//! The library keeps no state between two calls: a descriptor is the server's if its peer is the
+//! server, so duplicates, forks and closes need no handling. The library does not allocate, lock or
+//! panic: these calls come from signal handlers and between fork and exec, too.
 //!
-//! The functions of C that take a variable number of arguments are defined with all that they can
-//! have: on Linux's x86-64 and aarch64 integers are passed in the same registers either way.
+//! C functions with a variable number of arguments are defined with all possible arguments: on
+//! Linux's x86-64 and aarch64 integers are passed in the same registers either way.
+
+#![expect(unsafe_code, reason = "C functions that take a program's arguments")]
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("variadic arguments are known to be passed like others on Linux's x86-64 and aarch64 only");
@@ -38,7 +40,7 @@ const CONTROL: &CStr = c"/dev/mapper/control";
 /// `MAPPER_CTRL_MINOR`).
 const CONTROL_NUMBER: (u32, u32) = (10, 236);
 
-/// Whether a path is the node's.
+/// Returns true for the node's path.
 ///
 /// # Safety
 /// `path` is null or a string that ends.
@@ -47,11 +49,11 @@ unsafe fn is_control(path: *const c_char) -> bool {
     !path.is_null() && unsafe { CStr::from_ptr(path) } == CONTROL
 }
 
-/// Defines functions of C that open a path, each by its name: `dir` for those that take a folder's
-/// descriptor first, `mode` for those that take the mode of a new file last.
+/// Defines functions of C that open a path, each by its name: `dir` for functions that take a
+/// folder's descriptor first, `mode` for functions that take the mode of a new file last.
 macro_rules! open_functions {
     ($(fn $name:ident $([$before:ident: $first:ty])? (path, flags $(, $mode:ident: $last:ty)?);)*) => {$(
-        /// Opens a path: a socket of the server's in place of the node.
+        /// Opens a path: a socket of the server in place of the node.
         ///
         /// # Safety
         /// As for the function of this name.
@@ -89,7 +91,7 @@ open_functions! {
     fn __openat64_2[dir: c_int](path, flags);
 }
 
-/// Opens a stream: of `/proc/devices` one that has a line for device mapper.
+/// Opens a stream; `/proc/devices` gets a line for device mapper.
 ///
 /// # Safety
 /// As for fopen(3).
@@ -99,7 +101,7 @@ pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut
     unsafe { devices::fopen(c"fopen", path, mode) }
 }
 
-/// Opens a stream, as [`fopen`].
+/// Opens a stream, like [`fopen`].
 ///
 /// # Safety
 /// As for fopen(3).
@@ -109,7 +111,7 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
     unsafe { devices::fopen(c"fopen64", path, mode) }
 }
 
-/// Does an ioctl: on a socket of the server's by asking the server.
+/// Makes an ioctl: on a socket of the server through the server.
 ///
 /// # Safety
 /// As for ioctl(2).
@@ -142,12 +144,12 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller promises what syscall(2) wants. Of arguments that it did not give what is
-    // read here is not used.
+    // SAFETY: the caller promises what syscall(2) wants. Registers of arguments that the caller did
+    // not pass are read here and not used.
     unsafe { keys::syscall(number, [a, b, c, d, e, f]) }
 }
 
-/// libdevmapper's: the name of a device.
+/// Replaces libdevmapper's function: returns the name of a device.
 ///
 /// # Safety
 /// `to` has `len` bytes.
@@ -173,7 +175,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     unsafe { devices::opendir(path) }
 }
 
-/// Makes a node.
+/// Creates a node.
 ///
 /// # Safety
 /// As for mknod(2).
@@ -183,8 +185,7 @@ pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) ->
     unsafe { devices::mknod(path, mode, dev) }
 }
 
-/// Reads a link: of a loop device that is one of the server's in sysfs, that of a device of device
-/// mapper's.
+/// Reads a link: for a loop device of the server in sysfs, the link of a device of device mapper.
 ///
 /// # Safety
 /// As for readlink(2).
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: siz
     unsafe { devices::readlink(path, to, len) }
 }
 
-/// Reads a link, as [`readlink`]: what the C library's headers make of it where they know the
+/// Reads a link, as [`readlink`]: the C library's headers call this function where they know the
 /// buffer's size.
 ///
 /// # Safety
@@ -210,10 +211,10 @@ pub unsafe extern "C" fn __readlink_chk(
     unsafe { devices::readlink(path, to, len.min(room)) }
 }
 
-/// Defines functions of C that say what a path is, each by its name.
+/// Defines functions of C that stat a path, each by its name.
 macro_rules! stat_functions {
     ($($name:ident($of:ty);)*) => {$(
-        /// Says what a path is: of a node that is not there, that it is.
+        /// Stats a path; a missing node appears to exist.
         ///
         /// # Safety
         /// As for the function of this name.

@@ -1,6 +1,7 @@
-//! One device: its two tables, whether it is suspended, its events.
+//! A device: its two tables, whether it is suspended, its events.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -10,15 +11,18 @@ use crate::host::{Host, Messaged, Names, Node, Served, Table, TableLoad};
 use crate::records::Line;
 use crate::{DeviceNumber, Error, GrantedKeys, Result, Room};
 
+/// How long a table that could not be live is waited for.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// A device.
 pub(crate) struct Device {
     node: Box<dyn Node>,
-    /// Held by each command that changes the device, however long that takes.
+    /// Held by each command that changes the device, for the command's whole time.
     turn: Mutex<()>,
-    /// Held while the device gets another name, and while it is removed under the name that it has:
-    /// taken before `turn`.
+    /// Held while the device is renamed, and while it is removed under its name. Taken before
+    /// `turn`.
     naming: Mutex<()>,
-    /// Held for moments.
+    /// Held for short times only.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -33,7 +37,7 @@ struct State {
     event: u32,
 }
 
-/// A table as a device has it.
+/// A device's table.
 pub(crate) struct Loaded {
     lines: RwLock<Vec<Line>>,
     pub(crate) deps: Vec<DeviceNumber>,
@@ -43,7 +47,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Does something with the lines.
+    /// Calls a function with the lines.
     pub(crate) fn lines<T>(&self, of: impl FnOnce(&[Line]) -> T) -> T {
         of(&self.lines.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -76,9 +80,14 @@ impl Device {
         }
     }
 
-    /// Keeps the device's name as it is.
+    /// Locks the device's name.
     pub(crate) fn naming(&self) -> MutexGuard<'_, ()> {
         self.naming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless another thread has it.
+    pub(crate) fn try_naming(&self) -> Option<MutexGuard<'_, ()>> {
+        self.naming.try_lock().ok()
     }
 
     /// A device that is there already, with a live table.
@@ -103,7 +112,7 @@ impl Device {
         Snapshot { live, inactive, suspended: *suspended, deferred: *deferred, event: *event }
     }
 
-    /// Loads a table, which becomes the inactive one.
+    /// Loads a table, which becomes the inactive table.
     pub(crate) fn load(
         &self,
         host: &dyn Host,
@@ -142,14 +151,14 @@ impl Device {
         }
         let live = self.state().live.clone();
         if let Some(live) = live {
-            self.node.sync();
+            self.node.sync()?;
             live.served.suspend()?;
         }
         self.state().suspended = true;
         Ok(())
     }
 
-    /// Makes the inactive table, if there is one, the live one, and lets requests go on.
+    /// Makes the inactive table, if any, the live table, and resumes requests.
     pub(crate) fn resume(&self, names: Names<'_>) -> Result<()> {
         let name = names.name;
         let _turn = self.turn()?;
@@ -165,9 +174,7 @@ impl Device {
                 };
                 if let Err(e) = bound {
                     // As in the kernel, a table that cannot be live is gone.
-                    if let Err(e) = inactive.served.end() {
-                        log::error!("{name}: the table that could not be resumed: {e}");
-                    }
+                    end_unused(name, inactive.served.clone());
                     return Err(e.within(name));
                 }
                 let mut state = self.state();
@@ -185,24 +192,24 @@ impl Device {
         Ok(())
     }
 
-    /// Shows a first table.
+    /// Shows the first table.
     fn begin(&self, table: &Loaded, names: Names<'_>) -> Result<()> {
-        // A server that comes after this one knows from here on what there may be.
+        // From here on, a later server knows which parts may exist.
         self.node.remember(names)?;
         table.served.show(&self.node.file())?;
         self.node.attach(table.room, table.read_only)?;
         self.node.name(names, None).or_else(|e| self.node.detach().and(Err(e)))
     }
 
-    /// Puts a table in the place of another, between two requests.
+    /// Replaces a table by another, between two requests.
     fn swap(&self, old: &Loaded, new: &Loaded) -> Result<()> {
         if !self.state().suspended {
-            self.node.sync();
+            self.node.sync()?;
         }
         let given = old.served.give()?;
         if let Err(e) = new.served.take(given) {
             if let Err(worse) = old.served.keep() {
-                log::error!("the live table cannot go on: {worse}");
+                log::error!("the live table cannot continue: {worse}");
             }
             return Err(e);
         }
@@ -215,7 +222,7 @@ impl Device {
         Ok(())
     }
 
-    /// Gives a message to the target at a sector.
+    /// Sends a message to the target at a sector.
     pub(crate) fn message(&self, sector: u64, words: &str, keys: &GrantedKeys) -> Result<Option<String>> {
         let _turn = self.turn()?;
         let no = |why: &str| Error::new(Errno::INVAL, why);
@@ -240,20 +247,19 @@ impl Device {
         failed.map_or(Ok(text), Err)
     }
 
-    /// Takes the device away: nobody has it open. Both tables end.
+    /// Removes a device that is not open. Both tables end.
     pub(crate) fn remove(&self, names: Names<'_>) -> Result<()> {
         let name = names.name;
         let _turn = self.turn()?;
         let live = self.state().live.clone();
         if let Some(live) = &live {
             if self.state().suspended {
-                // What waits in the kernel is written, or fails where the key is wiped, before the
-                // device goes.
+                // Requests that wait in the kernel are written, or fail with a wiped key, before
+                // the device is removed.
                 live.served.release();
             }
-            self.node.sync();
             let suspended = self.state().suspended;
-            if let Err(e) = self.node.detach() {
+            if let Err(e) = self.node.sync().and_then(|()| self.node.detach()) {
                 if suspended {
                     live.served.suspend()?;
                 }
@@ -275,12 +281,12 @@ impl Device {
         Ok(())
     }
 
-    /// Says whether it goes when its last user closes it.
+    /// Sets whether it is removed when its last user closes it.
     pub(crate) fn defer(&self, deferred: bool) {
         self.state().deferred = deferred;
     }
 
-    /// Something has happened that those who wait are told of.
+    /// Counts an event, and wakes the callers that wait for it.
     pub(crate) fn happens(&self) {
         let mut state = self.state();
         state.event = state.event.wrapping_add(1);
@@ -288,7 +294,7 @@ impl Device {
         self.changed.notify_all();
     }
 
-    /// Waits until the last event is another one than `known`, for so long.
+    /// Waits until the last event differs from `known`, at most for `limit`.
     pub(crate) fn wait(&self, known: u32, limit: Duration) -> Result<bool> {
         let until = Instant::now() + limit;
         let mut state = self.state();
@@ -310,6 +316,22 @@ impl Device {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a table that could not be live. The caller waits for the table's server for 10 s at most: a
+/// server that hangs ends later, or never.
+fn end_unused(name: &str, served: Arc<dyn Served>) {
+    let (name, (ended, ends)) = (name.to_owned(), mpsc::channel());
+    let end = move || {
+        if let Err(e) = served.end() {
+            log::error!("{name}: the table that could not be resumed: {e}");
+        }
+        let _ = ended.send(());
+    };
+    match thread::Builder::new().name("ends".into()).spawn(end) {
+        Ok(_) => drop(ends.recv_timeout(ENDING)),
+        Err(e) => log::error!("no thread to end a table: {e}"),
     }
 }
 

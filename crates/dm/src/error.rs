@@ -4,10 +4,10 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// The result of what an ioctl asks for.
+/// The result of an ioctl.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A refusal. The caller sees the number alone, as from the kernel, which says the rest in its log.
+/// An error. The caller gets only the number, as from the kernel, which logs the reason.
 #[derive(Debug)]
 pub struct Error {
     errno: Errno,
@@ -15,14 +15,19 @@ pub struct Error {
 }
 
 impl Error {
-    /// A refusal with its reason; the kernel's words where it has some.
+    /// Returns an error with its reason, in the kernel's words if the kernel has any.
     pub fn new(errno: Errno, why: impl Into<String>) -> Self {
         Self { errno, why: why.into() }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn errno(&self) -> Errno {
         self.errno
+    }
+
+    /// Whether a step hangs, or was not begun because an earlier one does.
+    pub(crate) fn is_of_hanging(&self) -> bool {
+        matches!(self.errno, Errno::TIMEDOUT | Errno::BUSY)
     }
 
     /// Says first where it happened.
@@ -32,7 +37,7 @@ impl Error {
         self
     }
 
-    /// A system call that failed.
+    /// Returns the error of a failed system call.
     pub fn system(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Self::new(errno, format!("{what}: {error}"))

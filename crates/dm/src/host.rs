@@ -5,51 +5,52 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use underseal_cipher::Key;
 
 use crate::records::Line;
 use crate::{DeviceNumber, GrantedKeys, Result};
 
 /// How large a table is, and what its users' requests are multiples of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// 512-byte sectors.
+    /// The size in 512-byte sectors.
     pub sectors: u64,
     /// The logical block size in bytes.
     pub block: u32,
 }
 
-/// A table that was loaded: everything that it lies on is open.
+/// A loaded table, whose lower devices are open.
 pub struct Table {
-    /// Its lines as the kernel prints them, devices by their numbers.
+    /// The lines in the kernel's printed form, with devices as numbers.
     pub lines: Vec<Line>,
-    /// The devices that it lies on, each once.
+    /// The table's lower devices, without repetition.
     pub deps: Vec<DeviceNumber>,
-    /// Its size.
+    /// The size.
     pub room: Room,
-    /// What serves it.
+    /// The server of the table.
     pub served: Arc<dyn Served>,
 }
 
-/// A table that is to be loaded.
+/// A table to be loaded.
 pub struct TableLoad<'l> {
-    /// The device that it is for: a table on that device is refused.
+    /// The device that it is for. A table on that device is refused.
     pub number: DeviceNumber,
     /// The table's lines.
     pub lines: Vec<Line>,
-    /// Nothing may be written to it.
+    /// The table is read-only.
     pub read_only: bool,
-    /// The table that it will take the place of.
+    /// The table that it will replace.
     pub live: Option<&'l [Line]>,
-    /// Gives the lines of another device's live table.
+    /// Returns the lines of another device's live table.
     pub below: &'l dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
-    /// The keys of the caller's keyrings that it names.
+    /// The keys of the caller's keyrings that the table names.
     pub keys: &'l GrantedKeys,
 }
 
-/// Makes tables.
+/// Loads tables.
 pub trait Host: Send + Sync {
-    /// Parses a table and opens the devices that it lies on.
+    /// Parses a table and opens its lower devices.
     ///
     /// # Errors
     /// `EINVAL` and others, in the kernel's words.
@@ -62,12 +63,12 @@ impl<H: Host> Host for Arc<H> {
     }
 }
 
-/// A mount that one table's server hands to the next one's.
+/// A mount that a table's server hands over to the next table's server.
 #[derive(Debug)]
 pub struct Given {
-    /// What requests come from.
+    /// The source of requests.
     pub device: OwnedFd,
-    /// What the next server has to know of it.
+    /// The next server's information about it.
     pub place: String,
 }
 
@@ -76,9 +77,9 @@ pub struct Given {
 pub struct Messaged {
     /// The target's answer.
     pub text: Option<String>,
-    /// The line's parameters from now on.
+    /// The line's new parameters.
     pub params: Option<Key>,
-    /// Why the message fails, though it changed the parameters.
+    /// Why the message failed although it changed the parameters.
     pub failed: Option<crate::Error>,
 }
 
@@ -87,17 +88,17 @@ pub trait Served: Send + Sync {
     /// Shows the table as this file.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system calls.
     fn show(&self, file: &Path) -> Result<()>;
 
-    /// Ends what is in flight, takes no more requests, flushes, and gives the file away. What is
-    /// not taken by another table is [kept](Served::keep).
+    /// Ends the requests in progress, accepts no more requests, flushes, and returns the file for
+    /// another table. If no other table takes it, [`Served::keep`] follows.
     ///
     /// # Errors
-    /// `EIO` when the flush fails: the table goes on.
+    /// `EIO` when the flush fails: the table continues.
     fn give(&self) -> Result<Given>;
 
-    /// Goes on after it was [given](Served::give) and not taken.
+    /// Continues after [`Served::give`] whose file no other table has taken.
     ///
     /// # Errors
     /// `EIO`.
@@ -106,126 +107,128 @@ pub trait Served: Send + Sync {
     /// Ends after another table has taken the file.
     fn leave(&self);
 
-    /// Goes on with the file of another table.
+    /// Continues with the file of another table.
     ///
     /// # Errors
-    /// The system's: the file is the other table's.
+    /// The system's errors: the file stays the other table's.
     fn take(&self, given: Given) -> Result<()>;
 
-    /// Ends what is in flight, takes no more requests, and flushes.
+    /// Ends the requests in progress, accepts no more requests, and flushes.
     ///
     /// # Errors
-    /// `EIO`: the table goes on.
+    /// `EIO`: the table continues.
     fn suspend(&self) -> Result<()>;
 
-    /// Takes requests again.
+    /// Accepts requests again.
     ///
     /// # Errors
     /// `EAGAIN` after the key was wiped.
     fn resume(&self) -> Result<()>;
 
-    /// Takes requests again even where the key was wiped: those that need it fail.
+    /// Accepts requests again even after the key was wiped: requests that need the key fail.
     fn release(&self);
 
-    /// Gives a message to the target of this line, with the keys that it names.
+    /// Sends a message to the target of this line, with the keys that it names.
     ///
     /// # Errors
-    /// `EINVAL`, in the kernel's words, for one that it does not take.
+    /// `EINVAL`, in the kernel's words, for a message that the target refuses.
     fn message(&self, line: &Line, words: &str, keys: &GrantedKeys) -> Result<Messaged>;
 
-    /// The state of each line, in the kernel's form.
+    /// Returns the state of each line, in the kernel's form.
     ///
     /// # Errors
-    /// `EIO` when the server is gone.
+    /// `EIO` when the server has ended.
     fn status(&self) -> Result<Vec<String>>;
 
     /// Hides the file, flushes, and ends.
     ///
     /// # Errors
-    /// `EIO` when what was written may be lost.
+    /// `EIO` when writes may be lost.
     fn end(&self) -> Result<()>;
 }
 
 /// A device's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names<'n> {
-    /// In /dev/mapper.
+    /// The name in /dev/mapper.
     pub name: &'n str,
-    /// Empty where it has none.
+    /// The UUID; may be empty.
     pub uuid: &'n str,
 }
 
-/// Makes block devices.
+/// Creates block devices.
 pub trait Nodes: Send + Sync {
-    /// Makes one, of this minor number where one is given.
+    /// Creates a device, with the minor number if given.
     ///
     /// # Errors
-    /// `EBUSY` where that one is in use; the system's.
+    /// `EBUSY` when the number is in use; the system's errors.
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>>;
 
-    /// A device of these names lies on these others now.
+    /// Records that a device of these names lies on these devices now.
     fn lies_on(&self, _device: DeviceNumber, _names: Names<'_>, _on: &BTreeSet<DeviceNumber>) {}
 
     /// Refuses a name under which another program shows a device.
     ///
     /// # Errors
-    /// `EBUSY`; the system's.
+    /// `EBUSY`; the system's errors.
     fn is_free(&self, _name: &str) -> Result<()> {
         Ok(())
     }
 }
 
-/// A block device: there from the creation on, of size 0 until it is attached.
+/// A block device. It exists from its creation on, with size 0 until it is attached.
 pub trait Node: Send + Sync {
-    /// Its number.
+    /// Returns the device's number.
     fn number(&self) -> DeviceNumber;
 
-    /// Where a table shows itself for it.
+    /// Returns the path where a table shows its file for the device.
     fn file(&self) -> PathBuf;
 
-    /// Puts it over that file.
+    /// Binds the device to that file.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system calls.
     fn attach(&self, room: Room, read_only: bool) -> Result<()>;
 
-    /// Follows another table's size.
+    /// Adapts the device to another table's size.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system calls.
     fn follow(&self, room: Room) -> Result<()>;
 
-    /// Takes it off the file.
+    /// Unbinds the device from the file.
     ///
     /// # Errors
-    /// `EBUSY` while others have it open.
+    /// `EBUSY` while other programs have it open.
     fn detach(&self) -> Result<()>;
 
-    /// How many have it open, as far as this process sees. Those that serve tables do not count;
-    /// `is_below`: tables lie on it, whose claim is not another's.
+    /// Returns the number of openers, as far as this process can see. Table servers do not count.
+    /// With `is_below`, tables lie on it, and an exclusive claim is theirs.
     fn opens(&self, is_below: bool) -> u32;
 
     /// Writes what the kernel keeps of it down to the file.
-    fn sync(&self);
-
-    /// Keeps its names for a server that comes after this one, before it shows them.
     ///
     /// # Errors
-    /// `ENOSPC` and others of writing them.
+    /// `ETIMEDOUT` and `EBUSY` when that hangs. Refusals of the file's server are in the log only.
+    fn sync(&self) -> Result<()>;
+
+    /// Stores its names for a later server, before showing them.
+    ///
+    /// # Errors
+    /// `ENOSPC` and other write errors.
     fn remember(&self, _names: Names<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// Shows it as `/dev/mapper/NAME`, and by its UUID if it has one, in place of another name and
-    /// UUID.
+    /// Shows it as `/dev/mapper/NAME`, and by its UUID if any, in place of another name and UUID.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system calls.
     fn name(&self, names: Names<'_>, before: Option<Names<'_>>) -> Result<()>;
 
-    /// Gives it back to the system at once, although it is open here still.
+    /// Releases the device to the system at once, although it is still open here.
     fn give_back(&self);
 
-    /// Takes its names away.
+    /// Removes its names.
     fn unname(&self, names: Names<'_>);
 }

@@ -1,14 +1,14 @@
-//! Keys of the kernel's keyring that tables name: `:SIZE:TYPE:NAME` in a crypt line, or in its
-//! message `key set`.
+//! Keys of the kernel's keyring in tables: `:SIZE:TYPE:NAME` in a crypt line, or in its message
+//! `key set`.
 //!
 //! ```text
-//!   add_key(2), in a caller   -> keep: type logon, read by no program     KeptKeys, by number
-//!   a load or a message       -> grant: the caller's key of that name     GrantedKeys, of one request
+//!   add_key(2), in a caller   -> keep: type logon, unreadable for programs     KeptKeys, by number
+//!   a load or a message       -> grant: the caller's key of that name          GrantedKeys
 //! ```
 //!
-//! Who may use a key is decided by the kernel, in the caller: the preloaded library asks there for
-//! the key that the table names (request_key(2)), as the kernel's dm-crypt does, and sends its
-//! serial number; of a key that can be read, its payload.
+//! The kernel decides in the caller which keys may be used: the preloaded library requests the
+//! table's key there (request_key(2)), as the kernel's dm-crypt does, and sends its serial number,
+//! and for a readable key its payload. Granted keys belong to one request.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,23 +19,23 @@ use underseal_cipher::Key;
 
 use crate::{Error, Mapper, Result};
 
-/// Keys that are kept at a time. Those that the kernel no longer has go first.
+/// The largest number of kept keys. Keys that no longer exist in the kernel are dropped first.
 const MOST: usize = 1024;
-/// The longest payload of a key that is kept.
+/// The length of the longest payload of a kept key.
 const LONGEST: usize = 32767;
-/// Bytes of a serial number.
+/// The size of a serial number in bytes.
 const SERIAL: usize = 4;
 
-/// Keys that the kernel gives to no program, by their serial numbers.
+/// Keys that programs cannot read, by their serial numbers.
 #[derive(Default)]
 pub(crate) struct KeptKeys(Mutex<BTreeMap<i32, Key>>);
 
 impl KeptKeys {
-    /// Keeps a key: its serial number, then its payload.
+    /// Keeps a key. The message has its serial number, then its payload.
     pub(crate) fn keep(&self, message: &[u8]) -> Result<()> {
         let (serial, payload) = serial(message)?;
         if payload.is_empty() || payload.len() > LONGEST {
-            return Err(Error::new(Errno::INVAL, "no key has such a payload"));
+            return Err(Error::new(Errno::INVAL, "no key has a payload of this length"));
         }
         let key = Key::new(payload).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))?;
         let mut kept = self.kept();
@@ -49,7 +49,7 @@ impl KeptKeys {
         Ok(())
     }
 
-    /// A copy of a key that is kept, and that the kernel still has.
+    /// Returns a copy of a kept key that still exists in the kernel.
     fn get(&self, serial: i32) -> Option<Key> {
         let mut kept = self.kept();
         if !is_there(serial) {
@@ -58,7 +58,7 @@ impl KeptKeys {
         kept.get(&serial).and_then(|key| Key::new(key.as_bytes()).ok())
     }
 
-    /// Drops the keys that the kernel no longer has.
+    /// Drops the keys that no longer exist in the kernel.
     pub(crate) fn forget_gone(&self) {
         self.kept().retain(|serial, _| is_there(*serial));
     }
@@ -68,21 +68,21 @@ impl KeptKeys {
     }
 }
 
-/// Whether the kernel has a key of this number that is neither revoked nor expired.
+/// Returns true when the kernel has a key of this number that is neither revoked nor expired.
 fn is_there(serial: i32) -> bool {
     KernelKey::from_id(KeySerialId::new(serial)).metadata().is_ok()
 }
 
-/// The keys that come with one request, by `TYPE:NAME`.
+/// The keys of one request, by `TYPE:NAME`.
 #[derive(Default)]
 pub struct GrantedKeys(Vec<(String, Key)>);
 
 impl GrantedKeys {
-    /// Adds a key that the caller's keyrings have: its serial number, the length of `TYPE:NAME`
-    /// (u32), that, and the payload; of no bytes for a key that is kept.
+    /// Adds a key of the caller's keyrings. The message has its serial number, the length of
+    /// `TYPE:NAME` (u32), this text, and the payload, which is empty for a kept key.
     ///
     /// # Errors
-    /// `EINVAL` for a message that is cut short; `ENOKEY` for a key that is not kept.
+    /// `EINVAL` for an incomplete message; `ENOKEY` for a key that is not kept.
     pub fn grant(&mut self, message: &[u8], mapper: &Mapper) -> Result<()> {
         self.grant_from(message, mapper.kept())
     }
@@ -109,7 +109,7 @@ impl GrantedKeys {
         Ok(())
     }
 
-    /// A copy of the key of this type and name.
+    /// Returns a copy of the key of this type and name.
     pub fn find(&self, kind: &str, name: &str) -> Option<Key> {
         let is = |known: &str| known.split_once(':') == Some((kind, name));
         let found = self.0.iter().find(|(known, _)| is(known))?;

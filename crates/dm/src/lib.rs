@@ -1,23 +1,25 @@
 //! Device mapper's ioctls, answered in userspace.
 //!
 //! ```text
-//!   server     a socket for whoever calls ioctl(2): the preloaded library       crates/dm-preload
-//!     |  header, records      the structure and what follows it, without I/O
+//!   server     a socket for callers of ioctl(2): the preloaded library       crates/dm-preload
+//!     |  header, records      the structure and the data behind it, without I/O
 //!     v
 //!   Mapper     the commands, by number: create, load, resume, status, remove ..
 //!     |- registry   names, UUIDs and numbers
-//!     |- keys       those of the keyring that tables name
+//!     |- keys       keys of the keyring in tables
 //!     |- device     one device: live table, inactive table, suspended, events
 //!     |
-//!     +-- Host      makes tables: in the command, a process for each            crates/underseal/src/dm
-//!     |     Served  a table that is ready: shown as a file, taken over from another, suspended, ended
+//!     +-- Host      loads tables: in the command, a process for each     crates/underseal/src/dm
+//!     |     Served  a ready table: shown as a file, handed over, suspended, ended
 //!     +-- Nodes     block devices
-//!           loops   loop devices over those files; opens: who has them open; links: names in /dev;
+//!           loops   loop devices over those files; opens: their openers; links: names in /dev;
 //!                   holders: which lie on which
 //! ```
 //!
-//! The sources of what is answered are include/uapi/linux/dm-ioctl.h and the behaviour of
+//! The sources of the answers are include/uapi/linux/dm-ioctl.h and the behaviour of
 //! drivers/md/dm-ioctl.c, Linux 6.12.
+
+#![deny(unsafe_code)]
 
 mod device;
 mod error;
@@ -41,9 +43,10 @@ mod targets;
 pub use error::{Error, Result};
 pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
 pub use keys::GrantedKeys;
-pub use loops::{LeftNode, LoopNodes, backing_file};
+pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, backing_file};
 pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;
 pub use opens::Family;
-pub use registry::{check_name, check_uuid};
+pub use registry::check_name;
+pub(crate) use registry::check_uuid;
 pub use targets::TARGETS;

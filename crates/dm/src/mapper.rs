@@ -2,7 +2,7 @@
 
 mod query;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::device::{Device, Snapshot};
 use crate::header::{Message, flags, text};
 use crate::host::{Host, Nodes, Table};
 use crate::keys::KeptKeys;
-use crate::loops::LeftNode;
+use crate::loops::{Attachment, LeftNode};
 use crate::records;
 use crate::registry::{Called, Entry, Registry};
 use crate::{Error, GrantedKeys, Result, check_name, check_uuid};
@@ -42,10 +42,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command of this number.
+    /// Returns the command of this number.
     ///
     /// # Errors
-    /// `ENOTTY` for one that is not known.
+    /// `ENOTTY` for an unknown number.
     pub fn from_number(number: u32) -> Result<Self> {
         const ALL: [Command; 18] = [
             Command::Version,
@@ -71,25 +71,25 @@ impl Command {
         command.ok_or_else(|| Error::new(Errno::NOTTY, format!("unknown command 0x{number:x}")))
     }
 
-    /// Whether it makes or looks at no single device.
+    /// Returns true when it neither creates nor reads a single device.
     fn names_no_device(self) -> bool {
         use Command::{GetTargetVersion, ListDevices, ListVersions, RemoveAll, Version};
         matches!(self, Version | RemoveAll | ListDevices | ListVersions | GetTargetVersion)
     }
 }
 
-/// How often a device that is to go when it is closed is looked at.
+/// The time between two checks of a device that is removed after its last close.
 const DEFERRED: Duration = Duration::from_millis(200);
-/// How many devices of all are removed at a time.
+/// The number of devices that are removed at a time.
 const SIDE_BY_SIDE: usize = 16;
-/// How long one wait for an event lasts before its caller is asked for signs of life.
+/// The length of a wait for an event before a check that its caller still exists.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// The caller that asks for a command.
+/// The caller of a command.
 pub struct Caller<'c> {
-    /// Whether a caller that waits for an event is still there.
+    /// Returns true when a caller that waits for an event still exists.
     pub is_there: &'c dyn Fn() -> bool,
-    /// The keys that came with the command.
+    /// The keys of the command.
     pub keys: &'c GrantedKeys,
 }
 
@@ -105,16 +105,16 @@ struct Inner {
 }
 
 impl Mapper {
-    /// Makes a mapper without devices.
+    /// Returns a mapper without devices.
     pub fn new(host: impl Host + 'static, nodes: impl Nodes + 'static) -> Self {
         let (host, nodes) = (Box::new(host), Box::new(nodes));
         Self(Arc::new(Inner { registry: Registry::default(), host, nodes, kept: KeptKeys::default() }))
     }
 
-    /// Adds a device that is there already, with its table.
+    /// Adds an existing device with its table.
     ///
     /// # Errors
-    /// `EBUSY` when its name or UUID is in use: the device stays as it is.
+    /// `EBUSY` when its name or UUID is in use: the device stays unchanged.
     pub fn adopt(&self, left: LeftNode, table: Table, read_only: bool, suspended: bool) -> Result<()> {
         if let Err(e) = self.0.registry.is_free(&left.name, &left.uuid) {
             left.leave();
@@ -122,31 +122,32 @@ impl Mapper {
         }
         left.show();
         let LeftNode { node, name, uuid, .. } = left;
+        node.lies(Some(Attachment { room: table.room, read_only }));
         let device = Device::adopted(Box::new(node), table, read_only, suspended);
         let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
         self.show_holders(&entry);
         Ok(())
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub fn count(&self) -> usize {
         self.0.registry.count()
     }
 
-    /// Drops the keys of callers that the kernel no longer has.
+    /// Drops the keys that no longer exist in the kernel.
     pub fn forget_keys(&self) {
         self.0.kept.forget_gone();
     }
 
-    /// The keys that callers have added.
+    /// Returns the keys that callers have added.
     pub(crate) fn kept(&self) -> &KeptKeys {
         &self.0.kept
     }
 
-    /// Does what is asked, and changes the message into its answer.
+    /// Carries out a command, and changes the message into its answer.
     ///
     /// # Errors
-    /// The errno that the kernel gives.
+    /// The errno that the kernel returns.
     pub fn answer(&self, command: Command, message: &mut Message, caller: &Caller<'_>) -> Result<()> {
         let (name, uuid) = (message.name()?, message.uuid()?);
         if command == Command::DevCreate && name.is_empty() {
@@ -218,12 +219,14 @@ impl Mapper {
         }
     }
 
-    /// Removes the devices that were to go when nothing lies on them any more.
+    /// Removes the devices whose removal was deferred and that are not in use any more.
     fn remove_deferred(&self) {
         let mut deferred = self.0.registry.all();
         deferred.retain(|entry| entry.device.snapshot().deferred);
         for entry in deferred {
-            match self.take_away(&entry) {
+            // The thread that has it may hang with the device.
+            let Some(naming) = entry.device.try_naming() else { continue };
+            match self.take_away_named(&entry, naming) {
                 // The thread that waits for the last user goes on.
                 Err(e) if matches!(e.errno(), Errno::BUSY | Errno::NXIO) => {}
                 Err(e) => log::error!("deferred removal: {e}"),
@@ -234,7 +237,10 @@ impl Mapper {
 
     /// Removes a device without openers, under its present name.
     fn take_away(&self, entry: &Entry) -> Result<()> {
-        let _naming = entry.device.naming();
+        self.take_away_named(entry, entry.device.naming())
+    }
+
+    fn take_away_named(&self, entry: &Entry, _naming: MutexGuard<'_, ()>) -> Result<()> {
         let by_number = Called { name: "", uuid: "", dev: Some(entry.device.number()) };
         let found = self.0.registry.find(by_number).ok();
         let entry = &found.filter(|found| Arc::ptr_eq(&found.device, &entry.device)).ok_or_else(|| {
@@ -250,7 +256,7 @@ impl Mapper {
         Ok(())
     }
 
-    /// Removes a device once nobody has it open any more, unless that is cancelled.
+    /// Removes a device after its last close, unless that is cancelled.
     fn defer(&self, entry: Entry) -> Result<()> {
         if entry.device.snapshot().deferred {
             return Ok(());
@@ -290,7 +296,7 @@ impl Mapper {
         loop {
             let entries = Mutex::new(self.0.registry.all().into_iter());
             let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).next();
-            // The kernel waits for a grace period at each device: these waits go side by side.
+            // The kernel waits for a grace period at each device, so these waits run in parallel.
             let work = || std::iter::from_fn(next).filter_map(|entry| remove(entry).then_some(())).count();
             let removed: usize = thread::scope(|scope| {
                 let began = (1..SIDE_BY_SIDE).filter_map(|_| {
@@ -300,7 +306,7 @@ impl Mapper {
                 let others: Vec<_> = began.collect();
                 work() + others.into_iter().filter_map(|other| other.join().ok()).sum::<usize>()
             });
-            // Those below others come free when these are gone.
+            // Lower devices become free after the upper ones.
             if removed == 0 {
                 break;
             }
@@ -410,7 +416,7 @@ impl Mapper {
         let entry = self.find(message)?;
         while !entry.device.wait(message.event(), WAIT)? {
             if !is_there() {
-                return Err(Error::new(Errno::INTR, "who waited is gone"));
+                return Err(Error::new(Errno::INTR, "the waiting caller is gone"));
             }
         }
         self.table_status(message)
@@ -423,13 +429,13 @@ impl Mapper {
         if numbers.len() != 4 || numbers.iter().any(std::result::Result::is_err) {
             return Err(Error::new(Errno::INVAL, "Unable to interpret geometry settings."));
         }
-        // Geometries are what BIOSes knew of disks: nobody asks for them here.
+        // Geometries are BIOSes' descriptions of disks, which have no use here.
         self.fill(message, &entry);
         message.put_nothing();
         Ok(())
     }
 
-    /// Fills in what is known of a device, as `__dev_status` does.
+    /// Fills in a device's state, as `__dev_status` does.
     fn fill(&self, message: &mut Message, entry: &Entry) {
         let Snapshot { live, inactive, suspended, deferred, event } = entry.device.snapshot();
         let mut set = message.flags()
@@ -453,14 +459,14 @@ impl Mapper {
         message.set_target_count(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// Shows on which devices one lies, with its live table and its inactive one.
+    /// Records the devices below a device's live table and its inactive table.
     fn show_holders(&self, entry: &Entry) {
         let Snapshot { live, inactive, .. } = entry.device.snapshot();
         let on = live.iter().chain(&inactive).flat_map(|table| table.deps.iter().copied()).collect();
         self.0.nodes.lies_on(entry.device.number(), entry.names(), &on);
     }
 
-    /// How many have a device open: others, and each table that lies on it.
+    /// Returns the number of openers of a device: other programs, and each table that lies on it.
     fn opens(&self, entry: &Entry) -> u32 {
         let number = entry.device.number();
         let tables = self.0.registry.uses(number);

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A block device's number, as device mapper's structures have it: the low 8 bits of the minor
 /// number, 12 bits of the major number from bit 8 on, the rest of the minor number from bit 20 on
 /// (`huge_encode_dev`, include/linux/kdev_t.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceNumber {
     /// The driver's number.
     pub major: u32,
@@ -34,12 +36,12 @@ impl DeviceNumber {
         (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
     }
 
-    /// Takes the number that stat(2) gives.
+    /// Returns the number from stat(2).
     pub fn of_node(rdev: u64) -> Self {
         Self { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) }
     }
 
-    /// The number as mknod(2) takes it.
+    /// Returns the number for mknod(2).
     pub fn for_node(self) -> u64 {
         rustix::fs::makedev(self.major, self.minor)
     }
@@ -51,7 +53,7 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// A text is no device number.
+/// The text is no device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDeviceNumber;
 

@@ -1,37 +1,53 @@
 //! The processes that have a block device open.
 //!
-//! The kernel counts openers, and tells nobody. An exclusive open says whether somebody has claimed
-//! the device (a file system, swap, another device); /proc says which programs have it open.
+//! The kernel counts openers, but does not publish the count. An exclusive open tells whether the
+//! device is claimed (by a file system, swap, another device); /proc tells which programs have it
+//! open.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::DeviceNumber;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
-/// The processes that answer for devices: what they have open does not count.
+use crate::DeviceNumber;
+use crate::loops::FIRST;
+
+/// The processes that serve devices: their opens do not count.
 #[derive(Clone, Default)]
 pub struct Family(Arc<Mutex<BTreeSet<u32>>>);
 
 impl Family {
-    /// A family of this process.
+    /// Returns a family of this process.
     pub fn of_this_process() -> Self {
         let this = Self::default();
         this.add(std::process::id());
         this
     }
 
-    /// A process comes to it.
+    /// Adds a process.
     pub fn add(&self, pid: u32) {
         self.lock().insert(pid);
     }
 
-    /// A process has ended.
+    /// Removes a process that has ended.
     pub fn remove(&self, pid: u32) {
         self.lock().remove(&pid);
+    }
+
+    /// The processes of another one.
+    pub(crate) fn of(pids: &[u32]) -> Self {
+        Self(Arc::new(Mutex::new(pids.iter().copied().collect())))
+    }
+
+    /// The processes of the family.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.lock().iter().copied().collect()
     }
 
     fn has(&self, pid: u32) -> bool {
@@ -43,15 +59,37 @@ impl Family {
     }
 }
 
-/// How many have a device open, at least. `node` leads to it. `is_below`: the family itself has
-/// claimed it.
-pub(crate) fn opens(number: DeviceNumber, node: &Path, family: &Family, is_below: bool) -> u32 {
-    let programs = programs(number, family);
-    if programs > 0 || is_below { programs } else { is_claimed(node).into() }
+/// How many have a device open, at least. `node` leads to it.
+pub(crate) fn opens(number: DeviceNumber, node: &Path, family: &Family) -> u32 {
+    match programs(number, family).saturating_add(loops_over(number)) {
+        0 => is_claimed(node).into(),
+        opens => opens,
+    }
+}
+
+/// The loop devices that lie on a device, which /proc does not have and exclusive opens do not
+/// show. They are found by the path that they were made with. Those from 1000 up lie on tables'
+/// files, and looking at all of them takes long.
+pub(crate) fn loops_over(number: DeviceNumber) -> u32 {
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let loops = disks.filter_map(|disk| disk.file_name().to_str()?.strip_prefix("loop")?.parse().ok());
+    let is_over = |of: &u32| {
+        let path = fs::read(format!("/sys/block/loop{of}/loop/backing_file")).unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(path.trim_ascii_end()));
+        path.starts_with("/dev") && number_of(path) == Some(number)
+    };
+    u32::try_from(loops.filter(|of| *of < FIRST).filter(is_over).count()).unwrap_or(u32::MAX)
+}
+
+/// The number of the block device that a path leads to. No server of a file system is asked.
+fn number_of(path: &Path) -> Option<DeviceNumber> {
+    let of = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let is_device = FileType::from_raw_mode(of.stx_mode.into()).is_block_device();
+    is_device.then(|| DeviceNumber::new(of.stx_rdev_major, of.stx_rdev_minor))
 }
 
 /// Whether somebody has a device for himself.
-fn is_claimed(node: &Path) -> bool {
+pub(crate) fn is_claimed(node: &Path) -> bool {
     let flags = libc::O_EXCL | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(node);
     opened.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
@@ -59,19 +97,16 @@ fn is_claimed(node: &Path) -> bool {
 
 /// The open files of all programs on a device. One that cannot be looked at (another user's, for
 /// who is not root) is not counted.
-fn programs(number: DeviceNumber, family: &Family) -> u32 {
+pub(crate) fn programs(number: DeviceNumber, family: &Family) -> u32 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let files = pids.filter(|pid| !family.has(*pid)).map(|pid| {
         let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
         let is_on = |path: &Path| {
-            // Only nodes are looked at: a file of a suspended device would keep who looks at it
-            // waiting.
+            // Only nodes are looked at, and no server of a file system is asked: a file of a
+            // suspended device would make this thread wait.
             let link = fs::read_link(path).ok().filter(|link| link.starts_with("/dev"));
-            let of = link.and_then(|_| fs::metadata(path).ok());
-            of.is_some_and(|of| {
-                of.file_type().is_block_device() && DeviceNumber::of_node(of.rdev()) == number
-            })
+            link.and_then(|_| number_of(path)) == Some(number)
         };
         files.filter_map(Result::ok).filter(|file| is_on(&file.path())).count()
     });

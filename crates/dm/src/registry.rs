@@ -10,7 +10,7 @@ use crate::header::{NAME_LEN, UUID_LEN};
 use crate::host::Names;
 use crate::{DeviceNumber, Error, Result};
 
-/// The most devices that there can be.
+/// The largest number of devices.
 const MOST: usize = 10_000;
 
 /// All devices.
@@ -21,7 +21,7 @@ pub(crate) struct Registry(Mutex<BTreeMap<DeviceNumber, Entry>>);
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// Empty where it has none.
+    /// The UUID; may be empty.
     pub(crate) uuid: String,
     pub(crate) device: Arc<Device>,
 }
@@ -32,7 +32,7 @@ impl Entry {
     }
 }
 
-/// The name, uuid or number by which a caller means a device.
+/// The name, uuid or number that a caller uses for a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Called<'c> {
     pub(crate) name: &'c str,
@@ -58,12 +58,12 @@ impl Registry {
         Ok(entry)
     }
 
-    /// The device that a caller means: by one of its names or its number.
+    /// Returns the device with the caller's name, UUID or number.
     pub(crate) fn find(&self, called: Called<'_>) -> Result<Entry> {
         let all = self.lock();
         let found = match called {
-            // libdevmapper asks with the major number that it takes for device mapper's, whatever
-            // the devices' own is.
+            // libdevmapper asks with its own major number for device mapper, whatever the devices'
+            // own is.
             Called { name: "", uuid: "", dev: Some(dev) } => {
                 all.values().find(|entry| entry.device.number().minor == dev.minor)
             }
@@ -78,13 +78,13 @@ impl Registry {
         found.cloned().ok_or_else(|| Error::new(Errno::NXIO, "there is no such device"))
     }
 
-    /// The device of this number.
+    /// Returns the device of this number.
     pub(crate) fn at(&self, number: DeviceNumber) -> Option<Entry> {
         self.lock().get(&number).cloned()
     }
 
-    /// Gives a device another name or, where it has none yet, a UUID. The device as it was called
-    /// before.
+    /// Renames a device, or sets the UUID of a device that has none. Returns the device under its
+    /// old names.
     pub(crate) fn rename(&self, called: Called<'_>, new: &str, is_uuid: bool) -> Result<(Entry, Entry)> {
         let old = self.find(called)?;
         let mut all = self.lock();
@@ -103,31 +103,32 @@ impl Registry {
         Ok((old, entry.clone()))
     }
 
-    /// Forgets a device.
+    /// Removes a device from the registry.
     pub(crate) fn remove(&self, number: DeviceNumber) {
         self.lock().remove(&number);
     }
 
-    /// All devices, in the order of their names.
+    /// Returns all devices, in the order of their names.
     pub(crate) fn all(&self) -> Vec<Entry> {
         let mut all: Vec<_> = self.lock().values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many tables of devices lie on this one. No device is kept by that: one that is removed
-    /// meanwhile goes at once.
+    /// Returns how many devices' tables lie on this device. The count keeps no device: a device
+    /// that is removed meanwhile is dropped at once.
     pub(crate) fn uses(&self, number: DeviceNumber) -> u32 {
-        let uses = |entry: &Entry| {
-            let Snapshot { live, inactive, .. } = entry.device.snapshot();
-            live.iter().chain(&inactive).filter(|table| table.deps.contains(&number)).count()
+        // A table that ends meanwhile may end with the last of these, when no lock is held.
+        let snapshots: Vec<_> = self.lock().values().map(|entry| entry.device.snapshot()).collect();
+        let uses = |Snapshot { live, inactive, .. }: &Snapshot| {
+            live.iter().chain(inactive).filter(|table| table.deps.contains(&number)).count()
         };
-        u32::try_from(self.lock().values().map(uses).sum::<usize>()).unwrap_or(u32::MAX)
+        u32::try_from(snapshots.iter().map(uses).sum::<usize>()).unwrap_or(u32::MAX)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<DeviceNumber, Entry>> {
@@ -147,11 +148,11 @@ fn is_free(all: &BTreeMap<DeviceNumber, Entry>, name: &str, uuid: &str) -> Resul
     }
 }
 
-/// Refuses what cannot be a device's name.
+/// Checks a device's name.
 ///
 /// # Errors
-/// `EINVAL`, as in the kernel, for one with a slash, for `.`, `..` and `control`, for none and for
-/// one that is too long.
+/// `EINVAL`, as in the kernel, for a name with a slash, for `.`, `..` and `control`, and for a name
+/// that is empty or too long.
 pub fn check_name(name: &str) -> Result<()> {
     if name.contains('/') {
         return Err(Error::new(Errno::INVAL, "device name cannot contain '/'"));
@@ -165,11 +166,8 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be a UUID.
-///
-/// # Errors
-/// `EINVAL` for none and for one that is too long.
-pub fn check_uuid(uuid: &str) -> Result<()> {
+/// Refuses an empty UUID, and one that is too long, with `EINVAL`.
+pub(crate) fn check_uuid(uuid: &str) -> Result<()> {
     if uuid.is_empty() || uuid.len() >= UUID_LEN {
         return Err(Error::new(Errno::INVAL, "Invalid new mapped device name or uuid string supplied."));
     }

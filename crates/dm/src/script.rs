@@ -1,5 +1,5 @@
-//! A machine without a machine: tables that serve nothing and nodes that are none, for tests and
-//! fuzzing. Both tell what was done with them, in order.
+//! A simulated machine: tables that serve nothing and nodes without devices, for tests and fuzzing.
+//! Both record their calls, in order.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::host::{Given, Host, Messaged, Names, Node, Nodes, Served, Table, Tabl
 use crate::records::Line;
 use crate::{DeviceNumber, Error, GrantedKeys, Mapper, Result, Room};
 
-/// What was done.
+/// The recorded calls.
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -21,31 +21,31 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
     }
 
-    /// All that was done since this was asked last.
+    /// Returns all calls since the last query.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A machine.
+/// A simulated machine.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
-    /// What was done.
+    /// The recorded calls.
     pub log: Log,
-    /// How many programs have each device open.
+    /// The number of programs that have each device open.
     pub opens: Arc<AtomicU32>,
     next: Arc<AtomicU32>,
 }
 
 impl Machine {
-    /// A mapper on this machine.
+    /// Returns a mapper on this machine.
     pub fn mapper(&self) -> Mapper {
         Mapper::new(self.clone(), self.clone())
     }
 }
 
 impl Host for Machine {
-    /// A line of `fails` is refused; devices are words like `7:0`.
+    /// Refuses a line of `fails`; devices are words like `7:0`.
     fn load(&self, TableLoad { number, lines, .. }: TableLoad<'_>) -> Result<Table> {
         if lines.iter().any(|line| line.target == "fails") {
             return Err(Error::new(Errno::INVAL, "unknown target type"));
@@ -178,8 +178,9 @@ impl Node for NoNode {
         self.opens.load(Ordering::Relaxed)
     }
 
-    fn sync(&self) {
+    fn sync(&self) -> Result<()> {
         self.log.add("sync");
+        Ok(())
     }
 
     fn name(&self, Names { name, .. }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {

@@ -1,17 +1,20 @@
-//! The socket that callers' ioctls come through.
+//! The socket for callers' ioctls.
 //!
 //! ```text
 //!   request   the ioctl's number u32, the buffer's length u32, the buffer
-//!   answer    errno u32, 0 for none; the buffer's length u32, the buffer            numbers are the machine's own
+//!   answer    errno u32, 0 for none; the buffer's length u32, the buffer
 //! ```
 //!
-//! Two requests are no ioctls: a key that a caller has added to its keyring is kept, and a key that
-//! the next ioctl names comes before that ioctl (`keys.rs`).
+//! Numbers have the machine's byte order.
 //!
-//! A connection carries any number of requests, one after the other. Each has a thread: commands
-//! may wait for a disk, and `DEV_WAIT` for an event. Root and the server's own user are let in, by
-//! the kernel's word, and each request has to be theirs, since other processes inherit connections
-//! (`sender.rs`). A connection that lives on in other programs carries no requests after [`STAY`].
+//! Two requests are no ioctls: one keeps a key that a caller has added to its keyring; the other
+//! grants a key to the next ioctl, which names it (`keys.rs`).
+//!
+//! A connection carries any number of requests, one after the other. Each connection has a thread:
+//! commands may wait for a disk, and `DEV_WAIT` for an event. Root and the server's own user may
+//! connect, according to the kernel, and each request must come from them, since other processes
+//! inherit connections (`sender.rs`). A connection that other programs keep carries no requests
+//! after [`STAY`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -34,25 +37,25 @@ use crate::{Caller, Command, Error, GrantedKeys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).
 const DM_IOCTL: u32 = 0xfd;
-/// The requests that are no ioctls: keep a key, and grant one to the next ioctl.
+/// The requests that are no ioctls: keep a key, and grant a key to the next ioctl.
 const KEEP: u32 = 0x4b01;
 const GRANT: u32 = 0x4b02;
-/// The request after which a connection keeps the server from ending, and does nothing else. Its
-/// length is 0; the answer says that the server is there.
+/// The request after which a connection only keeps the server from ending. Its length is 0; the
+/// answer confirms the server.
 pub const STAY: u32 = 0x5354;
-/// Connections at a time.
+/// The largest number of connections at a time.
 const MOST_CLIENTS: usize = 1000;
-/// How long the server waits when it has no descriptor for a caller.
+/// How long the server waits when it has no descriptor left for a caller.
 const SHORTAGE: Duration = Duration::from_millis(100);
-/// How long a caller may take to send a request that it has begun, and to receive an answer.
+/// How long a caller may take for the rest of a request, and for receiving an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The callers that are connected.
+/// The connected callers.
 #[derive(Debug, Clone, Default)]
 pub struct Callers(Arc<AtomicUsize>);
 
 impl Callers {
-    /// How many there are.
+    /// Returns the number of callers.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -61,9 +64,9 @@ impl Callers {
 /// Serves callers until the listener is closed or fails.
 ///
 /// # Errors
-/// The listener's.
+/// The errors of the listening socket.
 pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io::Result<()> {
-    // Accepted sockets have it from the listener, before their callers' bytes can come.
+    // Accepted sockets inherit it from the listener, before their callers' bytes can arrive.
     set_socket_passcred(listener, true)?;
     let clients = &callers.0;
     let most = most_clients();
@@ -72,10 +75,10 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
         let (socket, _) = match listener.accept() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
-            // Callers that end give back what is missing now: descriptors or memory.
+            // Callers that end release the missing descriptors or memory.
             Err(e) if is_shortage(&e) => {
                 if !std::mem::replace(&mut is_short, true) {
-                    log::error!("no caller can be let in for now: {e}");
+                    log::error!("no caller can be accepted for now: {e}");
                 }
                 thread::sleep(SHORTAGE);
                 continue;
@@ -87,7 +90,7 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
             continue;
         }
         if clients.load(Ordering::Relaxed) >= most {
-            log::warn!("there are {most} callers at a time already");
+            log::warn!("there are already {most} callers");
             continue;
         }
         let one = Client::new(clients);
@@ -104,7 +107,8 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
     }
 }
 
-/// How many callers are let in at a time: half of the descriptors are left for tables.
+/// Returns the largest number of callers at a time: half of the descriptors are reserved for
+/// tables.
 fn most_clients() -> usize {
     let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
     limit.map_or(MOST_CLIENTS, |limit| MOST_CLIENTS.min(limit / 2))
@@ -130,23 +134,23 @@ impl Drop for Client {
     }
 }
 
-/// Whether who has connected is root or this process's user.
+/// Returns true when the connected process belongs to root or to this process's user.
 fn is_allowed(socket: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     match socket_peercred(socket) {
         Ok(peer) if peer.uid.is_root() || peer.uid == own => true,
         Ok(peer) => {
-            log::warn!("user {} is not let in", peer.uid.as_raw());
+            log::warn!("user {} is refused", peer.uid.as_raw());
             false
         }
         Err(e) => {
-            log::warn!("who has connected is not known: {e}");
+            log::warn!("the user of a connection is unknown: {e}");
             false
         }
     }
 }
 
-/// Answers one caller after another's request until it hangs up.
+/// Answers a caller's requests until the connection ends.
 fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut keys = GrantedKeys::default();
@@ -186,11 +190,11 @@ fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
         match answer(mapper, request, buffer, &caller) {
             Ok(message) => send(socket, None, message.answer())?,
             Err(e) => {
-                // Whether a device is there is asked all the time.
+                // Programs often ask whether a device exists.
                 let asked = matches!(e.errno(), Errno::NXIO | Errno::INTR);
                 let level = if asked { log::Level::Debug } else { log::Level::Warn };
                 log::log!(level, "ioctl {request:#x}: {e} ({})", e.errno());
-                // The version is told in each case.
+                // The version is a part of every answer.
                 let version = VERSION.map(u32::to_ne_bytes).concat();
                 send(socket, Some(e.errno()), &version)?;
             }
@@ -198,7 +202,7 @@ fn talk(socket: &UnixStream, mapper: &Mapper) -> io::Result<()> {
     }
 }
 
-/// Waits until all that have the connection are gone. Whatever comes is dropped.
+/// Waits until all copies of the connection are closed. Received bytes are dropped.
 fn stay(mut socket: &UnixStream) -> io::Result<()> {
     send(socket, None, &[])?;
     socket.set_read_timeout(None)?;
@@ -206,10 +210,10 @@ fn stay(mut socket: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what one ioctl asks for.
+/// Carries out an ioctl.
 ///
 /// # Errors
-/// The errno that the kernel gives.
+/// The errno that the kernel returns.
 pub fn answer(mapper: &Mapper, request: u32, buffer: Key, caller: &Caller<'_>) -> Result<Message> {
     if (request >> 8) & 0xff != DM_IOCTL {
         return Err(Error::new(Errno::NOTTY, "no ioctl of device mapper's"));
@@ -230,7 +234,7 @@ fn send(mut socket: &UnixStream, errno: Option<Errno>, bytes: &[u8]) -> io::Resu
     socket.write_all(bytes)
 }
 
-/// Whether the other side is there still.
+/// Returns true when the other side is still connected.
 fn is_connected(socket: &UnixStream) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

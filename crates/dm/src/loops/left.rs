@@ -1,14 +1,14 @@
-//! Devices that a server has left when it was killed.
+//! Devices of a killed server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
-use super::{Binding, LoopNode, LoopNodes, NAMES, device_of};
+use super::work::{Binding, binding, is_taken};
+use super::{LoopNode, LoopNodes, NAMES, device_of};
 use crate::Result;
 use crate::host::{Names, Node};
 
-/// A device of a server that was killed.
+/// A device of a killed server.
 pub struct LeftNode {
     pub(crate) node: LoopNode,
     pub(crate) name: String,
@@ -21,15 +21,15 @@ pub struct LeftNode {
 enum Found {
     /// The device has a live table.
     Whole,
-    /// The device was being made or taken away.
+    /// The device was being created or removed.
     Part,
-    /// The device's number is another program's by now.
+    /// The device's number belongs to another program by now.
     Foreign,
 }
 
 impl LoopNodes {
-    /// The devices that a server of this folder has left when it was killed, and what is left of
-    /// those that it was making or taking away.
+    /// Returns the devices of a killed server in this folder, and the remains of devices that it
+    /// was creating or removing.
     pub fn left(&self) -> Vec<LeftNode> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -37,18 +37,18 @@ impl LoopNodes {
     }
 
     fn left_at(&self, number: u32) -> Option<LeftNode> {
-        let (folder, mapper) = (self.folder.join(number.to_string()), self.mapper.clone());
+        let folder = self.folder.join(number.to_string());
         let names = fs::read_to_string(folder.join(NAMES)).unwrap_or_default();
         let (name, uuid) = names.split_once('\0').unwrap_or_default();
-        // A table's server may live without its loop device.
+        // A table's server may be running without its loop device.
         let dev = device_of(number).or_else(|_| Self::add(Some(number), number).and_then(device_of));
         let dev = dev.inspect_err(|e| log::warn!("{}: {e}", folder.display())).ok()?;
-        let (family, free) = (self.family.clone(), self.free.clone());
-        let is_gone = AtomicBool::new(false);
-        let node = LoopNode { number, dev, folder, mapper, family, free, is_gone };
-        let found = match node.binding() {
+        let node = self.node(number, dev);
+        let found = match binding(number, &node.folder) {
             Ok(Binding::Other) => Found::Foreign,
-            Ok(Binding::Own) if !name.is_empty() && node.has_size() => Found::Whole,
+            Ok(Binding::Own) if !name.is_empty() && node.has_size() && !is_taken(&node.folder) => {
+                Found::Whole
+            }
             _ => Found::Part,
         };
         Some(LeftNode { node, name: name.into(), uuid: uuid.into(), found })
@@ -56,46 +56,45 @@ impl LoopNodes {
 }
 
 impl LeftNode {
-    /// The device's name; empty where it had none yet.
+    /// Returns the device's name; empty if it had none yet.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its table shows itself.
+    /// Returns the path of its table's file.
     pub fn file(&self) -> PathBuf {
         self.node.file()
     }
 
-    /// Whether the device had a live table, and was not being taken away.
+    /// Returns true when the device had a live table, and was not being removed.
     pub fn is_whole(&self) -> bool {
         self.found == Found::Whole
     }
 
-    /// Takes the device off its file.
+    /// Unbinds the device from its file.
     ///
     /// # Errors
-    /// `EBUSY` while others have it open.
+    /// `EBUSY` while other programs have it open.
     pub fn detach(&self) -> Result<()> {
         self.node.detach()
     }
 
-    /// Takes the device away, whose table's server is gone too: every request for it fails.
+    /// Removes a device whose table server has ended too: every request for it fails.
     pub fn discard(self) {
-        // As the node is dropped it is unbound, for which its file must be there still, and then
-        // unmounted.
+        // Dropping the node unbinds it, which needs its file, and then unmounts the file.
         if self.found != Found::Foreign {
             self.node.unname(Names { name: &self.name, uuid: &self.uuid });
             self.node.take_off_others("", "");
         }
     }
 
-    /// Leaves everything as it is.
+    /// Leaves the device unchanged.
     pub fn leave(self) {
         std::mem::forget(self);
     }
 
-    /// Shows the device under its names, and under no other: the server may have been killed while
-    /// it gave the device another name.
+    /// Shows the device under its names, and under no other name: the server may have been killed
+    /// during a rename.
     pub(crate) fn show(&self) {
         if let Err(e) = self.node.name(Names { name: &self.name, uuid: &self.uuid }, None) {
             log::error!("{}: {e}", self.name);
@@ -105,13 +104,13 @@ impl LeftNode {
 }
 
 impl LoopNode {
-    /// Whether it is over a table's file: it has no size before.
+    /// Returns true when it is bound to a table's file: before, its size is 0.
     fn has_size(&self) -> bool {
         let size = fs::read_to_string(format!("/sys/block/loop{}/size", self.number));
         size.is_ok_and(|size| size.trim().parse::<u64>().is_ok_and(|size| size > 0))
     }
 
-    /// Removes nodes of the device, and links to it, that other names have.
+    /// Removes nodes of the device, and links to it, under other names.
     fn take_off_others(&self, name: &str, uuid: &str) {
         self.links().remove_others(name, uuid);
         let nodes = fs::read_dir(&self.mapper).into_iter().flatten().flatten();
@@ -124,7 +123,7 @@ impl LoopNode {
         }
     }
 
-    /// Whether this is a node of the device, and no link.
+    /// Returns true for a node of the device, but not for a link.
     fn is_node(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|of| !of.is_symlink()) && self.leads_here(path)
     }

@@ -2,6 +2,8 @@
 //!
 //! Source: include/uapi/linux/loop.h.
 
+#![expect(unsafe_code, reason = "ioctls of loop devices")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,7 +21,7 @@ pub(super) const CTL_REMOVE: libc::Ioctl = 0x4c81;
 
 pub(super) const READ_ONLY: u32 = 1;
 pub(super) const DIRECT_IO: u32 = 16;
-/// Bytes of `loop_info64`, and of a name in it.
+/// The size of `loop_info64`, and of a name in it.
 const INFO: usize = 232;
 pub(super) const NAME: usize = 64;
 
@@ -73,14 +75,14 @@ pub(super) fn configure(node: &File, config: &LoopConfig) -> io::Result<()> {
 }
 
 pub(super) fn set_status(node: &File, info: &LoopInfo) -> io::Result<()> {
-    // SAFETY: as above.
+    // SAFETY: the same holds for this structure.
     check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
 }
 
-/// The device and the inode number of the file that an open loop device lies on.
+/// Returns the device and the inode number of the file of an open loop device.
 ///
 /// # Errors
-/// `ENXIO` for one that is bound to nothing; the system's.
+/// `ENXIO` for an unbound device; the system's errors.
 pub fn backing_file(node: &File) -> io::Result<(DeviceNumber, u64)> {
     let mut info = LoopInfo::new(0, [0; NAME]);
     // SAFETY: the kernel fills the structure, whose size is asserted above, during the call.

@@ -1,26 +1,30 @@
-//! Devices of a back end that was killed: taken over with their table servers.
+//! The adoption of devices whose back end was killed, with their table servers.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use underseal_dm::{LeftNode, Mapper};
 
 use super::child::Child;
 use super::host::Tables;
 use super::owner;
 
-/// How often a server that lives and does not answer is asked again.
+/// The interval at which a live server that does not answer is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How many devices are taken over at a time.
+const SIDE_BY_SIDE: usize = 16;
 
 /// Takes devices over.
 #[derive(Clone)]
 pub(super) struct Adoption {
     tables: Arc<Tables>,
     mapper: Mapper,
-    /// Devices whose servers live and have not answered yet.
+    /// The number of devices whose servers live and have not answered yet.
     waits: Arc<AtomicUsize>,
 }
 
@@ -29,25 +33,36 @@ impl Adoption {
         Self { tables, mapper, waits: Arc::default() }
     }
 
-    /// How many devices wait for their servers.
+    /// Returns how many devices wait for their servers.
     pub(super) fn waiting(&self) -> usize {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Takes these over. The server of one may be busy, with a slow disk for example: such a device
-    /// keeps its name and is taken over later.
+    /// Adopts these devices. A device whose server is busy, with a slow disk for example, keeps its
+    /// name and is adopted later.
     pub(super) fn begin(&self, left: Vec<LeftNode>) {
-        for left in left {
-            if let Some(busy) = self.settle(left) {
-                let name = busy.name();
-                log::warn!("{name}: its table's server does not answer, and is waited for");
-                self.wait_for(busy);
+        let left = Mutex::new(left.into_iter());
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        // Callers wait for this: servers that hang are waited for side by side.
+        let work = || {
+            for left in std::iter::from_fn(next) {
+                if let Some(busy) = self.settle(left) {
+                    let name = busy.name();
+                    log::warn!("{name}: its table's server does not answer, and is waited for");
+                    self.wait_for(busy);
+                }
             }
-        }
+        };
+        thread::scope(|scope| {
+            for _ in 1..SIDE_BY_SIDE {
+                drop(thread::Builder::new().name("adopts".into()).spawn_scoped(scope, work));
+            }
+            work();
+        });
     }
 
     fn wait_for(&self, busy: LeftNode) {
-        // Dropped, the device would be unbound.
+        // Dropping the device would unbind it.
         let busy = ManuallyDrop::new(busy);
         let this = self.clone();
         let wait = move || {
@@ -65,7 +80,8 @@ impl Adoption {
         }
     }
 
-    /// Takes a device over, or what is left of one away. The device when its server is busy.
+    /// Adopts a device, or removes the rest of an incomplete one. Returns the device when its
+    /// server is busy.
     fn settle(&self, left: LeftNode) -> Option<LeftNode> {
         if left.is_whole() { self.adopt(left) } else { Self::end(left) }
     }
@@ -92,11 +108,15 @@ impl Adoption {
         }
     }
 
-    /// Has the server end of a device that was not yet there, or not any more: no program has it open.
+    /// Ends the server of a device that was being made or removed: no program has the device open.
     fn end(left: LeftNode) -> Option<LeftNode> {
         let file = left.file();
         let place = file.display();
         if let Err(e) = left.detach() {
+            if matches!(e.errno(), Errno::TIMEDOUT) {
+                log::warn!("{place}: {e}");
+                return Some(left);
+            }
             log::error!("{place}: a device without a name, or a table, is left as it is: {e}");
             left.leave();
             return None;
@@ -105,7 +125,7 @@ impl Adoption {
             if let Err(e) = Child::end_left(&file) {
                 log::debug!("{place}: {e}");
             }
-            // A server that has ended has let go of its devices.
+            // A server that has ended has released its devices.
             if owner::lives(&file) == Some(true) {
                 return Some(left);
             }

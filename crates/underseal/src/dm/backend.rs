@@ -1,4 +1,4 @@
-//! The back end: a process that outlives who started it.
+//! The back end: a process that outlives its callers.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,15 +17,17 @@ use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LoopNodes, Mapper};
 
 use super::adopt::Adoption;
+use super::apart::Apart;
 use super::host::Tables;
 use super::server::stay_in_memory;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::logging;
 
-/// Where nodes are shown.
+/// The folder of the devices' nodes.
 const MAPPER: &str = "/dev/mapper";
-/// The number of the control node: misc devices', and device mapper's among them.
+/// The number of the control node: the major number of misc devices, and device mapper's minor
+/// number.
 const CONTROL: (u32, u32) = (10, 236);
 /// How long a back end without devices and callers stays.
 const IDLE: Duration = Duration::from_secs(30);
@@ -34,21 +36,18 @@ const BEGINNING: Duration = Duration::from_secs(30);
 /// The byte that the back end sends when it listens.
 const READY: &str = "!";
 
-/// Where the back end is reached.
+/// Returns the path of the back end's socket.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("control")
 }
 
-/// A connection to the back end of this folder, which is started where none runs. As long as one is
-/// open the back end stays.
-///
-/// # Errors
-/// `Failed` when it cannot be started.
+/// Connects to the back end of this folder, which is started where none runs. The back end stays as
+/// long as the connection is open. Fails with `Failed` when it cannot be started.
 pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
     let socket = socket(folder);
     let until = Instant::now() + BEGINNING;
     loop {
-        // A back end that is killed just now may still accept a connection.
+        // A back end that has just been killed may still accept a connection.
         match UnixStream::connect(&socket).and_then(stay) {
             Ok(stream) => return Ok(stream),
             Err(e) if Instant::now() > until => {
@@ -59,7 +58,7 @@ pub(crate) fn connect(folder: &Path) -> Result<UnixStream> {
     }
 }
 
-/// Has the back end keep a connection that carries no requests.
+/// Asks the back end to keep a connection that carries no requests.
 fn stay(mut stream: UnixStream) -> io::Result<UnixStream> {
     stream.write_all(&[STAY, 0].map(u32::to_ne_bytes).concat())?;
     stream.set_read_timeout(Some(BEGINNING))?;
@@ -68,7 +67,7 @@ fn stay(mut stream: UnixStream) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Starts a back end, and waits until it listens or another one does.
+/// Starts a back end, and waits until it or another one listens.
 fn start(folder: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::new(Exit::Failed, "the back end cannot be started").because(&e);
     let program = std::env::current_exe().map_err(failed)?;
@@ -78,7 +77,7 @@ fn start(folder: &Path) -> Result<()> {
     let mut child = command.spawn().map_err(failed)?;
     let mut said = Vec::new();
     let read = child.stdout.take().map(|mut out| out.read_to_end(&mut said));
-    // The one that was started has gone into the background by now.
+    // The started process has become a daemon by now.
     let status = child.wait().map_err(failed)?;
     read.transpose().map_err(failed)?;
     if !status.success() || said != READY.as_bytes() {
@@ -92,23 +91,21 @@ pub(super) fn log_file(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// Serves callers in the background, until there is no device and no caller; with `stay` always.
-///
-/// # Errors
-/// `Failed` when there can be no back end here.
+/// Serves callers in the background, until no device and no caller is left; for ever with `stay`.
+/// Fails with `Failed` when a back end is not possible here.
 pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::new(Exit::Failed, "loop devices and their nodes are root's to make")
             .with_remedy("as root; `underseal open --fuse FILE` needs neither"));
     }
-    // Before anything is open that would be closed on the way into the background.
+    // The fork comes before any file is open that the daemon would close.
     let child = crate::daemon::fork()?;
-    // Names of devices may be read by all users, whatever umask the caller has.
+    // All users may read names of devices, whatever the caller's umask is.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     make(folder)?;
     prepare_mapper()?;
     let Some(lock) = lock(folder)? else {
-        // Another one begins just now, or runs.
+        // Another back end is starting, or runs.
         return child.detach_saying(READY);
     };
     logging::to_file(&log_file(folder))?;
@@ -125,8 +122,9 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     let family = Family::of_this_process();
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
-    let tables = Arc::new(Tables::new(program, log_file(folder), family.clone()));
-    let nodes = LoopNodes::new(folder, MAPPER, family);
+    let apart = Apart::new(program.clone(), log_file(folder), family.clone());
+    let tables = Arc::new(Tables::new(program, log_file(folder), family.clone(), apart.clone()));
+    let nodes = LoopNodes::new(folder, MAPPER, family, Arc::new(apart.clone()));
     let left = nodes.left();
     let mapper = Mapper::new(tables.clone(), nodes);
     let adoption = Adoption::new(tables, mapper.clone());
@@ -140,13 +138,18 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     }
     stay_in_memory();
     child.detach_saying(READY)?;
-    until_idle(|| stay || mapper.count() + callers.count() + adoption.waiting() > 0, &mapper);
+    let needed = || {
+        apart.trim();
+        stay || mapper.count() + callers.count() + adoption.waiting() > 0
+    };
+    until_idle(needed, &mapper);
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
 }
 
-/// Lets this process have as many descriptors as it can: each device and each caller takes some.
+/// Raises this process's limit of descriptors to the maximum: each device and each caller takes
+/// some.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -179,7 +182,7 @@ fn make(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of nodes, and the control node that libdevmapper looks for before it opens it.
+/// Makes the folder of nodes, and the control node that libdevmapper looks for before it opens it.
 fn prepare_mapper() -> Result<()> {
     let cannot = |e| Error::io(MAPPER.as_ref(), "cannot be made", e);
     fs::DirBuilder::new().recursive(true).mode(0o755).create(MAPPER).map_err(cannot)?;
@@ -192,7 +195,7 @@ fn prepare_mapper() -> Result<()> {
     Ok(())
 }
 
-/// The lock that the one back end of a folder has; none where another has it.
+/// Takes the lock for the single back end of a folder; `None` where another one has it.
 fn lock(folder: &Path) -> Result<Option<OwnedFd>> {
     let path = folder.join("lock");
     let mut how = File::options();

@@ -14,29 +14,28 @@ use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::records::Line as TableLine;
 use underseal_dm::{Error, Family, Given, GrantedKeys, Messaged, Result, Served, Table};
-use underseal_export::control::Line;
-use underseal_export::net::Socket;
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
+use super::patient_line::PatientLine;
 use super::{SERVER_SOCKET, owner};
 
-/// How long a server may take for what it does at once, and for what it waits for the disk.
+/// How long a server may take for a quick order, and for one that waits for the disk.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a server whose back end is gone is waited for at once.
+/// How long a server without a back end may take to answer.
 const APPEARING: Duration = Duration::from_secs(5);
 const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
 pub(super) struct Child {
-    line: Mutex<Line>,
+    line: Mutex<PatientLine>,
     process: Mutex<Option<Process>>,
     pid: u32,
     family: Family,
-    /// The devices that it lies on, which it has open too.
+    /// The devices that the table uses, which the server has open, too.
     _claims: Vec<Arc<Claim>>,
     /// The facts that the server keeps for the next back end.
     known: Mutex<Option<RememberedTable>>,
@@ -44,48 +43,44 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts a server.
-    ///
-    /// # Errors
-    /// The system's.
     pub(super) fn start(program: &Path, log: &Path, claims: Vec<Arc<Claim>>, family: Family) -> Result<Self> {
         let failed = |e: io::Error| Error::system("a table's server cannot be started", &e);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program);
-        // The server's lines belong beside the back end's.
+        // The server's messages go to the back end's log.
         if let Ok(log) = File::options().append(true).open(log) {
             command.stderr(log);
         }
-        // At a shutdown systemd leaves those processes alone whose name begins so (its
+        // At a shutdown systemd spares processes whose name begins with `@` (its
         // ROOT_STORAGE_DAEMONS).
         command
             .arg0("@underseal")
             .args(["dm", "table-server"])
-            // Signals of a terminal, should the back end ever have one, are not for it.
+            // Signals of a terminal, if the back end ever has one, must not reach the server.
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
         let process = command.spawn().map_err(failed)?;
         let pid = process.id();
         family.add(pid);
-        let line = Mutex::new(Line::new(Socket::from(OwnedFd::from(ours))));
+        let line = Mutex::new(PatientLine::new(ours).map_err(failed)?);
         let (process, known) = (Mutex::new(Some(process)), Mutex::default());
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
 
-    /// Takes the server of a file whose back end is gone. Whether its table is suspended.
+    /// Adopts the server of a file whose back end is gone. Returns whether its table is suspended.
     pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
         let stream = Self::reach(file)?;
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|e| Error::system("a table's server is not known", &e.into()))?
             .pid;
-        let line = Line::new(Socket::from(OwnedFd::from(stream)));
+        let mut line = PatientLine::new(stream).map_err(|e| Error::system(file.display(), &e))?;
         let failed = left_server(file);
-        line.send(&Order::Adopt, &[], &[], Instant::now() + SOON).map_err(&failed)?;
-        let heard = line.receive(Instant::now() + APPEARING).map_err(&failed)?;
+        let heard = line.ask(&Order::Adopt, &[], &[], Instant::now() + APPEARING).map_err(&failed)?;
         let Answer::Adopted { suspended } = heard.message else { return Err(nonsense()) };
         let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
         let mut kept = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX)).map_err(memory)?;
-        line.read(kept.as_mut_bytes(), Instant::now() + SOON).map_err(&failed)?;
+        line.read(kept.as_mut_bytes()).map_err(&failed)?;
         let known = RememberedTable::parse(&kept)?;
         let claims = lowers.adopt(heard.fds)?;
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
@@ -94,8 +89,8 @@ impl Child {
         Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
     }
 
-    /// A connection to the server of a file whose back end is gone: it waits at a socket beside the
-    /// file, which may not be there yet.
+    /// Connects to the server of a file whose back end is gone: it waits at a socket beside the
+    /// file, which may not exist yet.
     fn reach(file: &Path) -> Result<UnixStream> {
         let socket = file.with_file_name(SERVER_SOCKET);
         let begun = Instant::now();
@@ -110,13 +105,13 @@ impl Child {
         }
     }
 
-    /// Has the server of a file whose back end is gone unmount, flush and end, and waits until it
-    /// has.
+    /// Asks the server of a file whose back end is gone to unmount, flush and end, and waits for
+    /// its end.
     pub(super) fn end_left(file: &Path) -> Result<()> {
-        let line = Line::new(Socket::from(OwnedFd::from(Self::reach(file)?)));
+        let line = PatientLine::new(Self::reach(file)?);
+        let mut line = line.map_err(|e| Error::system(file.display(), &e))?;
         let failed = left_server(file);
-        line.send(&Order::End, &[], &[], Instant::now() + SOON).map_err(&failed)?;
-        let answer = line.receive(Instant::now() + APPEARING).map_err(&failed)?.message;
+        let answer = line.ask(&Order::End, &[], &[], Instant::now() + APPEARING).map_err(&failed)?.message;
         let until = Instant::now() + APPEARING;
         while owner::lives(file) == Some(true) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
@@ -131,7 +126,7 @@ impl Child {
         }
     }
 
-    /// Has the server keep what the next back end has to know.
+    /// Sends the server the facts for the next back end.
     pub(super) fn remember(&self, known: RememberedTable) -> Result<()> {
         let text = known.print();
         *self.known() = Some(known);
@@ -141,7 +136,7 @@ impl Child {
         }
     }
 
-    /// The table, for a device that is there already.
+    /// Returns the table of an existing device.
     pub(super) fn table(self: &Arc<Self>) -> Result<(Table, bool)> {
         let known = self.known();
         let known = known.as_ref().ok_or_else(nonsense)?;
@@ -150,8 +145,8 @@ impl Child {
         Ok((table, known.read_only))
     }
 
-    /// Gives the server another key, or none, and the facts with the line's parameters that belong
-    /// to it: whichever back end comes next knows both or neither.
+    /// Gives the server another key, or none, together with the line's new parameters: the next
+    /// back end knows both or neither.
     fn change_key(&self, order: &Order, word: &str, start: u64, params: &Key) -> Result<()> {
         let memory = |e: underseal_cipher::Error| Error::new(Errno::NOMEM, e.to_string());
         let changed = Key::new(params.as_bytes()).map_err(memory)?;
@@ -174,15 +169,21 @@ impl Child {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it open its table. The table's logical block size in bytes.
-    ///
-    /// # Errors
-    /// Its refusal.
+    /// Asks the server to open its table. Returns the table's logical block size in bytes.
     pub(super) fn open(&self, order: &Order, text: &str, devices: &[&File]) -> Result<u32> {
         let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
         match self.ask_with(order, &fds, &[text.as_bytes()], FLUSHES)? {
             (Answer::Opened { block }, _) => Ok(block),
             _ => Err(nonsense()),
+        }
+    }
+
+    /// Has it go on once it hears of that, after an order that it has not answered in time.
+    fn go_on_later(&self, order: &Order, refusal: &Error) {
+        if refusal.errno() == Errno::TIMEDOUT
+            && let Err(e) = self.line().send(order, &[], &[])
+        {
+            log::error!("a table's server does not hear that it goes on: {e}");
         }
     }
 
@@ -200,24 +201,25 @@ impl Child {
         bytes: &[&[u8]],
         patience: Duration,
     ) -> Result<(Answer, Vec<OwnedFd>)> {
-        let line = self.line();
+        let mut line = self.line();
         let gone = |e: underseal_export::Error| {
             let why = underseal_error::with_causes(&e).to_string();
-            Error::new(Errno::IO, format!("a table's server does not answer: {why}"))
+            let hangs = matches!(e.kind(), underseal_export::ErrorKind::Timeout);
+            let errno = if hangs { Errno::TIMEDOUT } else { Errno::IO };
+            Error::new(errno, format!("a table's server does not answer: {why}"))
         };
-        line.send(order, fds, bytes, Instant::now() + SOON).map_err(gone)?;
-        let heard = line.receive(Instant::now() + patience).map_err(gone)?;
+        let heard = line.ask(order, fds, bytes, Instant::now() + patience).map_err(gone)?;
         match heard.message {
             Answer::Refused { errno, why } => Err(Error::new(Errno::from_raw_os_error(errno), why)),
             answer => Ok((answer, heard.fds)),
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, PatientLine> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the end of the process, which is about to end by itself.
+    /// Waits for the end of a process that is about to end by itself.
     fn wait(&self) {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut process) = process else { return };
@@ -226,7 +228,7 @@ impl Child {
             let _ = process.wait();
             family.remove(pid);
         };
-        // Nobody waits for this; a process that is not waited for stays as a zombie.
+        // A thread waits, for otherwise the ended process stays as a zombie.
         if let Err(e) = std::thread::Builder::new().name("wait".into()).spawn(wait) {
             log::warn!("no thread to wait for the end of a table's server: {e}");
         }
@@ -234,8 +236,8 @@ impl Child {
 }
 
 impl Drop for Child {
-    /// A server that was asked to end does so; another one shows nothing yet, and ends when its line
-    /// does.
+    /// A server that was asked to end ends by itself; a server that shows no file yet ends when its
+    /// connection is closed.
     fn drop(&mut self) {
         self.wait();
     }
@@ -247,7 +249,8 @@ impl Served for Child {
     }
 
     fn give(&self) -> Result<Given> {
-        match self.ask_with(&Order::Give, &[], &[], FLUSHES)? {
+        let given = self.ask_with(&Order::Give, &[], &[], FLUSHES);
+        match given.inspect_err(|e| self.go_on_later(&Order::Keep, e))? {
             (Answer::Given { place, turn }, mut fds) => {
                 let device = fds.pop().ok_or_else(nonsense)?;
                 let place = serde_json::to_string(&(place, turn)).map_err(|_| nonsense())?;
@@ -277,7 +280,8 @@ impl Served for Child {
     }
 
     fn suspend(&self) -> Result<()> {
-        self.ask(&Order::Suspend, FLUSHES)
+        let suspended = self.ask(&Order::Suspend, FLUSHES);
+        suspended.inspect_err(|e| self.go_on_later(&Order::Resume { anyway: false }, e))
     }
 
     fn resume(&self) -> Result<()> {
@@ -309,7 +313,8 @@ impl Served for Child {
             (key, set, word) if is(key, "key") && is(set, "set") && !word.is_empty() => {
                 let is_hex = word == "-" || word.chars().all(|c| c.is_ascii_hexdigit());
                 if word.len() == key_digits(line.params())? && !is_hex && !word.starts_with(':') {
-                    // As in the kernel, which has begun to put the key in when it finds that out.
+                    // The kernel behaves in the same way: it has begun to set the key when it finds
+                    // that out.
                     let wiped = changed(Order::WipeKey, "", None)?;
                     return Ok(Messaged { failed: Some(no("the key is no hex")), ..wiped });
                 }
@@ -321,7 +326,7 @@ impl Served for Child {
     }
 
     fn status(&self) -> Result<Vec<String>> {
-        match self.ask_with(&Order::Status, &[], &[], SOON)? {
+        match self.ask_with(&Order::Status, &[], &[], APPEARING)? {
             (Answer::Status { lines }, _) => Ok(lines),
             _ => Err(nonsense()),
         }
@@ -334,7 +339,8 @@ impl Served for Child {
     }
 }
 
-/// A crypt line's parameters with another key: the second word. Of a wiped one there are zeros.
+/// Replaces the key, which is the second word, in a crypt line's parameters; a wiped key is
+/// replaced by zeros.
 fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
     let (cipher, old, rest) = split_at_key(params)?;
     let zeros = "0".repeat(digits_of(old));
@@ -342,7 +348,7 @@ fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
     Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
 }
 
-/// How many hex digits a crypt line's key has, or would have.
+/// Returns how many hex digits a crypt line's key has, or would have.
 fn key_digits(params: &str) -> Result<usize> {
     Ok(digits_of(split_at_key(params)?.1))
 }
@@ -354,7 +360,7 @@ fn digits_of(word: &str) -> usize {
     }
 }
 
-/// A crypt line's cipher, its key, and what follows.
+/// Splits a crypt line's parameters into the cipher, the key, and the rest.
 fn split_at_key(params: &str) -> Result<(&str, &str, &str)> {
     let (cipher, rest) = params.split_once(' ').ok_or_else(nonsense)?;
     // A key's name may have spaces, each behind a backslash.
@@ -368,7 +374,7 @@ fn split_at_key(params: &str) -> Result<(&str, &str, &str)> {
     Ok((cipher, old, rest))
 }
 
-/// The word of a key message in digits: of a key of the keyring those of its bytes.
+/// Returns the key of a key message in hex digits; a key of the keyring is read.
 fn digits(word: &str, keys: &GrantedKeys) -> Result<Zeroizing<String>> {
     let mut name = String::with_capacity(word.len());
     let mut characters = word.chars();
@@ -402,5 +408,5 @@ fn left_server(file: &Path) -> impl Fn(underseal_export::Error) -> Error {
 }
 
 fn nonsense() -> Error {
-    Error::new(Errno::IO, "a table's server says what is not understood")
+    Error::new(Errno::IO, "a table's server sent an unexpected message")
 }

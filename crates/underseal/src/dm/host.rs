@@ -10,31 +10,32 @@ use underseal_volume::ErrorKind;
 use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
+use super::apart::Apart;
 use super::child::Child;
 use super::known::RememberedTable;
 use super::layers;
-use super::lowers::{Lowers, number_of};
+use super::lowers::{Lookups, Lowers};
 use super::orders::Order;
 
-/// Starts table servers.
+/// The means to start table servers.
 pub(super) struct Tables {
     lowers: Lowers,
     program: PathBuf,
-    /// Where table servers write what they have to say.
+    /// The log file of table servers.
     log: PathBuf,
     family: Family,
 }
 
 impl Tables {
     /// `program` is this command, `log` the back end's log.
-    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family) -> Self {
-        Self { lowers: Lowers::default(), program, log, family }
+    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family, apart: Apart) -> Self {
+        Self { lowers: Lowers::new(apart), program, log, family }
     }
 }
 
 impl Tables {
-    /// The table of a server whose back end is gone, whether it is read only, and whether it is
-    /// suspended.
+    /// Returns the table of a server whose back end is gone, whether it is read-only, and whether
+    /// it is suspended.
     pub(super) fn adopt(&self, file: &Path) -> Result<(Loaded, bool, bool)> {
         let (child, suspended) = Child::adopt(file, &self.lowers, self.family.clone())?;
         let (table, read_only) = Arc::new(child).table()?;
@@ -48,7 +49,8 @@ impl Host for Tables {
         let text = text(&lines);
         drop(lines);
         let mut table = Table::parse(&text).map_err(|e| refused(&e))?;
-        let canonical = canonical(&table)?;
+        let lookups = self.lowers.lookups();
+        let canonical = canonical(&table, &lookups)?;
         table.resolve_keys(|kind, name| Ok(keys.find(kind, name))).map_err(|e| {
             let why = underseal_error::with_causes(&e).to_string();
             Error::new(Errno::INVAL, why)
@@ -59,9 +61,9 @@ impl Host for Tables {
             let error = refused(&e);
             if lacks_key { Error::new(Errno::NOKEY, error.to_string()) } else { error }
         })?;
-        let stack = layers::stack(&table, below)?;
+        let stack = layers::stack(&table, below, &lookups)?;
         let stacked = stack.is_some();
-        // From here on the keys are in it.
+        // From here on the text contains the keys.
         let text = match stack {
             Some(stack) => stack,
             None => Zeroizing::new(table.print(true)),
@@ -72,7 +74,7 @@ impl Host for Tables {
         for warning in table.warnings() {
             log::warn!("{number}: {warning}");
         }
-        let (mut names, deps) = devices(&table)?;
+        let (mut names, deps) = devices(&table, &lookups)?;
         if deps.contains(&number) {
             return Err(Error::new(Errno::INVAL, format!("{number}: a table cannot lie on its own device")));
         }
@@ -82,19 +84,24 @@ impl Host for Tables {
         let mut claims = claims;
         if stacked {
             let stack = Table::parse(&text).map_err(|e| refused(&e))?;
-            (names, claimed) = devices(&stack)?;
+            (names, claimed) = devices(&stack, &lookups)?;
             claims.extend(
                 claimed.iter().map(|dep| self.lowers.claim(*dep, read_only)).collect::<Result<Vec<_>>>()?,
             );
             claimed = [deps.as_slice(), &claimed].concat();
         }
-        let has_layer = |lines: &[Line]| has_layer(lines) || layers::are_under(lines, below);
-        let late = has_layer(&canonical) && live.is_some_and(has_layer);
+        let has_layer = |lines: &[Line]| -> Result<bool> {
+            Ok(has_layer(lines) || layers::are_under(lines, below, &lookups)?)
+        };
+        let late = match live {
+            Some(live) => has_layer(&canonical)? && has_layer(live)?,
+            None => false,
+        };
         let child = Child::start(&self.program, &self.log, claims.clone(), self.family.clone())?;
         let files: Vec<_> = names
             .iter()
             .filter_map(|(_, number)| claimed.iter().position(|dep| dep == number))
-            .map(|at| &claims[at].file)
+            .map(|at| claims[at].file())
             .collect();
         let devices = names.into_iter().map(|(name, _)| name).collect();
         let files: Vec<_> = files.into_iter().chain(claims.iter().filter_map(|claim| claim.lock())).collect();
@@ -106,7 +113,7 @@ impl Host for Tables {
     }
 }
 
-/// A table's text. It may hold keys.
+/// Returns a table's text, which may contain keys.
 pub(super) fn text(lines: &[Line]) -> Zeroizing<String> {
     let len = lines.iter().map(|line| line.params().len() + line.target.len() + 48).sum();
     let mut text = Zeroizing::new(String::with_capacity(len));
@@ -119,14 +126,14 @@ pub(super) fn text(lines: &[Line]) -> Zeroizing<String> {
     text
 }
 
-/// A device as a table names it, with its number.
+/// A device's name in a table, with its number.
 type Named = (String, DeviceNumber);
 
 /// All devices that a table names, with their numbers; and the numbers, each once.
-fn devices(table: &Table) -> Result<(Vec<Named>, Vec<DeviceNumber>)> {
+fn devices(table: &Table, lookups: &Lookups<'_>) -> Result<(Vec<Named>, Vec<DeviceNumber>)> {
     let (mut all, mut deps) = (Vec::new(), Vec::new());
     for name in table.devices() {
-        let number = number_of(Path::new(name)).ok_or_else(|| {
+        let number = lookups.find(name)?.ok_or_else(|| {
             Error::new(Errno::NODEV, format!("Device lookup failed: {name} is no block device"))
         })?;
         all.push((name.to_owned(), number));
@@ -138,14 +145,14 @@ fn devices(table: &Table) -> Result<(Vec<Named>, Vec<DeviceNumber>)> {
 }
 
 /// The lines as the kernel prints them: devices by their numbers.
-fn canonical(table: &Table) -> Result<Vec<Line>> {
+fn canonical(table: &Table, lookups: &Lookups<'_>) -> Result<Vec<Line>> {
     let line = |line: &TableLine| {
         let text = Zeroizing::new(line.print(true));
         let mut words = text.splitn(4, ' ');
         let params = words.nth(3).unwrap_or_default();
         let mut params = Zeroizing::new(params.to_owned());
         for name in line.target.devices() {
-            if let Some(number) = number_of(Path::new(name)) {
+            if let Some(number) = lookups.find(name)? {
                 params = Zeroizing::new(renamed(&params, name, &number.to_string()));
             }
         }
@@ -154,7 +161,7 @@ fn canonical(table: &Table) -> Result<Vec<Line>> {
     table.lines().iter().map(line).collect()
 }
 
-/// Words with another name for a device: the word itself, or what follows `meta_device:`.
+/// Replaces a device's name in the words: a word itself, or the rest of `meta_device:`.
 pub(super) fn renamed(params: &str, name: &str, number: &str) -> String {
     let escaped: String = name.chars().fold(String::new(), |escaped, c| {
         let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
@@ -173,13 +180,13 @@ fn has_layer(lines: &[Line]) -> bool {
     lines.iter().any(|line| line.target == "integrity")
 }
 
-/// A refusal in the kernel's words.
+/// Converts an error to a refusal in the kernel's words.
 fn refused(error: &underseal_volume::Error) -> Error {
     let why = underseal_error::with_causes(error).to_string();
     let errno = match error.kind() {
         ErrorKind::Memory => Errno::NOMEM,
         ErrorKind::WrongKey => Errno::NOKEY,
-        // A cipher that the kernel's crypto does not have.
+        // The kernel's crypto lacks the cipher.
         _ if why.contains("Error allocating crypto tfm") => Errno::NOENT,
         _ => Errno::INVAL,
     };

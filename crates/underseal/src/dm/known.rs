@@ -1,5 +1,5 @@
-//! The facts that a table server keeps for the next back end: the table as the kernel prints it,
-//! keys and all.
+//! The facts that a table server keeps for the next back end: the table in the kernel's form, with
+//! its keys.
 //!
 //! ```text
 //!   ro|rw SECTORS BLOCK DEVICE,DEVICE..
@@ -21,7 +21,7 @@ pub(super) struct RememberedTable {
 }
 
 impl RememberedTable {
-    /// As text.
+    /// Formats the facts as text.
     pub(super) fn print(&self) -> Zeroizing<String> {
         let mode = if self.read_only { "ro" } else { "rw" };
         let deps = self.deps.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -33,9 +33,9 @@ impl RememberedTable {
         text
     }
 
-    /// From that text.
+    /// Parses that text.
     pub(super) fn parse(text: &Key) -> Result<Self> {
-        let bad = || Error::new(Errno::IO, "a table's server has kept what is not understood");
+        let bad = || Error::new(Errno::IO, "a table's server has kept a malformed text");
         let text = std::str::from_utf8(text.as_bytes()).map_err(|_| bad())?;
         let (head, lines) = text.split_once('\n').ok_or_else(bad)?;
         let mut words = head.split(' ');

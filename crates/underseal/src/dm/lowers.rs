@@ -1,179 +1,270 @@
-//! Lower devices: claimed once, for all tables that lie on them, as the kernel claims them for
-//! device mapper.
+//! Lower devices: claimed once, for all tables on them, as the kernel claims them for device
+//! mapper.
+//!
 //!
 //! The file of a loop device is locked as well, as `underseal open` and QEMU lock an image: a claim
 //! of the loop device alone leaves the file open to other programs.
+//!
+//! Processes apart open, lock and close devices. One that hangs holds up no other: no lock is held
+//! meanwhile but the device's own.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
+use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use underseal_dm::{DeviceNumber, Error, Result};
 
-use crate::loop_file;
+use super::apart::{Apart, ApartOutcome, ApartWork, nonsense};
+use crate::loop_file::FileId;
+
+/// How long opening a lower device may take: a disk may have to spin up.
+const OPENS: Duration = Duration::from_secs(20);
+/// How long finding a path, or locking a file, may take.
+const FINDS: Duration = Duration::from_secs(10);
 
 /// Claims of lower devices, and locks of the files below them.
-#[derive(Default)]
-pub(super) struct Lowers(Mutex<Known>);
+pub(super) struct Lowers {
+    known: Mutex<Known>,
+    apart: Apart,
+    /// Devices and files with which a claim is busy.
+    busy: Mutex<BTreeSet<ClaimSubject>>,
+    done: Condvar,
+}
 
 #[derive(Default)]
 struct Known {
     claims: BTreeMap<DeviceNumber, Weak<Claim>>,
     /// By device and inode number: several loop devices lie on one file.
-    locks: BTreeMap<(DeviceNumber, u64), Weak<File>>,
+    locks: BTreeMap<FileId, Weak<File>>,
 }
 
-/// A device that others are kept from claiming, for as long as this is there.
+/// A device or a file, with which one claim at a time is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ClaimSubject {
+    Device(DeviceNumber),
+    File(FileId),
+}
+
+/// A device that no other program can claim as long as this exists.
 pub(super) struct Claim {
+    number: DeviceNumber,
     /// Opened exclusively; a table server gets a duplicate, so that the claim lasts while one of
     /// them is there.
-    pub(super) file: File,
+    file: Option<File>,
     read_only: bool,
     lock: Option<Arc<File>>,
+    apart: Apart,
 }
 
 impl Claim {
+    /// The device.
+    pub(super) fn file(&self) -> &File {
+        self.file.as_ref().expect("it is taken as the claim ends")
+    }
+
     /// The file of a loop device, which is locked while a duplicate of this is open.
     pub(super) fn lock(&self) -> Option<&File> {
         self.lock.as_deref()
     }
 }
 
-impl Lowers {
-    /// Claims a device, or shares the claim that there is.
-    ///
-    /// # Errors
-    /// `EBUSY` where others have it, or the file that it lies on; `ENXIO` and others as the system
-    /// says.
-    pub(super) fn claim(&self, number: DeviceNumber, read_only: bool) -> Result<Arc<Claim>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.claims.get(&number).and_then(Weak::upgrade);
-        if let Some(claim) = known.filter(|claim| read_only || !claim.read_only) {
-            if let (Some(file), false) = (claim.lock(), read_only) {
-                lock(number, file, true)?;
-            }
-            return Ok(claim);
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.apart.close(self.number, file);
         }
-        // To write, where that can be: a later table may want to, and a second claim would be
-        // refused.
-        let writes = open(number, false).map(|file| (file, false));
-        let opened = match writes {
-            Err(e) if read_only && e.errno() != Errno::BUSY => open(number, true).map(|file| (file, true)),
-            opened => opened,
-        };
-        let (file, opened_read_only) = opened?;
-        let lock = all.lock(number, &file, read_only)?;
-        let claim = Arc::new(Claim { file, read_only: opened_read_only, lock });
-        all.claims.retain(|_, claim| claim.strong_count() > 0);
-        all.claims.insert(number, Arc::downgrade(&claim));
-        Ok(claim)
     }
 }
 
 impl Lowers {
+    pub(super) fn new(apart: Apart) -> Self {
+        Self { known: Mutex::default(), apart, busy: Mutex::default(), done: Condvar::new() }
+    }
+
+    /// Finds devices by the names that a table has for them.
+    pub(super) fn lookups(&self) -> Lookups<'_> {
+        Lookups { apart: &self.apart, known: RefCell::default() }
+    }
+
+    /// Claims a device, or shares the claim that there is.
+    ///
+    /// # Errors
+    /// `EBUSY` where others have it, or the file that it lies on; `ETIMEDOUT` where it hangs;
+    /// `ENXIO` and others as the system says.
+    pub(super) fn claim(&self, number: DeviceNumber, read_only: bool) -> Result<Arc<Claim>> {
+        let _turn = self.turn(ClaimSubject::Device(number), number)?;
+        let known = self.known().claims.get(&number).and_then(Weak::upgrade);
+        if let Some(claim) = known.filter(|claim| read_only || !claim.read_only) {
+            if let (Some(file), false) = (claim.lock(), read_only) {
+                self.lock(number, file, true)?;
+            }
+            return Ok(claim);
+        }
+        let (outcome, fds) = self.apart.run(&ApartWork::Open { number, read_only }, &[], OPENS)?;
+        let ApartOutcome::Opened { read_only: opened_read_only, file: below } = outcome else {
+            return Err(nonsense());
+        };
+        let mut fds = fds.into_iter().map(File::from);
+        let file = fds.next().ok_or_else(nonsense)?;
+        // From here on it is closed apart, too.
+        let apart = self.apart.clone();
+        let mut claim = Claim { number, file: Some(file), read_only: opened_read_only, lock: None, apart };
+        if let Some((id, exclusive)) = below {
+            let file = fds.next().ok_or_else(nonsense)?;
+            claim.lock = Some(self.lock_below(number, id, file, exclusive, read_only)?);
+        }
+        let claim = Arc::new(claim);
+        let mut known = self.known();
+        known.claims.retain(|_, claim| claim.strong_count() > 0);
+        known.claims.insert(number, Arc::downgrade(&claim));
+        Ok(claim)
+    }
+
+    /// Locks the file of a loop device, or shares the lock that there is.
+    fn lock_below(
+        &self,
+        number: DeviceNumber,
+        id: FileId,
+        file: File,
+        exclusive: bool,
+        read_only: bool,
+    ) -> Result<Arc<File>> {
+        let _turn = self.turn(ClaimSubject::File(id), number)?;
+        let known = self.known().locks.get(&id).and_then(Weak::upgrade);
+        if let Some(file) = known {
+            if !read_only {
+                self.lock(number, &file, true)?;
+            }
+            return Ok(file);
+        }
+        self.lock(number, &file, exclusive)?;
+        let file = Arc::new(file);
+        let mut known = self.known();
+        known.locks.retain(|_, lock| lock.strong_count() > 0);
+        known.locks.insert(id, Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    fn lock(&self, number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {
+        self.apart.run(&ApartWork::Lock { number, exclusive }, &[file.as_fd()], FINDS).map(drop)
+    }
+
     /// Takes the claims and locks of a table server that was another back end's: block devices, and
     /// the files of loop devices.
     pub(super) fn adopt(&self, files: Vec<OwnedFd>) -> Result<Vec<Arc<Claim>>> {
-        let failed = |e: io::Error| Error::system("a claimed device", &e);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut locks = Vec::new();
         let mut devices = Vec::new();
         for file in files.into_iter().map(File::from) {
-            let of = file.metadata().map_err(failed)?;
-            if of.file_type().is_block_device() {
-                devices.push((DeviceNumber::of_node(of.rdev()), file));
+            let (kind, id) = id_of(&file).map_err(|e| Error::system("a claimed device", &e))?;
+            if let Some(number) = kind {
+                devices.push((number, file));
                 continue;
             }
-            let key = (DeviceNumber::of_node(of.dev()), of.ino());
-            let lock = all.locks.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(file));
-            all.locks.insert(key, Arc::downgrade(&lock));
+            let mut known = self.known();
+            let lock = known.locks.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(file));
+            known.locks.insert(id, Arc::downgrade(&lock));
             locks.push(lock);
         }
-        let claims = devices.into_iter().map(|(number, file)| {
-            if let Some(claim) = all.claims.get(&number).and_then(Weak::upgrade) {
-                return Ok(claim);
-            }
-            let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| failed(e.into()))?;
-            let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
-            let below = loop_file::find(&file);
-            let lock = below.and_then(|(_, key)| all.locks.get(&key).and_then(Weak::upgrade));
-            let claim = Arc::new(Claim { file, read_only, lock });
-            all.claims.insert(number, Arc::downgrade(&claim));
-            Ok(claim)
-        });
+        let claims = devices.into_iter().map(|(number, file)| self.adopt_one(number, file));
         let claims = claims.collect();
         drop(locks);
         claims
     }
-}
 
-impl Known {
-    /// Locks the file of a loop device, if this is one. Other devices have no file.
-    fn lock(&mut self, number: DeviceNumber, node: &File, read_only: bool) -> Result<Option<Arc<File>>> {
-        let Some((path, key)) = loop_file::find(node) else { return Ok(None) };
-        if let Some(file) = self.locks.get(&key).and_then(Weak::upgrade) {
-            if !read_only {
-                lock(number, &file, true)?;
+    fn adopt_one(&self, number: DeviceNumber, file: File) -> Result<Arc<Claim>> {
+        let _turn = self.turn(ClaimSubject::Device(number), number)?;
+        let known = self.known().claims.get(&number).and_then(Weak::upgrade);
+        if let Some(claim) = known {
+            return Ok(claim);
+        }
+        let flags =
+            rustix::fs::fcntl_getfl(&file).map_err(|e| Error::system("a claimed device", &e.into()))?;
+        let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
+        let below = match self.apart.run(&ApartWork::Below { number }, &[file.as_fd()], FINDS) {
+            Ok((ApartOutcome::Below { file }, _)) => file,
+            Ok(_) => return Err(nonsense()),
+            Err(e) => {
+                log::warn!("{number}: the file that it lies on is not known: {e}");
+                None
             }
-            return Ok(Some(file));
-        }
-        let opened = loop_file::open_to_lock(&path, key, !read_only);
-        let Some((file, exclusive)) = opened else {
-            log::warn!("{number}: {} cannot be locked: another program may open it", path.display());
-            return Ok(None);
         };
-        lock(number, &file, exclusive)?;
-        let file = Arc::new(file);
-        self.locks.retain(|_, lock| lock.strong_count() > 0);
-        self.locks.insert(key, Arc::downgrade(&file));
-        Ok(Some(file))
+        let mut known = self.known();
+        let lock = below.and_then(|id| known.locks.get(&id).and_then(Weak::upgrade));
+        let apart = self.apart.clone();
+        let claim = Arc::new(Claim { number, file: Some(file), read_only, lock, apart });
+        known.claims.insert(number, Arc::downgrade(&claim));
+        Ok(claim)
     }
-}
 
-fn lock(number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {
-    use underseal_device::{ErrorKind, lock_image};
-    match lock_image(file, &format!("the file of {number}"), exclusive) {
-        Err(e) if e.kind() == ErrorKind::Locked => Err(Error::new(Errno::BUSY, e.to_string())),
-        Err(e) => {
-            log::warn!("{e}");
-            Ok(())
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other claim is busy with this, for as long as opening may take.
+    fn turn(&self, subject: ClaimSubject, number: DeviceNumber) -> Result<ClaimTurn<'_>> {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.done.wait_timeout_while(busy, OPENS, |busy| busy.contains(&subject));
+        let (mut busy, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(Error::new(
+                Errno::BUSY,
+                format!("lower device {number}: it is being opened, and hangs"),
+            ));
         }
-        Ok(()) => Ok(()),
+        busy.insert(subject);
+        Ok(ClaimTurn { lowers: self, subject })
     }
 }
 
-fn open(number: DeviceNumber, read_only: bool) -> Result<File> {
-    let path = node(number)?;
-    let mut how = File::options();
-    how.read(true).write(!read_only).custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
-    let opened = how.open(&path);
-    opened.map_err(|e| Error::system(format!("{}: Device lookup failed", path.display()), &e))
+/// The turn of a claim with a device or a file.
+struct ClaimTurn<'l> {
+    lowers: &'l Lowers,
+    subject: ClaimSubject,
 }
 
-/// The node of a block device, by the kernel's name for it.
-fn node(number: DeviceNumber) -> Result<PathBuf> {
-    let lookup = |why: String| Error::new(Errno::NXIO, format!("Device lookup failed: {why}"));
-    let link = format!("/sys/dev/block/{number}/uevent");
-    let text = fs::read_to_string(&link).map_err(|e| lookup(format!("{link}: {e}")))?;
-    let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
-    let name = name.ok_or_else(|| lookup(format!("{link} has no name")))?;
-    let path = Path::new("/dev").join(name);
-    match number_of(&path) {
-        Some(found) if found == number => Ok(path),
-        _ => Err(lookup(format!("{} is not device {number}", path.display()))),
+impl Drop for ClaimTurn<'_> {
+    fn drop(&mut self) {
+        self.lowers.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.subject);
+        self.lowers.done.notify_all();
     }
 }
 
-/// The number of the block device that a path leads to, or that a text like `7:0` says.
-pub(super) fn number_of(path: &Path) -> Option<DeviceNumber> {
-    if let Some(number) = path.to_str().and_then(|text| text.parse().ok()) {
-        return Some(number);
+/// The number of a block device, and the numbers of a file. The kernel asks no file's server for
+/// them.
+fn id_of(file: &File) -> io::Result<(Option<DeviceNumber>, FileId)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let of = statx(file, c"", flags, StatxFlags::TYPE | StatxFlags::INO)?;
+    let is_device = FileType::from_raw_mode(of.stx_mode.into()).is_block_device();
+    let number = is_device.then(|| DeviceNumber::new(of.stx_rdev_major, of.stx_rdev_minor));
+    let place = DeviceNumber::of_node(makedev(of.stx_dev_major, of.stx_dev_minor));
+    Ok((number, (place, of.stx_ino)))
+}
+
+/// The numbers of the devices that one table names. Each is looked up once.
+pub(super) struct Lookups<'l> {
+    apart: &'l Apart,
+    known: RefCell<BTreeMap<String, Option<DeviceNumber>>>,
+}
+
+impl Lookups<'_> {
+    /// The number of the block device that a path leads to, or that a text like `7:0` says. None for
+    /// a path that leads to no block device.
+    pub(super) fn find(&self, name: &str) -> Result<Option<DeviceNumber>> {
+        if let Ok(number) = name.parse() {
+            return Ok(Some(number));
+        }
+        if let Some(known) = self.known.borrow().get(name) {
+            return Ok(*known);
+        }
+        let (outcome, _) = self.apart.run(&ApartWork::Find { path: name.into() }, &[], FINDS)?;
+        let ApartOutcome::Found { number } = outcome else { return Err(nonsense()) };
+        self.known.borrow_mut().insert(name.into(), number);
+        Ok(number)
     }
-    let of = fs::metadata(path).ok().filter(|of| of.file_type().is_block_device())?;
-    Some(DeviceNumber::of_node(of.rdev()))
 }

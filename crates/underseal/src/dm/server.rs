@@ -1,7 +1,7 @@
 //! A table server: a process for one table, which serves it as a file.
 //!
-//! Orders come over the socket that is its stdin. When the back end is gone the table is served on,
-//! until its file is unmounted or another back end takes the table (`orphan.rs`).
+//! Orders come over the socket that is its stdin. When the back end is gone, the table server
+//! continues, until its file is unmounted or another back end adopts the table (`orphan.rs`).
 
 mod integrity;
 mod opened;
@@ -33,21 +33,18 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use opened::Opened;
 
-/// How long requests may take that are in flight when no more are taken.
+/// How long requests in flight may take when no more are taken.
 const DRAIN: Duration = Duration::from_secs(120);
 /// How long the back end may take to receive an answer.
 const SOON: Duration = Duration::from_secs(30);
-/// How long, and how often, a server asks for the file that it has given to another one, which may
-/// not have ended yet.
+/// How long, and at which interval, a server asks for the file that it has given to another server,
+/// which may not have ended yet.
 const RETRIEVING: Duration = Duration::from_secs(10);
 const LOOK_FOR_OWNER: Duration = Duration::from_millis(20);
-/// Between two orders.
+/// The longest time between two orders.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Serves one table.
-///
-/// # Errors
-/// `Failed` when stdin is no socket of a back end's.
+/// Serves one table. Fails with `Failed` when stdin is no socket of a back end.
 pub(crate) fn run() -> Result<()> {
     stay_in_memory();
     let socket = io::stdin().as_fd().try_clone_to_owned();
@@ -59,7 +56,7 @@ pub(crate) fn run() -> Result<()> {
             Ok(Next::Order) => {}
             // Other names belong to other servers.
             Ok(Next::End) => std::process::exit(0),
-            // An order may be obeyed already: the next back end hears of the state as it is.
+            // The order may have been carried out: the next back end learns the state as it is.
             Err(e) => match server.next_back_end(&e) {
                 Some(next) => line = next,
                 None => return server.alone(),
@@ -74,17 +71,21 @@ enum Next {
     End,
 }
 
-/// Writing out what others have in memory must not wait for this process's own pages, nor this
-/// process for memory that only it could free.
+/// Locks memory: writing out other processes' memory must not wait for this process's own pages,
+/// and this process must not wait for memory that only it could free.
 pub(super) fn stay_in_memory() {
-    let locked = mlockall(MlockAllFlags::CURRENT)
-        .and_then(|()| mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT));
-    if let Err(e) = locked {
+    if let Err(e) = lock_memory() {
         log::warn!("memory is not locked, so its devices should not carry swap: {e}");
     }
     if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
         log::warn!("the kernel was not told that this serves I/O, so its devices should not carry swap: {e}");
     }
+}
+
+/// Keeps this process's pages in memory: those that it has now, and each that it touches later.
+pub(super) fn lock_memory() -> rustix::io::Result<()> {
+    mlockall(MlockAllFlags::CURRENT)?;
+    mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
 }
 
 /// The state after an order.
@@ -99,7 +100,7 @@ impl From<Answer> for Done {
     }
 }
 
-/// Why an order is refused.
+/// The reason why an order is refused.
 type Refusal = (Errno, String);
 type Obeyed<T = Done> = std::result::Result<T, Refusal>;
 
@@ -117,13 +118,14 @@ struct Server {
     shown: Option<Shown>,
     /// This server's share in the file.
     owner: Option<Owner>,
-    /// The mount was given to another server, which may have taken it: why this one is suspended.
+    /// Set when the mount was given to another server, which may have taken it: why this one is
+    /// suspended.
     given: Option<Suspended>,
-    /// What its key was in, while it is wiped.
+    /// The volume without its key, while the key is wiped.
     wiped: Option<Keyless>,
     /// The facts for another back end.
     remembered: Option<Key>,
-    /// Keeps other programs from the files of its loop devices, also when the back end is gone.
+    /// The locks of the files of loop devices, which last beyond the back end.
     locks: Vec<OwnedFd>,
 }
 
@@ -140,12 +142,12 @@ struct Shown {
     holder: FuseHolder,
     stopper: FuseStopper,
     serves: JoinHandle<()>,
-    /// Has the kernel ask for the file's attributes again.
+    /// Makes the kernel read the file's attributes again.
     tell: TellSize,
 }
 
 impl Server {
-    /// Obeys one order of the back end's. An error is the connection's.
+    /// Carries out one order of the back end. An error is the connection's.
     fn serve_order(&mut self, line: &Line) -> Result<Next> {
         let heard = line.receive::<Order>(Instant::now() + LONG)?;
         let mut bytes = Key::zeroed(usize::try_from(heard.bytes).unwrap_or(usize::MAX))?;
@@ -203,7 +205,7 @@ impl Server {
                 self.set_key(word)?;
                 self.remember(facts)
             }
-            // The loop does these.
+            // The loop handles these.
             Order::Remember | Order::Adopt => Err((Errno::INVAL, "it is not for here".into())),
             Order::Status => Ok(Answer::Status { lines: self.opened()?.status() }.into()),
             Order::Leave => Ok(Answer::Done.into()),
@@ -219,7 +221,7 @@ impl Server {
         self.opened()?.mapping()
     }
 
-    /// Mounts.
+    /// Mounts the table.
     fn show(&mut self, file: &Path) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
         let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
@@ -230,7 +232,7 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with another's mount, unless the other one has gone on with it itself.
+    /// Takes the mount of another server, unless that server has resumed it.
     fn take(&mut self, place: MountPlace, turn: u64, fds: Vec<OwnedFd>) -> Obeyed<()> {
         let mut owner = Owner::join(&place.path, turn).map_err(not_owned)?;
         if owner.claim().map_err(not_owned)? != Ownership::Own {
@@ -239,7 +241,7 @@ impl Server {
         let taken = self.rest_over(place, fds).and_then(|shown| match owner.settle() {
             Ok(()) => Ok(shown),
             Err(e) => {
-                // Threads that rest would unmount the file as they end.
+                // Paused threads would unmount the file as they end.
                 std::mem::forget(shown);
                 Err(not_owned(e))
             }
@@ -251,7 +253,7 @@ impl Server {
                 Ok(())
             }
             Err(e) => {
-                // Before the other one may open its devices again.
+                // The devices are closed before the other server may open them again.
                 self.opened = self.opened.take().map(Opened::inactive);
                 drop(owner);
                 Err(e)
@@ -259,7 +261,7 @@ impl Server {
         }
     }
 
-    /// Opens the devices, if they are not yet, and has threads ready at a mount.
+    /// Opens the devices, if they are not open, and prepares threads for a mount.
     fn rest_over(&mut self, place: MountPlace, mut fds: Vec<OwnedFd>) -> Obeyed<Shown> {
         if self.mapping().is_err() {
             let opened = self.opened.take().ok_or((Errno::INVAL, "there is no table".to_owned()))?;
@@ -276,7 +278,7 @@ impl Server {
     fn go_on_with(&mut self, shown: Shown) {
         shown.holder.go_on();
         let size = self.mapping().map(|mapping| mapping.size());
-        // The kernel asks for the file's attributes again, and has no page of it.
+        // The kernel reads the file's attributes again, and has no page of it.
         if let Some(why) = size.ok().and_then(|size| (shown.tell)(0, size)) {
             log::warn!("{why}");
         }
@@ -292,12 +294,12 @@ impl Server {
             && suspended == Suspended::ForGiving
             && let Err((_, why)) = self.keep()
         {
-            log::error!("the table cannot go on: {why}");
+            log::error!("the table cannot be resumed: {why}");
         }
         given
     }
 
-    /// Closes what another server opens, and lets that one have the file.
+    /// Closes the devices that the other server opens, and gives it the file.
     fn closed_for_giving(&mut self) -> Obeyed {
         self.opened()?.close().map_err(refused(Errno::IO))?;
         let none = || (Errno::INVAL, "it is not shown".to_owned());
@@ -309,7 +311,7 @@ impl Server {
         Ok(Done { answer: Answer::Given { place, turn: owner.turn() }, fd: Some(fd) })
     }
 
-    /// Serves again what was suspended, or given to another server that has not taken it.
+    /// Resumes a table that was suspended, or given to another server that has not taken it.
     fn keep(&mut self) -> Obeyed<()> {
         if self.given.is_some() {
             self.retrieve(Some(Instant::now() + RETRIEVING))?;
@@ -318,7 +320,7 @@ impl Server {
             let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
             let device = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
             let place = shown.carried.place.clone();
-            // Threads that rest would unmount the file as they end.
+            // Paused threads would unmount the file as they end.
             std::mem::forget(shown);
             self.opened = self.opened.take().map(Opened::inactive);
             let shown = self.rest_over(place, vec![device])?;
@@ -330,7 +332,7 @@ impl Server {
         Ok(())
     }
 
-    /// Gets the file back that was given to another server. Ends this process when that one has it.
+    /// Gets the file back from another server. Ends this process when that server has it.
     fn retrieve(&mut self, until: Option<Instant>) -> Obeyed<()> {
         let owner = self.owner.as_mut().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
         if owner.owns() {
@@ -351,7 +353,7 @@ impl Server {
         }
     }
 
-    /// The requests that the kernel handed out are answered, the others stay with it, and all
+    /// Suspends: requests from the kernel are answered, further ones stay in the kernel, and all
     /// writes are on disk.
     fn suspend(&mut self) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
@@ -369,8 +371,8 @@ impl Server {
                 return Err(e);
             }
             // As in the kernel, a device that cannot be flushed can be suspended, and get another
-            // table. The lower device tells of the failure again in the next table's flush, since
-            // that has it open already.
+            // table. The lower device reports the failure again in the next table's flush, since
+            // the next server has it open already.
             log::error!("suspended all the same: {}", underseal_error::with_causes(&e));
             mapping.hold(DRAIN)
         });
@@ -405,7 +407,7 @@ impl Server {
         Ok(())
     }
 
-    /// Keeps the facts for the next back end together with the key that they tell of.
+    /// Keeps the facts for the next back end together with the key that belongs to them.
     fn remember(&mut self, facts: &[u8]) -> Obeyed {
         self.remembered = Some(Key::new(facts).map_err(|e| (Errno::NOMEM, e.to_string()))?);
         Ok(Answer::Done.into())
@@ -434,7 +436,7 @@ impl Server {
             }
         }
         let Ok(mapping) = self.mapping().cloned() else { return Ok(()) };
-        // Suspended here means flushed, since orders come one after the other. The key may be
+        // Suspended means flushed here, since orders are carried out one by one. The key may be
         // wiped: nothing was written since.
         let flushed = if mapping.is_stopped() { Ok(()) } else { mapping.suspend(DRAIN) };
         let closed = self.opened()?.close().map_err(refused(Errno::IO));
@@ -442,7 +444,7 @@ impl Server {
         flushed.map_err(|e| refused(Errno::IO)(e.into())).and(closed)
     }
 
-    /// Ends when the file is unmounted.
+    /// Serves until the file is unmounted.
     fn alone(mut self) -> Result<()> {
         let Some(shown) = self.shown.take() else { return Ok(()) };
         let _ = shown.serves.join();
@@ -467,9 +469,9 @@ impl Shown {
     }
 }
 
-/// The kernel keeps the block device's pages; it is not to keep the file's as well, which would be
-/// another table's one day.
+/// Returns the mount's settings. The kernel caches the block device's pages; it must not cache the
+/// file's, too, which may later show another table.
 fn config() -> FuseConfig {
-    // Another table's server takes the mount over, which the kernel cannot do through io_uring.
+    // Another table's server may take the mount, which the kernel cannot do through io_uring.
     FuseConfig { cache: false, io_uring: false, ..FuseConfig::default() }
 }

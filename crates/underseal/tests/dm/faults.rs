@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
+use crate::dm::killed::servers;
 use crate::dm::mapper::Mapper;
 use crate::support::volume::{Volume, text};
 use crate::support::{Server, output, tool};
@@ -102,7 +103,7 @@ test \"$(dmsetup ls)\" = 'No devices found'",
 #[test]
 fn devices_of_a_killed_back_end_go_on_and_the_next_one_has_them() {
     let Some(mapper) = Mapper::new() else { return };
-    // A writer that acknowledges each block that is on disk, in a file of its own.
+    // A writer that records each block that is on disk in a separate file.
     mapper.scratch.file(
         "writer.py",
         b"
@@ -176,16 +177,9 @@ fn a_device_whose_table_server_was_killed_with_the_back_end_is_given_up() {
     mapper.script("dmsetup create $N-a --table '0 4096 zero'; dmsetup create $N-b --table '0 4096 zero'");
     let back_end = mapper.back_end().expect("a back end");
     // Kills one of the two servers too.
-    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let parent: i32 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        (parent == back_end.as_raw_nonzero().get()).then_some(pid)
-    });
-    let pids: Vec<_> = pids.collect();
+    let pids = servers(&mapper);
     assert_eq!(pids.len(), 2);
-    for pid in [pids[0], back_end.as_raw_nonzero().get()] {
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    for pid in [pids[0], back_end] {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
     let out =
@@ -203,6 +197,7 @@ fn a_device_that_the_kernel_uses_stays_live_when_it_cannot_be_removed() {
 dmsetup create $N-a --table '0 2048 zero'
 upper=$(losetup --find --show /dev/mapper/$N-a)
 trap 'losetup --detach $upper' EXIT
+dmsetup info --columns --noheadings -o open $N-a
 code=0; dmsetup remove --noudevsync $N-a 2> /dev/null || code=$?; echo $code
 cat /sys/dev/block/$(stat --dereference --format %Hr:%Lr /dev/mapper/$N-a)/loop/autoclear
 losetup --detach $upper
@@ -211,7 +206,7 @@ sleep 0.2
 blockdev --getsz /dev/mapper/$N-a
 dmsetup remove $N-a",
     );
-    assert_eq!(out, "1\n0\n2048\n", "{}", mapper.log());
+    assert_eq!(out, "1\n1\n0\n2048\n", "{}", mapper.log());
 }
 
 /// A loop device is a number: once it is free for a moment, another program may have it.
@@ -284,18 +279,30 @@ fn one_image_has_one_writer_through_tables_and_servers() {
     Server::start(&volume, &[]).stop();
 }
 
+/// An unfinished reencryption of an image without a header: the file beside the image tells of it.
+#[test]
+fn an_image_in_the_middle_of_a_reencryption_takes_no_table() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        r#"
+truncate -s 1M image; touch state
+device=$(losetup --find --show image); trap 'losetup --detach $device' EXIT
+echo '{"underseal reencryption marker":1,"identity":"67e55044-10b1-426f-9247-bb680e5fe0c8","state":"'$PWD/state'"}' \
+    > image.underseal-state
+fails dmsetup create $N-a --table "0 8 linear $device 0" 2> /dev/null
+rm image.underseal-state
+dmsetup create $N-a --table "0 8 linear $device 0"; dmsetup remove $N-a"#,
+    );
+    assert!(mapper.log().contains("in the middle of a reencryption"), "{}", mapper.log());
+}
+
 #[test]
 fn a_device_whose_server_was_killed_is_removed_whole() {
     let Some(mapper) = Mapper::new() else { return };
     mapper.script("dmsetup create $N-a --table '0 2048 zero'");
-    let back_end = mapper.back_end().unwrap().as_raw_nonzero();
-    let servers: Vec<_> = fs::read_dir(format!("/proc/{back_end}/task"))
-        .unwrap()
-        .flat_map(|task| fs::read_to_string(task.unwrap().path().join("children")))
-        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
-        .collect();
+    let servers = servers(&mapper);
     assert_eq!(servers.len(), 1, "{servers:?}");
-    kill_process(Pid::from_raw(servers[0]).unwrap(), Signal::KILL).unwrap();
+    kill_process(servers[0], Signal::KILL).unwrap();
     mapper.script(
         "
 dmsetup remove $N-a
@@ -425,10 +432,10 @@ fn the_back_end_and_its_devices_leave_the_callers_control_group() {
     });
     let group = root.map(|root| format!("{root}/us-{}", std::process::id()));
     let Some(group) = group.filter(|group| fs::create_dir(group).is_ok()) else {
-        // Not counted as skipped: where no group can be made there is none to leave.
+        // This is not counted as skipped: where no group can be made, none has to be left.
         return eprintln!("not tested here: a control group of the caller's, which cannot be made");
     };
-    // As a service that makes a device and ends.
+    // A service that makes a device and ends.
     let inside = mapper.command(&["dmsetup", "create", &mapper.name("a"), "--table", "0 8 zero"]);
     let mut service = tool("sh");
     service.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"", &group]);

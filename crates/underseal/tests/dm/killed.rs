@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
 
 use crate::dm::mapper::Mapper;
 use crate::support::tool;
+use crate::support::tools::{PATIENCE, wait_until};
 
 /// Kills a process at once.
 fn kill(pid: Pid) {
@@ -17,13 +17,19 @@ fn kill(pid: Pid) {
 }
 
 /// The mapper's table servers, in the order of their beginning.
-fn servers(mapper: &Mapper) -> Vec<Pid> {
+pub(super) fn servers(mapper: &Mapper) -> Vec<Pid> {
+    started(mapper, "table-server")
+}
+
+/// The processes that a back end has started for this, in the order of their beginning.
+pub(super) fn started(mapper: &Mapper, what: &str) -> Vec<Pid> {
+    let begins = format!("@underseal\0dm\0{what}\0");
     let log = mapper.folder().join("log");
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let process = entry.ok()?.path();
         let pid: i32 = process.file_name()?.to_str()?.parse().ok()?;
         let words = fs::read(process.join("cmdline")).ok()?;
-        let is_server = words.starts_with(b"@underseal\0dm\0table-server\0");
+        let is_server = words.starts_with(begins.as_bytes());
         let is_ours = is_server && fs::read_link(process.join("fd/2")).is_ok_and(|to| to == log);
         let stat = fs::read_to_string(process.join("stat")).ok()?;
         let began: u64 = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?.parse().ok()?;
@@ -35,27 +41,48 @@ fn servers(mapper: &Mapper) -> Vec<Pid> {
 }
 
 /// A process whose system calls strace disturbs.
-struct Disturbed(Child);
+pub(super) struct Disturbed {
+    strace: Child,
+    /// The calls, as strace prints them: each as it begins, before a delay, and as it ends.
+    calls: NamedTempFile,
+}
 
 impl Disturbed {
     /// `how` as in strace's `inject`; of all threads, or of the first one.
-    fn new(pid: Pid, call: &str, how: &str, all: bool) -> Self {
+    pub(super) fn new(pid: Pid, call: &str, how: &str, all: bool) -> Self {
+        let calls = NamedTempFile::new().unwrap();
         let mut traced = tool("strace");
-        traced.args(all.then_some("-f")).args(["-o", "/dev/null", "-e", &format!("trace={call}")]);
+        traced.args(all.then_some("-f")).arg("-o").arg(calls.path()).args(["-e", &format!("trace={call}")]);
         traced.args(["-e", &format!("inject={call}:{how}"), "-p", &pid.as_raw_nonzero().to_string()]);
         let mut traced = traced.stderr(Stdio::piped()).spawn().unwrap();
         // strace writes a line when it is attached.
         let mut attached = [0; 16];
         traced.stderr.as_mut().unwrap().read_exact(&mut attached).unwrap();
-        Self(traced)
+        Self { strace: traced, calls }
+    }
+
+    /// Waits until the process is in the call that is delayed.
+    fn wait_for_the_call(&self, call: &str) {
+        let begins = format!("{call}(");
+        wait_until(call, PATIENCE, || self.calls().contains(&begins));
+    }
+
+    /// Waits until the delay is over, or the process.
+    fn wait_for_its_end(&mut self) {
+        let ended = || self.calls().contains("DELAYED") || self.strace.try_wait().unwrap().is_some();
+        wait_until("the delayed call ends", PATIENCE, ended);
+    }
+
+    fn calls(&self) -> String {
+        fs::read_to_string(self.calls.path()).unwrap()
     }
 }
 
 impl Drop for Disturbed {
     fn drop(&mut self) {
         // At SIGTERM strace waits for processes that it traces, and may do so for ever.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.strace.kill();
+        let _ = self.strace.wait();
     }
 }
 
@@ -63,12 +90,12 @@ impl Drop for Disturbed {
 fn kill_before_the_answer(mapper: &Mapper, command: &[&str]) {
     let back_end = mapper.back_end().expect("a back end");
     let server = servers(mapper)[0];
-    let _late = Disturbed::new(server, "sendmsg", "delay_enter=2000000:when=1", false);
+    let mut late = Disturbed::new(server, "sendmsg", "delay_enter=2000000:when=1", false);
     let mut asks = mapper.command(command).stderr(Stdio::null()).spawn().unwrap();
-    sleep(Duration::from_millis(700));
+    late.wait_for_the_call("sendmsg");
     kill(back_end);
     assert!(!asks.wait().unwrap().success(), "the back end had answered");
-    sleep(Duration::from_secs(2));
+    late.wait_for_its_end();
 }
 
 #[test]
@@ -102,16 +129,16 @@ losetup --detach /dev/$low",
 fn kill_before_the_mount_is_taken(mapper: &Mapper, call: &str, next: bool) {
     let back_end = mapper.back_end().expect("a back end");
     let taker = *servers(mapper).last().unwrap();
-    let _late = Disturbed::new(taker, call, "delay_enter=5000000:when=1", true);
+    let mut late = Disturbed::new(taker, call, "delay_enter=5000000:when=1", true);
     let name = mapper.name("v");
     let mut asks = mapper.command(&["dmsetup", "resume", &name]).stderr(Stdio::null()).spawn().unwrap();
-    sleep(Duration::from_millis(700));
+    late.wait_for_the_call(call);
     kill(back_end);
     assert!(!asks.wait().unwrap().success(), "the back end had answered");
     if next {
         mapper.script("dmsetup info $N-v > info");
     }
-    sleep(Duration::from_secs(6));
+    late.wait_for_its_end();
 }
 
 #[test]
@@ -125,7 +152,7 @@ dmsetup create $N-v --table \"0 40000 linear $(losetup --find --show A.img) 0\"
 dmsetup load $N-v --table \"0 40000 linear $(losetup --find --show B.img) 0\"",
         );
         kill_before_the_mount_is_taken(&mapper, call, next);
-        assert_eq!(servers(&mapper).len(), 1, "{call} {next}: {}", mapper.log());
+        wait_until("one of two servers is left", PATIENCE, || servers(&mapper).len() == 1);
         let out = mapper.script(
             "
 for i in $(seq 100 140); do
@@ -174,11 +201,8 @@ fn kill_at(mapper: &Mapper, call: &str, command: &str) {
     let _killed = Disturbed::new(back_end, call, "signal=KILL:when=1", true);
     mapper.script(&format!("fails {command} 2> /dev/null"));
     // Callers see the back end's end a moment before its socket is gone.
-    let until = Instant::now() + Duration::from_secs(10);
-    while mapper.back_end() == Some(back_end) {
-        assert!(Instant::now() < until, "{call}: {command}: it was not killed");
-        sleep(Duration::from_millis(10));
-    }
+    let what = format!("{call}: {command}: it is killed");
+    wait_until(&what, PATIENCE, || mapper.back_end() != Some(back_end));
 }
 
 #[test]

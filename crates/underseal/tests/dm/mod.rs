@@ -11,6 +11,7 @@
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
 //!   dmsetup.rs     what dmsetup prints, and tables that take the place of others
 //!   faults.rs      hostile callers, processes that are killed
+//!   hangs.rs       lower devices and servers that do not answer
 //!   killed.rs      back ends that are killed while something is half done
 //! ```
 
@@ -18,10 +19,11 @@ mod authenticated;
 mod cryptsetup;
 mod dmsetup;
 mod faults;
+mod hangs;
 mod install;
 mod keys;
 mod killed;
 mod lvm;
-mod mapper;
+pub(crate) mod mapper;
 mod supervise;
 mod targets;

@@ -1,4 +1,4 @@
-//! A table server whose back end is gone: it serves on, and waits for another back end.
+//! A table server whose back end is gone: it continues, and waits for another back end.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,24 +16,24 @@ use crate::dm::SERVER_SOCKET;
 use crate::dm::orders::Answer;
 use crate::error::{Error, Result};
 
-/// How often the server looks whether its file is still mounted.
+/// The interval at which the server checks that its file is still mounted.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Server {
-    /// Waits for another back end, which connects to the socket beside the file. None: the file is
-    /// unmounted, or there is none.
+    /// Waits for another back end, which connects to the socket beside the file. Returns `None`
+    /// when the file is unmounted, or was never shown.
     pub(super) fn next_back_end(&mut self, why: &Error) -> Option<Line> {
         self.shown.as_ref()?;
         log::warn!("the back end is gone ({}): the table is served on", why.what());
         if self.given.is_some() {
-            // The other server, if it has begun to take the mount, ends or has it before long.
+            // If the other server has begun to take the mount, it soon ends or has the mount.
             let retrieved = self.retrieve(None);
             let kept = match self.given {
                 Some(Suspended::ForGiving) => retrieved.and_then(|()| self.keep()),
                 _ => retrieved,
             };
             if let Err((_, why)) = kept {
-                log::error!("the table cannot go on: {why}");
+                log::error!("the table cannot be resumed: {why}");
             }
         }
         let shown = self.shown.as_ref()?;
@@ -42,7 +42,7 @@ impl Server {
         next.map(|socket| Line::new(Socket::from(OwnedFd::from(socket))))
     }
 
-    /// Says what it has to a back end that has come.
+    /// Sends a new back end this server's facts and descriptors.
     pub(super) fn present_to(&mut self, line: &Line) -> Result<()> {
         let devices = self.opened.as_ref().map(|opened| opened.devices()).unwrap_or_default();
         let locks = self.locks.iter().map(|lock| lock.as_fd());
@@ -53,7 +53,7 @@ impl Server {
     }
 }
 
-/// Waits at a socket for a back end, until `is_over` says that there is nothing more to wait for.
+/// Waits at a socket for a back end, until `is_over` returns true.
 fn wait_at(socket: &Path, each: Duration, is_over: impl Fn() -> bool) -> Option<UnixStream> {
     let next = match listen(socket) {
         Ok(listener) => wait(&listener, each, is_over),
@@ -71,7 +71,7 @@ fn listen(socket: &Path) -> std::io::Result<UnixListener> {
     UnixListener::bind(socket)
 }
 
-/// Waits for a connection of this process's own user's, until there is nothing more to wait for.
+/// Waits for a connection from this process's user, until `is_over` returns true.
 fn wait(listener: &UnixListener, each: Duration, is_over: impl Fn() -> bool) -> Option<UnixStream> {
     let each = Timespec::try_from(each).ok()?;
     loop {

@@ -1,6 +1,6 @@
-//! The answers of a supervisor. What they are is the preloaded library's (crates/dm-preload), but
-//! for keys by name: the kernel does not say which number a key gets that another process adds.
-//! Programs see a crypt target that does not know such keys, and send digits.
+//! The answers of a supervisor. They are those of the preloaded library (crates/dm-preload), except
+//! for keys by name: the kernel does not report the serial number of a key that another process
+//! adds. Programs see a crypt target that does not know keys by name, and send digits.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 const CONTROL: &[u8] = b"/dev/mapper/control";
 const DEVICES: &[u8] = b"/proc/devices";
 const SYSFS: &[u8] = b"/sys/dev/block/";
-/// More than the longest path that is looked for.
+/// A length above that of the longest path that is looked for.
 const PATH: usize = 64;
 
 /// Numbers of ioctls, and device mapper's structure (include/uapi/linux/dm-ioctl.h).
@@ -36,15 +36,15 @@ const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
 const DATA_START: usize = 16;
 const MOST: usize = 4 << 20;
-/// The last version of crypt's whose keys are digits only.
+/// The last version of the crypt target whose keys are digits only.
 const DIGITS_ONLY: [u32; 3] = [1, 18, 0];
-/// How often a caller that waits is looked at.
+/// The interval at which a waiting caller is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Answers calls from a back end.
+/// Answers calls with the help of a back end.
 pub(super) struct Answers {
     folder: PathBuf,
-    /// Keeps the back end.
+    /// The connection that keeps the back end running.
     _stays: UnixStream,
 }
 
@@ -99,14 +99,14 @@ impl Answers {
         }
     }
 
-    /// The back end's folder of what lies on a device, for the one in sysfs.
+    /// Opens the back end's folder of a device's holders, in place of the one in sysfs.
     fn holders(&self, path: &[u8]) -> Option<File> {
         let device = path.strip_prefix(SYSFS)?.strip_suffix(b"/holders")?;
         let device = std::str::from_utf8(device).ok().filter(|device| !device.contains('/'))?;
         File::open(self.folder.join("holders").join(device)).ok()
     }
 
-    /// Does an ioctl in a thread of its own: it may wait for a disk, or for an event.
+    /// Does an ioctl in a separate thread: it may wait for a disk, or for an event.
     fn ioctl(&self, notice: Notice, request: u64, argument: u64) {
         let is_ours = notice.descriptor(notice.arguments[0]).is_some_and(|fd| {
             let peer = getpeername(&fd).ok().flatten().and_then(|peer| SocketAddrUnix::try_from(peer).ok());
@@ -122,7 +122,7 @@ impl Answers {
             let done = do_ioctl(&notice, &socket, request, argument);
             notice.answer(done.map(|()| 0));
         };
-        // Without a thread the call is the kernel's, which fails.
+        // Without a thread the call is left to the kernel, where it fails.
         if let Err(e) = thread::Builder::new().name("ioctl".into()).spawn(work) {
             log::error!("no thread for a call: {e}");
         }
@@ -137,8 +137,8 @@ impl Answers {
         notice.answer(written.map(|()| i64::try_from(len).unwrap_or_default()));
     }
 
-    /// The link of a device's folder in sysfs, whose last part is the name that device mapper would
-    /// have given it. None for one that is not the back end's.
+    /// Returns the link of a device's folder in sysfs, with the name that device mapper would have
+    /// given it as its last part; `None` for a device that is not the back end's.
     fn link(&self, path: &str) -> Option<String> {
         let number = path.as_bytes().strip_prefix(SYSFS)?;
         let (major, minor) = std::str::from_utf8(number).ok()?.split_once(':')?;
@@ -163,12 +163,12 @@ impl Answers {
 }
 
 fn address(folder: &Path) -> SocketAddrUnix {
-    // A path that is too long has no back end.
+    // No back end has a path that is too long for a socket.
     SocketAddrUnix::new(backend::socket(folder)).unwrap_or_else(|_| SocketAddrUnix::new_unnamed())
 }
 
 fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std::result::Result<(), Errno> {
-    // As the kernel, which asks for this at each ioctl.
+    // The kernel requires the same capability for each ioctl.
     if !thread_may_ask(notice.thread) {
         return Err(Errno::ACCESS);
     }
@@ -180,7 +180,7 @@ fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std:
     if size > MOST {
         return Err(Errno::NOMEM);
     }
-    // Tables have keys in them.
+    // Tables contain keys.
     let mut buffer = Key::zeroed(size).map_err(|_| Errno::NOMEM)?;
     notice.read(argument, buffer.as_mut_bytes())?;
     if !notice.waits() {
@@ -198,7 +198,7 @@ fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std:
     done
 }
 
-/// Asks the back end. The length of its answer, which is in the buffer.
+/// Asks the back end. Returns the length of the answer in the buffer.
 fn ask(
     socket: &Path,
     request: u32,
@@ -259,7 +259,8 @@ fn without_named_keys(buffer: &mut [u8]) {
     }
 }
 
-/// A file of /proc/devices with a line for device mapper; none where the kernel has one itself.
+/// Returns a file like /proc/devices with a line for device mapper; `None` where the kernel has
+/// one.
 fn with_mapper() -> Option<File> {
     let text = fs::read_to_string("/proc/devices").ok()?;
     let (before, after) = text.split_once("Block devices:\n")?;
@@ -267,7 +268,7 @@ fn with_mapper() -> Option<File> {
     if numbers().any(|(_, name)| name == "device-mapper") {
         return None;
     }
-    // Numbers that drivers without one of their own get from above down.
+    // Drivers without a fixed number get these numbers, from the highest down.
     let is_free = |number: &u8| numbers().all(|(used, _)| used.parse() != Ok(*number));
     let number = (234..=254).rev().find(is_free)?;
     let mut file = File::from(memfd_create("devices", MemfdFlags::CLOEXEC).ok()?);
@@ -293,5 +294,36 @@ mod tests {
         expected[HEADER + 28..HEADER + 40].copy_from_slice(&DIGITS_ONLY.map(u32::to_ne_bytes).concat());
         assert_eq!(buffer, expected);
         without_named_keys(&mut []);
+    }
+
+    /// The back end fills an answer in; the rest of the buffer is the caller's.
+    #[test]
+    fn any_answer_keeps_its_length_and_changes_in_versions_only() {
+        for _ in 0..2000 {
+            let mut buffer: Vec<u8> =
+                std::iter::repeat_with(|| fastrand::u8(..)).take(fastrand::usize(..600)).collect();
+            for _ in 0..fastrand::usize(..6) {
+                let at = fastrand::usize(..=buffer.len());
+                let next = [fastrand::u32(..64), fastrand::u32(..)][fastrand::usize(..2)];
+                let record = [&next.to_ne_bytes()[..], &[0xee; 12], b"crypt\0"].concat();
+                buffer.splice(at..at, record);
+            }
+            if let Some(start) = buffer.get_mut(DATA_START..DATA_START + 4) {
+                start.copy_from_slice(&fastrand::u32(..640).to_ne_bytes());
+            }
+            let before = buffer.clone();
+            without_named_keys(&mut buffer);
+            assert_eq!(buffer.len(), before.len());
+            let lowered = DIGITS_ONLY.map(u32::to_ne_bytes).concat();
+            let mut at = 0;
+            while let Some(found) = (at..buffer.len()).find(|at| buffer[*at] != before[*at]) {
+                // The change lies in the version of a record with that name.
+                let version = (found.saturating_sub(11)..=found).find(|at| {
+                    buffer.get(*at..at + 12) == Some(&lowered)
+                        && before.get(at + 12..at + 18) == Some(b"crypt\0")
+                });
+                at = version.expect("a record") + 12;
+            }
+        }
     }
 }

@@ -1,11 +1,13 @@
-//! The filter that has the kernel ask: of ioctls device mapper's only, of files all that are
-//! opened, since a filter sees no paths.
+//! The filter for the kernel's questions: of ioctls only device mapper's, of files every open,
+//! since a filter sees no paths.
+
+#![expect(unsafe_code, reason = "a seccomp filter")]
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// `seccomp_data`: where the call's number, the architecture and the low half of the second
-/// argument are. Both architectures are little-endian.
+/// `seccomp_data`: the offsets of the call's number, the architecture and the low half of the
+/// second argument. Both architectures are little-endian.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const SECOND: u32 = 24;
@@ -17,14 +19,14 @@ const NATIVE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const NATIVE: u32 = 0xc000_00b7;
 
-/// The calls that are asked about whatever their arguments are.
+/// The calls that are always asked about, whatever their arguments are.
 #[cfg(target_arch = "x86_64")]
 const ASKED: [libc::c_long; 5] =
     [libc::SYS_open, libc::SYS_openat, libc::SYS_openat2, libc::SYS_readlink, libc::SYS_readlinkat];
 #[cfg(not(target_arch = "x86_64"))]
 const ASKED: [libc::c_long; 3] = [libc::SYS_openat, libc::SYS_openat2, libc::SYS_readlinkat];
 
-/// The instructions. Calls of other architectures are the kernel's.
+/// Returns the instructions. Calls of other architectures are left to the kernel.
 #[expect(clippy::cast_possible_truncation, reason = "instructions have 16 bits, and calls small numbers")]
 fn program() -> Vec<libc::sock_filter> {
     let load = |at| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);
@@ -59,7 +61,7 @@ fn instruction(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Has the kernel ask about this process's calls from now on. The listener.
+/// Installs the filter for this process, and returns the listener.
 pub(super) fn install() -> io::Result<OwnedFd> {
     let mut program = program();
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
@@ -72,16 +74,17 @@ pub(super) fn install() -> io::Result<OwnedFd> {
         };
         i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)
     };
-    // A signal would have a call begun again that is done already; before Linux 5.19 it may.
+    // A signal would repeat a call that is done already; before Linux 5.19 this cannot be
+    // prevented.
     let fd = set(listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV).or_else(|e| match e.kind() {
         io::ErrorKind::InvalidInput => set(listener),
         _ => Err(e),
     })?;
-    // SAFETY: the kernel has made it for this call.
+    // SAFETY: the kernel has made the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether the kernel can ask.
+/// Returns true when the kernel can ask.
 pub(super) fn is_possible() -> bool {
     let action: u32 = libc::SECCOMP_RET_USER_NOTIF;
     // SAFETY: the kernel reads the number during the call.

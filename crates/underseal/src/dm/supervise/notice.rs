@@ -1,4 +1,6 @@
-//! A system call that the kernel asks about: who makes it, the caller's memory, the answer.
+//! A system call that the kernel asks about: its caller, the caller's memory, the answer.
+
+#![expect(unsafe_code, reason = "seccomp's notices")]
 
 use std::fs;
 use std::io;
@@ -10,11 +12,11 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 const PAGE: u64 = 4096;
 
-/// A call that waits for its answer. One that gets none is the kernel's.
+/// A call that waits for its answer. A call without an answer is left to the kernel.
 pub(super) struct Notice {
     listener: Arc<OwnedFd>,
     id: u64,
-    /// The thread that makes it.
+    /// The thread that makes the call.
     pub(super) thread: u32,
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
@@ -22,9 +24,10 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    /// The next call. None for one whose caller is gone.
+    /// Returns the next call; `None` for one whose caller has ended.
     pub(super) fn receive(listener: &Arc<OwnedFd>) -> io::Result<Option<Self>> {
-        // SAFETY: zeros are a notification of nothing, as the kernel wants the memory.
+        // SAFETY: zeros are a valid notification, and the form that the kernel requires of the
+        // memory.
         let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes the structure during the call.
         let received =
@@ -47,7 +50,7 @@ impl Notice {
         }))
     }
 
-    /// Whether the caller still waits. What was read of it before is its own if so.
+    /// Returns true while the caller waits; memory read before then belongs to the caller.
     pub(super) fn waits(&self) -> bool {
         // SAFETY: the kernel reads the number during the call.
         let valid = unsafe {
@@ -56,13 +59,13 @@ impl Notice {
         valid == 0
     }
 
-    /// The caller's memory, all of these bytes.
+    /// Reads the caller's memory, all of these bytes.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
         let len = into.len();
         if self.read_some(at, into) == len { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// The caller's string, if it is shorter than the room.
+    /// Reads the caller's string, if it is shorter than `room`.
     pub(super) fn string<'r>(&self, at: u64, room: &'r mut [u8]) -> Option<&'r [u8]> {
         let n = self.read_some(at, room);
         let end = room.get(..n)?.iter().position(|byte| *byte == 0)?;
@@ -71,12 +74,12 @@ impl Notice {
 
     fn read_some(&self, at: u64, into: &mut [u8]) -> usize {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // The kernel reads whole parts only: none of one that ends in memory which is not there.
+        // The kernel reads whole parts only: nothing of a part that ends in unmapped memory.
         let first = usize::try_from(PAGE - at % PAGE).unwrap_or(into.len()).min(into.len());
         let part = |at: u64, len| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len };
         let remote = [part(at, first), part(at.saturating_add(first as u64), into.len() - first)];
-        // SAFETY: the kernel writes at most the local bytes, and looks whether the remote ones are
-        // there.
+        // SAFETY: the kernel writes at most the local bytes, and checks that the remote ones are
+        // mapped.
         let n = unsafe {
             libc::process_vm_readv(self.thread.cast_signed(), &raw const local, 1, remote.as_ptr(), 2, 0)
         };
@@ -87,7 +90,7 @@ impl Notice {
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() };
-        // SAFETY: the kernel reads the local bytes, and looks whether the remote ones are there.
+        // SAFETY: the kernel reads the local bytes, and checks that the remote ones are mapped.
         let n = unsafe {
             let thread = self.thread.cast_signed();
             libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
@@ -95,7 +98,7 @@ impl Notice {
         if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// The caller's own descriptor of this number.
+    /// Duplicates the caller's descriptor of this number.
     pub(super) fn descriptor(&self, number: u64) -> Option<OwnedFd> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
         let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
@@ -112,7 +115,7 @@ impl Notice {
         self.send(&libc::seccomp_notif_resp { id: self.id, val, error, flags: 0 });
     }
 
-    /// Answers with a descriptor, which the caller gets as one of its own.
+    /// Answers with a descriptor, which the caller gets as one of its descriptors.
     pub(super) fn answer_with(mut self, fd: BorrowedFd<'_>, close_on_exec: bool) {
         let flags = if close_on_exec { libc::O_CLOEXEC.cast_unsigned() } else { 0 };
         let srcfd = fd.as_raw_fd().cast_unsigned();
@@ -134,7 +137,8 @@ impl Notice {
     fn send(&mut self, answer: &libc::seccomp_notif_resp) {
         self.answered = true;
         let listener = self.listener.as_fd().as_raw_fd();
-        // SAFETY: the kernel reads the structure during the call. A caller that is gone needs none.
+        // SAFETY: the kernel reads the structure during the call. A caller that has ended needs no
+        // answer.
         unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, std::ptr::from_ref(answer)) };
     }
 }

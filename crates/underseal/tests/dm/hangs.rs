@@ -1,0 +1,113 @@
+//! Lower devices and servers that do not answer, and processes apart that are killed.
+
+use crate::dm::killed::{Disturbed, servers, started};
+use crate::dm::mapper::Mapper;
+
+#[test]
+fn a_lower_device_that_hangs_holds_up_no_other() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("hangs.py", include_bytes!("hangs.py"));
+    let out = mapper.script(
+        "
+mkdir mnt; truncate --size 1M disk.img
+python3 hangs.py mnt & server=$!
+tries=100; until test -e mnt/file; do sleep 0.05; tries=$((tries - 1)); test $tries -gt 0; done
+hung=$(losetup --find --show mnt/file); well=$(losetup --find --show disk.img)
+dmsetup create $N-c --table '0 8 zero'
+kill -STOP $server
+create() { timeout 60 dmsetup create $N-$1 --table \"0 8 linear $2 0\"; }
+(if create a $hung 2> a.err; then echo made; else echo no; fi) > a &
+(if create p $PWD/mnt/absent 2> p.err; then echo made; else echo no; fi) > p &
+first=$!
+sleep 1
+# Others go on meanwhile.
+begun=$(date +%s)
+create b $well
+dmsetup info $N-b > info; dmsetup ls > devices; dmsetup info > infos
+dmsetup remove $N-b; dmsetup remove $N-c
+test $(($(date +%s) - begun)) -lt 8
+wait $first
+tries=300; until test -s a; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+cat a p; grep -o 'timed out' a.err p.err
+# It hangs still: the next one need not wait for that.
+begun=$(date +%s)
+fails create a $hung 2> again.err
+test $(($(date +%s) - begun)) -lt 5
+kill -CONT $server
+tries=100; until create a $hung 2> a.err; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+dmsetup remove $N-a
+losetup --detach $hung $well; tries=50; until umount mnt; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done",
+    );
+    assert_eq!(out, "no\nno\na.err:timed out\np.err:timed out\n", "{}", mapper.log());
+    let log = mapper.log();
+    for said in ["hangs, for 20 s", "hangs, for 10 s", "an earlier step has not ended", "no longer hangs"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+}
+
+#[test]
+fn a_table_server_that_hangs_holds_up_its_own_device() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+truncate --size 4M disk.img
+dmsetup create $N-a --table \"0 8192 linear $(losetup --find --show disk.img) 0\"",
+    );
+    let server = servers(&mapper)[0].as_raw_nonzero();
+    let out = mapper.script(&format!(
+        "
+kill -STOP {server}
+# What the kernel has of the device cannot be written now.
+dd if=/dev/zero of=/dev/mapper/$N-a bs=64k count=16 conv=notrunc status=none & writes=$!
+sleep 1
+begun=$(date +%s)
+dmsetup create $N-b --table '0 8 zero'
+dmsetup ls | wc --lines
+dmsetup info --columns --noheadings -o name > names; wc --lines < names
+dmsetup remove $N-b
+test $(($(date +%s) - begun)) -lt 10
+(dmsetup remove $N-a || true) 2> err & removes=$!
+dmsetup create $N-c --table '0 8 zero'; dmsetup remove $N-c
+kill -CONT {server}
+wait $writes
+wait $removes
+dmsetup info $N-a > info 2> err && dmsetup remove $N-a
+losetup --detach $(losetup --list --noheadings --output NAME,BACK-FILE | grep $PWD/disk.img | cut -d' ' -f1)
+cmp --bytes 1048576 disk.img /dev/zero"
+    ));
+    assert_eq!(out, "2\n2\n", "{}", mapper.log());
+}
+
+/// The process apart is killed once at each of its system calls of a kind.
+#[test]
+fn a_device_is_made_and_removed_once_though_processes_apart_are_killed() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper
+        .script("truncate --size 20M disk.img; losetup --find --show disk.img > loop; dmsetup ls > devices");
+    let table = "--table \"0 40000 linear $(cat loop) 0\"";
+    let mut kills = 0;
+    for (call, most) in [("ioctl", 6), ("flock", 3), ("/^open", 12), ("/^unlink", 3), ("sendmsg", 5)] {
+        for when in 1..=most {
+            mapper.script(&format!("dmsetup create $N-w {table}; dmsetup remove $N-w"));
+            let [apart] = started(&mapper, "apart")[..] else { panic!("{}", mapper.log()) };
+            let disturbed = Disturbed::new(apart, call, &format!("signal=KILL:when={when}"), true);
+            let out = mapper.script(&format!(
+                "
+dmsetup create $N-a {table}
+dmsetup ls | cut --fields 1 | sed s/$N//
+echo here | dd of=/dev/mapper/$N-a bs=4096 conv=sync,fsync status=none
+dmsetup remove $N-a
+ls /dev/mapper | grep $N || true
+grep --no-messages \"$PWD\" /sys/block/loop*/loop/backing_file | grep --invert-match disk.img || true
+ls {} | grep '^[0-9]' || true",
+                mapper.folder().display()
+            ));
+            assert_eq!(out, "-a\n", "{call} {when}: {}", mapper.log());
+            assert_eq!(servers(&mapper).len(), 0, "{call} {when}: {}", mapper.log());
+            drop(disturbed);
+            kills += usize::from(!started(&mapper, "apart").contains(&apart));
+        }
+    }
+    assert!(kills > 10, "{kills} were killed");
+    mapper.script("losetup --detach $(cat loop)");
+}
