@@ -1,5 +1,7 @@
-//! Authenticated sectors: our CPU paths, a whole request a call and a sector a call, and AWS-LC,
+//! Authenticated sectors: our CPU paths, with whole requests and with a sector a call, and AWS-LC,
 //! group by group.
+
+#![cfg_attr(feature = "aws-lc", expect(unsafe_code, reason = "other libraries' C functions"))]
 
 use std::sync::Arc;
 
@@ -14,14 +16,14 @@ use crate::measure::{Effort, Subject, interleaved};
 use crate::observer::Observer;
 use crate::report::{CipherRow, Report};
 
-/// A shape of work.
+/// A kind of requests.
 #[derive(Clone, Copy)]
 struct Group {
     spec: &'static str,
     key: usize,
-    /// Bytes beside each sector: the whole tag and the stored IV.
+    /// The number of bytes beside each sector: the whole tag and the stored IV.
     beside: usize,
-    /// AES rounds for each block: what the processor cannot go below; 0 where it is no AES.
+    /// AES rounds for each block, the processor's lower limit; 0 for a cipher other than AES.
     rounds: usize,
     seal: bool,
     sector: u32,
@@ -40,12 +42,12 @@ const SPECS: [(&str, usize, usize, usize); 9] = [
     ("capi:authenc(cmac(aes),xts(aes))-plain64", 80, 16, 24),
 ];
 
-/// Measures authenticated ciphers, and tells the observer: each CPU path over whole requests, the
-/// chosen one a sector a call, AWS-LC a sector a call (a feature of the build), and bare AES
-/// rounds.
+/// Measures authenticated ciphers, and reports rows to the observer: each CPU path over whole
+/// requests, the chosen one with one sector per call, AWS-LC with one sector per call (a feature of
+/// the build), and bare AES rounds.
 ///
 /// # Errors
-/// As [`build_with`].
+/// The kinds of [`build_with`].
 pub fn aead(effort: Effort, observer: &mut impl Observer) -> Result<()> {
     let mut buffer = vec![0x5a; 1 << 20];
     let mut report = Report { machine: Machine::this()?, rows: Vec::new(), scaling: Vec::new() };
@@ -82,7 +84,7 @@ fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
     })
 }
 
-/// Seals or opens the buffer in calls of so many bytes.
+/// Seals or opens the buffer in calls of `call` bytes.
 fn subject<'a>(group: Group, cipher: Arc<dyn SectorCipher>, call: usize) -> Subject<'a> {
     let sectors = group.request / group.sector as usize;
     let mut tags = vec![0; sectors * group.beside];
@@ -107,12 +109,12 @@ fn subject<'a>(group: Group, cipher: Arc<dyn SectorCipher>, call: usize) -> Subj
 }
 
 fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<CipherRow>> {
-    // Subject by name, and the limit that it is held against.
+    // The subjects' names, and the limits for comparison.
     let mut names: Vec<(String, &'static str)> = Vec::new();
     let mut subjects: Vec<Subject<'_>> = Vec::new();
     for width in widths().into_iter().filter(|_| group.rounds > 0) {
         names.push((limit(width).into(), limit(width)));
-        // Ten rounds stand for what the mode has.
+        // Ten rounds represent the mode's number of rounds.
         let bytes = AES_BYTES * 10 / group.rounds;
         subjects.push(Subject { bytes, call: Box::new(move |_| aes_rounds(width, 10)) });
     }
@@ -157,7 +159,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Cipher
     Ok(rows.collect())
 }
 
-/// The limit of a register width, by name.
+/// Returns the name of a register width's limit.
 fn limit(width: &str) -> &'static str {
     match width {
         "zmm" => "aes rounds zmm",
@@ -168,7 +170,7 @@ fn limit(width: &str) -> &'static str {
 
 #[cfg(not(feature = "aws-lc"))]
 mod peers {
-    /// Not in this build.
+    /// Missing in this build.
     pub(super) fn aws_lc<'a>(_group: super::Group, _key: &[u8]) -> Option<crate::Subject<'a>> {
         None
     }
@@ -193,7 +195,7 @@ mod peers {
         }
     }
 
-    /// The library's AEAD over each sector, in place, as its users have it.
+    /// Measures the library's AEAD over each sector, in place, in the way of its users.
     pub(super) fn aws_lc<'a>(group: Group, key: &[u8]) -> Option<Subject<'a>> {
         // SAFETY: these give the library's constants.
         let aead = unsafe {
@@ -204,7 +206,7 @@ mod peers {
                 _ => return None,
             }
         };
-        // SAFETY: the key is as long as it is said to be.
+        // SAFETY: the key has `key.len()` bytes.
         let context = Context(unsafe { lc::EVP_AEAD_CTX_new(aead, key.as_ptr(), key.len(), 16) });
         assert!(!context.0.is_null(), "AWS-LC takes the key");
         let sector = group.sector as usize;

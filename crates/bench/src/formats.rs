@@ -1,12 +1,11 @@
-//! Volumes of other systems: what their ciphers and key derivations take beside what they are made
-//! of.
+//! Volumes of other systems: the cost of their ciphers and key derivations beside their parts.
 //!
 //! ```text
 //!   formats()    chains       VeraCrypt's, beside their ciphers one by one
 //!                stretch      BitLocker's SHA-256 in a chain, beside OpenSSL's of one long message
-//!                search       a header of VeraCrypt with nothing known, beside the sum of its derivations
+//!   search       a header of VeraCrypt with nothing known, beside the sum of its derivations
 //! ```
-//! Their exports are those of LUKS volumes: `nbd()` has a row of VeraCrypt's AES.
+//! The volumes' exports are those of LUKS volumes: `nbd()` has a row of VeraCrypt's AES.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,9 +24,9 @@ use crate::{Machine, Range};
 /// The effort of the measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatsBenchOptions {
-    /// Of the ciphers.
+    /// The effort for the ciphers.
     pub effort: Effort,
-    /// How often a header is searched.
+    /// The number of searches of a header.
     pub rounds: usize,
     /// VeraCrypt's multiplier of rounds; 0 for its default counts.
     pub pim: u32,
@@ -58,8 +57,8 @@ struct ChainRow {
 #[derive(Debug, Serialize)]
 struct StretchRow {
     ms: f64,
-    /// The time over that of OpenSSL's SHA-256 for as many blocks of one message; none without
-    /// OpenSSL.
+    /// The time divided by that of OpenSSL's SHA-256 for the same number of blocks of one message;
+    /// `None` without OpenSSL.
     over_openssl: Option<Range>,
 }
 
@@ -75,9 +74,9 @@ struct SearchRow {
     ratio: Range,
 }
 
-/// Bytes of a request.
+/// The size of a request in bytes.
 const REQUEST: usize = 64 << 10;
-/// Links of the chain that are timed at a time: as many bytes as a request.
+/// The number of links of the chain that are timed at a time: the bytes of a request.
 const LINKS: u64 = REQUEST as u64 / 128;
 
 /// Chains of VeraCrypt, in the order of encryption.
@@ -94,12 +93,12 @@ const CHAINS: [&[&str]; 10] = [
     &["camellia", "serpent", "kuznyechik"],
 ];
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a cipher or a key cannot be made.
 pub fn formats(options: &FormatsBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     let mut report = FormatRows { machine, chains: Vec::new(), stretch: None, search: None };
     let mut buffer = vec![0x5a; REQUEST];
     for names in CHAINS {
@@ -162,7 +161,7 @@ fn stretch_row(effort: Effort, buffer: &mut [u8]) -> StretchRow {
     let link = Subject {
         bytes: REQUEST,
         call: Box::new(|_: &mut [u8]| {
-            // Memory for one key is there.
+            // Memory for one key is available.
             let _ = std::hint::black_box(sha256_chain(&[7; 32], [9; 16], LINKS));
         }),
     };
@@ -187,7 +186,7 @@ fn search_row(
     observer: &mut impl Observer,
 ) -> Result<Option<SearchRow>, BenchError> {
     let cannot = |e| BenchError::because("a header cannot be searched", e);
-    // No passphrase opens it, so everything is tried.
+    // No passphrase opens it, so every derivation is tried.
     let header: Vec<u8> = (0..512u32).map(|nth| (nth * nth * 31 + 7).to_le_bytes()[1]).collect();
     let passphrase = Key::new(b"a passphrase of the benchmark").map_err(|e| cannot(e.into()))?;
     let password = Password::new(&passphrase, &KeyFiles::new().map_err(cannot)?).map_err(cannot)?;

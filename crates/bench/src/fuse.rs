@@ -1,10 +1,10 @@
-//! The mounted volume beside its peers and the bare transport: real requests by fio, direct,
+//! The mounted volume compared with its peers and the bare transport: real requests by fio, direct,
 //! interleaved.
 //!
 //! ```text
-//!   fuse()        every workload x every server, in turn, so many rounds
-//!     servers     ours (cipher, no cipher, no device), a fuser file in memory, nbdfuse over qemu-nbd,
-//!                 qemu-storage-daemon: each with an image and a mount of its own
+//!   fuse()        every workload x every server, in turn, in each of the rounds
+//!     servers     underseal (cipher, no cipher, no device), a fuser file in memory, nbdfuse over
+//!                 qemu-nbd, qemu-storage-daemon: each with a separate image and mount
 //!     fio         the client: threads that read or write the file past the page cache
 //!     report      medians, ratios round by round
 //! ```
@@ -25,26 +25,26 @@ pub use memory::serve_fuse_memory;
 pub use report::FuseReport;
 pub use servers::serve_null_memory;
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct FuseOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// Where images and mounts lie: a file system in memory.
+    /// The place of images and mounts: a file system in memory.
     pub directory: PathBuf,
-    /// Each image's bytes.
+    /// The size of each image in bytes.
     pub size: u64,
-    /// Threads of the servers that let them be chosen.
+    /// The number of threads of the servers with this setting.
     pub threads: u16,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
 pub fn fuse(options: &FuseOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let workloads = options.turns.wanted(fio::WORKLOADS)?;
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     observer.progress("making and filling the images");
     let (servers, left_out) = servers::start(options)?;
     for server in &servers {

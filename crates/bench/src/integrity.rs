@@ -1,9 +1,10 @@
-//! The cost of authentication: volumes with tags beside the same one without, through NBD and FUSE,
-//! interleaved.
+//! The cost of authentication: volumes with tags compared with the same volume without, through NBD
+//! and FUSE, interleaved.
 //!
 //! ```text
-//!   integrity()   every load x every volume, in turn, so many rounds
-//!     volumes     aes-xts alone, AES-GCM and HMAC-SHA256 with and without a journal: each a server with both doors
+//!   integrity()   every load x every volume, in turn, in each of the rounds
+//!     volumes     aes-xts alone, AES-GCM and HMAC-SHA256 with and without a journal: one server
+//!                 each, with two exports, NBD and FUSE
 //!     fio         the client: its nbd engine, or libaio on the mounted file, past the page cache
 //!     report      medians, ratios round by round
 //! ```
@@ -21,24 +22,25 @@ use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::{IntegrityReport, IntegrityRow};
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct IntegrityBenchOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// Where images and mounts lie: a file system in memory. Each image takes `size` and some more.
+    /// The place of images and mounts: a file system in memory. Each image needs `size` and some
+    /// more.
     pub directory: PathBuf,
-    /// Each volume's bytes.
+    /// The size of each volume in bytes.
     pub size: u64,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
 pub fn integrity(options: &IntegrityBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let loads = options.turns.wanted(fio::LOADS)?;
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     observer.progress("making and filling the volumes");
     let volumes = volumes::start(options)?;
     for volume in &volumes {

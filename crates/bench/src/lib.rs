@@ -1,25 +1,27 @@
-//! What the code costs, beside what the processor could do and what others reach.
+//! Measurements of the code's cost, beside the processor's limits and other programs.
 //!
-//! Each tells an [`Observer`] of its rows as they are finished.
+//! Each measurement passes its rows to an [`Observer`] as they are finished.
 //!
 //! ```text
-//!   cipher()                    rows: our CPU paths and the peers, each group beside its limits
+//!   cipher()                    rows: our CPU paths and the peers, each group with its limits
 //!     +-- measure               interleaved medians: every subject in every round
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   aead()                      rows: authenticated sectors, whole requests beside a sector a call
-//!   fio                         the client of most of what follows, and what it tells
+//!   fio                         the client of most of the measurements below, and its report
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
-//!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
+//!   fuse()                      rows: our mount, fuser over memory, nbdfuse, qemu-storage-daemon
 //!   integrity()                 rows: our volumes with tags and the one without, over NBD and FUSE
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
-//!   rbd()                       rows: our volume on a Ceph image, librbd's own encryption, and neither
+//!   rbd()                       rows: our volume on a Ceph image, librbd's encryption, and neither
 //!   reencrypt()                 rows: our reencryption of a closed volume and cryptsetup's
 //!   unlock()                    rows: our unlock of a keyslot and cryptsetup's: time and memory
 //!   formats()                   rows: VeraCrypt's chains and search, BitLocker's stretch
-//!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
+//!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's
 //! ```
+
+#![deny(unsafe_code)]
 
 mod aead;
 mod beside;

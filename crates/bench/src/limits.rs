@@ -1,9 +1,11 @@
-//! The upper limits of the processor: AES rounds on nothing but registers, and memory that is
-//! only touched.
+//! The upper limits of the processor: AES rounds in registers only, and memory that is only
+//! touched.
+
+#![expect(unsafe_code, reason = "vector instructions")]
 
 use std::hint::black_box;
 
-/// How many bytes one call of [`aes_rounds`] stands for.
+/// The number of bytes that a call of [`aes_rounds`] stands for.
 pub(crate) const AES_BYTES: usize = 1 << 20;
 
 /// The register widths that AES rounds can run on here, widest first, by name.
@@ -47,7 +49,7 @@ pub(crate) fn aes_rounds(width: &str, rounds: usize) {
     let _ = rounds;
 }
 
-/// Reads, changes and writes back every byte: what an in-place cipher cannot go below.
+/// Reads, changes and writes back every byte: the lower limit of an in-place cipher.
 #[inline(never)]
 pub(crate) fn read_xor_write(data: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]

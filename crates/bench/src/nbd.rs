@@ -1,10 +1,11 @@
-//! The whole server beside its peers: real clients, one image each on a RAM disk, interleaved.
+//! The whole server compared with its peers: real clients, one image each on a RAM disk,
+//! interleaved.
 //!
 //! ```text
-//!   nbd()         every workload x every server, in turn, so many rounds
-//!     servers     ours (ciphers, no cipher, no device), qemu-nbd, nbdkit: each with an image of its own
+//!   nbd()         every workload x every server, in turn, in each of the rounds
+//!     servers     ours (ciphers, no cipher, no device), qemu-nbd, nbdkit: one image each
 //!     remote      the same over other servers instead of images
-//!     fio         the client: fio's nbd engine, and what it saw
+//!     fio         the client: fio's nbd engine, and its results
 //!     report      medians, ratios round by round, processor time for a request
 //! ```
 
@@ -24,7 +25,7 @@ pub use report::{NbdReport, NbdRow};
 pub use servers::serve_memory;
 pub(crate) use servers::{missing, process_time, run};
 
-/// Why it could not be measured: what was done and what came of it.
+/// The reason why a measurement failed: the action and its cause.
 #[derive(Debug)]
 pub struct NbdError {
     context: String,
@@ -56,27 +57,27 @@ impl std::error::Error for NbdError {
     }
 }
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct NbdOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// Where the images lie: a file system in memory. Each takes `size`.
+    /// The place of the images: a file system in memory. Each needs `size`.
     pub directory: PathBuf,
-    /// Each image's bytes.
+    /// The size of each image in bytes.
     pub size: u64,
-    /// The volumes lie on other NBD servers instead of files.
+    /// The volumes are on other NBD servers instead of files.
     pub over_nbd: bool,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or client fails.
 pub fn nbd(options: &NbdOptions, observer: &mut impl Observer) -> Result<(), NbdError> {
     fio::check()?;
     let workloads = options.turns.wanted(fio::WORKLOADS)?;
-    let machine = Machine::this().map_err(|e| NbdError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| NbdError::because("this machine cannot be identified", e))?;
     observer.progress("making and filling the images");
     let servers = servers::start(options)?;
     for server in &servers {

@@ -1,5 +1,10 @@
-//! Other libraries, used as their users must: one sector a call, one context for each key and
+//! Other libraries, used like their users must: one sector a call, one context for each key and
 //! direction.
+
+#![cfg_attr(
+    any(feature = "aws-lc", feature = "openssl", feature = "libgcrypt"),
+    expect(unsafe_code, reason = "other libraries' C functions")
+)]
 
 /// One sector, in place.
 type OneSector = Box<dyn FnMut(&[u8; 16], &mut [u8])>;
@@ -7,18 +12,18 @@ type OneSector = Box<dyn FnMut(&[u8; 16], &mut [u8])>;
 /// A way to run a cipher over one sector, in place, with its IV.
 pub(crate) struct CipherPeer {
     pub(crate) name: String,
-    /// IV, sector and [`SLACK`] bytes behind it.
+    /// The call takes the IV, the sector and [`SLACK`] bytes behind it.
     pub(crate) sector: OneSector,
 }
 
-/// What is asked of the peers.
+/// The task of the peers.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(any(feature = "aws-lc", feature = "openssl", feature = "libgcrypt")),
     expect(dead_code, reason = "no peer to read it")
 )]
 pub(crate) struct PeerTask<'a> {
-    /// By dm-crypt's name.
+    /// The cipher, by dm-crypt's name.
     pub(crate) cipher: &'a str,
     /// `xts` or `cbc`; CBC's IVs are encrypted by the peer too, under `salt`.
     pub(crate) chain: &'a str,
@@ -195,9 +200,9 @@ mod libgcrypt {
     type Crypt = unsafe extern "C" fn(*mut c_void, *mut u8, usize, *const u8, usize) -> c_uint;
     type SetBytes = unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_uint;
 
-    /// The system's, and its version; none where there is none.
+    /// The system's libgcrypt and its version; `None` when the system has none.
     static LIBRARY: LazyLock<Option<(Library, String)>> = LazyLock::new(|| {
-        // SAFETY: what it does when it is loaded is no more than to register itself.
+        // SAFETY: loading the library does no more than register it.
         let library = unsafe { Library::new("libgcrypt.so.20") }.ok()?;
         // SAFETY: the function's signature in gcrypt.h; it returns a static string, or null.
         let version = unsafe {
@@ -265,5 +270,5 @@ mod libgcrypt {
     }
 }
 
-/// Bytes behind each sector that a peer may ask for and does not use.
+/// The number of bytes behind each sector that a peer may require without using them.
 pub(crate) const SLACK: usize = 16;

@@ -1,11 +1,11 @@
-//! A volume on an image of a Ceph cluster, beside the same path without a cipher, librbd's own
-//! LUKS2 and librbd alone, interleaved.
+//! A volume on an image of a Ceph cluster, compared with the same path without a cipher, librbd's
+//! own LUKS2 and librbd alone, interleaved.
 //!
 //! ```text
-//!   rbd()        every workload x every client, in turn, so many rounds; and how soon each reads after it was started
+//!   rbd()        every workload x every client, in turn, in each of the rounds; first reads
 //!     images     one for each process, made and removed with Ceph's tool
-//!     clients    the processes that are measured: what they were asked for, and what they answer
-//!     drive      such a process: orders come in, figures go out
+//!     clients    the measured processes: their orders and answers
+//!     drive      a measured process: reads orders, writes figures
 //!       ours     our queue, over the image; with and without a cipher
 //!       librbd   librbd's own calls, with and without its encryption
 //!     first      from a program's start to the first bytes
@@ -32,16 +32,16 @@ use crate::rounds::{BenchWorkload, InterleavedRounds, interleaved};
 pub use drive::{DriveOptions, DriveSubject, drive_rbd};
 pub use report::RbdReport;
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct RbdOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// The cluster's configuration; where Ceph looks for it by default.
+    /// The cluster's configuration. `None` stands for Ceph's default places.
     pub conf: Option<PathBuf>,
-    /// The pool where the images are made.
+    /// The pool of the images.
     pub pool: String,
-    /// Each volume's bytes.
+    /// The size of each volume in bytes.
     pub size: u64,
 }
 
@@ -69,22 +69,22 @@ impl BenchWorkload for Workload {
     }
 }
 
-/// What a process did of a workload, and what that took.
+/// The requests of a process under a workload, and their cost.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Did {
     requests: u64,
     seconds: f64,
-    /// Of all its threads.
+    /// The processor time of all its threads.
     cpu_seconds: f64,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
-/// When Ceph's tool or the cluster is not there, or a client fails.
+/// When Ceph's tool or the cluster is missing, or a client fails.
 pub fn rbd(options: &RbdOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let workloads = options.turns.wanted(WORKLOADS)?;
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     observer.progress("making the images");
     let images = images::Images::new(options)?;
     let first = first::measure(options, &images, observer)?;

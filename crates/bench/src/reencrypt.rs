@@ -1,5 +1,5 @@
-//! The time to reencrypt a closed volume, beside cryptsetup, interleaved, and beside the time to
-//! read and write its bytes once.
+//! The time to reencrypt a closed volume, compared with cryptsetup, interleaved, and with the time
+//! to read and write its bytes once.
 
 use std::fmt;
 use std::fs::File;
@@ -16,24 +16,24 @@ use crate::observer::Observer;
 use crate::place::cannot_make;
 use crate::{Machine, Range};
 
-/// Where LUKS2's data begin.
+/// The beginning of LUKS2's data.
 const DATA: u64 = 16 << 20;
 const PIECE: usize = 1 << 20;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct ReencryptOptions {
-    /// The command that is measured.
+    /// The measured command.
     pub underseal: PathBuf,
-    /// How often each of them.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Where the image goes.
+    /// The place of the image.
     pub directory: PathBuf,
-    /// Bytes of the volume.
+    /// The size of the volume in bytes.
     pub size: u64,
 }
 
-/// What was measured.
+/// The results of the measurement.
 #[derive(Debug, Serialize)]
 pub struct ReencryptReport {
     machine: Machine,
@@ -41,31 +41,31 @@ pub struct ReencryptReport {
     rows: Vec<Row>,
 }
 
-/// One way of keeping a crash from losing data.
+/// A resilience mode, which keeps a crash from losing data.
 #[derive(Debug, Serialize)]
 struct Row {
     resilience: &'static str,
     bare_s: Range,
     underseal_s: Range,
     cryptsetup_s: Range,
-    /// Of the rounds, one by one: how many times as fast as cryptsetup.
+    /// The speed as a multiple of cryptsetup's, round by round.
     times: Range,
 }
 
-/// Measures: the same cipher under a new key each time, by the whole program's time. The
+/// Measures reencryptions to a new key with the same cipher, by the whole program's time. The
 /// observer gets the rows.
 ///
 /// # Errors
-/// When cryptsetup is missing, or a program fails.
+/// When cryptsetup is missing, or a program fails. When cryptsetup is missing, or a program fails.
 pub fn reencrypt(options: &ReencryptOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     let place = Place::new(options)?;
     let mut report = ReencryptReport { machine, size: options.size, rows: Vec::new() };
     for resilience in ["checksum", "journal"] {
         let [mut bare, mut ours, mut theirs] = [const { Vec::new() }; 3];
         for round in 0..options.rounds {
             observer.progress(&format!("{resilience}: round {} of {}", round + 1, options.rounds));
-            // None always follows the same one.
+            // The order of the subjects rotates, so that no subject always follows the same one.
             for turn in 0..3 {
                 let (seen, took) = match (turn + round) % 3 {
                     0 => (&mut bare, place.bare()),
@@ -90,7 +90,7 @@ pub fn reencrypt(options: &ReencryptOptions, observer: &mut impl Observer) -> Re
     Ok(())
 }
 
-/// An image and its passphrase, which are gone when this is dropped.
+/// An image and its passphrase, removed on drop.
 struct Place {
     underseal: PathBuf,
     image: PathBuf,
@@ -108,7 +108,7 @@ impl Place {
         std::fs::write(&this.passphrase, "benchmark").map_err(|e| cannot_make(&this.passphrase, e))?;
         let mut format = Command::new(&this.underseal);
         format.arg("format").arg(&this.image).args(["--force", "--size", &(DATA + size).to_string()]);
-        // The passphrase is to cost nothing.
+        // So that unlocking costs almost nothing.
         format
             .args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file"])
             .arg(&this.passphrase);
@@ -124,14 +124,14 @@ impl Place {
     fn fill(&self) -> io::Result<()> {
         let (file, mut piece) = (self.open()?, vec![0; PIECE]);
         for at in (0..self.size).step_by(PIECE) {
-            // No two pieces are alike; what they decrypt to is noise.
+            // Every piece differs; all pieces decrypt to noise.
             piece[..8].copy_from_slice(&at.to_le_bytes());
             file.write_all_at(&piece, DATA + at)?;
         }
         Ok(())
     }
 
-    /// What no reencryption goes without: all bytes are read, and written to where they were.
+    /// The least work of a reencryption: all bytes are read, and written back to their places.
     fn bare(&self) -> Result<f64, BenchError> {
         let start = Instant::now();
         let copied = || -> io::Result<()> {
@@ -169,7 +169,7 @@ impl Drop for Place {
     }
 }
 
-/// Runs a program that must succeed: its seconds.
+/// Runs a program that must succeed. Returns the time in seconds.
 fn run(mut command: Command) -> Result<f64, BenchError> {
     let start = Instant::now();
     let output = command.stdin(Stdio::null()).output();

@@ -1,10 +1,10 @@
-//! A block device of ours beside the kernel's own dm-crypt, each on a RAM disk: real requests by
-//! fio, direct, interleaved.
+//! A block device of ours compared with the kernel's own dm-crypt, each on a RAM disk: real
+//! requests by fio, direct, interleaved.
 //!
 //! ```text
-//!   ublk()        every workload x every disk, in turn, so many rounds
-//!     disks       ours (cipher, no cipher), dm-crypt (as it comes, without its work queues), the bare RAM disk
-//!     fio         the client: libaio, so many requests in flight
+//!   ublk()        every workload x every disk, in turn, in each of the rounds
+//!     disks       ours (cipher, no cipher), dm-crypt (default, without its work queues), RAM disk
+//!     fio         the client: libaio, several requests in flight
 //!     report      medians, ratios round by round
 //! ```
 
@@ -21,22 +21,22 @@ use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::UblkReport;
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct UblkOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// RAM disks, one for each that is measured. What is on them is lost.
+    /// RAM disks, one for each measured disk. All data on them are lost.
     pub devices: Vec<PathBuf>,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
-/// When there are too few RAM disks, a tool is missing, or a server or client fails.
+/// When too few RAM disks are given, a tool is missing, or a server or client fails.
 pub fn ublk(options: &UblkOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let workloads = options.turns.wanted(fio::WORKLOADS)?;
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     observer.progress("making and filling the disks");
     let disks = disks::start(options)?;
     for disk in &disks {

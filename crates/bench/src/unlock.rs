@@ -1,9 +1,10 @@
-//! The time of an unlock beside cryptsetup's of the same keyslot, interleaved; and of answers that
-//! need no key.
+//! The time of an unlock compared with cryptsetup's of the same keyslot, interleaved; and of
+//! answers that need no key.
 //!
 //! ```text
-//!   unlock()     every number of lanes: ours, theirs, in turn, so many rounds: time and peak memory of the whole program
-//!   answers      info, keyslot list, info of what is no volume
+//!   unlock()     every number of lanes: ours, theirs, in turn, in each of the rounds: the whole
+//!                program's time and peak memory
+//!   answers      info, keyslot list, info of a file that is no volume
 //! ```
 
 use std::fmt;
@@ -17,18 +18,18 @@ use crate::nbd::NbdError as BenchError;
 use crate::observer::Observer;
 use crate::{Machine, Range};
 
-/// How often a program's memory is looked at. It is told as the most that it had so far, so little
+/// The interval at which a program's memory is read. The value is a running maximum, so that little
 /// is missed.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct UnlockBenchOptions {
-    /// The command that is measured.
+    /// The measured command.
     pub underseal: PathBuf,
-    /// How often each of them.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Where the headers go.
+    /// The place of the headers.
     pub directory: PathBuf,
     /// Argon2's memory.
     pub memory_kib: u32,
@@ -36,7 +37,7 @@ pub struct UnlockBenchOptions {
     pub passes: u32,
 }
 
-/// What was measured.
+/// The results of the measurement.
 #[derive(Debug, Serialize)]
 pub struct UnlockReport {
     machine: Machine,
@@ -52,7 +53,7 @@ struct UnlockRow {
     lanes: u32,
     underseal_ms: Range,
     cryptsetup_ms: Range,
-    /// Of the rounds, one by one: below 1 is faster than cryptsetup.
+    /// The quotient of the rounds, one by one: below 1 is faster than cryptsetup.
     ratio: Range,
     underseal_peak_kib: u64,
     cryptsetup_peak_kib: u64,
@@ -65,12 +66,12 @@ struct AnswerRow {
     ms: Range,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When cryptsetup is missing, or a program fails.
 pub fn unlock(options: &UnlockBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     let place = Place::new(options)?;
     let (memory_kib, passes) = (options.memory_kib, options.passes);
     let mut report = UnlockReport { machine, memory_kib, passes, unlocks: Vec::new(), answers: Vec::new() };
@@ -80,7 +81,7 @@ pub fn unlock(options: &UnlockBenchOptions, observer: &mut impl Observer) -> Res
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
             for turn in 0..2 {
-                // Neither program always follows the other.
+                // The order alternates, so that neither program always runs second.
                 let (seen, ran) = match (turn + round) % 2 {
                     0 => (&mut ours, run(place.ours(&["keyslot", "test"]))),
                     _ => (&mut theirs, run(place.theirs())),
@@ -132,7 +133,7 @@ fn answers(place: &Place, rounds: usize) -> Result<Vec<AnswerRow>, BenchError> {
     Ok(rows)
 }
 
-/// An image and its passphrase, which are gone when this is dropped.
+/// An image and its passphrase, removed on drop.
 struct Place {
     underseal: PathBuf,
     image: PathBuf,
@@ -174,7 +175,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left behind is small.
+        // Files that a failed removal leaves are small.
         let _ = std::fs::remove_file(&self.image);
         let _ = std::fs::remove_file(&self.passphrase);
     }
@@ -185,7 +186,7 @@ struct Ran {
     peak_kib: u64,
 }
 
-/// Runs a program that must succeed, looking at its memory.
+/// Runs a program that must succeed, and watches its memory.
 fn run(mut command: Command) -> Result<Ran, BenchError> {
     let start = Instant::now();
     let mut child = quiet(&mut command).spawn().map_err(|e| failed(&command, e))?;
@@ -210,7 +211,7 @@ fn failed(command: &Command, e: std::io::Error) -> BenchError {
     BenchError::because(format!("cannot run {}", command.get_program().display()), e)
 }
 
-/// The most memory that a program had, by what /proc says of it.
+/// The most memory that a program used, from /proc's status.
 fn peak(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.parse().ok()

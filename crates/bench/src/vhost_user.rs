@@ -1,9 +1,9 @@
-//! The disk of a virtual machine beside qemu-storage-daemon's, under one driver: libblkio's,
+//! The disk of a virtual machine compared with qemu-storage-daemon's, under one driver: libblkio's,
 //! interleaved.
 //!
 //! ```text
-//!   vhost_user()   every workload x every server, in turn, so many rounds
-//!     servers      ours (cipher, no cipher), qemu-storage-daemon (luks, no cipher): one ring, on a processor of its own
+//!   vhost_user()   every workload x every server, in turn, in each of the rounds
+//!     servers      ours (cipher, no cipher), qemu-storage-daemon (luks, no cipher): one ring each
 //!     driver       the client, on another processor: it waits for signals as a guest does
 //!     report       medians, ratios round by round, processor time for a request
 //! ```
@@ -22,24 +22,24 @@ use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::VhostUserReport;
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct VhostUserOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// Where the images lie: a file system in memory. Each takes `size`.
+    /// The place of the images: a file system in memory. Each needs `size`.
     pub directory: PathBuf,
-    /// Each image's bytes.
+    /// The size of each image in bytes.
     pub size: u64,
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a tool is missing or a server or the driver fails.
 pub fn vhost_user(options: &VhostUserOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
     let workloads = options.turns.wanted(driver::WORKLOADS)?;
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     observer.progress("making and filling the images");
     let servers = servers::start(options)?;
     let pinned = servers::pin_client();

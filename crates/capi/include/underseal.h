@@ -18,6 +18,8 @@
  *
  * Threads may share an unlocked handle for reading, writing, flushing and discarding. Set-up, unlocking, keyslot changes and
  * underseal_free are one thread's. Copies of passphrases are wiped; those of the caller are the caller's to wipe.
+ *
+ * Reencryption and new VeraCrypt volumes are not in this library: run `underseal reencrypt`, `underseal format`.
  */
 #ifndef UNDERSEAL_H
 #define UNDERSEAL_H

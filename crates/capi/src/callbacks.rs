@@ -1,5 +1,7 @@
 //! A C program's own lower device.
 
+#![expect(unsafe_code, reason = "the C interface")]
+
 use std::ffi::{c_int, c_void};
 use std::io;
 

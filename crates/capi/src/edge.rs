@@ -1,5 +1,7 @@
 //! Conversions between C and Rust: a pointer becomes a slice, a result -errno, a panic an error.
 
+#![expect(unsafe_code, reason = "the C interface")]
+
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,10 +35,10 @@ pub(crate) unsafe fn call(handle: *const Handle, run: impl FnOnce(&Handle) -> Re
     }
 }
 
-/// The bytes at a pointer; an empty slice for no bytes.
+/// Returns the bytes at a pointer; an empty slice for no bytes.
 ///
 /// # Safety
-/// `bytes` points to `len` bytes that nobody changes during the call, or `len` is 0.
+/// `bytes` points to `len` bytes that no thread changes during the call, or `len` is 0.
 pub(crate) unsafe fn slice<'a>(bytes: *const u8, len: usize) -> Result<&'a [u8]> {
     match (bytes.is_null(), len) {
         (_, 0) => Ok(&[]),

@@ -1,4 +1,6 @@
-//! A handle: what to open, how, and the open image.
+//! A handle: the image's address, the options, and the open image.
+
+#![expect(unsafe_code, reason = "the C interface")]
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_int, c_uint};
@@ -341,7 +343,7 @@ unsafe extern "C" fn underseal_unlock_key(handle: *mut Handle, key: *const u8, l
     unsafe { call(handle, |handle| handle.unlock(|options| options.volume_key(slice(key, len)?))) }
 }
 
-/// Tells the size of the plaintext in bytes, and of an encryption sector. Either pointer may be
+/// Returns the size of the plaintext in bytes, and of an encryption sector. Either pointer may be
 /// null.
 ///
 /// # Safety

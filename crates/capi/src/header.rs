@@ -1,5 +1,7 @@
 //! Keyslots of the image, or of the detached header, that a handle names.
 
+#![expect(unsafe_code, reason = "the C interface")]
+
 use std::ffi::c_int;
 
 use underseal_image::{Header, KeyslotOptions};

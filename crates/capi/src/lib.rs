@@ -1,17 +1,19 @@
 //! libunderseal: encrypted images from C, over [`underseal_image`].
 //!
-//! A program makes a handle, says what to open (`underseal_set_path`, `_fd`, `_callbacks`), unlocks
-//! it once, and then reads and writes at any byte. Every function returns 0 or -errno;
+//! A program makes a handle, sets the image's address (`underseal_set_path`, `_fd`, `_callbacks`),
+//! unlocks it once, and then reads and writes at any byte. Every function returns 0 or -errno;
 //! `underseal_error` has the text of a handle's last failure. `include/underseal.h` is the
 //! contract.
 //!
 //! ```text
-//!   underseal.h  --  handle.rs (one handle: options, image, last error)   edge.rs (pointers, panics, -errno)
-//!                     callbacks.rs (a C program's own lower device)   header.rs (keyslots)
+//!   underseal.h  --  handle.rs (options, image, last error)     edge.rs (pointers, panics, -errno)
+//!                    callbacks.rs (a C program's lower device)  header.rs (keyslots)
 //! ```
 //!
-//! No panic crosses the edge: one that happens is -EIO with its text. Threads may share an unlocked
-//! handle for reading, writing and flushing; set-up, unlocking and freeing are one thread's.
+//! No panic leaves the library: a panic is -EIO with its text. Threads may share an unlocked handle
+//! for reading, writing and flushing; set-up, unlocking and freeing belong to one thread.
+
+#![deny(unsafe_code)]
 
 mod callbacks;
 mod edge;

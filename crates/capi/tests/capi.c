@@ -89,7 +89,7 @@ static void formats(const char *folder)
         assert(done == sizeof buffer);
         OK(disk, underseal_pwrite(disk, U("x"), 100));
         FAILS(EROFS, underseal_pwrite(disk, U("x"), 655360));
-        assert(strstr(underseal_error(disk), "metadata"));
+        assert(strstr(underseal_error(disk), "by the volume's format"));
         underseal_free(disk);
 
         /* VeraCrypt's outer volume around a hidden one, and the hidden one. */

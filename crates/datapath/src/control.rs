@@ -1,12 +1,12 @@
-//! What can be changed while a volume runs: its policy, its key, its size and layout, whether it
-//! runs at all.
+//! Settings that can change while a volume runs: policy, key, size, layout, and whether the volume
+//! is suspended.
 //!
 //! Every change has a version. A queue compares one number for each request; when it differs it
 //! takes a copy of the settings. Nothing on a request's way takes a lock.
 //!
-//! Requests end under the settings that they began under. Who must not meet those waits until every
-//! queue has *settled*: it has seen the version, and nothing of an earlier one is in flight there;
-//! where the volume is suspended, nothing at all.
+//! A request ends under the settings that it began under. A change that older requests must not
+//! meet waits until every queue has *settled*: the queue has seen the version, and none of its
+//! requests is of an earlier one; on a suspended volume, none of its requests is in flight.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,15 +19,16 @@ use crate::mover::Turn;
 use crate::post::{LowerRequest, QueueInbox};
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
-/// Queues have nothing else to do when they are to let go of a key.
+/// The time limit for queues to drop a key. They have no other work then.
 const LET_GO: Duration = Duration::from_secs(10);
 
 pub(crate) struct VolumeControl {
     version: AtomicU32,
-    /// That of the layout, to be looked at without the lock.
+    /// The layout's size, readable without the mutex.
     size: AtomicU64,
     state: Mutex<State>,
-    /// A queue has settled or is gone, a mover has given its range back, something was set.
+    /// Notified when a queue settles or closes, a range mover releases its range, or a setting
+    /// changes.
     changed: Condvar,
     /// Held through a change of several steps.
     changing: Mutex<()>,
@@ -35,39 +36,39 @@ pub(crate) struct VolumeControl {
 
 struct State {
     settings: VolumeSettings,
-    /// Suspended by who said so, until he says otherwise.
+    /// Suspended by an operator, until the operator resumes the volume.
     stopped: bool,
-    /// Suspended for a moment, as long as snapshots are made: so many, of one device or another.
+    /// Snapshots in progress on the lower devices: requests wait until their number is zero.
     paused: u32,
     /// Sectors are written in part.
     modifies: bool,
     moving: ActiveMover,
     queues: Vec<Arc<QueueInbox>>,
-    /// What queues counted that are gone.
+    /// Counters of queues that are closed.
     past: Stats,
 }
 
-/// Who claims ranges for itself, and how far that is.
+/// The range mover of a volume, and how many ranges it holds.
 #[derive(Default)]
 struct ActiveMover {
-    /// A mover is there.
+    /// A range mover exists.
     is_there: bool,
-    /// Ranges that it has.
+    /// Ranges that the mover holds.
     held: u32,
-    /// It waits for these.
+    /// Ranges that the mover waits for.
     waiting: Vec<Arc<Turn>>,
 }
 
-/// A queue's copy of what is set.
+/// A queue's copy of the settings.
 #[derive(Clone)]
 pub(crate) struct VolumeSettings {
     pub(crate) version: u32,
     pub(crate) policy: Policy,
-    /// None: its key is wiped.
+    /// `None`: the key is wiped.
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) suspended: bool,
-    /// Requests take the sectors' lock.
+    /// Requests take the range lock.
     pub(crate) locks: bool,
 }
 
@@ -93,22 +94,22 @@ impl VolumeControl {
         }
     }
 
-    /// Sectors are written in part, or are not.
+    /// Sets whether sectors are written in part.
     pub(crate) fn set_modifies(&self, modifies: bool) {
         self.change(|state| state.modifies = modifies);
     }
 
-    /// The version of what is set now.
+    /// The current version of the settings.
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The size that is set now.
+    /// The current size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Suspended by who said so, and not for a snapshot's moment alone.
+    /// True when an operator has suspended the volume; false when only a snapshot holds requests.
     pub(crate) fn is_stopped(&self) -> bool {
         self.state().stopped
     }
@@ -117,14 +118,14 @@ impl VolumeControl {
         self.state().settings.clone()
     }
 
-    /// A queue begins.
+    /// Adds a queue that opens.
     pub(crate) fn register(&self, post: Arc<QueueInbox>) -> VolumeSettings {
         let mut state = self.state();
         state.queues.push(post);
         state.settings.clone()
     }
 
-    /// A queue ends.
+    /// Removes a queue that closes.
     pub(crate) fn unregister(&self, post: &Arc<QueueInbox>) {
         let mut state = self.state();
         state.queues.retain(|other| !Arc::ptr_eq(other, post));
@@ -133,7 +134,7 @@ impl VolumeControl {
         self.changed.notify_all();
     }
 
-    /// A queue has settled under this version.
+    /// Notes that a queue has settled under this version.
     pub(crate) fn has_settled(&self, post: &QueueInbox, version: u32) {
         let state = self.state();
         post.set_quiet(version);
@@ -146,10 +147,7 @@ impl VolumeControl {
         self.change(|state| state.settings.policy = policy);
     }
 
-    /// Stops new requests and waits for those in flight. False: it was suspended already.
-    ///
-    /// # Errors
-    /// `Busy` when they do not end in time; the volume runs on.
+    /// Stops new requests and waits for those in flight. False: the volume was suspended already.
     pub(crate) fn suspend(&self, limit: Duration) -> Result<bool> {
         let _changing = self.changing();
         if self.state().stopped {
@@ -158,11 +156,9 @@ impl VolumeControl {
         self.hold(limit, |state, stopped| state.stopped = stopped).map(|()| true)
     }
 
-    /// As [`suspend`](Self::suspend), for a moment: until as many [have gone on](Self::go_on), if
-    /// it is not suspended by then.
-    ///
-    /// # Errors
-    /// `Busy`, as there.
+    /// Suspends the volume for a snapshot, as [`suspend`](Self::suspend): until
+    /// [`go_on`](Self::go_on) has been called as often as `pause`, unless an operator has suspended
+    /// the volume meanwhile.
     pub(crate) fn pause(&self, limit: Duration) -> Result<()> {
         let _changing = self.changing();
         self.hold(limit, State::pause)
@@ -173,11 +169,12 @@ impl VolumeControl {
         self.change(|state| state.pause(false));
     }
 
-    /// Holds requests back for a reason, and waits for those in flight; or takes the reason back.
+    /// Holds requests for a reason and waits for those in flight. On a timeout it takes the reason
+    /// back.
     fn hold(&self, limit: Duration, reason: impl Fn(&mut State, bool)) -> Result<()> {
         let version = self.change(|state| {
             reason(state, true);
-            // A range that is the mover's already it brings to an end; it takes no other.
+            // The mover finishes a range that it holds, and gets no other.
             state.moving.waiting.iter().for_each(|turn| turn.yields());
         });
         let settled = self.wait_until_settled(version, limit);
@@ -187,11 +184,9 @@ impl VolumeControl {
         settled
     }
 
-    /// Waits until no range is a mover's and every queue has settled under this version, or one
-    /// that came after it: a mover may have [relaid](Self::relay) its range meanwhile.
-    ///
-    /// # Errors
-    /// `Busy` when that takes longer than `limit`.
+    /// Waits until the mover holds no range and every queue has settled under this version or a
+    /// later one: a mover may have [replaced the layout](Self::relay) of its range meanwhile.
+    /// Returns `Busy` after `limit`.
     fn wait_until_settled(&self, version: u32, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         let mut state = self.state();
@@ -221,20 +216,20 @@ impl VolumeControl {
         Ok(())
     }
 
-    /// Lets requests go on, with a key or without.
+    /// Resumes the volume, with a key or without.
     pub(crate) fn release(&self) {
         let _changing = self.changing();
         self.change(|state| state.stopped = false);
     }
 
-    /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has
-    /// the old one's key.
+    /// Replaces the volume of a suspended mapping, or removes it, and waits until no queue has the
+    /// old key.
     ///
-    /// What is set does not change between `check`, which gives the volume, and the change; so it
-    /// is with all that follow.
+    /// No setting changes between `check`, which returns the volume, and the change; this holds for
+    /// the functions below too.
     ///
-    /// # Errors
-    /// `Busy` while there is a mover: it has keys of its own, and would bring the old ones back.
+    /// Returns `Busy` while a range mover exists: the mover has keys too, and would restore the old
+    /// ones.
     pub(crate) fn replace(&self, check: impl FnOnce() -> Result<Option<Arc<Volume>>>) -> Result<()> {
         let _changing = self.changing();
         self.nobody_moves()?;
@@ -244,16 +239,17 @@ impl VolumeControl {
         }
         let version = self.change(|state| state.settings.volume = volume);
         self.wait_until_settled(version, LET_GO).map_err(|_| {
-            busy(format!("a queue did not let go of the old key within {LET_GO:?}; it will when it is used"))
+            busy(format!(
+                "a queue still has the old key after {LET_GO:?}; it drops the key at its next request"
+            ))
         })
     }
 
-    /// Gives a volume that runs another size: what `resized` makes of it. One that shrinks waits
-    /// for the requests that may lie beyond its new end. The size that it has then.
+    /// Resizes a running volume to the volume and layout that `resized` returns, and returns the
+    /// new size. A shrinking volume waits for requests beyond its new end.
     ///
-    /// # Errors
-    /// `NoKey` while it has none; `Busy` while there is a mover, or when the requests do not end in
-    /// time: it keeps its size then.
+    /// Returns `NoKey` while the key is wiped, and `Busy` while a range mover exists or when the
+    /// requests do not end in time; the size is unchanged then.
     pub(crate) fn resize(
         &self,
         resized: impl FnOnce(&Volume) -> Result<(Volume, Layout)>,
@@ -278,12 +274,12 @@ impl VolumeControl {
         Ok(size)
     }
 
-    /// Puts another volume in the place of one that runs, for its mover. Requests in flight end
-    /// under the old one. It waits for nobody, also not for who suspends the volume and waits for
-    /// the mover.
+    /// Replaces the volume of a running mapping, for its range mover. Requests in flight end under
+    /// the old volume. The call does not wait, not even for a suspension that itself waits for the
+    /// mover.
     ///
-    /// # Errors
-    /// `NoKey` while it has none; those of `check`, which sees what it takes the place of.
+    /// Returns `NoKey` while the key is wiped, and the errors of `check`, which sees the layout and
+    /// volume that are replaced.
     pub(crate) fn relay(
         &self,
         volume: Arc<Volume>,
@@ -297,16 +293,14 @@ impl VolumeControl {
         Ok(())
     }
 
-    /// Lets every request take the sectors' lock, and waits until those are over that began
-    /// without.
+    /// Makes every request take the range lock, and waits for the requests that began without it.
     ///
-    /// # Errors
-    /// `Busy` when they do not end in time, while there is another mover, and while the volume is
-    /// suspended.
+    /// Returns `Busy` when they do not end in time, while a range mover exists, and while the
+    /// volume is suspended.
     pub(crate) fn mover_comes(&self, limit: Duration) -> Result<()> {
         let _changing = self.changing();
         self.nobody_moves()?;
-        // A snapshot's moment it sits out when it wants its first range.
+        // A snapshot does not matter here: the mover waits for its end before the first range.
         if self.state().stopped {
             return Err(busy("the volume is suspended"));
         }
@@ -325,7 +319,7 @@ impl VolumeControl {
         }
     }
 
-    /// A mover's place in the line, once the volume is not suspended. None at the end of its time.
+    /// Returns a mover's turn once the volume is not suspended; `None` at `end`.
     pub(crate) fn line_up(&self, end: Instant) -> Option<Arc<Turn>> {
         let mut state = self.state();
         while state.settings.suspended {
@@ -340,8 +334,8 @@ impl VolumeControl {
         Some(turn)
     }
 
-    /// The mover waits no more; if its turn `came`, it has its range, unless somebody suspends the
-    /// volume. Whether it has.
+    /// Ends the mover's waiting. If its turn `came`, the mover holds its range, unless the volume
+    /// is being suspended. Returns whether it does.
     pub(crate) fn enters(&self, turn: &Arc<Turn>, came: bool) -> bool {
         let mut state = self.state();
         state.moving.waiting.retain(|other| !Arc::ptr_eq(other, turn));
@@ -350,13 +344,13 @@ impl VolumeControl {
         enters
     }
 
-    /// The mover has done what it wanted with a range.
+    /// Notes that the mover has released a range.
     pub(crate) fn leaves(&self) {
         self.state().moving.held -= 1;
         self.changed.notify_all();
     }
 
-    /// Makes every queue's thread come round.
+    /// Wakes every queue's thread.
     pub(crate) fn rouse(&self) {
         self.state().queues.iter().for_each(|post| post.rouse());
     }
@@ -371,8 +365,8 @@ impl VolumeControl {
         sum
     }
 
-    /// The request that a lower device has had longest. A queue whose thread does not come to look
-    /// in time is left out.
+    /// Returns the request that has been in a lower device for the longest time. A queue whose
+    /// thread does not answer in time is left out.
     pub(crate) fn oldest_below(&self, limit: Duration) -> Option<LowerRequest> {
         let end = Instant::now() + limit;
         let mut state = self.state();
@@ -388,7 +382,7 @@ impl VolumeControl {
         asked.iter().filter(|post| state.has(post)).filter_map(|post| post.oldest().flatten()).min()
     }
 
-    /// A queue has looked what it waits for.
+    /// Notes the oldest lower request of a queue that was asked for it.
     pub(crate) fn has_looked(&self, post: &QueueInbox, oldest: Option<LowerRequest>) {
         let state = self.state();
         post.has_looked(oldest);
@@ -396,7 +390,7 @@ impl VolumeControl {
         self.changed.notify_all();
     }
 
-    /// Makes a change known to every queue. Its version.
+    /// Changes the settings and tells every queue. Returns the version.
     fn change(&self, change: impl FnOnce(&mut State)) -> u32 {
         let mut state = self.state();
         change(&mut state);
@@ -413,7 +407,7 @@ impl VolumeControl {
         let version = settings.version;
         let size = settings.layout.size;
         self.version.store(version, Ordering::Release);
-        // Who sees the size and then submits is not refused by a queue that does not know it.
+        // A client that sees the size and then submits meets no queue with an older size.
         self.size.store(size, Ordering::Release);
         state.queues.iter().for_each(|post| post.rouse());
         self.changed.notify_all();
@@ -430,12 +424,12 @@ impl VolumeControl {
 }
 
 impl State {
-    /// One more snapshot is made, or one less.
+    /// Counts a snapshot that begins or ends.
     fn pause(&mut self, more: bool) {
         self.paused = if more { self.paused.saturating_add(1) } else { self.paused.saturating_sub(1) };
     }
 
-    /// That queue is still there.
+    /// True while a queue is registered.
     fn has(&self, post: &Arc<QueueInbox>) -> bool {
         self.queues.iter().any(|other| Arc::ptr_eq(other, post))
     }

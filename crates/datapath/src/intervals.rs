@@ -1,29 +1,28 @@
-//! Ranges that are claimed, first come, first served, by one alone or by several that share them:
-//! for any number of them.
+//! Ranges in order of arrival, exclusive or shared: for any number of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Claims, found by where they lie. One holds its range as soon as no earlier one excludes it.
+/// Ranges, found by position. A range holds as soon as no earlier one excludes it.
 pub(crate) struct Intervals<T> {
     claims: BTreeMap<Key, Claim<T>>,
-    /// How many there are of each class.
+    /// How many ranges each class has.
     classes: [u32; CLASSES as usize],
-    /// The number of the next one to come.
+    /// The number of the next range to arrive.
     next: u64,
-    /// Those that may have their turn, while it is looked for.
+    /// Ranges that may get their turn, while `leave` looks for it.
     turns: Vec<Key>,
 }
 
-/// Powers of two of lengths. Within a class, what overlaps a range begins within it or not far
-/// before.
+/// Classes are powers of two of lengths. Within a class, a range that overlaps another one begins
+/// within it or not far before.
 const CLASSES: u32 = u64::BITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     class: u32,
     start: u64,
-    /// Who came before whom.
+    /// The range's number in order of arrival.
     order: u64,
 }
 
@@ -39,21 +38,21 @@ impl<T: PartialEq> Intervals<T> {
         Self { claims: BTreeMap::new(), classes: [0; CLASSES as usize], next: 0, turns: Vec::new() }
     }
 
-    /// Claims a range. False: an earlier claim excludes it; [`Intervals::leave`] will name it when
-    /// its turn has come. Those that are shared do not wait for each other.
+    /// Adds a range. False: an earlier range excludes it; [`Intervals::leave`] names it when its
+    /// turn comes. Shared ranges do not wait for each other.
     pub(crate) fn enter(&mut self, range: Range<u64>, of: T, shared: bool) -> bool {
         let holds = !self.is_excluded(&range, shared, u64::MAX);
         self.put(range, of, shared, holds);
         holds
     }
 
-    /// Notes a claim that holds its range already, whatever else is there.
+    /// Adds a range that holds already, whatever it overlaps.
     pub(crate) fn hold(&mut self, range: Range<u64>, of: T, shared: bool) {
         self.put(range, of, shared, true);
     }
 
-    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range
-    /// now.
+    /// Removes a range, whether it holds or waits, and calls `turn` for the ranges that hold from
+    /// now on.
     pub(crate) fn leave(&mut self, range: Range<u64>, of: &T, mut turn: impl FnMut(&T)) {
         let (class, start) = (class(&range), range.start);
         let same = Key { class, start, order: 0 }..=Key { class, start, order: u64::MAX };
@@ -85,7 +84,7 @@ impl<T: PartialEq> Intervals<T> {
         self.claims.insert(key, Claim { end: range.end, of, shared, holds });
     }
 
-    /// True when a claim keeps others out of a range that came before `order`.
+    /// True when a range that arrived before `order` excludes this one.
     fn is_excluded(&self, range: &Range<u64>, shared: bool, order: u64) -> bool {
         self.overlapping(range).any(|(key, claim)| key.order < order && !(claim.shared && shared))
     }
@@ -117,7 +116,7 @@ mod tests {
             ranges in prop::collection::vec((0u64..50, 1u64..20, 0u32..60, any::<bool>()), 1..40),
             picks in prop::collection::vec(0usize..1000, 40),
         ) {
-            // Some are long: the rest lies within them.
+            // Some ranges are long, so that others lie within them.
             let len = |len, shift| if shift > 50 { len << shift } else { len };
             let all: Vec<_> = ranges.into_iter().map(|(start, n, shift, shared)| (start..start + len(n, shift), shared)).collect();
             let overlap = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
@@ -132,7 +131,7 @@ mod tests {
                 }
                 let waits = |i: usize| !over.contains(&i) && !holding.contains(&i);
                 for i in (0..all.len()).filter(|i| waits(*i)) {
-                    prop_assert!((0..i).any(|j| !over.contains(&j) && excludes(i, j)), "nobody waits for nothing");
+                    prop_assert!((0..i).any(|j| !over.contains(&j) && excludes(i, j)), "no range waits without a reason");
                 }
                 let done = holding.swap_remove(pick % holding.len());
                 prop_assert!((0..done).all(|i| over.contains(&i) || !excludes(i, done)), "in order");

@@ -1,4 +1,4 @@
-//! Where a volume's bytes lie: what of it is set, and can be set otherwise while it runs.
+//! A volume's layout: where its bytes lie, which can change while the volume runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::{Error, ErrorKind, Result};
 /// A volume without its keys.
 pub(crate) struct Layout {
     pub(crate) size: u64,
-    /// Zeros below are zeros above everywhere.
+    /// Zeros in the lower device read as zeros everywhere in the volume.
     pub(crate) is_null: bool,
-    /// A cipher spreads each byte over all of its sector, or authenticates it as a whole.
+    /// A cipher spreads each byte over all of its sector, or authenticates the sector as a whole.
     pub(crate) spreads: bool,
-    /// By where each begins in the volume.
+    /// Segments by their first byte in the volume.
     pub(crate) lies: Vec<(u64, SegmentPlace)>,
 }
 
-/// Where a segment lies, and what its cipher allows.
+/// Where a segment lies, and which requests its cipher allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SegmentPlace {
     Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool, tags: usize },
@@ -50,15 +50,15 @@ impl Layout {
         let stored = || volume.segments().iter().filter_map(Segment::as_stored);
         Self {
             size: volume.size(),
-            // Zeros below come with no tuples.
+            // Zeros in the lower device come without tuples.
             is_null: stored().all(|s| s.cipher.is_null() && s.cipher.tag_size() == 0),
-            // A sector of which a part is older does not fit its tuple.
+            // A sector with an older part does not match its tuple.
             spreads: stored().any(|s| !s.cipher.is_local() || s.cipher.tag_size() > 0),
             lies: volume.segments().iter().map(|s| (s.start, SegmentPlace::of(s))).collect(),
         }
     }
 
-    /// True when every byte that both have, outside of a range, lies at the same place under a
+    /// True when every byte of both layouts, outside of a range, lies at the same place under a
     /// cipher of the same kind.
     pub(crate) fn agrees(&self, other: &Self, outside: &Range<u64>) -> bool {
         let end = self.size.min(other.size);
@@ -67,10 +67,10 @@ impl Layout {
         compared.into_iter().all(|at| self.at(at) == other.at(at))
     }
 
-    /// What begins at, or goes on at a byte.
+    /// The segment at a byte, as seen from there.
     fn at(&self, at: u64) -> Option<SegmentPlace> {
         let after = self.lies.partition_point(|(start, _)| *start <= at);
-        // How far it goes from there shows at the next bound.
+        // The segment's length needs no comparison: the next bound shows it.
         let (start, mut lies) = *self.lies.get(after.checked_sub(1)?)?;
         if let SegmentPlace::Stored { lower, .. } = &mut lies {
             *lower = lower.wrapping_add(at - start);
@@ -79,8 +79,8 @@ impl Layout {
     }
 }
 
-/// True when every byte that both volumes have, outside of a range, is under the very same cipher,
-/// and the same number of its sector: a key can be compared in no other way.
+/// True when every byte of both volumes, outside of a range, is under the very same cipher object
+/// with the same sector number: keys cannot be compared in another way.
 pub(crate) fn share_keys(now: &Volume, next: &Volume, outside: &Range<u64>) -> bool {
     let end = now.size().min(next.size());
     let starts = [now, next].into_iter().flat_map(Volume::segments).map(|segment| segment.start);
@@ -94,10 +94,7 @@ pub(crate) fn share_keys(now: &Volume, next: &Volume, outside: &Range<u64>) -> b
     })
 }
 
-/// Whether a volume fits on its devices.
-///
-/// # Errors
-/// `Layout`.
+/// Checks that a volume fits on its devices. Returns `Layout` where it does not.
 pub(crate) fn check<'d>(volume: &Volume, device: impl Fn(usize) -> Option<&'d dyn Device>) -> Result<()> {
     for (stored, len) in volume.segments().iter().filter_map(|s| Some((s.as_stored()?, s.len))) {
         let Some(device) = device(stored.device) else {
@@ -123,13 +120,14 @@ fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
     let block = u64::from(geometry.block);
     if !lower.is_multiple_of(block) || !len.is_multiple_of(block) {
         return bad(format!(
-            "the data at byte {lower} does not lie on blocks of {block} bytes, as direct I/O wants: open it without"
+            "the data at byte {lower} does not lie on blocks of {block} bytes, as direct I/O needs: open it without direct I/O"
         ));
     }
     Ok(())
 }
 
-/// What a cipher keeps beside its sectors must be what the device keeps beside its blocks.
+/// Checks that the device stores as many bytes beside each block as the cipher needs for each
+/// sector.
 fn takes_tags(cipher: &dyn SectorCipher, device: &dyn Device) -> Result<()> {
     let (tags, sector, geometry) = (cipher.tag_size(), cipher.sector_size().bytes(), device.geometry());
     let fits = geometry.tag_size as usize == tags && geometry.block as usize == sector;

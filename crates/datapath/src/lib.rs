@@ -1,4 +1,4 @@
-//! A request's way from an export to the lower device and back.
+//! A request's path from an export to the lower device and back.
 //!
 //! ```text
 //!   export:  submit / write_in_place            next_completion
@@ -12,9 +12,11 @@
 //!   Mapping  a Volume over its Devices, its Policy and Stats: shared by all queues
 //! ```
 //!
-//! A request stays on the thread that brought it unless the policy says otherwise. Inline, nothing
-//! is allocated and no lock is taken for a request; what it needs was reserved when its queue
+//! A request stays on the thread that received it unless the policy says otherwise. Inline, a
+//! request allocates nothing and takes no mutex; its queue reserved all resources when the queue
 //! opened.
+
+#![deny(unsafe_code)]
 
 mod claims;
 mod control;

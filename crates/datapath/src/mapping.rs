@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_device::{Device, Extent, Geometry, LossHandler};
-use underseal_volume::{Segment, SegmentKind, Volume};
+use underseal_volume::{Guards, Segment, SegmentKind, Volume};
 
-use guards::Guards;
 use shape::RequestLimits;
 
 use crate::control::{VolumeControl, VolumeSettings, no_key};
@@ -23,11 +22,11 @@ use crate::mover::LockWaiter;
 use crate::workers::Workers;
 use crate::{Error, ErrorKind, LowerWait, Policy, Result, Stats};
 
-/// How long queues may take to come and look what they wait for.
+/// The time limit for queues to report their oldest lower request.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A volume that is open: its segments, the devices they lie on, and what can be changed while it runs. Shared by all its
-/// queues.
+/// An open volume: its segments, the devices they lie on, and settings that can change while it
+/// runs. All its queues share it.
 pub struct Mapping {
     control: VolumeControl,
     devices: Vec<Arc<dyn Device>>,
@@ -40,17 +39,17 @@ pub struct Mapping {
     busy_poll: Duration,
 }
 
-/// About what it costs to wake a thread whose processor sleeps.
+/// About the cost of waking a thread whose processor sleeps.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// What a range of the volume is made of.
+/// The state of a range of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappingStatus {
-    /// The length in bytes for which it holds.
+    /// The length in bytes for which the status holds.
     pub len: u64,
     /// Nothing is stored there.
     pub hole: bool,
-    /// It reads as zeros. (A hole under a cipher reads as noise.)
+    /// The range reads as zeros. (A hole under a cipher reads as noise.)
     pub zero: bool,
 }
 
@@ -63,11 +62,12 @@ impl Mapping {
         Self::over(volume, vec![device])
     }
 
-    /// Puts a volume over its devices, in the order of the segments' numbers. One may be there twice.
+    /// Puts a volume over its devices, in the order of the segments' numbers. A device may occur
+    /// twice.
     ///
     /// # Errors
-    /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there; or when a device
-    /// wants memory aligned to more than a sector.
+    /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that
+    /// is not in the list; or when a device wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
         layout::check(&volume, |number| Some(&**devices.get(number)?))?;
         let shape = RequestLimits::of(&volume, &devices);
@@ -95,7 +95,8 @@ impl Mapping {
         })
     }
 
-    /// Takes requests for sectors of this size, though all that there are may be smaller: the volume is going to have such.
+    /// Takes requests for sectors of this size, though all present ones may be smaller: the volume
+    /// will get larger ones.
     #[must_use]
     pub fn with_sectors(mut self, sectors: SectorSize) -> Self {
         let sector = u32::try_from(sectors.bytes()).unwrap_or(u32::MAX);
@@ -108,8 +109,8 @@ impl Mapping {
         self
     }
 
-    /// Promises requests of smaller blocks than its sectors, in bytes: a power of two from 512. The queues then read,
-    /// change and write the sectors that a write covers in part.
+    /// Accepts requests in blocks smaller than a sector, in bytes: a power of two from 512. The
+    /// queues then read, change and write the sectors that a write covers in part.
     ///
     /// # Errors
     /// `Layout` for another number, or when a device cannot take memory that is aligned to it.
@@ -126,7 +127,7 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Takes requests for any bytes. Those who ask what its [block](Mapping::block) is are told nothing else than before.
+    /// Takes requests for any bytes. [`Mapping::block`] is unchanged.
     #[must_use]
     pub fn with_bytes(mut self) -> Self {
         self.shape.least = 1;
@@ -134,7 +135,7 @@ impl Mapping {
         self
     }
 
-    /// Lets the threads of its queues look for requests before they sleep, where that pays: for
+    /// Lets the threads of the queues look for requests before they sleep, where that pays: for
     /// `limit` at most; with zero never.
     #[must_use]
     pub fn with_busy_poll(mut self, limit: Duration) -> Self {
@@ -147,23 +148,23 @@ impl Mapping {
         self.busy_poll
     }
 
-    /// Its size in bytes, as it is now.
+    /// The current size in bytes.
     pub fn size(&self) -> u64 {
         self.control.size()
     }
 
-    /// What offsets and lengths of requests are to be multiples of: the sector size or the device's block, or what was
-    /// [promised](Mapping::with_block).
+    /// The unit of requests' offsets and lengths: the sector size or the device's block, or the
+    /// smaller one of [`Mapping::with_block`].
     pub fn block(&self) -> u32 {
         self.shape.block
     }
 
-    /// Offsets and lengths that cost nothing extra, in bytes.
+    /// The unit of offsets and lengths that cost nothing extra, in bytes.
     pub fn preferred_block(&self) -> u32 {
         self.shape.preferred_block
     }
 
-    /// True when nothing may be written.
+    /// True when the volume takes no writes.
     pub fn read_only(&self) -> bool {
         self.shape.read_only
     }
@@ -173,17 +174,19 @@ impl Mapping {
         self.shape.discards
     }
 
-    /// True when zeros below are zeros above everywhere, so zeroing can be faster than writing.
+    /// True when zeros in the lower device read as zeros everywhere, so zeroing can be faster than
+    /// writing.
     pub fn is_null(&self) -> bool {
         self.control.settings().layout.is_null
     }
 
-    /// Has the devices [let go](Device::let_go) of what others wait for, when all requests are over.
+    /// Has the devices [release](Device::let_go) shared resources that other processes wait for,
+    /// after the last request.
     pub fn let_go(&self) {
         self.devices.iter().for_each(|device| device.let_go());
     }
 
-    /// Has something done when a device is [lost](Device::when_lost).
+    /// Calls `act` when a device is [lost](Device::when_lost).
     pub fn when_lost(&self, act: LossHandler) {
         self.devices.iter().for_each(|device| device.when_lost(act.clone()));
     }
@@ -193,10 +196,10 @@ impl Mapping {
         self.control.settings().policy
     }
 
-    /// Dispatches the requests that come from now on in another way. Those in flight go on as they began.
+    /// Changes the policy for new requests. Those in flight end as they began.
     ///
     /// # Errors
-    /// `Policy` when it would reorder the writes of a zoned device.
+    /// `Policy` when the policy would reorder the writes of a zoned device.
     pub fn set_policy(&self, policy: Policy) -> Result<()> {
         if self.shape.zoned {
             policy.fits_zones()?;
@@ -206,12 +209,12 @@ impl Mapping {
         Ok(())
     }
 
-    /// Holds new requests back, waits for those in flight, and flushes the devices. Not for a thread that has a queue:
-    /// every queue's thread has to see it.
+    /// Holds new requests back, waits for those in flight, and flushes the devices. A thread that
+    /// has a queue must not call this: every queue's thread has to see the change.
     ///
     /// # Errors
-    /// `Busy` when they do not end within `limit`, and the flush's: the volume runs on then. Who flushes later is told of that
-    /// failure too.
+    /// `Busy` when requests do not end within `limit`, and errors of the flush: the volume runs on
+    /// then. Later flushes report that failure too.
     pub fn suspend(&self, limit: Duration) -> Result<()> {
         let was_running = self.control.suspend(limit)?;
         if self.read_only() {
@@ -224,7 +227,7 @@ impl Mapping {
         flushed
     }
 
-    /// Flushes past all queues what was written before, also where no queue can be opened any more.
+    /// Flushes earlier writes without a queue, also where no queue can be opened any more.
     ///
     /// # Errors
     /// Those of the lower devices.
@@ -235,17 +238,18 @@ impl Mapping {
     /// Holds new requests back and waits for those in flight, without a flush.
     ///
     /// # Errors
-    /// `Busy` when they do not end within `limit`.
+    /// `Busy` when requests do not end within `limit`.
     pub fn hold(&self, limit: Duration) -> Result<()> {
         self.control.suspend(limit).map(drop)
     }
 
-    /// Wakes every thread that sleeps in a queue, so that its door looks for orders. One that was about to sleep may do so.
+    /// Wakes every thread that sleeps in a queue, so that its export looks for orders. A thread
+    /// that is about to sleep may still do so.
     pub fn rouse(&self) {
         self.control.rouse();
     }
 
-    /// Lets the requests go on.
+    /// Resumes the requests.
     ///
     /// # Errors
     /// `NoKey` after the key was wiped.
@@ -253,18 +257,18 @@ impl Mapping {
         self.control.resume()
     }
 
-    /// Lets the requests go on even when the key is wiped: those that need it fail. For a volume that is being closed, so
-    /// that nobody waits for ever.
+    /// Resumes the requests even when the key is wiped: those that need the key fail. For a volume
+    /// that is being closed, so that no request waits for ever.
     pub fn release(&self) {
         self.control.release();
     }
 
-    /// True while it is [suspended](Mapping::suspend), or about to be.
+    /// True while the volume is [suspended](Mapping::suspend), or about to be.
     pub fn is_stopped(&self) -> bool {
         self.control.is_stopped()
     }
 
-    /// True while requests are held back, also for the moment of a snapshot.
+    /// True while requests are held back, also for a snapshot.
     pub fn is_suspended(&self) -> bool {
         self.control.settings().suspended
     }
@@ -274,11 +278,12 @@ impl Mapping {
         self.control.settings().volume
     }
 
-    /// Puts the same volume under another key.
+    /// Replaces the key of the volume.
     ///
     /// # Errors
-    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` while there is a
-    /// [mover](crate::RangeMover), or when the thread of a queue does not come to see it.
+    /// `NotSuspended`; `Layout` when the new volume's segments lie elsewhere or have other sectors;
+    /// `Busy` while a [`RangeMover`](crate::RangeMover) exists, or when a queue's thread does not
+    /// drop the old key in time.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
         let volume = Arc::new(volume);
         let check =
@@ -286,17 +291,19 @@ impl Mapping {
         self.control.replace(check)
     }
 
-    /// Gives the volume another size, or all that the device has now that its last segment lies on: nothing else of it
-    /// changes. The device is [asked](Device::refresh) unless it is known to be large enough. The size that the volume has then.
+    /// Resizes the last segment of the volume, to a given size or to all of its device, and returns
+    /// the volume's new size. The device is [asked](Device::refresh) for its size unless it is
+    /// known to be large enough.
     ///
-    /// It may run. A volume that grows has its new size at once, and nobody waits. One that shrinks refuses what lies beyond
-    /// its new end from now on, and waits for what was begun before, for so long; then nothing is there any more. That is
-    /// not for a thread that has a queue.
+    /// The volume may be running. A growing volume has its new size at once. A shrinking one
+    /// refuses requests beyond its new end at once, and waits up to `limit` for earlier ones; a
+    /// thread that has a queue must not shrink a volume.
     ///
     /// # Errors
-    /// `Layout` when it does not fit on the device, is no whole number of sectors, or nothing would be left of the last segment;
-    /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::RangeMover), or
-    /// when requests do not end within `limit`: the volume keeps its size then.
+    /// `Layout` when the volume does not fit on the device, is no whole number of sectors, or its
+    /// last segment would be empty; `Lower` when the device cannot be asked; `NoKey` while the key
+    /// is wiped; `Busy` while a [`RangeMover`](crate::RangeMover) exists, or when requests do not
+    /// end within `limit`: the size is unchanged then.
     pub fn resize(&self, size: Option<u64>, limit: Duration) -> Result<u64> {
         if self.fixed_size {
             return Err(Error::new(ErrorKind::Layout, "the volume's format fixes its size"));
@@ -321,42 +328,42 @@ impl Mapping {
         self.control.resize(resized, limit)
     }
 
-    /// Asks the device that the last segment lies on how large it is now.
+    /// Asks the device of the last segment for its current size.
     fn refresh(&self) -> Result<()> {
-        // The volume is let go before: whoever wipes the key waits for all who have it.
+        // The reference to the volume is dropped first: a thread that wipes the key waits until all
+        // references are gone.
         let number = self.last(|last, _| last.as_stored().map(|stored| stored.device))?.flatten();
         let Some(device) = number.and_then(|number| self.devices.get(number)) else { return Ok(()) };
         device.refresh().map(drop).map_err(|e| Error::lower(device.name(), e))
     }
 
-    /// Something of the last segment, and of the device that it lies on; none where it lies on none.
+    /// Calls `of` with the last segment and its device; `None` where it has no device.
     fn last<T>(&self, of: impl FnOnce(&Segment, &dyn Device) -> T) -> Result<Option<T>> {
         let volume = self.volume().ok_or_else(no_key)?;
         let last = volume.segments().last().and_then(|last| Some((last, last.as_stored()?.device)));
         Ok(last.map(|(last, device)| of(last, &*self.devices[device])))
     }
 
-    /// Puts another volume in the place of this one, which may lie elsewhere within a range that nobody uses.
-    ///
-    /// # Errors
-    /// `NoKey`; `Layout` when it does not fit on the devices, has another size, or differs elsewhere.
+    /// Replaces the volume; the new one may lie elsewhere within a range that no request uses.
+    /// Returns `NoKey`, or `Layout` when it does not fit on the devices, has another size, or
+    /// differs outside of the range.
     pub(crate) fn relay(&self, volume: Volume, within: &Range<u64>) -> Result<()> {
         let volume = Arc::new(volume);
         self.control.relay(volume.clone(), |layout, now| {
             if !layout::share_keys(now, &volume, within) {
                 let context =
-                    "the volume has other keys elsewhere: it was made of one that is not there any more";
+                    "the volume has other keys outside of the range: it was made from a replaced volume";
                 return Err(Error::new(ErrorKind::Layout, context));
             }
             self.check(&volume, layout, within)
         })
     }
 
-    /// Whether a volume can take the place of one that lies like this. Its layout.
+    /// Checks that a volume can replace one with the layout `now`, and returns its layout.
     fn check(&self, volume: &Volume, now: &Layout, outside: &Range<u64>) -> Result<Layout> {
         layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
         let (shape, layout) = (RequestLimits::of(volume, &self.devices), self.shape.layout_of(volume));
-        // Requests are made for the largest sectors: smaller ones do.
+        // Requests are made for the largest sectors, so smaller ones are allowed.
         let same = shape.sector <= self.shape.sector && shape.discards == self.shape.discards;
         if !same || layout.size != now.size || !now.agrees(&layout, outside) {
             return Err(Error::new(ErrorKind::Layout, "the volume lies elsewhere, or has other sectors"));
@@ -364,31 +371,33 @@ impl Mapping {
         Ok(layout)
     }
 
-    /// Forgets the key. The volume stays suspended until it has one again.
+    /// Wipes the key. The volume stays suspended until it has a key again.
     ///
-    /// No queue has it afterwards.
+    /// No queue has the key afterwards.
     ///
     /// # Errors
-    /// `NotSuspended`; `Busy` while there is a [mover](crate::RangeMover), or when the thread of a queue does not come to see it.
+    /// `NotSuspended`; `Busy` while a [`RangeMover`](crate::RangeMover) exists, or when a queue's
+    /// thread does not drop the key in time.
     pub fn wipe_key(&self) -> Result<()> {
         self.control.replace(|| Ok(None))
     }
 
-    /// What the volume has done since it was opened, and what it does now.
+    /// Counters since the volume was opened, and its current load.
     pub fn stats(&self) -> Stats {
         self.control.stats()
     }
 
-    /// The device that requests wait for, if it has had one of them for `long` at least. Asks the queues that have some in flight, which
-    /// takes a moment; one whose thread does not come to answer is left out.
+    /// Returns the device that requests wait for, if it has had one for `long` at least. Asks the
+    /// queues with requests in flight, which takes a moment; a queue whose thread does not answer
+    /// is left out.
     pub fn waiting(&self, long: Duration) -> Option<LowerWait> {
         let oldest = self.control.oldest_below(LOOK)?;
         let lasts = oldest.since.elapsed();
         (lasts >= long).then(|| LowerWait { on: self.devices[oldest.device].name().into(), lasts })
     }
 
-    /// What the volume is made of at `offset`, for at most `len` bytes; the answer covers at least one byte.
-    /// `None` beyond the end.
+    /// Returns the state of the volume at `offset`, for at most `len` bytes; the answer covers at
+    /// least one byte. `None` beyond the end.
     pub fn status(&self, offset: u64, len: u64) -> Option<MappingStatus> {
         let left = self.size().checked_sub(offset).filter(|left| *left > 0)?;
         let data = |len| Some(MappingStatus { len, hole: false, zero: false });
@@ -402,7 +411,7 @@ impl Mapping {
                 (self.devices[device].extent(lower, len), stored.cipher.is_null())
             }
             (SegmentKind::Zero, _) => (Extent { len, hole: true }, true),
-            // Whoever reads there learns more than from any status.
+            // A read gives more information here than any status.
             _ => (Extent { len, hole: false }, false),
         };
         // Whole blocks only: a client reads and writes nothing smaller. A part of a block is data.
@@ -425,13 +434,14 @@ impl Mapping {
         &self.workers
     }
 
-    /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or
-    /// cannot be decrypted from a part of one ciphertext and a part of another; or somebody moves it.
+    /// The range lock. It separates requests for the same sector where they would damage it:
+    /// sectors that are read, changed and written; sectors that cannot be decrypted from parts of
+    /// two ciphertexts; sectors of a range mover.
     pub(crate) fn locks(&self) -> &RangeLock<LockWaiter> {
         &self.locks
     }
 
-    /// What reads and writes below are multiples of.
+    /// The unit of the lower devices' reads and writes.
     pub fn sector(&self) -> u32 {
         self.shape.sector
     }
@@ -441,7 +451,7 @@ impl Mapping {
         self.shape.zoned
     }
 
-    /// What offsets and lengths must be multiples of.
+    /// The unit that offsets and lengths must have.
     pub(crate) fn least(&self) -> u32 {
         self.shape.least
     }
@@ -456,18 +466,18 @@ impl Mapping {
         self.shape.least < self.shape.sector
     }
 
-    /// True when memory so far behind a page's beginning can be written from.
+    /// True when the devices can write from memory at this offset in a page.
     pub(crate) fn takes_memory_at(&self, offset: u64) -> bool {
         offset.is_multiple_of(self.shape.memory_alignment.into())
     }
 
-    /// Room for what is kept beside so many bytes, whole sectors, wherever they are; 0 where nothing is.
+    /// Bytes of tuples for `len` bytes of whole sectors anywhere in the volume; 0 without tags.
     pub(crate) fn tags_for(&self, len: u64) -> usize {
         let (tags, sector) = self.shape.tags;
         usize::try_from(len.saturating_mul(tags).div_ceil(sector)).unwrap_or(usize::MAX)
     }
 
-    /// True when something is kept beside sectors, which are read and written with it.
+    /// True when the volume reads and writes tags with its sectors.
     pub fn has_tags(&self) -> bool {
         self.shape.tags.0 > 0
     }
@@ -477,7 +487,8 @@ impl Mapping {
     }
 }
 
-/// Where a volume ends whose last segment takes all of its device, as a block device would show it: whole sectors of 512 bytes.
+/// Where a volume ends whose last segment takes all of its device, as a block device would show the
+/// size: whole sectors of 512 bytes.
 fn end_on(last: &Segment, device: &dyn Device) -> u64 {
     let lower = last.as_stored().map_or(0, |stored| stored.lower);
     last.start.saturating_add(device.geometry().size.saturating_sub(lower) & !511)

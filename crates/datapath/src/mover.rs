@@ -1,16 +1,16 @@
-//! Somebody who rewrites the volume under its requests: encrypts it anew, or moves it.
+//! The range mover: rewrites a volume online, for example with another key.
 //!
 //! ```text
-//!   Mover::new    every request takes its sectors' lock from now on; those that began without are waited for
-//!     claim       a range is the mover's alone, when the requests in it are over; those that come wait, in order
-//!       relay     what lies in the range is set anew: requests that were waiting run under that
-//!     drop        the range is everybody's again
-//!   drop          requests take no lock any more, where the cipher wants none
+//!   RangeMover::new  every request takes the range lock from now on; waits for those without
+//!     claim          locks a range exclusively after its requests; later ones wait, in order
+//!       relay        replaces the range's layout, under which the waiting requests then run
+//!     drop           releases the range
+//!   drop             requests take no lock any more, unless the cipher needs it
 //! ```
 //!
-//! While a mover is there nobody else changes size, place or key of the volume. Who suspends the
-//! volume comes first: the mover brings the range that it has to an end, and gets no other until
-//! the volume goes on.
+//! While a mover exists, size, place and key of the volume cannot be changed otherwise. A
+//! suspension has priority: the mover finishes the range that it holds, and gets no other until the
+//! volume resumes.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,18 +22,17 @@ use crate::locks::{Claimant, LockOutcome};
 use crate::post::{QueueInbox, QueueMessage};
 use crate::{Error, ErrorKind, Mapping, Result};
 
-/// A mover of a volume. It is not for a thread that has a queue: it waits for them.
+/// The range mover of a volume. A thread that has a queue must not use it: it waits for queues.
 pub struct RangeMover {
     mapping: Arc<Mapping>,
 }
 
 impl RangeMover {
-    /// Comes to a volume: what runs there takes locks from now on.
+    /// Becomes the mover of a volume: its requests take locks from now on.
     ///
     /// # Errors
-    /// `Busy` when requests that began before do not end within `limit`, while there is another
-    /// mover, and while the volume is suspended. `Unsupported` for a volume that keeps something
-    /// beside its sectors.
+    /// `Busy` when earlier requests do not end within `limit`, while another mover exists, and
+    /// while the volume is suspended. `Unsupported` for a volume with tags.
     pub fn new(mapping: Arc<Mapping>, limit: Duration) -> Result<Self> {
         if mapping.has_tags() {
             let context = "a volume that keeps tags beside its sectors is not rewritten in place";
@@ -43,13 +42,13 @@ impl RangeMover {
         Ok(Self { mapping })
     }
 
-    /// Claims a range of bytes for itself: no request reads or writes there until it is dropped.
-    /// However long it is, it costs the same. While the volume is suspended this waits, and is in
-    /// nobody's way.
+    /// Locks a range of bytes exclusively: no request reads or writes there until the guard is
+    /// dropped. The cost does not depend on the length. While the volume is suspended this waits,
+    /// without delaying requests.
     ///
     /// # Errors
-    /// `Busy` when the requests that are in it, or came before, do not end within `limit`, or the
-    /// volume stays suspended.
+    /// `Busy` when earlier requests in the range do not end within `limit`, or the volume stays
+    /// suspended.
     pub fn claim(&self, range: Range<u64>, limit: Duration) -> Result<RangeGuard<'_>> {
         let (control, locks) = (self.mapping.control(), self.mapping.locks());
         let end = Instant::now() + limit;
@@ -57,7 +56,7 @@ impl RangeMover {
             let Some(turn) = control.line_up(end) else {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    format!("the volume is suspended, for {limit:?} now"),
+                    format!("the volume stayed suspended for {limit:?}"),
                 ));
             };
             let claimed = locks.claim(range.clone(), false, || LockWaiter::Mover(turn.clone()));
@@ -80,7 +79,7 @@ impl Drop for RangeMover {
     }
 }
 
-/// A range that is a mover's alone.
+/// A range that a mover holds exclusively.
 pub struct RangeGuard<'m>(GuardedRange<'m>);
 
 impl RangeGuard<'_> {
@@ -89,14 +88,14 @@ impl RangeGuard<'_> {
         self.0.range.clone()
     }
 
-    /// Sets what the range is made of: `volume` may lie elsewhere there, and under other ciphers
-    /// and keys; everywhere else it is as it was, under the very ciphers of the
-    /// [volume](Mapping::volume) that it was made of. The data is moved already, and is on stable
-    /// storage if it has to be. Requests elsewhere that are in flight end under the volume that
-    /// they began under; nobody waits.
+    /// Replaces the layout of the range: `volume` may lie elsewhere there, and have other ciphers
+    /// and keys; outside of the range it has the very cipher objects of the
+    /// [volume](Mapping::volume) that it was derived from. The caller has moved the data, and
+    /// synced it if that is necessary. Requests outside of the range that are in flight end under
+    /// the old volume; the call does not wait.
     ///
     /// # Errors
-    /// `Layout` when it differs elsewhere; `NoKey` while the volume's key is wiped.
+    /// `Layout` when the volume differs outside of the range; `NoKey` while its key is wiped.
     pub fn relay(&self, volume: Volume) -> Result<()> {
         self.0.mapping.relay(volume, &self.0.range)
     }
@@ -108,7 +107,7 @@ impl Drop for RangeGuard<'_> {
     }
 }
 
-/// A range that is a mover's, or its place in the line for it.
+/// A range that a mover holds or waits for.
 struct GuardedRange<'m> {
     mapping: &'m Mapping,
     range: Range<u64>,
@@ -126,7 +125,7 @@ impl Drop for GuardedRange<'_> {
     }
 }
 
-/// Somebody with a place in the line for sectors.
+/// A waiter for a range lock.
 #[derive(Clone)]
 pub(crate) enum LockWaiter {
     /// A queue's request, by its slot.
@@ -153,18 +152,18 @@ impl Claimant for LockWaiter {
     }
 }
 
-/// What a mover waits for.
+/// A mover's waiting for a range.
 #[derive(Default)]
 pub(crate) struct Turn {
     told: Mutex<Option<WakeReason>>,
     is_told: Condvar,
 }
 
-/// What ends its waiting.
+/// The reason that ends the waiting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WakeReason {
     Come,
-    /// Somebody suspends the volume.
+    /// The volume is being suspended.
     Yield,
 }
 
@@ -178,7 +177,7 @@ impl Turn {
         self.tell(WakeReason::Yield);
     }
 
-    /// What is said first holds.
+    /// Sets the reason, unless one is set already.
     fn tell(&self, what: WakeReason) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
         self.is_told.notify_one();

@@ -1,18 +1,20 @@
-//! One stream of requests, owned by one thread.
+//! A stream of requests, owned by one thread.
 //!
 //! ```text
 //!   submit -> admit   held while the volume is suspended, or an earlier write overlaps
 //!               |
-//!             lock    where others may write the same sectors
+//!             lock    where other requests may write the same sectors
 //!               |
-//!              run    a slot moves on piece by piece, until it is over; nothing else moves slots
-//!             parts     too long, or sectors covered in part: each part is a slot of its own
-//!             crypt     this thread, a worker
-//!             share     what of the backlog others do
+//!              run    moves a slot on, piece by piece, until it is over; nothing else moves slots
+//!             parts     long requests and partly covered sectors: each part has a slot
+//!             crypt     on this thread or on a worker
+//!             share     hands parts of the backlog to workers
 //! ```
 //!
-//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down),
-//! `epochs` (under which volume).
+//! Decisions are made in modules beside `run`: `adaptive` (which thread), `order` (which write is
+//! next), `epochs` (under which settings).
+
+#![expect(unsafe_code, reason = "a driver's commands, passed on to the ring")]
 
 mod adaptive;
 mod admit;
@@ -42,7 +44,7 @@ use crate::post::{QueueInbox, QueueMessage};
 use crate::slot::Slots;
 use crate::{Completion, Error, Mapping, Request, Result, SharedBytes, SharedOwner};
 
-/// How large a queue is.
+/// The limits of a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueOptions {
     /// Requests in flight at a time.
@@ -57,72 +59,74 @@ impl Default for QueueOptions {
     }
 }
 
-/// Slots for the parts of one request that covers sectors in part, and for itself.
+/// Slots for one request: its parts, where it covers sectors in part, and itself.
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
-/// The bell's number among the events of the ring.
+/// The wakeup's number among the events of the ring.
 const BELL: u32 = u32::MAX;
 
-/// One stream of requests: its channels, its ring, its memory, its requests in flight.
+/// A stream of requests, with its channels, ring, memory and requests in flight.
 ///
-/// Submit until it is full, take completions, and [`wait`](Queue::wait) when there is nothing else to do; or, in an event loop
-/// of another kind, [`rest`](Queue::rest), and [`poll`](Queue::poll) when its descriptor is readable.
+/// The owner submits until the queue is full, takes completions, and calls [`wait`](Queue::wait)
+/// when neither is possible; in an event loop of another kind, [`rest`](Queue::rest), and
+/// [`poll`](Queue::poll) when the queue's descriptor is readable.
 ///
-/// It belongs to the thread that opened it: the kernel takes what a ring is given from that thread only.
+/// A queue belongs to the thread that opened it: the kernel accepts entries of a ring from that
+/// thread only.
 pub struct Queue {
     _of_its_thread: PhantomData<*const ()>,
     mapping: Arc<Mapping>,
-    /// Copies of what is set, renewed when the version differs.
+    /// A copy of the settings, renewed when the version differs.
     settings: VolumeSettings,
-    /// What requests in flight run under.
+    /// The settings of requests in flight.
     epochs: Epochs,
     post: Arc<QueueInbox>,
     letters: VecDeque<QueueMessage>,
-    /// One a lower device, by its number.
+    /// A channel for each lower device, by the device's number.
     channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
-    /// What a channel that was woken has finished.
+    /// Completions of a channel after its wakeup.
     over: Vec<Finished>,
     arena: Arena,
-    /// Lists of shared bytes that are free.
+    /// Unused lists of shared bytes.
     spare_shared: Vec<SharedBytes>,
     slots: Slots,
     depth: u32,
-    /// Requests in flight: parts do not count.
+    /// Requests in flight, without parts.
     requests: u32,
-    /// Slots left for parts of shared requests.
+    /// Unused slots for parts of shared requests.
     spare_parts: u32,
-    /// Requests that came while the volume was suspended.
+    /// Requests that arrived while the volume was suspended.
     paused: VecDeque<u32>,
-    /// Writes and their ranges: one that overlaps an earlier one waits for it.
+    /// Ranges of writes: a write that overlaps an earlier one waits for it.
     writes: WriteOrdering<u32>,
-    /// Slots that may begin, because what they waited for is over.
+    /// Slots that may begin, because the request that they waited for is over.
     runnable: VecDeque<u32>,
-    /// Slots that need memory which others have: they try again whenever something may have come back.
+    /// Slots that wait for memory: they try again whenever memory may have come back.
     starved: VecDeque<u32>,
     /// Long requests for zeros that let other requests of this queue go first.
     long_zeros: VecDeque<u32>,
-    /// How many bytes of zeros this turn may still begin.
+    /// Bytes of zeros that may still begin in this turn.
     zeros_left: u64,
     order: WriteQueue,
     adaptive: Adaptive,
     ready: VecDeque<Completion>,
-    /// Each with what the ring answered.
+    /// Events, each with the ring's result.
     events: VecDeque<(u32, i32)>,
     max_request: usize,
-    /// Bytes that have moved on, all requests together.
+    /// Bytes that have moved on, of all requests together.
     moved: u64,
-    /// The clock when it was last looked at.
+    /// The clock at its last reading.
     now: Instant,
-    /// Its thread waits elsewhere.
+    /// The queue's thread waits in another event loop.
     rests: bool,
-    /// The version under which it was reported that this queue has settled.
+    /// The version under which this queue has reported that it settled.
     settled_at: u32,
 }
 
 impl Queue {
-    /// A queue for the calling thread.
+    /// Opens a queue for the calling thread.
     ///
     /// # Errors
     /// `Lower` when the system has no ring, descriptor or memory for it.
@@ -132,11 +136,11 @@ impl Queue {
         })
     }
 
-    /// As [`open`](Queue::open), for as many [long commands](Queue::long_command) at a time as
-    /// `commands` says. It is for use before the sandbox.
+    /// As [`open`](Queue::open), with room for `commands` [long commands](Queue::long_command) at a
+    /// time. Call it before the sandbox.
     ///
     /// # Errors
-    /// As there; `Lower` also when the kernel has no such rings.
+    /// Those of `open`; `Lower` also when the kernel has no rings with long entries.
     pub fn with_long_commands(mapping: Arc<Mapping>, options: QueueOptions, commands: u32) -> Result<Self> {
         Self::with_ring(mapping, options, |completions| {
             Ring::with_long_commands(options.depth + 8 + commands, completions + commands)
@@ -153,12 +157,12 @@ impl Queue {
             Error::lower(&names.join(", "), e)
         };
         let count = options.depth * SLOTS_EACH + SHARED_PARTS;
-        // Completions of the lower device, and a few descriptors of the export's.
+        // Completions of the lower device, and a few descriptors of the export.
         let mut ring = ring(count + 8).map_err(lower)?;
         let channels = mapping.devices().iter().map(|device| device.channel(count));
         let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
-        // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
-        // whole sectors need room too, however short requests are.
+        // Twice the longest request, so that one large request never waits for another. Encrypted
+        // zeros and whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
         let longest = options.max_request.max(ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let tags = mapping.tags_for(longest as u64);
@@ -205,11 +209,11 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Takes a request in. Its completion may be ready at once.
+    /// Takes a request. Its completion may be ready at once.
     ///
     /// # Errors
-    /// Gives the request back when the queue has no slot or memory left: take completions, give their memory back and
-    /// try again.
+    /// Returns the request when the queue has no slot or memory left: take completions, free their
+    /// memory and try again.
     pub fn submit(&mut self, tag: u64, request: Request) -> std::result::Result<(), Request> {
         self.refresh();
         if let Err(error) = self.check(&request) {
@@ -232,12 +236,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Writes the caller's scratch memory, encrypting it in place; what is in it afterwards is unspecified.
+    /// Writes the caller's scratch memory, which is encrypted in place; its contents are
+    /// unspecified afterwards.
     ///
-    /// The memory is free again when this returns: what cannot be written at once is copied first.
+    /// The memory is free again when the call returns: bytes that cannot be written at once are
+    /// copied first.
     ///
     /// # Errors
-    /// `Full` as with [`submit`](Queue::submit); the memory is as it was.
+    /// `Full` as with [`submit`](Queue::submit); the memory is unchanged.
     pub fn write_in_place(
         &mut self,
         tag: u64,
@@ -254,7 +260,7 @@ impl Queue {
         if self.is_full() {
             return Err(Full);
         }
-        // Reserved before anything is encrypted, so that there is a way on if the device would block.
+        // Memory is reserved before the encryption, for the case that the device would block.
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
         let range = offset..offset + data.len() as u64;
         let straight = !durable && self.writes_straight(&range);
@@ -289,78 +295,80 @@ impl Queue {
         Ok(())
     }
 
-    /// The next request that is over.
+    /// Returns the next completion.
     pub fn next_completion(&mut self) -> Option<Completion> {
         while self.ready.is_empty() && self.work_on_backlog() {}
         self.ready.pop_front()
     }
 
-    /// Memory for a write, or `None` when there is none of that size now.
+    /// Returns memory for a write, or `None` when the arena has none of that size now.
     pub fn alloc(&mut self, len: usize) -> Option<Buffer> {
         self.arena.alloc(len)
     }
 
-    /// A list for the bytes of a request that lie in memory of `owner`.
+    /// Returns a list for the bytes of a request that lie in memory of `owner`.
     pub fn shared_bytes(&mut self, owner: Arc<dyn SharedOwner>) -> SharedBytes {
         let mut bytes = self.spare_shared.pop().unwrap_or_else(SharedBytes::new);
         bytes.set_owner(owner);
         bytes
     }
 
-    /// Takes memory back. What is not this queue's, or only a part of what it gave, is dropped.
+    /// Takes memory back. Memory of another queue, or a part of a buffer, is dropped.
     pub fn free(&mut self, buffer: Buffer) {
         if let Err(stranger) = self.arena.take_back(buffer) {
-            log::error!("{stranger:?} that a queue did not give, or not as a whole");
+            log::error!("not a whole buffer of this queue: {stranger:?}");
         }
     }
 
-    /// Requests that are neither completed nor failed yet.
+    /// The number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.requests as usize
     }
 
-    /// The next request that is over already: work that waits for this thread is left waiting. For exports that have
-    /// more requests to submit first, so that the queue sees how many there are.
+    /// Returns the next completion that is ready, without crypto for waiting requests. For exports
+    /// that have more requests to submit first, so that the queue knows how many there are.
     pub fn next_ready(&mut self) -> Option<Completion> {
         self.ready.pop_front()
     }
 
-    /// True when work waits for this thread, which [`next_completion`](Queue::next_completion) does.
+    /// True when crypto waits for this thread, which [`next_completion`](Queue::next_completion)
+    /// does.
     pub fn has_backlog(&self) -> bool {
         !self.adaptive.is_empty()
     }
 
-    /// Notes that time has passed without [`wait`](Queue::wait): an export that waited in a way of its own calls it before
-    /// it submits what came.
+    /// Notes that time has passed without [`wait`](Queue::wait): an export that waits by itself
+    /// calls this before it submits new requests.
     pub fn woken(&mut self) {
         self.tick();
     }
 
-    /// The clock when it was last looked at: when the last completion was made.
+    /// The clock at its last reading: when the last completion was made.
     pub fn clock(&self) -> Instant {
         self.now
     }
 
-    /// Notes that the export has sent at `sent` what was ready at `ready`.
+    /// Notes that the export sent a reply at `sent` that was ready at `ready`.
     pub fn replied(&mut self, ready: Instant, sent: Instant) {
         let latency = sent.saturating_duration_since(ready);
         self.post.stats.reply.record(crate::stats::nanos(latency), 1);
     }
 
-    /// Watches a descriptor of the export's once: [`next_event`](Queue::next_event) gives `number` when one of
-    /// `events` (poll(2) bits) holds. The descriptor must stay open until then or until the queue is dropped.
+    /// Watches a descriptor of the export once: [`next_event`](Queue::next_event) returns `number`
+    /// when one of `events` (poll(2) bits) holds. The descriptor must stay open until then or until
+    /// the queue is dropped.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the entry.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, events: i16, number: u32) -> std::io::Result<()> {
         self.ring.watch(fd, events, number)
     }
 
-    /// Gives a driver of the export's a command in this queue's ring: [`next_event`](Queue::next_event) gives `number`, and
-    /// [`next_answer`](Queue::next_answer) also what the driver said.
+    /// Sends a command to a driver through this queue's ring: [`next_event`](Queue::next_event)
+    /// returns `number`, and [`next_answer`](Queue::next_answer) also the driver's result.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the entry.
     ///
     /// # Safety
     /// As [`Ring::command`].
@@ -375,10 +383,10 @@ impl Queue {
         unsafe { self.ring.command(fd, operation, payload, number) }
     }
 
-    /// As [`command`](Queue::command), for a driver whose commands have 80 bytes.
+    /// As [`command`](Queue::command), for a driver with commands of 80 bytes.
     ///
     /// # Errors
-    /// When the kernel refuses, or the queue was not opened [for such
+    /// The kernel's, when it refuses the entry, also for a queue without [long
     /// commands](Queue::with_long_commands).
     ///
     /// # Safety
@@ -393,17 +401,18 @@ impl Queue {
         unsafe { self.ring.long_command(fd, command, number) }
     }
 
-    /// A watched descriptor that has become ready, or a command that was answered.
+    /// Returns the number of a watched descriptor that is ready, or of an answered command.
     pub fn next_event(&mut self) -> Option<u32> {
         self.next_answer().map(|(number, _)| number)
     }
 
-    /// As [`next_event`](Queue::next_event), with the answer: as a system call would have returned it.
+    /// As [`next_event`](Queue::next_event), with the result that a system call would have
+    /// returned.
     pub fn next_answer(&mut self) -> Option<(u32, i32)> {
         self.events.pop_front()
     }
 
-    /// Lets go on what was waiting for what has ended.
+    /// Continues slots that waited for memory, for earlier requests, or for their turn.
     fn settle(&mut self) {
         for _ in 0..self.starved.len() {
             if let Some(index) = self.starved.pop_front() {
@@ -421,7 +430,7 @@ impl Queue {
         self.report();
     }
 
-    /// Looks whether something was set, for requests that begin from now on.
+    /// Takes over changed settings, for requests that begin from now on.
     fn renew(&mut self) {
         if self.mapping.control().version() != self.settings.version {
             self.settings = self.mapping.control().settings();
@@ -429,7 +438,7 @@ impl Queue {
         }
     }
 
-    /// Looks whether something was set, and lets go on what waited for that.
+    /// Takes over changed settings, and continues requests that waited for the change.
     fn refresh(&mut self) {
         self.renew();
         if self.settled_at == self.settings.version {
@@ -445,8 +454,8 @@ impl Queue {
         self.settle();
     }
 
-    /// Tells who waits for it that nothing is in flight here that began before the last change; or nothing at all, where
-    /// the volume is suspended.
+    /// Reports that this queue has settled: none of its requests is of an earlier version; on a
+    /// suspended volume, none is in flight except those that are held.
     fn report(&mut self) {
         if self.settled_at == self.settings.version {
             return;
@@ -474,11 +483,12 @@ impl Queue {
 pub struct Full;
 
 impl Drop for Queue {
-    /// Waits for what the lower device and other threads have, so that nothing writes to memory that is gone. What waits
-    /// for a suspended volume, or for memory that is gone with its user, is given up.
+    /// Waits for requests in the lower device and with other threads, so that no late completion
+    /// writes to freed memory. Requests that wait for a suspended volume, or for memory, are
+    /// dropped.
     ///
-    /// When this thread panics, it may be amid a request that will never end: then nothing is waited for. The channels
-    /// see to it that memory which the kernel may write to stays.
+    /// After a panic of this thread nothing is waited for: the thread may have been inside of a
+    /// request that will never end. The channels keep memory that the kernel may write to.
     fn drop(&mut self) {
         let panics = std::thread::panicking();
         while !panics

@@ -1,5 +1,7 @@
-//! A request's bytes in memory that another process has, too: plaintext is encrypted from there,
+//! A request's bytes in memory that another process can change: plaintext is encrypted from there,
 //! and decrypted to there.
+
+#![expect(unsafe_code, reason = "memory that another process writes to")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,15 +10,16 @@ use underseal_cipher::{SharedDestination, SharedSource};
 
 /// Keeps shared memory mapped.
 pub trait SharedOwner: Send + Sync {
-    /// Some of the memory is gone: what was read of it meanwhile is not what the other process has
-    /// written.
+    /// True when some of the memory is gone: bytes that were read from it meanwhile are not the
+    /// other process's.
     fn is_lost(&self) -> bool;
 }
 
-/// Bytes in memory that another process has, too, in the order of the volume's.
+/// Bytes in memory that another process can change, in the order of the volume's.
 ///
-/// The other process may read and change them at any moment. A write encrypts what it reads, once;
-/// a read's plaintext may be seen before the request is over, and is promised only then.
+/// The other process may read and change the bytes at any moment. A write encrypts the bytes that
+/// it reads, once; a read's plaintext may be visible before the request completes, and is promised
+/// only then.
 pub struct SharedBytes(Arc<SharedList>);
 
 #[derive(Default)]
@@ -40,12 +43,12 @@ unsafe impl Send for SharedList {}
 unsafe impl Sync for SharedList {}
 
 impl SharedBytes {
-    /// No bytes yet.
+    /// An empty list.
     pub(crate) fn new() -> Self {
         Self(Arc::default())
     }
 
-    /// The same memory for another request, if no worker has it any more.
+    /// Empties the list for another request, if no worker uses it any more.
     pub(crate) fn reuse(mut self) -> Option<Self> {
         let list = Arc::get_mut(&mut self.0)?;
         list.spans.clear();
@@ -63,8 +66,8 @@ impl SharedBytes {
     /// Appends `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are readable and, for a read, writable for as long as the owner lives, and no reference
-    /// of this process points to them in that time.
+    /// The bytes are readable and, for a read, writable for as long as the owner lives, and no
+    /// reference of this process points to them in that time.
     pub unsafe fn push(&mut self, at: *mut u8, len: usize) {
         let Some(list) = Arc::get_mut(&mut self.0) else { return };
         list.len += len;
@@ -74,22 +77,22 @@ impl SharedBytes {
         }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// True for an empty list.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Some of the memory is gone.
+    /// True when some of the memory is gone.
     pub(crate) fn is_lost(&self) -> bool {
         self.0.owner.as_ref().is_some_and(|owner| owner.is_lost())
     }
 
-    /// The span at `offset`: how many bytes it has from there on. None behind the last one.
+    /// The rest of the span at `offset`; `None` behind the last byte.
     fn span(&self, offset: usize) -> Option<SharedSpan> {
         let mut skip = offset;
         for span in &self.0.spans {
@@ -101,21 +104,21 @@ impl SharedBytes {
         None
     }
 
-    /// Up to `most` bytes that lie side by side at `offset`, to be read.
+    /// Up to `most` contiguous bytes at `offset`, for reading.
     pub(crate) fn source(&self, offset: usize, most: usize) -> Option<SharedSource<'_>> {
         let SharedSpan { at, len } = self.span(offset)?;
         // SAFETY: the contract of `push`, and the owner lives as long as this.
         Some(unsafe { SharedSource::new(at, len.min(most)) })
     }
 
-    /// Up to `most` bytes that lie side by side at `offset`, to be written.
+    /// Up to `most` contiguous bytes at `offset`, for writing.
     pub(crate) fn destination(&self, offset: usize, most: usize) -> Option<SharedDestination<'_>> {
         let SharedSpan { at, len } = self.span(offset)?;
         // SAFETY: as in `source`.
         Some(unsafe { SharedDestination::new(at, len.min(most)) })
     }
 
-    /// Copies the bytes from `offset` on. Those behind the last one are left as they are.
+    /// Copies the shared bytes from `offset` on. The rest of `bytes` is unchanged.
     pub(crate) fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
         let mut done = 0;
         while done < bytes.len()
@@ -127,7 +130,7 @@ impl SharedBytes {
         }
     }
 
-    /// Overwrites the bytes from `offset` on, as far as they reach.
+    /// Overwrites the shared bytes from `offset` on, as far as `bytes` reaches.
     pub(crate) fn copy_from(&self, offset: usize, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len()
@@ -141,7 +144,7 @@ impl SharedBytes {
 }
 
 impl Clone for SharedBytes {
-    /// The same bytes, for a part of a request or a worker.
+    /// Shares the list with a part of a request or a worker.
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -153,16 +156,16 @@ impl fmt::Debug for SharedBytes {
     }
 }
 
-/// The shared bytes of a request, as a piece of it finds its own.
+/// The shared bytes of a request, in which a piece finds its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedView {
     pub(crate) bytes: SharedBytes,
-    /// The byte of the volume that the first one stands for.
+    /// The byte of the volume that the first shared byte stands for.
     pub(crate) base: u64,
 }
 
 impl SharedView {
-    /// Where the volume's byte `at` is among the shared ones.
+    /// The index of the volume's byte `at` among the shared bytes.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "ranges with memory are shorter than the address space"

@@ -1,9 +1,9 @@
-//! A volume's users while it is reencrypted: the [`Foreground`] of a volume that is open.
+//! A volume that is served while it is reencrypted: the [`Foreground`] of an open volume.
 //!
 //! ```text
-//!   reencryption --claim--> Users --claim--> Mover       the users keep out of that range, and only of that
+//!   reencryption --claim--> ServedVolume --claim--> RangeMover  requests keep out of that range
 //!        |                    |
-//!        +-----relay----------+--> the volume that is served, with another run of it within the range
+//!        +-----relay----------+--> the served volume, with the new layout of that range
 //!        +-----pace-----------+--> Pace: rests, pauses, stops
 //! ```
 
@@ -18,32 +18,31 @@ use underseal_volume::{self as volume, Segment, SegmentKind, Volume};
 
 use crate::{Error, ErrorKind, Mapping, Pace, RangeGuard, RangeMover, Result, splice};
 
-/// Requests that do not end within this time are waited for again, once those had their turn that
-/// wait behind the claim.
+/// The time limit for requests in the range. After it the mover tries again, behind the requests
+/// that waited meanwhile.
 const TRY: Duration = Duration::from_secs(10);
 
-/// The users of a volume that is open, as its reencryption sees them. It is a [`RangeMover`] for as
-/// long as it is there, and like that not for a thread that has a queue.
+/// An open volume and its clients, as the reencryption uses them. It has the volume's
+/// [`RangeMover`], so a thread that has a queue must not use it.
 pub struct ServedVolume {
     mapping: Arc<Mapping>,
     mover: RangeMover,
     pace: Arc<Pace>,
-    /// How long the next step may be.
+    /// The longest next step, in bytes.
     longest: AtomicU64,
 }
 
 impl ServedVolume {
-    /// Comes to a volume, some of which has or will have sectors of this size.
+    /// Becomes the mover of a volume that has or will have sectors of this size.
     ///
     /// # Errors
-    /// `Unsupported` when its users were promised blocks of which such sectors would hold several;
-    /// else as [`RangeMover::new`].
+    /// `Unsupported` when clients rely on blocks smaller than these sectors; else as
+    /// [`RangeMover::new`].
     pub fn new(mapping: Arc<Mapping>, sectors: SectorSize, pace: Arc<Pace>, limit: Duration) -> Result<Self> {
         let (sector, known) = (sectors.bytes(), mapping.sector());
         if sector > known as usize {
-            let context = format!(
-                "sectors of {sector} bytes in place of {known}: whoever uses the volume was told the smaller size"
-            );
+            let context =
+                format!("sectors of {sector} bytes in place of {known}: clients rely on the smaller size");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let mover = RangeMover::new(mapping.clone(), limit)?;
@@ -52,7 +51,7 @@ impl ServedVolume {
 }
 
 impl ServedVolume {
-    /// Whether some of the volume was given up.
+    /// True when ranges of the volume are lost: its layout has error segments.
     pub fn miss_some(&self) -> bool {
         let is_missing = |segment: &Segment| matches!(segment.kind, SegmentKind::Error);
         self.mapping.volume().is_some_and(|volume| volume.segments().iter().any(is_missing))
@@ -60,8 +59,8 @@ impl ServedVolume {
 }
 
 impl Foreground for ServedVolume {
-    /// While the volume is suspended, and as long as requests in the range take, this waits: until
-    /// it is told to stop.
+    /// Waits while the volume is suspended, and while requests in the range are in flight, until
+    /// the pace is stopped.
     fn claim(&self, range: Range<u64>) -> volume::Result<Box<dyn Claim + '_>> {
         loop {
             match self.mover.claim(range.clone(), TRY) {
@@ -73,14 +72,14 @@ impl Foreground for ServedVolume {
                     return Err(volume::Error::new(volume::ErrorKind::Busy, "stopped").with_source(e));
                 }
                 Err(e) => {
-                    let what = "the range cannot be claimed";
+                    let what = "the range cannot be locked";
                     return Err(volume::Error::new(volume::ErrorKind::BadLayout, what).with_source(e));
                 }
             }
         }
     }
 
-    /// Who suspends the volume waits for the range that is held, and gives out no other.
+    /// A suspension waits for the range that is held, and lets the mover hold no other.
     fn claims_ahead(&self) -> bool {
         false
     }
@@ -108,17 +107,19 @@ impl Foreground for ServedVolume {
     }
 }
 
-/// A range that nobody uses.
+/// A range that the mover holds.
 struct ServedRange<'u> {
     users: &'u ServedVolume,
     exclusive: RangeGuard<'u>,
 }
 
 impl ServedRange<'_> {
-    /// Puts what `makes` makes in the place of the range, and leaves the rest as it is.
+    /// Replaces the range's layout with that of the volume from `made`; the rest is unchanged.
     fn put(&self, made: impl FnOnce(&Volume, Range<u64>) -> volume::Result<Volume>) -> volume::Result<()> {
-        let failed =
-            |e: Error| volume::Error::new(volume::ErrorKind::BadLayout, "cannot be served so").with_source(e);
+        let failed = |e: Error| {
+            volume::Error::new(volume::ErrorKind::BadLayout, "the volume cannot be served in this layout")
+                .with_source(e)
+        };
         let now = self.users.mapping.volume().ok_or_else(|| failed(crate::control::no_key()))?;
         let next = made(&now, self.exclusive.range())?;
         drop(now);
@@ -127,7 +128,7 @@ impl ServedRange<'_> {
 }
 
 impl Drop for ServedRange<'_> {
-    /// Nobody knows what is in the range when this thread panics amid a step.
+    /// A panic amid a step leaves unknown contents in the range.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.give_up();
@@ -138,7 +139,7 @@ impl Drop for ServedRange<'_> {
 impl Claim for ServedRange<'_> {
     fn relay(&self, volume: Volume) -> volume::Result<()> {
         let relaid = self.put(|now, range| splice::splice(now, &volume, range));
-        // The old form is not there any more.
+        // The old layout is not valid any more.
         relaid.inspect_err(|_| self.give_up())
     }
 
@@ -150,12 +151,12 @@ impl Claim for ServedRange<'_> {
         };
         let range = self.exclusive.range();
         log::error!(
-            "bytes {} to {} of the volume cannot be used until the reencryption goes on",
+            "bytes {} to {} of the volume cannot be used until the reencryption is resumed",
             range.start,
             range.end
         );
         if let Err(e) = self.put(|now, range| splice::splice(now, &nothing(range.clone())?, range)) {
-            log::error!("nor can they be kept from it: {e}");
+            log::error!("cannot block access to the range: {e}");
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use underseal_cipher::{Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::RamDevice;
-use underseal_volume::{Segment, Volume};
+use underseal_volume::{Guard, GuardRule, Segment, Volume};
 
 const SIZE: u64 = 256 << 10;
 /// The protected range.
@@ -48,7 +48,7 @@ fn all(queue: &mut Queue) -> Vec<u8> {
     bytes
 }
 
-/// What is asked of the volume.
+/// A request to the volume.
 #[derive(Debug, Clone)]
 enum Ask {
     Write(u64, u64, bool),
@@ -123,7 +123,9 @@ fn nothing_changes_the_guard(bytes: bool, asks: &[(bool, Ask)]) -> std::result::
     let plain = Arc::new(Mapping::new(volume(), device.clone()).unwrap());
     let mut judge = queue(&plain);
     let before = all(&mut judge);
-    let guarded = Mapping::new(volume(), device).unwrap().with_guard(GUARD, true);
+    let guarded = Mapping::new(volume(), device)
+        .unwrap()
+        .with_guard(Guard { range: GUARD, rule: GuardRule::RefuseAll });
     let guarded = Arc::new(if bytes { guarded.with_bytes() } else { guarded });
     let mut queues = [queue(&guarded), queue(&guarded)];
     let (mut model, mut ended) = (before, false);
@@ -142,7 +144,7 @@ fn nothing_changes_the_guard(bytes: bool, asks: &[(bool, Ask)]) -> std::result::
         }
         let now = all(&mut judge);
         if ended {
-            // Not one byte, also of a request that only reaches into the guard.
+            // No byte changes, also for a request that only reaches into the guard.
             prop_assert!(now == model, "{:?}", ask);
         }
         let guard = usize::try_from(GUARD.start).unwrap()..usize::try_from(GUARD.end).unwrap();
@@ -169,7 +171,7 @@ proptest! {
 #[test]
 fn a_guard_of_a_format_refuses_its_range_and_nothing_else() {
     let mapping = Mapping::new(volume(), Arc::new(RamDevice::new(SIZE + 8192))).unwrap();
-    let mapping = Arc::new(mapping.with_guard(GUARD, false));
+    let mapping = Arc::new(mapping.with_guard(Guard { range: GUARD, rule: GuardRule::Refuse }));
     let mut q = queue(&mapping);
     let write = |q: &mut Queue, at| Ask::InPlace(at, 512).of(q, &mapping);
     assert_eq!(write(&mut q, GUARD.start), Err(ErrorKind::ReadOnly));

@@ -1,8 +1,10 @@
-//! Request memory: one mapping a queue, handed out in page-aligned power-of-two pieces by a buddy
-//! allocator.
+//! Request memory: a mapping for each queue, from which a buddy allocator hands out page-aligned
+//! pieces of power-of-two sizes.
 //!
 //! The lowest free piece is taken first, so a queue that is not deep stays in the processor's
 //! cache.
+
+#![expect(unsafe_code, reason = "mapped memory, given out in pieces")]
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,21 +18,21 @@ use crate::{Error, ErrorKind, Result};
 /// The smallest piece, in bytes.
 const UNIT: usize = 4096;
 
-/// What an idle arena may keep: a full queue of short requests, and the smallest piece that is
-/// worth a system call.
+/// The bytes that an idle arena keeps: enough for a full queue of short requests. Returning smaller
+/// pieces is not worth a system call.
 const KEPT: usize = 1 << 20;
 
 /// Memory for a queue's requests, reserved when the queue opens.
 pub struct Arena {
     mapping: Arc<MappedMemory>,
-    /// For each order, a bit for each piece of that size: set when it is free as a whole.
+    /// For each order, a bit for each piece of that size: set when the piece is free as a whole.
     free: Vec<Bits>,
-    /// Pages beyond this one are not there: never used, or given back.
+    /// The pages from this one on are absent: never used, or returned to the system.
     used: usize,
 }
 
 impl Arena {
-    /// Reserves at least `bytes` of address space, rounded up to a power of two; pages appear as
+    /// Reserves at least `bytes` of address space, rounded up to a power of two; pages appear when
     /// they are touched.
     ///
     /// # Errors
@@ -43,8 +45,8 @@ impl Arena {
         Ok(Self { mapping: Arc::new(MappedMemory::new(bytes)?), free, used: 0 })
     }
 
-    /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None`
-    /// when no piece of that size is free now.
+    /// Returns a buffer of `len` bytes whose contents are unspecified (never another queue's), or
+    /// `None` when no piece of that size is free now.
     pub fn alloc(&mut self, len: usize) -> Option<Buffer> {
         let order = order_of(len)?;
         let (from, mut index) = (order..self.free.len()).find_map(|o| Some((o, self.free[o].first()?)))?;
@@ -64,20 +66,20 @@ impl Arena {
     /// Takes a buffer back.
     ///
     /// # Panics
-    /// When it is another arena's, or not all of its parts are joined again.
+    /// When the buffer is another arena's, or some of its parts are not joined again.
     pub fn free(&mut self, buffer: Buffer) {
         let freed = self.take_back(buffer);
         assert!(freed.is_ok(), "a buffer goes back where it came from, and as a whole");
     }
 
-    /// As [`Arena::free`].
+    /// As [`Arena::free`], without panics.
     ///
     /// # Errors
-    /// Gives back what it would panic for.
+    /// Returns a buffer that `free` would panic for.
     pub fn take_back(&mut self, buffer: Buffer) -> std::result::Result<(), Buffer> {
         let whole = buffer.whole.filter(|whole| whole.len == buffer.len);
         let ours = Arc::ptr_eq(&buffer.mapping, &self.mapping);
-        // Of one that was split somebody may still have the rest of the piece.
+        // The other part of a buffer that was split may still be in use.
         let Some(ArenaPiece { mut order, .. }) = whole.filter(|_| ours) else { return Err(buffer) };
         let first = buffer.start / UNIT;
         self.used = self.used.max(first + (1 << order));
@@ -91,19 +93,19 @@ impl Arena {
         Ok(())
     }
 
-    /// True when free pieces keep more memory than a queue of short requests ever needs.
+    /// True when free pieces hold more memory than a queue of short requests ever needs.
     pub fn is_swollen(&self) -> bool {
         self.used > KEPT / UNIT
     }
 
-    /// Gives the memory of large free pieces back to the system. They stay the arena's, and are
-    /// empty when they are used again, which costs: this is for a queue that has nothing to do.
-    /// Locked memory is not given back.
+    /// Returns the memory of large free pieces to the system. The pieces stay in the arena; their
+    /// pages are made anew at the next use, which costs time, so this is for an idle queue. Locked
+    /// memory is not returned.
     pub fn shrink(&mut self) {
         let from = order_of(KEPT).unwrap_or(0);
         for (order, free) in self.free.iter().enumerate().skip(from) {
             let pieces = (0..(self.mapping.len / UNIT) >> order).filter(|&index| free.get(index));
-            // The first one is what short requests use.
+            // The first piece is the one that short requests use.
             let ranges = pieces.map(|index| ((index << order).max(KEPT / UNIT), (index + 1) << order));
             for (start, end) in ranges.filter(|(start, end)| start < end && *start < self.used) {
                 self.mapping.discard(start * UNIT, (end - start) * UNIT);
@@ -118,21 +120,21 @@ fn order_of(len: usize) -> Option<usize> {
     Some(len.max(1).div_ceil(UNIT).checked_next_power_of_two()?.ilog2() as usize)
 }
 
-/// Page-aligned memory of one request. Dropping it instead of giving it back leaves its piece
-/// unused until the arena goes.
+/// Page-aligned memory of one request. A buffer that is dropped instead of freed leaves its piece
+/// unused until the arena is dropped.
 pub struct Buffer {
     mapping: Arc<MappedMemory>,
     start: usize,
     len: usize,
-    /// None for a part that was split off.
+    /// `None` for a part that was split off.
     whole: Option<ArenaPiece>,
 }
 
-/// The piece of the arena that begins with a buffer.
+/// The arena's piece at the beginning of a buffer.
 #[derive(Clone, Copy)]
 struct ArenaPiece {
     order: usize,
-    /// The buffer's length while none of it is split off.
+    /// The buffer's length while no part is split off.
     len: usize,
 }
 
@@ -150,10 +152,10 @@ impl Buffer {
         rest
     }
 
-    /// Joins the part that follows, which was split off this buffer.
+    /// Joins the following part, which was split off this buffer.
     ///
     /// # Panics
-    /// When it does not begin where this one ends.
+    /// When `next` does not begin where this buffer ends.
     pub fn join(&mut self, next: Buffer) {
         let follows = Arc::ptr_eq(&self.mapping, &next.mapping) && self.start + self.len == next.start;
         assert!(follows && next.whole.is_none(), "only what was split is joined");
@@ -163,7 +165,7 @@ impl Buffer {
     /// Keeps the first `len` bytes; the memory stays reserved.
     ///
     /// # Panics
-    /// When a part of it was split off.
+    /// When a part of the buffer was split off.
     pub fn truncate(&mut self, len: usize) {
         let whole = self.whole.as_mut().filter(|whole| whole.len == self.len);
         let whole = whole.expect("only a whole buffer is cut short");
@@ -171,7 +173,7 @@ impl Buffer {
         whole.len = self.len;
     }
 
-    /// Where it begins, for the kernel.
+    /// The buffer's address, for the kernel.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies within the mapping.
         unsafe { self.mapping.at.as_ptr().add(self.start) }
@@ -196,7 +198,7 @@ impl DerefMut for Buffer {
 }
 
 impl fmt::Debug for Buffer {
-    /// The contents may be plaintext: only the length is shown.
+    /// Shows the length only: the contents may be plaintext.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
     }
@@ -207,8 +209,8 @@ struct MappedMemory {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory; who may touch which bytes is settled by the buffers'
-// ownership.
+// SAFETY: the mapping is plain memory; the buffers' ownership decides which code may touch which
+// bytes.
 unsafe impl Send for MappedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for MappedMemory {}
@@ -236,19 +238,19 @@ impl MappedMemory {
 }
 
 impl MappedMemory {
-    /// Gives pages back, which must be of free pieces.
+    /// Returns pages to the system, which must be of free pieces.
     fn discard(&self, start: usize, len: usize) {
         assert!(start + len <= self.len, "pages of the mapping");
-        // SAFETY: the pages are our own mapping's, and nobody refers to memory of free pieces;
-        // whoever gets it next finds zeros, as in new memory. It fails for locked memory, which
-        // stays.
+        // SAFETY: the pages belong to this mapping, and no reference to memory of free pieces
+        // exists; the next buffer finds zeros, as in new memory. The call fails for locked memory,
+        // which stays.
         let _ = unsafe { madvise(self.at.as_ptr().add(start).cast(), len, Advice::LinuxDontNeed) };
     }
 }
 
 impl Drop for MappedMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole; no buffer refers to it any longer.
+        // SAFETY: the mapping is owned and whole; no buffer refers to it any longer.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -256,7 +258,7 @@ impl Drop for MappedMemory {
 /// A set of small numbers.
 struct Bits {
     words: Vec<u64>,
-    /// No word before this one has a bit set.
+    /// The words before this one have no bit set.
     hint: usize,
 }
 
@@ -328,7 +330,7 @@ mod tests {
         let before = resident(&arena);
         arena.shrink();
         assert!(!arena.is_swollen());
-        // The neighbours may share a huge page with what went.
+        // The neighbours may share a huge page with the freed pieces.
         assert!(before >= 35 << 20 && resident(&arena) <= 8 << 20, "{before} {}", resident(&arena));
         assert!(small.iter().all(|b| *b == 1) && kept.iter().all(|b| *b == 2));
         arena.free(kept);

@@ -1,16 +1,15 @@
-//! A device for those who have nothing else to do: a request is waited for, or several writes
-//! together.
+//! A device for callers that wait for each request, or for several writes together.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::{Arena, Channel, Device, Error, ErrorKind, Finished, Io, Result, Ring, RingCompletion, Started};
 
-/// The most that one request moves.
+/// The longest request, in bytes.
 const MOST: usize = 1 << 20;
-/// At least so much of what is written together goes with one request.
+/// The shortest request of writes that run together, where there is enough data.
 const PART: usize = 128 << 10;
 
-/// A ring for [`flush`], where no other can be made any more.
+/// A ring for [`flush`], for a time when no other can be made.
 static SPARE: Mutex<Option<Ring>> = Mutex::new(None);
 
 /// Keeps a ring for [`flush`], before this process loses the means to make rings itself.
@@ -23,10 +22,10 @@ pub fn keep_ring_for_flushes() -> Result<()> {
     Ok(())
 }
 
-/// Flushes a device on a channel of its own, past all others.
+/// Flushes a device on a separate channel, past all others.
 ///
 /// # Errors
-/// The device's; `Ring` when there is no ring for it.
+/// The device's; `Ring` when no ring is available.
 pub fn flush(device: &dyn Device) -> Result<()> {
     let unmade = match Ring::new(8) {
         Ok(ring) => return Blocking::with(device, ring, 1)?.flush(),
@@ -41,8 +40,8 @@ pub fn flush(device: &dyn Device) -> Result<()> {
     flushed
 }
 
-/// A channel and a ring of its own, for preparing a device and for looking at what is on it. Not
-/// for a request's way.
+/// A separate channel and ring, for preparing a device and for inspecting its contents; not for
+/// clients' requests.
 ///
 /// Offsets and lengths are multiples of the device's block.
 pub struct Blocking {
@@ -50,17 +49,17 @@ pub struct Blocking {
     ring: Ring,
     arena: Arena,
     over: Vec<Finished>,
-    /// Slots of requests that are not under way.
+    /// Unused slots.
     free: Vec<u32>,
     depth: usize,
-    /// It could not be waited for what is under way: whose answer would come next is not known.
+    /// A wait failed: the next completion cannot be assigned to a request.
     astray: bool,
     /// The device's block.
     block: usize,
 }
 
 impl Blocking {
-    /// A way to `device` for the calling thread.
+    /// Opens a channel to `device` for the calling thread.
     ///
     /// # Errors
     /// When the system has no ring, descriptor or memory for it.
@@ -68,7 +67,7 @@ impl Blocking {
         Self::with(device, Ring::new(8)?, 1)
     }
 
-    /// The same for up to `depth` [writes](Self::write_all) at a time.
+    /// As [`Blocking::new`], for up to `depth` [writes](Self::write_all) at a time.
     ///
     /// # Errors
     /// As [`Blocking::new`].
@@ -76,7 +75,7 @@ impl Blocking {
         Self::with(device, Ring::new(depth.max(1) + 7)?, depth.max(1))
     }
 
-    /// A way to `device` for threads that use it one after the other.
+    /// As [`Blocking::new`], for threads that use the channel one after the other.
     ///
     /// # Errors
     /// As [`Blocking::new`].
@@ -100,7 +99,7 @@ impl Blocking {
     /// Fills `data` from `offset`.
     ///
     /// # Errors
-    /// The device's.
+    /// `Read`, with the lower device's error.
     pub fn read(&mut self, mut offset: u64, data: &mut [u8]) -> Result<()> {
         for part in data.chunks_mut(MOST) {
             let buffer = self.buffer(part.len())?;
@@ -118,7 +117,7 @@ impl Blocking {
     /// Writes `data` to `offset`; `durable`: it is on stable storage when this returns.
     ///
     /// # Errors
-    /// The device's.
+    /// `Write`, with the lower device's error.
     pub fn write(&mut self, mut offset: u64, data: &[u8], durable: bool) -> Result<()> {
         for part in data.chunks(MOST) {
             let mut buffer = self.buffer(part.len())?;
@@ -131,10 +130,10 @@ impl Blocking {
         Ok(())
     }
 
-    /// Reads blocks and their tuples, as many as fit together into a request's memory at a time.
+    /// Reads blocks and their tuples, in runs that fit into a request's memory.
     ///
     /// # Errors
-    /// The device's.
+    /// `Read`, with the lower device's error.
     pub fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Result<()> {
         let (run, of_run) = self.tagged_run(data.len(), tuples.len());
         let parts = data.chunks_mut(run).zip(tuples.chunks_mut(of_run));
@@ -155,7 +154,7 @@ impl Blocking {
     /// Writes blocks with their tuples; `durable`: they are on stable storage when this returns.
     ///
     /// # Errors
-    /// The device's.
+    /// `Write`, with the lower device's error.
     pub fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8], durable: bool) -> Result<()> {
         let (run, of_run) = self.tagged_run(data.len(), tuples.len());
         for (at, (part, of_part)) in (offset..).step_by(run).zip(data.chunks(run).zip(tuples.chunks(of_run)))
@@ -171,7 +170,7 @@ impl Blocking {
         Ok(())
     }
 
-    /// How many bytes go together, and how many of tuples with them: whole blocks.
+    /// The bytes of a run of whole blocks, and of its tuples.
     fn tagged_run(&self, len: usize, tuples: usize) -> (usize, usize) {
         const RUN: usize = MOST / 4;
         let blocks = (len / self.block).max(1);
@@ -180,32 +179,32 @@ impl Blocking {
         (n * self.block, n * tuple)
     }
 
-    /// Everything written before is on stable storage when this returns.
+    /// Puts all earlier writes on stable storage.
     ///
     /// # Errors
-    /// The device's.
+    /// `Flush`, with the lower device's error.
     pub fn flush(&mut self) -> Result<()> {
         self.run(Io::Flush).1
     }
 
-    /// The bytes need not be kept.
+    /// Discards bytes, which need not be kept.
     ///
     /// # Errors
-    /// The device's.
+    /// `Other`, with the lower device's error.
     pub fn discard(&mut self, offset: u64, len: u64) -> Result<()> {
         self.run(Io::Discard { offset, len }).1
     }
 
-    /// The bytes read as zeros afterwards.
+    /// Zeroes bytes.
     ///
     /// # Errors
-    /// The device's.
+    /// `Other`, with the lower device's error.
     pub fn zero(&mut self, offset: u64, len: u64) -> Result<()> {
         self.run(Io::Zero { offset, len, punch: true }).1
     }
 
     fn buffer(&mut self, len: usize) -> Result<crate::Buffer> {
-        // One request at a time: the whole arena is free, unless the device has kept a buffer.
+        // Only one request runs: the whole arena is free, unless the device has kept a buffer.
         self.arena.alloc(len).ok_or_else(lost)
     }
 
@@ -216,7 +215,7 @@ impl Blocking {
         }
     }
 
-    /// The request when it is over. An error: it cannot be waited for, and its memory stays with
+    /// Waits for a request and returns it. On an error the wait failed, and the memory stays with
     /// the channel.
     fn run_to_end(&mut self, io: Io) -> Result<Finished> {
         if self.begin(io)? {
@@ -225,10 +224,10 @@ impl Blocking {
         self.over.pop().ok_or_else(lost)
     }
 
-    /// Starts a request: whether it is to be waited for. If not, it is among those that are over.
+    /// Starts a request. True: the caller has to wait for it; false: the request is over already.
     fn begin(&mut self, io: Io) -> Result<bool> {
         if self.astray {
-            return Err(Error::new(ErrorKind::Ring, "the device could not be waited for before"));
+            return Err(Error::new(ErrorKind::Ring, "an earlier wait for the device failed"));
         }
         let slot = self.free.pop().ok_or_else(lost)?;
         match self.channel.start(&mut self.ring, slot, io) {
@@ -241,7 +240,7 @@ impl Blocking {
         }
     }
 
-    /// Waits until a request is over, or several.
+    /// Waits until one or more requests are over.
     fn wait(&mut self) -> Result<()> {
         while self.over.is_empty() {
             if let Err(e) = self.ring.wait() {
@@ -261,11 +260,11 @@ impl Blocking {
         Ok(())
     }
 
-    /// Writes each of these to where it belongs, as many at a time as the way is deep, in any
-    /// order. Of an error all that is known is that not everything was written.
+    /// Writes each part to its offset, as many at a time as the channel's depth, in any order.
+    /// After an error some parts may not be written.
     ///
     /// # Errors
-    /// The device's first one.
+    /// The lower device's first error.
     pub fn write_all<'d>(&mut self, parts: impl IntoIterator<Item = (u64, &'d [u8])>) -> Result<()> {
         let each = (MOST / self.depth.next_power_of_two()).max(PART);
         let pieces =
@@ -296,8 +295,7 @@ impl Blocking {
         written
     }
 
-    /// Takes what is over, and waits for something if nothing is. The first failure of it all is
-    /// kept.
+    /// Waits for requests and takes them. Keeps the first failure.
     fn settle(&mut self, written: &mut Result<()>) -> Result<()> {
         self.wait()?;
         for Finished { buffer, result, .. } in self.over.drain(..) {

@@ -1,4 +1,6 @@
-//! A regular file or a block device.
+//! A regular file or a block device as a lower device.
+
+#![expect(unsafe_code, reason = "an ioctl")]
 
 mod channel;
 mod expected;
@@ -28,54 +30,54 @@ pub use expected::ExpectedBytes;
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
     /// Refuse writes.
     pub read_only: bool,
-    /// Go past the page cache (`O_DIRECT`).
+    /// Bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Do not lock it: the caller has seen to it that nobody else writes.
+    /// Take no lock: the caller has excluded other writers.
     pub unlocked: bool,
 }
 
-/// A regular file or a block device, locked for as long as it is open.
+/// A regular file or a block device, locked while it is open.
 pub struct FileDevice {
     shared: Arc<Shared>,
-    /// All but the size.
+    /// The geometry, with the size at the opening.
     geometry: Geometry,
     size: AtomicU64,
 }
 
-/// What its channels have in common.
+/// The state that all channels share.
 struct Shared {
-    /// Opened first, and the only one that knows of every write-back error: it is synced in
-    /// `write_back.rs` only.
+    /// The file that was opened first: the only one that knows of every write-back error. It is
+    /// synced in `write_back.rs` only.
     file: File,
     /// Held while the kernel is asked for a write-back error.
     asking: Mutex<()>,
-    /// Another filesystem keeps the write-back errors.
+    /// Another filesystem has the file's pages and write-back errors.
     is_stacked: bool,
     name: String,
     way: FileAccess,
-    /// What discards on a block device are multiples of.
+    /// The unit of discards on a block device, in bytes.
     discard_unit: Option<u32>,
     losses: Arc<FlushLosses>,
-    /// Bytes that are gone when another program has taken the data over.
+    /// Bytes whose absence shows that another program has taken the data over.
     expected: OnceLock<Expected>,
-    /// An open file whose lock is held with this one's.
+    /// Another open file, whose lock is held as long.
     also_open: OnceLock<File>,
 }
 
-/// How a file's data is reached.
+/// The access to a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileAccess {
-    /// Through the page cache of a disk: at once where it is cached, else through the ring.
+    /// Through the page cache of a disk: at once for cached data, otherwise through the ring.
     Cached,
-    /// A file that lives in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT
-    /// is refused there.
+    /// A file in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT is refused
+    /// there.
     Memory,
-    /// Past the page cache: always through the ring.
+    /// Past the page cache, always through the ring.
     Direct,
 }
 
@@ -83,15 +85,15 @@ impl FileDevice {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when
-    /// another program uses it, or the kernel a block device that is to be written to; `NoLock`
-    /// when its filesystem has no locks; `Alignment` when it has no direct I/O.
+    /// `Open` when the file cannot be opened or is neither a regular file nor a block device;
+    /// `Locked` when another program uses it, or the kernel a block device that is to be written
+    /// to; `NoLock` when its filesystem has no locks; `Alignment` when it has no direct I/O.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
         Self::over(open(path, options)?, &path.display().to_string(), options)
     }
 
-    /// The same of a file that another process has opened with these options, and may still have:
-    /// its lock is that of both.
+    /// As [`FileDevice::open`], for a file that another process has opened with these options, and
+    /// may still have: both processes share its lock.
     ///
     /// # Errors
     /// As [`FileDevice::open`].
@@ -110,7 +112,7 @@ impl FileDevice {
         };
         let (block, memory_alignment) = if options.direct { direct_alignment(&file, &name)? } else { (1, 1) };
         if kind.is_block_device() {
-            // Its discards.
+            // Discards are commands of this kind.
             restrictions::allow_commands();
         }
         let zones = if kind.is_block_device() { zones::of(&file, size) } else { None };
@@ -149,38 +151,38 @@ impl FileDevice {
         Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
     }
 
-    /// Keeps another file open as long as this one, for its lock. The first one counts.
+    /// Keeps another file open as long as this device, for its lock. Later calls have no effect.
     pub fn keep_open(&self, file: File) {
         let _ = self.shared.also_open.set(file);
     }
 
-    /// The open file that has the lock: for a format, and for handing the device to another
-    /// process. While the device is in use nothing else may sync it: a sync would take the
-    /// write-back errors that the device's flushes are to tell of.
+    /// The open file with the lock: for a format, and for handing the device to another process.
+    /// While the device is in use no other code may sync it: a sync would take the write-back
+    /// errors that the device's flushes have to report.
     pub fn file(&self) -> &File {
         &self.shared.file
     }
 
-    /// Opens the file once more, through the page cache: for a header or a reencryption beside the
-    /// channels. The open file has its own position, its own flock and its own record of write-back
-    /// errors; it is synced with [`FileDevice::sync`].
+    /// Opens the file once more, through the page cache, for a header or a reencryption. The new
+    /// open file has a separate position, flock and record of write-back errors;
+    /// [`FileDevice::sync`] syncs it.
     ///
     /// # Errors
-    /// `Open` when it cannot be opened any more.
+    /// `Open` when the file cannot be opened any more.
     pub fn reopen(&self) -> Result<File> {
         self.open_again(FileAccess::Cached)
     }
 
-    /// Syncs a file that was [opened once more](Self::reopen). When that fails every flush of the
-    /// device fails from then on: what the kernel could not write back may be what a client wrote.
+    /// Syncs a file from [`reopen`](Self::reopen). After a failure every flush of the device fails:
+    /// the lost data may be a client's.
     ///
     /// # Errors
-    /// The system's.
+    /// The error number of fsync(2).
     pub fn sync(&self, file: &File) -> std::io::Result<()> {
         file.sync_all().inspect_err(|e| self.shared.losses.fail(write_back::errno(e)))
     }
 
-    /// Looks whether acknowledged writes may be lost.
+    /// Checks whether acknowledged writes may be lost.
     ///
     /// # Errors
     /// `Flush`, as every flush does from then on.
@@ -241,8 +243,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Opens a regular file or a block device. A block device that will be written to is claimed as the
-/// kernel claims it for what is mounted, mapped or swapped to: one has it at a time.
+/// Opens a regular file or a block device. A block device that will be written to is opened
+/// exclusively, as the kernel does for mounts, mappings and swap.
 fn open(path: &Path, options: OpenOptions) -> Result<File> {
     let name = path.display();
     let refuse = |why: String| Err(Error::new(ErrorKind::Open, why));
@@ -265,16 +267,16 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
     if kind.is_block_device() != is_block {
         return refuse(format!("{name} became another file while it was opened"));
     }
-    // That was for the open only: io_uring takes it to mean that nothing may be waited for, and
-    // before Linux 6.5 gives up with EAGAIN where a device cannot promise that (dm-crypt).
+    // The flag was for the open only: io_uring takes it to mean that nothing may be waited for, and
+    // before Linux 6.5 fails with EAGAIN where a device cannot promise that (dm-crypt).
     fcntl_getfl(&file)
         .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
         .map_err(|e| cannot(e.into()))?;
     Ok(file)
 }
 
-/// How large a file or a block device is. Its position stays where it is: others may read from
-/// there.
+/// The size of a file or a block device. The file's position does not move: other code may read
+/// from it.
 fn size(file: &File) -> std::io::Result<u64> {
     let of = file.metadata()?;
     if !of.file_type().is_block_device() {
@@ -288,16 +290,16 @@ fn size(file: &File) -> std::io::Result<u64> {
     Err(std::io::Error::last_os_error())
 }
 
-/// Whether a block device knows what is not needed any more.
+/// True when a block device supports discards.
 fn discards(file: &File) -> bool {
     let most = file.metadata().ok().and_then(|of| sysfs::queue(of.rdev(), "discard_max_bytes"));
-    // Where sysfs cannot be asked, the device is.
+    // Without sysfs, the device is asked at the first discard.
     most.is_none_or(|most| most != "0")
 }
 
 /// Opens an open file once more, for the same access and with these flags. A duplicate of the
-/// descriptor would not do: all duplicates share one flock and one record of write-back errors, so
-/// that one takes what the other relies on.
+/// descriptor would share the flock and the record of write-back errors, so that one user would
+/// take errors that the other relies on.
 ///
 /// # Errors
 /// The system's: `/proc` is missing, or the permission is gone since.
@@ -308,7 +310,7 @@ pub fn open_again(file: &File, flags: i32) -> std::io::Result<File> {
     std::fs::OpenOptions::new().read(read).write(write).custom_flags(flags).open(path)
 }
 
-/// The error for a block device that somebody has claimed.
+/// The error for a block device that is opened exclusively elsewhere.
 fn in_use(path: &Path, e: std::io::Error) -> Error {
     let holders = std::fs::metadata(path).map(|of| sysfs::holders(of.rdev())).unwrap_or_default();
     let who =
@@ -316,7 +318,7 @@ fn in_use(path: &Path, e: std::io::Error) -> Error {
     Error::new(ErrorKind::Locked, format!("{} is in use: {who}", path.display())).with_source(e)
 }
 
-/// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells
+/// The alignment of offsets and of memory for direct I/O, from statx where the kernel supports that
 /// (6.1).
 fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
     let page = 4096;
@@ -326,7 +328,7 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
     let (block, memory) = match told {
         Some(s) => (s.stx_dio_offset_align, s.stx_dio_mem_align),
         None => match ioctl_blksszget(file) {
-            // A block device; before Linux 6.11 statx does not tell of one.
+            // A block device; before Linux 6.11 statx reports no alignment for one.
             Ok(sector) => (sector, sector),
             // A page suits every filesystem.
             Err(_) => (page, page),
@@ -336,7 +338,7 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
         let context = format!("{name}: its filesystem has no direct I/O; open it without --direct");
         return Err(Error::new(ErrorKind::Alignment, context));
     }
-    // Memory is handed over from any block of a buffer on.
+    // Requests may begin at any block within a buffer.
     Ok((block.max(memory), memory))
 }
 

@@ -1,12 +1,12 @@
-//! Lower devices: where ciphertext lies. They know nothing of encryption.
+//! Lower devices, which hold ciphertext. They know nothing of encryption.
 //!
 //! ```text
-//!   Device (opened once, shared)                Ring    one a queue: waits for lower I/O and for the
-//!     |  channel()                               |      export's descriptors in one place
+//!   Device (opened once, shared)                Ring    one a queue: waits for lower I/O and
+//!     |  channel()                               |      for the export's descriptors together
 //!     v                                          |
 //!   Channel (one a queue, no lock) --start/finish+
 //!     |
-//!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
+//!     +-- file/   a regular file or block device: RWF_NOWAIT first, else io_uring
 //!     +-- ram     memory
 //!     +-- nbd/    an export of an NBD server: a connection for each channel, or one for all
 //!     +-- rbd/    an image of a Ceph cluster, through librbd: one connection for all
@@ -16,18 +16,20 @@
 //!     +-- stripe  RAID-0 over several: a request in pieces
 //!     +-- delay   answers later than the devices below it
 //!
-//!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
-//!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
-//!   Replies, Awaited     what other threads answer to a channel: a mailbox and a bell, and when to listen
-//!   Mailbox, Bell  what other threads leave for one that waits in its ring, and what wakes it
-//!   Signal         wakes the owner of an event descriptor, and never waits for it
+//!   Blocking         one request at a time, for preparing or inspecting a device
+//!   Arena -> Buffer  page-aligned request memory, reserved when the queue opens
+//!   ReplySender, ReplyReceiver   replies of other threads to a channel: mailbox and wakeup
+//!   Mailbox, Wakeup  messages to a thread that waits in its ring, and its wakeup
+//!   Signal           signals another process's eventfd, without ever waiting
 //! ```
 //!
-//! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say
-//! that they would block; [`Channel::start`] takes the request's [`Buffer`] and hands it back in
-//! [`Channel::finish`], so memory that the kernel may still write to is never anybody else's. What
-//! a channel waits for that is no request (a socket, a bell, a time) has tokens of its own and goes
-//! to [`Channel::woken`].
+//! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or
+//! report that they would block; [`Channel::start`] takes the request's [`Buffer`] and
+//! [`Channel::finish`] returns it, so memory that the kernel may still write to has no other user.
+//! Events that belong to no request (a socket, a wakeup, a timeout) have separate tokens and go to
+//! [`Channel::woken`].
+
+#![deny(unsafe_code)]
 
 mod arena;
 mod bell;
@@ -61,7 +63,7 @@ pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
 pub use file::{ExpectedBytes, FileDevice, OpenOptions, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
-/// What a [`Ring`] waits for: poll(2)'s bits.
+/// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
 pub use lock::lock as lock_image;

@@ -1,8 +1,10 @@
-//! Keeps two programs from writing one image.
+//! A lock that keeps two programs from writing one image.
 //!
-//! An open-file-description lock on the byte range that QEMU locks too (100 to 299), so that
-//! qemu-nbd and a virtual machine are kept off as well; `flock`, which cryptsetup takes for its
+//! The lock is an open-file-description lock on the byte range that QEMU locks too (100 to 299), so
+//! that it also excludes qemu-nbd and virtual machines; `flock`, which cryptsetup takes for its
 //! headers, stays free.
+
+#![expect(unsafe_code, reason = "locks of open files, which rustix does not have")]
 
 use std::fs::File;
 use std::io;
@@ -16,20 +18,20 @@ use crate::{Error, ErrorKind};
 const FIRST: libc::off_t = 100;
 const LEN: libc::off_t = 200;
 
-/// How long what is in use is asked for again before it is said to be: a program that ends, or
-/// starts another one, still holds its files for a moment after it closed them.
+/// The time for which a held lock is tried again: a program that ends, or starts another one, holds
+/// its files for a moment after it closed them.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Takes the lock of an image for as long as `file` is open: shared for readers, exclusive for
-/// writers. [`FileDevice`](crate::FileDevice) takes it itself.
+/// Locks an image for as long as `file` is open: shared for readers, exclusive for writers.
+/// [`FileDevice`](crate::FileDevice) calls this itself.
 ///
 /// # Errors
-/// `Locked` when another program has it; `NoLock` when the file system has no locks.
+/// `Locked` when another program has the lock; `NoLock` when the filesystem has no locks.
 pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     for_a_moment(|| try_lock(file, exclusive)).map_err(|e| refused(name, e))
 }
 
-/// Does it, again as long as somebody else has it, but only for a moment.
+/// Repeats `take` for a moment while another program has the lock.
 pub(crate) fn for_a_moment<T>(mut take: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     loop {
@@ -46,8 +48,8 @@ fn is_taken(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::AGAIN | Errno::BUSY))
 }
 
-/// Somebody has it; or nobody can have any, because the file system has none (NFS without its lock
-/// daemon).
+/// The error of a failed lock: another program has it, or the filesystem has no locks (NFS without
+/// its lock daemon).
 fn refused(name: &str, e: io::Error) -> Error {
     let (kind, what) = match Errno::from_io_error(&e) {
         Some(Errno::AGAIN | Errno::ACCESS) => {

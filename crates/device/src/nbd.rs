@@ -1,69 +1,69 @@
-//! An export of an NBD server as a lower device: a disk at qemu-nbd, whatever nbdkit has a plugin
-//! for, another volume.
+//! An export of an NBD server as a lower device: qemu-nbd, any plugin of nbdkit, another volume.
 //!
 //! ```text
-//!   NbdDevice   URI, what was negotiated, Losses
+//!   NbdDevice   URI, the negotiated export, FlushLosses
 //!     |
-//!     +-- NbdChannel (one a queue) -- Link -- Socket      where the server says multi-conn
+//!     +-- NbdChannel (one a queue) -- NbdLink -- NbdSocket   with multi-conn
 //!     |
 //!     +-- NbdChannel -+
-//!     +-- NbdChannel -+- Link -- Socket                   where it does not: one connection for all
+//!     +-- NbdChannel -+- NbdLink -- NbdSocket                without: one connection for all
 //!
-//!   handshake   options, without I/O          flight    one request: what is asked, what was answered
-//!   extents     block status                  replies   the server's bytes, taken apart
+//!   handshake   options, without I/O          flight    one request: its question, its reply
+//!   extents     block status                  replies   parsing of the server's bytes
 //!   address     nbd://..., nbd+unix://...     link      sending, receiving, connecting again
 //! ```
 //!
-//! # How many connections
-//! Each channel has a connection of its own where the server promises (multi-conn) that a flush on
-//! one covers what any has seen acknowledged, and that all read what one wrote. Without that
-//! promise there is exactly one: another one's flush would mean nothing, and qemu-nbd lets only one
-//! client in. It is shared behind a lock, and no thread is added: one of the threads that wait
-//! reads for all. Connections are made when the first request needs them.
+//! # Number of connections
+//! Each channel has its own connection where the server promises (multi-conn) that a flush on one
+//! connection covers writes acknowledged on any, and that all connections read each other's writes.
+//! Without that promise there is exactly one: a flush on another connection would mean nothing, and
+//! qemu-nbd accepts only one client. The connection is shared behind a mutex, without an extra
+//! thread: one of the waiting threads reads for all. Connections are made when the first request
+//! needs them.
 //!
-//! # When the server goes away
-//! Requests in flight are asked again on the next connection, and new ones wait, for
-//! `reconnect-delay` seconds (30, or the URI's parameter); then they fail with EIO, and each one
-//! that follows looks for the server again. A request on which the server closes one connection
-//! after the other fails alone: after five of them, of which the last three had nothing else in
-//! flight, if the server answers others meanwhile; else when `reconnect-delay` is over. Asking
+//! # A lost server
+//! Requests in flight are sent again on the next connection, and new ones wait, for
+//! `reconnect-delay` seconds (30, or the URI's parameter); then they fail with EIO, and each later
+//! request tries to connect again. A request on which the server repeatedly closes connections
+//! fails alone: after five of them, of which the last three had nothing else in flight, if the
+//! server answers others meanwhile; otherwise when `reconnect-delay` is over. Sending a request
 //! twice changes nothing: no request that overlaps one in flight is made. (A server that is not
-//! dead but cut off may still carry out what it was asked before, as with every client that
-//! connects again.) An export that is back with another size, other flags or narrower blocks is
-//! refused. Another size is taken where it is asked for (`Device::refresh`) of a server that says
-//! multi-conn: a connection reaches what its server told on it, and is made again, when nothing is
-//! in flight on it, for a request that goes beyond.
+//! dead but cut off may still carry out earlier requests, as with every client that reconnects.) An
+//! export that comes back with another size, other flags or narrower blocks is refused. Another
+//! size is accepted on request (`Device::refresh`) from a server with multi-conn: a connection
+//! reaches the size that the server reported on it, and is made again, when nothing is in flight on
+//! it, for a request beyond that size.
 //!
 //! # Flushes
-//! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has
-//! those bytes any more, so a flush after that would promise what cannot be known. It **fails**,
-//! once on every channel, as fsync fails once on every descriptor after Linux has failed to write
-//! back: whoever wrote is told that acknowledged writes may be lost. QEMU's client
-//! (`reconnect-delay`) and the kernel's (`nbd-client -persist`) leave this out, and acknowledge.
-//! Where the operator knows that a server which ends loses nothing (its bytes are in the page cache
-//! of a host that stays up, or it writes through), `unflushed=trust` in the URI has flushes
-//! believed as those clients do. A write with FUA is on stable storage when it is acknowledged, and
-//! so is what an earlier flush covers; where nothing else was written, nothing fails. Once is
-//! enough here: what is read afterwards is what the server still has, so whoever was told can look.
+//! A server that ends may have lost acknowledged writes that it had not flushed. The client has no
+//! copy of those bytes, so the next flush cannot promise anything about them. It **fails**, once on
+//! every channel, as fsync fails once on every descriptor after a failed write-back: the writer
+//! learns that acknowledged writes may be lost. QEMU's client (`reconnect-delay`) and the kernel's
+//! (`nbd-client -persist`) omit this, and acknowledge. Where the operator knows that a server which
+//! ends loses nothing (its bytes are in the page cache of a host that stays up, or it writes
+//! through), `unflushed=trust` in the URI lets flushes succeed, as with those clients. A write with
+//! FUA is on stable storage when it is acknowledged, and so are writes that an earlier flush
+//! covers; without other writes no flush fails. Once is enough here: reads return the bytes that
+//! the server still has, so the writer can check.
 //!
 //! A server without flush cannot make anything stable. A flush at it succeeds at once, unless a
-//! loss has to be told of.
+//! loss has to be reported.
 //!
-//! A flush that the server itself answers with an error is another matter: from then on all fail
-//! (`losses.rs` says why). A write with FUA that fails is written again without FUA. If that
-//! succeeds, the server's flush has failed, and counts as one.
+//! After a flush that the server itself answers with an error, all flushes fail (`losses.rs` has
+//! the reasons). A write with FUA that fails is written again without FUA. If that succeeds, the
+//! server's flush has failed, and counts as one.
 //!
-//! A connection that another thread has not used since the server ended is looked at before a flush
-//! is acknowledged. What is not seen is a server's end that TCP has not told of yet.
+//! Before a flush is acknowledged, connections of other threads that were idle since the server
+//! ended are checked too. The end of a server that TCP has not reported yet is not noticed.
 //!
 //! # Time
 //! A server has 10 seconds to accept and negotiate. A request in flight has no limit: a server may
 //! be slow, and TCP notices a host that is gone (20 s).
 //!
 //! # Trust
-//! The server sees ciphertext, offsets and times. Of what it says nothing is believed before it is
-//! checked; whatever breaks the rules ends the connection, and the same limits hold as for one that
-//! went away.
+//! The server sees ciphertext, offsets and times. Each of its messages is checked before it is
+//! used; a violation of the protocol ends the connection, with the same limits as for a lost
+//! server.
 
 mod address;
 mod channel;
@@ -98,35 +98,34 @@ pub use handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 /// An export of an NBD server.
 pub struct NbdDevice {
     shared: Arc<Shared>,
-    /// The one connection of a server that does not want several.
+    /// The only connection, to a server without multi-conn.
     single: Option<Arc<NbdLink>>,
-    /// All but the size.
+    /// The geometry, with the size at the opening.
     geometry: Geometry,
     extents: ExtentQuery,
 }
 
-/// What all connections have in common.
+/// The state that all connections share.
 struct Shared {
     address: NbdAddress,
     name: String,
-    /// The host's addresses, looked up once: no name server is waited for amid requests.
+    /// The host's addresses, looked up once, so that requests wait for no name server.
     addresses: Vec<SocketAddr>,
     export: ServerExport,
-    /// The export's size when it was last asked for; what `export` says is of opening time.
+    /// The export's last known size; the size in `export` is that of the opening.
     size: AtomicU64,
     losses: Arc<FlushLosses>,
-    /// A connection that nobody uses now.
+    /// An unused connection.
     spare: Mutex<Option<NegotiatedConnection>>,
-    /// Those in use.
+    /// The connections in use.
     sockets: Mutex<Vec<Weak<NbdSocket>>>,
 }
 
-/// A connection that is negotiated.
+/// A negotiated connection.
 struct NegotiatedConnection {
     socket: Arc<NbdSocket>,
     structured: bool,
-    /// The export's size as this connection knows it: for another one the client has to connect
-    /// again.
+    /// The export's size on this connection: to reach another size the client connects again.
     size: u64,
 }
 
@@ -137,19 +136,19 @@ impl NegotiatedConnection {
 }
 
 impl NbdDevice {
-    /// Connects, and asks for the export. `read_only`: nothing will be written, whatever the server
+    /// Connects, and asks for the export. `read_only`: no writes will come, whatever the server
     /// allows.
     ///
     /// # Errors
-    /// `Open` when the server is not there, is none, or does not give the export; also when it is
-    /// to be written to, and is read-only.
+    /// `Open` when the server is not reachable, is no NBD server, or refuses the export; also when
+    /// the export is read-only and `read_only` is false.
     pub fn open(address: NbdAddress, read_only: bool) -> Result<Self> {
         let name = address.to_string();
         let addresses = address
             .place
             .lookup()
             .map_err(|e| Error::new(ErrorKind::Open, format!("{name}: no such host")).with_source(e))?;
-        // For when the server went away and came back.
+        // A sandboxed process needs the addresses for later connections.
         if let ServerAddress::Unix(path) = &address.place {
             will_connect(Target::Unix(path));
         }
@@ -162,9 +161,7 @@ impl NbdDevice {
             return Err(Error::new(ErrorKind::Open, context));
         }
         if !read_only && !has(TransmissionFlags::SEND_FLUSH) {
-            log::warn!(
-                "{name}: the server knows no flush: what it acknowledges may not be on stable storage"
-            );
+            log::warn!("{name}: the server has no flush: acknowledged writes may not be on stable storage");
         }
         let geometry = Geometry {
             size: 0,
@@ -185,7 +182,7 @@ impl NbdDevice {
         Ok(Self { shared, single, geometry, extents: ExtentQuery::default() })
     }
 
-    /// What the server said of the export when it was opened.
+    /// The export as the server described it at the opening.
     pub fn export(&self) -> ServerExport {
         self.shared.export
     }
@@ -197,13 +194,13 @@ impl Device for NbdDevice {
         Geometry { size: self.shared.size() / block * block, ..self.geometry }
     }
 
-    /// A server tells the size once on each connection: a new one is made.
+    /// Connects once more: a server reports the size once on each connection.
     fn refresh(&self) -> Result<u64> {
         let Shared { address, addresses, name, .. } = &*self.shared;
-        // A server that was started again to tell its new size has ended before.
+        // A server that was restarted to report its new size has ended before.
         self.shared.look();
         if self.single.is_some() {
-            // A flush on the next connection would not cover what was written on the one before.
+            // A flush on the next connection would not cover writes on the present one.
             let context =
                 format!("{name}: the server wants one connection: the size is that of opening time");
             return Err(Error::new(ErrorKind::Open, context));
@@ -211,10 +208,10 @@ impl Device for NbdDevice {
         let (socket, export) =
             connect_now(address, addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(name, &e))?;
         if let Some(why) = self.shared.differs(&ServerExport { size: self.shared.size(), ..export }) {
-            let context = format!("{name}: what is served there is another export: {why}");
+            let context = format!("{name}: another export is served there: {why}");
             return Err(Error::new(ErrorKind::Open, context));
         }
-        // Connections that are used are made again when a request needs what they do not reach.
+        // Connections in use are made again when a request goes beyond their size.
         self.shared.size.store(export.size, SeqCst);
         self.shared.keep_spare(NegotiatedConnection::new(socket, &export));
         Ok(self.geometry().size)
@@ -243,14 +240,14 @@ impl Device for NbdDevice {
         if !tells || !inside {
             return Extent { len, hole: false };
         }
-        // The end of the last block is the end of the export.
+        // The last block may reach beyond the export's end.
         let len = len.min(size - offset);
         self.extents.at(&self.shared, offset, len)
     }
 }
 
 impl Shared {
-    /// A connection that nobody uses, if there is one and it is whole.
+    /// Takes the unused connection, if there is one and it works.
     fn take_spare(&self) -> Option<NegotiatedConnection> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         if spare.socket.is_dead() {
@@ -268,11 +265,11 @@ impl Shared {
         self.size.load(SeqCst)
     }
 
-    /// Keeps a connection for the next channel. One is enough.
+    /// Keeps a connection for the next channel, at most one.
     fn keep_spare(&self, spare: NegotiatedConnection) {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = kept.take() {
-            // Nobody would look at it any more, and its channel's writes may not be flushed.
+            // The dropped connection is not checked later, and its writes may be unflushed.
             if before.socket.is_dead() {
                 self.note_loss(&before.socket);
             } else {
@@ -282,14 +279,15 @@ impl Shared {
         *kept = Some(spare);
     }
 
-    /// A connection is used from now on.
+    /// Notes that a connection is in use.
     fn register(&self, socket: &Arc<NbdSocket>) {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, &Arc::downgrade(socket)));
         sockets.push(Arc::downgrade(socket));
     }
 
-    /// A connection has ended, and perhaps the server. Others that ended with it count as one.
+    /// Notes that a connection, and perhaps the server, has ended. Other connections that ended
+    /// with it count as the same loss.
     fn note_loss(&self, socket: &NbdSocket) {
         if !socket.count() {
             return;
@@ -305,8 +303,8 @@ impl Shared {
         self.note();
     }
 
-    /// A change was acknowledged on this connection. Where its end is counted already, another
-    /// thread saw it between the reply and this.
+    /// Notes an acknowledged change on a connection. If the connection's end is counted already,
+    /// another thread saw it between the reply and this call.
     fn acknowledge(&self, socket: &NbdSocket) {
         self.losses.acknowledge();
         if socket.is_counted() {
@@ -314,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// What was acknowledged and is not flushed may be lost.
+    /// Notes that acknowledged, unflushed writes may be lost.
     fn note(&self) {
         if !self.address.trusts_unflushed && self.losses.note() {
             log::error!(
@@ -328,7 +326,7 @@ impl Shared {
     /// Looks for connections that have ended unnoticed.
     fn look(&self) {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that is counted may hide another that died later.
+        // A counted connection must not hide another one that ended later.
         let is_news = |socket: &Arc<NbdSocket>| !socket.is_counted() && socket.is_dead();
         let dead = sockets.iter().filter_map(Weak::upgrade).find(is_news);
         drop(sockets);
@@ -337,8 +335,7 @@ impl Shared {
         }
     }
 
-    /// What is different about an export that should be the same; `None` when it can take its
-    /// place.
+    /// Describes how an export differs from the opened one; `None` when it can replace it.
     fn differs(&self, now: &ServerExport) -> Option<String> {
         let was = &self.export;
         let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;
@@ -389,7 +386,7 @@ mod tests {
         Shared { address, name, addresses: Vec::new(), export, size, losses, spare, sockets }
     }
 
-    /// One thread has the reply to a write in hand when another sees that the server has ended.
+    /// A thread has the reply to a write in hand while another sees that the server has ended.
     #[test]
     fn a_write_that_is_acknowledged_after_its_connection_was_counted_is_a_loss_of_its_own() {
         let shared = shared();

@@ -1,39 +1,39 @@
-//! An image of a Ceph cluster as a lower device, through Ceph's own library.
+//! An image of a Ceph cluster as a lower device, through Ceph's library.
 //!
 //! ```text
 //!   queue -- RbdChannel --- start ---> librbd's threads ---> the cluster
 //!                  ^                        |
-//!                  +--- Mailbox, Bell ------+        one image, one connection, for all queues
+//!                  +--- Mailbox, Wakeup ----+        one image, one connection, for all queues
 //!
-//!   address   rbd:POOL/IMAGE...        library   librados and librbd, loaded when they are needed: all that is unsafe
-//!   holder    which process has a lock   snapshots   requests pause while one is made
+//!   address   rbd:POOL/IMAGE...             library     librados and librbd: all unsafe code
+//!   holder    the process that has a lock   snapshots   requests pause while a snapshot is made
 //! ```
 //!
-//! # What an answer means
-//! librbd's cache is off: it would acknowledge what no machine of the cluster has yet, and copy it.
-//! So a write that is over lies on every replica, whether it was asked to be durable or not, and a
-//! flush waits for those that are not over.
+//! # Completions
+//! librbd's cache is off: it would acknowledge writes that no machine of the cluster has yet, and
+//! copy them. So a completed write is on every replica, durable or not, and a flush waits for
+//! writes in flight.
 //!
 //! # Memory
-//! A request belongs to librbd until it says that it is over; nothing can call it back, so its
-//! memory stays with it also when its queue goes. What is written librbd copies once: it could do
-//! without, but then a write that it fails before sending it is never over, and a client that was
-//! shut out would wait for ever.
+//! A request belongs to librbd until it completes; requests cannot be cancelled, so librbd keeps
+//! the memory even when the queue is closed. librbd copies written bytes once: it can do without,
+//! but then a write that fails before it is sent never completes, and a client that was shut out
+//! would wait for ever.
 //!
 //! # One writer
-//! Whoever opens an image to write takes its exclusive lock, and does not hand it over while it is
-//! open, as librbd would by itself. A second one is refused, and told who the first is; nobody who
-//! answers is asked for the lock, since others do hand it over, in the midst of their writing.
-//! Whose owner has died is free after half a minute. A client that was taken for dead is shut out
-//! by the cluster: from then on every request fails, and none is tried again, since somebody else
-//! writes by now.
+//! A writer takes the image's exclusive lock, and does not hand it over while the image is open, as
+//! librbd would by itself. A second writer is refused, with the first one's name in the error; a
+//! client that answers is not asked for the lock, since other programs hand it over in the middle
+//! of their writing. The lock of a dead owner is free after half a minute. The cluster shuts out a
+//! client that it takes for dead: from then on every request of that client fails, and none is
+//! tried again, since another client may be writing by now.
 //!
-//! Where that owner was a process of this machine which has been killed, as a file of its user's
-//! proves (`holder`), it is shut out and its lock taken at once.
+//! Where the owner was a process of this machine that was killed, as a file of its user proves
+//! (`holder`), it is shut out and its lock is taken at once.
 //!
 //! # Waiting
-//! A cluster that is away, or full, is waited for without an end, as a local disk is;
-//! `rados_osd_op_timeout` in the address sets one.
+//! Requests wait without limit for a cluster that is away or full, as for a local disk;
+//! `rados_osd_op_timeout` in the address sets a limit.
 
 mod address;
 mod channel;
@@ -58,19 +58,18 @@ use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Re
 
 pub use address::RbdAddress;
 
-/// What can be read and written.
+/// The unit of reads and writes.
 const BLOCK: u32 = 512;
-/// What the cluster's disks read and write.
+/// The unit of reads and writes of the cluster's disks.
 const PREFERRED: u32 = 4096;
-/// Features of an image: a lock that one writer has; a map of what is stored.
+/// Features of an image: a lock for one writer, and a map of stored objects.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 const FAST_DIFF: u64 = 1 << 4;
-/// Flags of one: its maps are not right.
+/// Flags of an image whose maps are invalid.
 const MAPS_INVALID: u64 = 0b11;
-/// Place of writes on this machine before the cluster has them: none, in memory, on an
-/// SSD.
+/// The option for a cache of writes on this machine: none, in memory, on an SSD.
 const PERSISTENT_CACHE: &std::ffi::CStr = c"rbd_persistent_cache_mode";
-/// How much is looked at together for what is stored.
+/// The length of a query for stored objects.
 const WINDOW: u64 = 1 << 30;
 
 /// An image of a Ceph cluster, or a snapshot of one.
@@ -78,20 +77,21 @@ pub struct RbdDevice {
     shared: Arc<Shared>,
 }
 
-/// What all queues have in common.
+/// The state that all queues share.
 struct Shared {
-    /// None when it was let go.
+    /// `None` after [`Device::let_go`].
     image: RwLock<Option<Image>>,
-    /// Says that this process has the lock, as long as it has.
+    /// The file that names this process as the lock's owner.
     holder: Mutex<Option<LockHolderFile>>,
     name: String,
-    /// All but the size.
+    /// The geometry, with the size at the opening.
     geometry: Geometry,
     size: AtomicU64,
-    /// As of which change of the image's header that is its size; and who is finding out.
+    /// The change of the image's header to which the size belongs; and the mutex of the query for
+    /// it.
     as_of: AtomicU64,
     asking: Mutex<()>,
-    /// It can tell quickly what is stored.
+    /// The image can report quickly what is stored.
     tells: bool,
     shut_out: AtomicBool,
     when_lost: OnceLock<LossHandler>,
@@ -100,13 +100,13 @@ struct Shared {
 }
 
 impl RbdDevice {
-    /// Connects to the cluster and opens the image, for this program alone unless it is only read.
-    /// In the folder `holders`, which is the user's alone, is kept which process has it, so that
-    /// the next one need not wait if this one is killed.
+    /// Connects to the cluster and opens the image, exclusively unless it is only read. The folder
+    /// `holders`, which only the user can write, gets a file that names this process, so that the
+    /// next process need not wait if this one is killed.
     ///
     /// # Errors
-    /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when
-    /// somebody else writes to it.
+    /// `Open` when Ceph's library, the cluster, the pool or the image is missing; `Locked` when
+    /// another client writes to the image.
     pub fn open(address: &RbdAddress, read_only: bool, holders: Option<&Path>) -> Result<Self> {
         let name = address.to_string();
         if address.is_snapshot() && !read_only {
@@ -168,11 +168,11 @@ impl RbdDevice {
     }
 }
 
-/// A connection to the cluster of an address.
+/// Connects to the cluster of an address.
 fn connected(address: &RbdAddress) -> Result<Cluster> {
     let failed =
         |what: String, e: Errno| Error::new(ErrorKind::Open, format!("{address}: {what}")).with_source(e);
-    // Whoever begins with the library has it read them, too.
+    // Programs that start with the library read these arguments too.
     let arguments = std::env::var_os("CEPH_ARGS").unwrap_or_default();
     if let Some(option) = without_value(&arguments.to_string_lossy()) {
         let what = format!(
@@ -182,7 +182,7 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
     }
     let cluster = Cluster::new(address.id.as_deref())?;
     match cluster.read_file(address.conf.as_deref()) {
-        // What an address says may be enough.
+        // An address may be enough without a configuration file.
         Err(e) if address.conf.is_some() => {
             return Err(failed("the cluster's configuration cannot be read".into(), e));
         }
@@ -193,7 +193,7 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
         let wrong = |e| failed(format!("{} cannot be that", option.to_string_lossy()), e);
         cluster.set(option, value).map_err(wrong)?;
     }
-    // Five minutes are the library's.
+    // Five minutes are the library's default.
     let patience = cluster.get(c"client_mount_timeout").and_then(|seconds| seconds.parse::<f64>().ok());
     if !address.sets(c"client_mount_timeout") && patience == Some(300.0) {
         let _ = cluster.set(c"client_mount_timeout", c"30");
@@ -203,23 +203,23 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
             .set(option, value)
             .map_err(|e| failed("the library's cache cannot be turned off".into(), e))?;
     }
-    // Ceph before 16 has no such cache.
+    // Ceph before 16 has no cache of this kind.
     let _ = cluster.set(PERSISTENT_CACHE, c"disabled");
-    // Whose lock is broken must not write any more.
+    // A client whose lock is broken must not write any more.
     cluster
         .set(c"rbd_blocklist_on_break_lock", c"true")
         .map_err(|e| failed("the library cannot be told to shut out whose lock is broken".into(), e))?;
-    // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is
-    // each one of a client that was shut out.
+    // A write that is not copied, and fails before it is sent, never completes (Ceph 16.2.15): all
+    // writes of a client that was shut out.
     let _ = cluster.set(c"rbd_disable_zero_copy_writes", c"true");
     cluster.connect().map_err(|e| {
         let what = match e {
             Errno::ACCESS | Errno::PERM => {
-                "the cluster does not let this user in: is its keyring there? (id=, keyring=)"
+                "the cluster refuses this user: check its name and keyring (id=, keyring=)"
             }
             Errno::TIMEDOUT => "no monitor of the cluster answers",
             Errno::NOENT => {
-                "the cluster is not known here: no configuration, or no keyring (conf=, id=, keyring=)"
+                "the cluster is unknown: pass its configuration and keyring (conf=, id=, keyring=)"
             }
             _ => "cannot connect to the cluster",
         };
@@ -228,8 +228,8 @@ fn connected(address: &RbdAddress) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// The last word of arguments as `CEPH_ARGS` has them, if it is an option that may want a value:
-/// librados ends the process where one does.
+/// The last word of arguments in the form of `CEPH_ARGS`, if it is an option that may need a value:
+/// librados ends the process where the value is missing.
 fn without_value(arguments: &str) -> Option<&str> {
     let words: Vec<_> = arguments.split_ascii_whitespace().collect();
     let last = *words.last()?;
@@ -239,7 +239,7 @@ fn without_value(arguments: &str) -> Option<&str> {
     (is_option && !is_flag && !words.contains(&"--")).then_some(last)
 }
 
-/// What is not there, or must not be opened.
+/// The error of a missing or forbidden pool, image or snapshot.
 fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
     let what = what.to_string_lossy();
     let context = match e {
@@ -255,11 +255,11 @@ fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
     Error::new(ErrorKind::Open, context).with_source(e)
 }
 
-/// What the image or its pool turns on again: a cache that would acknowledge what is nowhere yet,
-/// and writes that would never be over.
+/// Refuses options of the image or its pool that turn on a cache which acknowledges writes too
+/// early, or writes that never complete.
 fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
     let refused = |what: String| Error::new(ErrorKind::Open, format!("{address}: {what}"));
-    // Where there are none, nobody can have changed them.
+    // Without such options the image and its pool cannot have changed them.
     let names = [c"rbd_cache", PERSISTENT_CACHE, c"rbd_disable_zero_copy_writes"];
     let [cache, persistent, lends] = image.settings(names).map_err(|e| {
         refused("what is set for this image and its pool cannot be read".into()).with_source(e)
@@ -270,11 +270,12 @@ fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
         )
     };
     if cache.is_some_and(|value| !matches!(&*value, "false" | "0" | "no")) {
-        let what = "librbd's cache is turned on, and acknowledges what is not stored yet";
+        let what = "librbd's cache is turned on, and acknowledges writes before they are stored";
         return Err(refused(format!("{what}: {}", undone("rbd_cache"))));
     }
     if persistent.is_some_and(|value| value != "disabled") {
-        let what = "librbd's persistent cache is turned on, and acknowledges what only this machine has";
+        let what =
+            "librbd's persistent cache is turned on, and acknowledges writes that only this machine has";
         return Err(refused(format!("{what}: {}", undone("rbd_persistent_cache_mode"))));
     }
     if lends.is_some_and(|value| !matches!(&*value, "true" | "1" | "yes")) {
@@ -285,21 +286,21 @@ fn only_as_asked(image: &Image, address: &RbdAddress) -> Result<()> {
 }
 
 impl Shared {
-    /// The cluster has shut this client out: nothing is asked of it any more.
+    /// Notes that the cluster has shut this client out: later requests fail at once.
     fn is_shut_out(&self) {
         if self.shut_out.swap(true, SeqCst) {
             return;
         }
         log::error!(
-            "{}: the cluster has shut this client out, because it did not answer for too long and another one took the image, or \
-             because somebody said so (`ceph osd blocklist ls`): nothing is read or written any more; find out who uses the image before it is opened again",
+            "{}: the cluster has shut this client out, because it did not answer for too long and another client took the image, or \
+             by an administrator (`ceph osd blocklist ls`): all reads and writes fail now; find out which client uses the image before you open it again",
             self.name
         );
         self.losses.fail(Errno::SHUTDOWN);
         self.tell();
     }
 
-    /// Does what is to be done when it is lost, if somebody has said what.
+    /// Calls the handler for the device's loss, if one is set.
     fn tell(&self) {
         if let Some(act) = self.when_lost.get() {
             self.told.call_once(|| act());
@@ -310,7 +311,7 @@ impl Shared {
         self.shut_out.load(SeqCst)
     }
 
-    /// As of the last change that this client has heard of.
+    /// The size after the last change that this client knows of.
     fn size(&self) -> u64 {
         let changes = || self.with_image(|image| Ok(image.changes())).unwrap_or(0);
         if changes() != self.as_of.load(SeqCst) {
@@ -326,12 +327,12 @@ impl Shared {
         self.size.load(SeqCst)
     }
 
-    /// This is its size.
+    /// Sets the size, and logs a smaller one.
     fn is_of(&self, size: u64) {
         let before = self.size.swap(size, SeqCst);
         if size < before {
             log::error!(
-                "{}: the image was shrunk from {before} to {size} bytes while it is open: what lay beyond is gone, and is neither \
+                "{}: the image was shrunk from {before} to {size} bytes while it is open: bytes beyond are lost, and are neither \
                  read nor written any more",
                 self.name
             );
@@ -344,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// Does something with the image, as long as it is there.
+    /// Calls `act` with the image, while it is open.
     fn with_image<T>(
         &self,
         act: impl FnOnce(&Image) -> std::result::Result<T, Errno>,
@@ -360,8 +361,9 @@ impl Device for RbdDevice {
     }
 
     fn refresh(&self) -> Result<u64> {
-        let unknown =
-            |e: Errno| Error::new(ErrorKind::Open, format!("{}: its size", self.shared.name)).with_source(e);
+        let unknown = |e: Errno| {
+            Error::new(ErrorKind::Open, format!("{}: cannot read its size", self.shared.name)).with_source(e)
+        };
         let asking = self.shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.is_of(self.shared.with_image(Image::size).map_err(unknown)?);
         drop(asking);
@@ -379,7 +381,7 @@ impl Device for RbdDevice {
     }
 
     fn let_go(&self) {
-        // Closing takes its time, and who asks for the size meanwhile need not wait.
+        // Closing takes time, during which a query for the size need not wait.
         let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(image);
         drop(self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -399,7 +401,7 @@ impl Device for RbdDevice {
             snapshots::attend(&told, &*pause, snapshots::LONGEST, |rests| {
                 let answer = if rests { Ok(()) } else { Err(Errno::BUSY) };
                 if let Some(shared) = shared.upgrade() {
-                    // One that is being closed answers for itself.
+                    // A snapshot of an image that is being closed is answered by the close.
                     let _ = shared.with_image(|image| {
                         image.rests(answer);
                         Ok(())
@@ -408,20 +410,17 @@ impl Device for RbdDevice {
             });
         };
         let thread = || {
-            // Who makes one is not to wait for nobody.
+            // Without this thread a snapshot would wait for an answer that never comes.
             let spawned = std::thread::Builder::new().name("snapshots".into()).spawn(attends);
             spawned.map(drop).inspect_err(|_| self.shared.hear_no_snapshots())
         };
         if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread()) {
-            log::warn!(
-                "{}: snapshots of it do not wait for requests that are under way: {e}",
-                self.shared.name
-            );
+            log::warn!("{}: its snapshots do not wait for requests in flight: {e}", self.shared.name);
         }
     }
 
     fn when_lost(&self, act: LossHandler) {
-        // The first one that asks serves it; it may be lost already.
+        // The first handler serves all; the device may be lost already.
         let _ = self.shared.when_lost.set(act);
         if self.shared.was_shut_out() {
             self.shared.tell();
@@ -438,14 +437,14 @@ impl Device for RbdDevice {
         match self.shared.with_image(|image| image.stored(offset..end)) {
             Ok(runs) => first(&runs, offset, end),
             Err(e) => {
-                log::debug!("{}: it is not told what is stored: {e}", self.shared.name);
+                log::debug!("{}: cannot find out what is stored: {e}", self.shared.name);
                 data
             }
         }
     }
 }
 
-/// What is at the beginning of a range, of which these runs are stored.
+/// The extent at the beginning of a range with these stored runs.
 fn first(runs: &[std::ops::Range<u64>], offset: u64, end: u64) -> Extent {
     let next = runs.iter().find(|run| run.end > offset && run.start < end);
     match next {

@@ -1,4 +1,6 @@
-//! One io_uring a queue: the one place where its thread waits.
+//! A queue's io_uring: the only place where its thread waits.
+
+#![expect(unsafe_code, reason = "io_uring: the kernel reads and writes memory that its entries name")]
 
 mod kernel;
 pub mod restrictions;
@@ -17,12 +19,12 @@ use self::token::Marks;
 pub use self::token::{LowerToken, RingToken};
 use crate::{Error, ErrorKind, Result, monotonic};
 
-/// Something that the ring was waiting for.
+/// A completion: the result of an operation, or an event.
 #[derive(Debug, Clone, Copy)]
 pub struct RingCompletion {
-    /// Whose.
+    /// The operation or event.
     pub token: RingToken,
-    /// As the system call would have returned: a count, or a negative error number.
+    /// The result of a system call: a count, or a negative error number.
     pub result: i32,
 }
 
@@ -32,14 +34,14 @@ impl From<cqueue::Entry> for RingCompletion {
     }
 }
 
-/// A command for a driver whose commands have 80 bytes.
+/// A command of 80 bytes for a driver.
 #[derive(Debug, Clone, Copy)]
 pub struct LongCommand<'a> {
     /// The driver's number for it.
     pub operation: u32,
     /// The driver's structure.
     pub payload: [u8; 80],
-    /// Memory of the caller's, whose addresses the driver gets.
+    /// Memory of the caller whose addresses the driver gets.
     pub buffers: &'a [IoSlice<'a>],
 }
 
@@ -47,16 +49,15 @@ pub struct LongCommand<'a> {
 pub struct Ring {
     ring: KernelRing,
     marks: Marks,
-    /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next
-    /// one only.
+    /// Timeouts to come, the next one first: time and token. The kernel knows of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
-    /// Completions that channels made themselves, or that were taken from the kernel to make room
-    /// there.
+    /// Completions that channels made themselves, or that were taken early from the kernel to make
+    /// room.
     taken: VecDeque<RingCompletion>,
 }
 
 impl Ring {
-    /// A ring for up to `entries` operations at a time. It belongs to the thread that makes it.
+    /// Makes a ring for up to `entries` operations at a time, for the calling thread only.
     ///
     /// # Errors
     /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled`
@@ -65,10 +66,10 @@ impl Ring {
         Self::with_completions(entries, 0)
     }
 
-    /// As [`Ring::new`], with room for as many completions that were not taken yet; at least twice
-    /// `entries`.
+    /// As [`Ring::new`], with room for `completions` completions that are not taken yet; at least
+    /// twice `entries`.
     ///
-    /// Before Linux 5.19 a ring whose completions have no room takes no operations.
+    /// Before Linux 5.19 a ring takes no operations while its completions have no room.
     ///
     /// # Errors
     /// As [`Ring::new`].
@@ -83,16 +84,13 @@ impl Ring {
         })
     }
 
-    /// As [`Ring::new`], for threads that use it one after the other.
-    ///
-    /// # Errors
-    /// As there.
+    /// As [`Ring::new`], for threads that use the ring one after the other.
     pub(crate) fn passed_on(entries: u32) -> Result<Self> {
         Self::made(restrictions::build((entries, 0), false, |_| Ok(())))
     }
 
-    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. It is for use
-    /// before the sandbox.
+    /// As [`Ring::with_completions`], for [long commands](Ring::long_command) too. Call it before
+    /// the sandbox.
     ///
     /// # Errors
     /// `Ring` as for [`Ring::new`], and when the kernel, before 6.0, has no rings of this kind.
@@ -116,15 +114,14 @@ impl Ring {
         Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), taken: VecDeque::new() })
     }
 
-    /// Runs a lower channel. The completions of its requests come with a token that
-    /// [`RingToken::below`] opens, what it waits for by itself with one that [`RingToken::fork`]
-    /// opens.
+    /// Runs a lower channel. Completions of its requests have a token that [`RingToken::below`]
+    /// opens, its other events one that [`RingToken::fork`] opens.
     pub fn nested<T>(&mut self, below: LowerToken, run: impl FnOnce(&mut Self) -> T) -> T {
         self.marked(self.marks.below(below), run)
     }
 
-    /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token
-    /// that tells the number ([`RingToken::as_channel`]). Who has one channel only need not say so.
+    /// Runs the `number`th of a queue's channels: its events have a token with the number
+    /// ([`RingToken::as_channel`]). A queue with one channel need not call this.
     pub fn channel<T>(&mut self, number: usize, run: impl FnOnce(&mut Self) -> T) -> T {
         self.marked(Marks::of_channel(number), run)
     }
@@ -136,7 +133,7 @@ impl Ring {
         result
     }
 
-    /// Gives a completion at `deadline`, a time of [`monotonic`](crate::monotonic), or soon after.
+    /// Makes a completion at `deadline`, a time of [`monotonic`](crate::monotonic), or soon after.
     ///
     /// # Errors
     /// When the kernel (before 5.11) cannot wait for completions and for a time at once.
@@ -148,7 +145,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether the kernel (from 5.11 on) can wait for completions and for a time at once.
+    /// True when the kernel (from 5.11 on) can wait for completions and for a time at once.
     pub fn has_timeouts(&self) -> bool {
         self.ring.params().is_feature_ext_arg()
     }
@@ -162,12 +159,13 @@ impl Ring {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
             .build()
             .user_data(RingToken::event(number).0);
-        // SAFETY: polling refers to no memory of ours.
+        // SAFETY: polling refers to no memory of this process.
         unsafe { self.push(&poll) }
     }
 
-    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with
-    /// `RingToken::event(number)` brings what it answers. The descriptor must stay open until then.
+    /// Sends a command to a driver (`IORING_OP_URING_CMD`): a completion with
+    /// `RingToken::event(number)` has the driver's result. The descriptor must stay open until
+    /// then.
     ///
     /// # Errors
     /// When the ring cannot take an operation.
@@ -190,14 +188,14 @@ impl Ring {
         unsafe { self.push(&command) }
     }
 
-    /// As [`command`](Ring::command), for a driver whose commands have 80 bytes.
+    /// As [`command`](Ring::command), for a driver with commands of 80 bytes.
     ///
     /// # Errors
-    /// When the ring cannot take an operation, or was not made [for such
+    /// When the ring cannot take an operation, or was made without [long
     /// commands](Ring::with_long_commands).
     ///
     /// # Safety
-    /// As there.
+    /// As [`command`](Ring::command).
     pub unsafe fn long_command(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -208,7 +206,8 @@ impl Ring {
         let built = opcode::UringCmd80::new(types::Fd(fd.as_raw_fd()), operation).cmd(payload);
         let built = built.addr(Some(buffers.as_ptr().addr() as u64)).build();
         let mut entry = built.user_data(RingToken::event(number).0);
-        // `len` of `struct io_uring_sqe`, which the library does not set for commands.
+        // The offset of `len` in `struct io_uring_sqe`, which the library does not set for
+        // commands.
         const LEN: usize = 24;
         let count = u32::try_from(buffers.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: an entry is the kernel's structure of 128 bytes, and nothing else.
@@ -221,11 +220,11 @@ impl Ring {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY));
             }
         }
-        // The list of buffers is the caller's, and is read when the command is submitted.
+        // The list of buffers belongs to the caller, and is read when the command is submitted.
         if buffers.is_empty() { Ok(()) } else { self.submit() }
     }
 
-    /// Gives a completion with result 0 at once.
+    /// Makes a completion with result 0 at once.
     pub fn post(&mut self, token: RingToken) {
         self.taken.push_back(RingCompletion { token: self.marks.mark(token), result: 0 });
     }
@@ -238,7 +237,7 @@ impl Ring {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
             .build()
             .user_data(token.0);
-        // SAFETY: polling refers to no memory of ours.
+        // SAFETY: polling refers to no memory of this process.
         unsafe { self.push(&poll) }
     }
 
@@ -266,8 +265,8 @@ impl Ring {
         if pushed { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
     }
 
-    /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not
-    /// wait here.
+    /// The time at which [`Ring::next_completion`] has a completion without an event of the kernel;
+    /// for callers that wait elsewhere.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.taken.is_empty() {
             return Some(Instant::now());
@@ -276,10 +275,10 @@ impl Ring {
         Some(Instant::now() + deadline.saturating_sub(monotonic()))
     }
 
-    /// Gives the kernel what was pushed, without waiting.
+    /// Submits operations to the kernel, without waiting.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the system call.
     pub fn submit(&mut self) -> io::Result<()> {
         if self.ring.has_submitted_all() {
             return Ok(());
@@ -287,8 +286,8 @@ impl Ring {
         self.enter(0, None)
     }
 
-    /// Gives the kernel what was pushed, without waiting, and lets it make the completions that it
-    /// makes only when this thread enters it.
+    /// Submits operations, without waiting, and lets the kernel make the completions that it makes
+    /// only when this thread enters it.
     ///
     /// # Errors
     /// When the kernel refuses the system call.
@@ -296,10 +295,10 @@ impl Ring {
         self.enter(0, None)
     }
 
-    /// Gives the kernel what was pushed and waits until there is a completion.
+    /// Submits operations and waits for a completion.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the system call.
     pub fn wait(&mut self) -> io::Result<()> {
         self.enter(1, None)
     }
@@ -307,7 +306,7 @@ impl Ring {
     /// As [`Ring::wait`], but no longer than until `deadline`.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the system call.
     pub fn wait_until(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.enter(1, limit)
@@ -329,9 +328,9 @@ impl Ring {
             };
             match entered {
                 Ok(_) => return Ok(()),
-                // The time has come.
+                // The deadline has come.
                 Err(e) if e.raw_os_error() == Some(libc::ETIME) => return Ok(()),
-                // Completions that have no room must be taken first (before Linux 5.19).
+                // Completions without room must be taken first (before Linux 5.19).
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
                     if !self.make_room() {
                         return Ok(());
@@ -343,14 +342,14 @@ impl Ring {
         }
     }
 
-    /// Takes what the kernel has completed. False when that is nothing.
+    /// Takes completions from the kernel. False when there are none.
     fn make_room(&mut self) -> bool {
         let before = self.taken.len();
         self.taken.extend(self.ring.completion().map(RingCompletion::from));
         self.taken.len() > before
     }
 
-    /// The next completion that has come.
+    /// Returns the next completion.
     pub fn next_completion(&mut self) -> Option<RingCompletion> {
         if let Some(taken) = self.taken.pop_front() {
             return Some(taken);
@@ -368,7 +367,7 @@ impl Ring {
 }
 
 impl AsFd for Ring {
-    /// Readable when there is a completion of the kernel's.
+    /// Readable when the kernel has a completion.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring has it open for as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }

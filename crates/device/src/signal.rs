@@ -1,4 +1,6 @@
-//! Signals somebody else's event descriptor without ever waiting for them.
+//! Signals another process's event descriptor without ever waiting.
+
+#![expect(unsafe_code, reason = "an eventfd that another process made")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,31 +12,31 @@ use crate::ring::restrictions;
 /// An eventfd(2) whose owner is to be woken.
 ///
 /// write(2) waits while the counter is full, unless the descriptor is non-blocking, which its owner
-/// may change at any moment. The kernel itself never waits when it signals one, so it is asked to:
-/// by a ring that tells the descriptor of its completions, and completes nothing but this. It costs
-/// one system call, as write(2) does.
+/// may change at any moment. The kernel itself never waits when it signals an eventfd, so a ring
+/// does it, which reports its completions to the descriptor, and has no other operations. That
+/// costs one system call, as write(2) does.
 pub struct Signal {
     ring: IoUring,
 }
 
 impl Signal {
-    /// Signals of this eventfd, which stays the owner's.
+    /// Makes a signal for this eventfd, which stays the owner's.
     ///
     /// # Errors
-    /// When it is no eventfd, or the kernel has no ring to give.
+    /// The kernel's: the descriptor is no eventfd, or no ring is available.
     pub fn new(event: impl AsFd) -> io::Result<Self> {
         let event = event.as_fd().as_raw_fd();
         let ring = restrictions::build((1, 0), false, |ring| ring.submitter().register_eventfd(event))?;
         Ok(Self { ring })
     }
 
-    /// Adds one to the counter; one that is full stays so.
+    /// Adds one to the counter; a full counter stays full.
     ///
     /// # Errors
     /// When the kernel has no memory.
     pub fn send(&mut self) -> io::Result<()> {
-        // One that could not be handed over before is there still, and serves as well.
-        // SAFETY: it refers to no memory.
+        // An entry that was not submitted before is still in the queue, and serves as well.
+        // SAFETY: the operation refers to no memory.
         let _ = unsafe { self.ring.submission().push(&opcode::Nop::new().build()) };
         loop {
             match self.ring.submit() {

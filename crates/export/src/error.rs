@@ -1,8 +1,8 @@
-//! The crate's one error: a stable kind, the thing it happened to, and its cause.
+//! The crate's error: a stable kind, its context, and its cause.
 
 use std::io;
 
-/// What went wrong, for a program to match on.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -10,53 +10,52 @@ pub enum ErrorKind {
     BadEndpoint,
     /// An export's description breaks a rule of the protocol.
     BadExport,
-    /// The text is no name for a volume.
+    /// The text is not valid as a volume's name.
     BadName,
-    /// The directory of control sockets cannot be made, or is not the user's own.
+    /// The directory of control sockets cannot be made, or does not belong to the user.
     Directory,
-    /// Another server listens there.
+    /// Another server listens on the address.
     InUse,
-    /// No open volume listens there.
+    /// No open volume listens on the socket.
     NotOpen,
-    /// It belongs to another user.
+    /// The socket belongs to another user.
     Forbidden,
-    /// A socket could not be bound, listened on or taken over.
+    /// A socket could not be bound, listened on, or received from the old server.
     Listen,
-    /// The listener would carry plain text over a network, and nobody asked for that.
+    /// The listener would carry plain text over a network, without permission to do so.
     Plaintext,
     /// A certificate, key or list of revocations could not be used.
     Certificate,
-    /// The client broke the protocol, or asked for what is not served.
+    /// The client broke the protocol, or requested an export that does not exist.
     Protocol,
-    /// The client did not finish in the time it has.
+    /// The client exceeded a time limit.
     Timeout,
     /// Reading from or writing to the client failed.
     Io,
-    /// Connections were still at work, or files open, when the time to stop had passed.
+    /// When the time to stop had passed, connections were still in use or files still open.
     Drain,
-    /// There is no FUSE here, or not for this user.
+    /// FUSE is missing, or not permitted for this user.
     FuseDevice,
-    /// There is no ublk here, or not what is needed of it.
+    /// The kernel has no ublk, or lacks a feature of it.
     UblkDevice,
-    /// The block device is another server's, or another volume's.
+    /// The block device belongs to another server, or to another volume.
     DeviceInUse,
-    /// The kernel refused what was asked of ublk.
+    /// The kernel refused a ublk command.
     Ublk,
-    /// There is nothing at the path that can be mounted on.
+    /// The path is not a mount point.
     MountPoint,
     /// Something is mounted at the path already.
     Mounted,
     /// The system refused to mount.
     Mount,
-    /// Users may not let others, nor root, into their mounts on this system.
+    /// This system does not permit users to give other users, or root, access to their mounts.
     OthersForbidden,
-    /// The volume cannot be shown in this way.
+    /// The export does not support this volume.
     Unsupported,
 }
 
 underseal_error::error_type! {
-    /// An error of the export layer. Text that came from the network is escaped and shortened in
-    /// it.
+    /// An error of the export layer. Text from the network is escaped and shortened.
     pub struct Error(ErrorKind);
 }
 
@@ -64,7 +63,7 @@ underseal_error::error_type! {
 impl From<io::Error> for Error {
     fn from(source: io::Error) -> Self {
         let (kind, context) = match source.kind() {
-            io::ErrorKind::TimedOut => (ErrorKind::Timeout, "the client ran out of time"),
+            io::ErrorKind::TimedOut => (ErrorKind::Timeout, "the client exceeded a time limit"),
             io::ErrorKind::UnexpectedEof => {
                 (ErrorKind::Io, "the client went away in the middle of a message")
             }

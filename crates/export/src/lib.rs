@@ -1,4 +1,4 @@
-//! How a plain volume is reached from outside.
+//! The exports of a volume, its control socket and its metrics.
 //!
 //! ```text
 //!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
@@ -7,12 +7,14 @@
 //!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
-//!   door      the loop that the first four share: what is a rule for all of them
-//!   net/      sockets that clients connect to, for all of these
+//!   `door`    the loop that the four exports share, with their common rules
+//!   net/      the sockets that clients connect to
 //! ```
 //!
-//! An export knows one thing of the layers below: it owns a queue, puts requests in and takes
-//! completions out.
+//! An export uses one thing of the layers below: it owns a queue, submits requests and takes
+//! completions.
+
+#![deny(unsafe_code)]
 
 mod complaints;
 pub mod control;
@@ -30,8 +32,8 @@ pub mod vhost_user;
 
 pub use error::{Error, ErrorKind};
 
-/// Tells those who have a volume through one door of its size, which was the first and is the
-/// second. What the operator should know, where they could not be told.
+/// Notifies the clients of one export of the volume's size; the arguments are the old and the new
+/// size. Returns a note for the operator when the clients could not be notified.
 pub type TellSize = std::sync::Arc<dyn Fn(u64, u64) -> Option<String> + Send + Sync>;
 
 /// The result of this crate's operations.

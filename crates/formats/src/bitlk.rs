@@ -12,8 +12,8 @@
 //! Byte order is little-endian. Known from cryptsetup's, dislocker's and libbde's notes, and
 //! checked against their images.
 //!
-//! Writes go to finished volumes only, and never to the metadata: a change of those needs the VMK's
-//! seal in three copies.
+//! BitLocker writes go to finished volumes only, and never to the metadata: a change of the
+//! metadata needs the VMK's seal in three copies.
 
 mod block;
 mod boot;
@@ -158,7 +158,7 @@ impl Bitlk {
         self.boot.sector
     }
 
-    /// What it does, and what it is to do.
+    /// The state of the volume, and the state that Windows is changing it to.
     pub fn states(&self) -> (State, State) {
         (self.block.state, self.block.target)
     }
@@ -173,7 +173,7 @@ impl Bitlk {
         FileTime(self.block.created)
     }
 
-    /// Its description: usually the computer's name, the volume's and a date.
+    /// The volume's description: usually the computer's name, the volume's and a date.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -203,9 +203,8 @@ impl Bitlk {
     ///
     /// # Errors
     /// `WrongPassphrase` when the secret opens no protector, `NoProtector` when no protector takes
-    /// secrets of its kind, `BadHeader` when the metadata are not those that were sealed,
-    /// `BadOption` for a startup key file that is none or a volume key of another length,
-    /// `TooCostly`, `Memory`.
+    /// secrets of its kind, `BadHeader` when the metadata differ from the sealed ones, `BadOption`
+    /// for a malformed startup key file or a volume key of another length, `TooCostly`, `Memory`.
     pub fn unlock(&self, secret: &Secret<'_>, limits: &KdfLimits) -> Result<Unlocked> {
         unlock::unlock(self, secret, limits)
     }
@@ -213,8 +212,8 @@ impl Bitlk {
     /// Puts the volume together.
     ///
     /// # Errors
-    /// `Unsupported` for a volume in a state or of a kind whose sectors cannot be told apart,
-    /// `BadHeader` for places that contradict each other, `TooSmall`, `Memory`.
+    /// `Unsupported` for a volume in a state or of a kind that does not show which sectors are
+    /// encrypted, `BadHeader` for places that contradict each other, `TooSmall`, `Memory`.
     pub fn activate(&self, key: Key) -> Result<OpenedFormat> {
         let read_only = self.check_state()?;
         let layout = Layout::new(self.device, self.boot.sector, self.block.offsets, self.header)?;
@@ -247,7 +246,7 @@ impl Bitlk {
         match (self.block.state, self.block.target) {
             (State::Encrypted, State::Encrypted) => Ok(None),
             (State::Paused, State::Encrypted | State::Decrypted) => Ok(Some(
-                "its encryption or decryption is paused, and Windows would not know of a write when it goes on",
+                "its encryption or decryption is paused, and Windows would not know of a write when it resumes",
             )),
             (State::Switching, _) => {
                 refuse("encryption or decryption runs; let Windows finish or pause it".into())

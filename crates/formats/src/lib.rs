@@ -1,26 +1,26 @@
 //! Encrypted volumes of other systems: header bytes and secrets in, segments out.
 //!
 //! ```text
-//!   image (volume::ReadAt) --Format::detect--> Format        only where the format has a mark of its own
+//!   image (volume::ReadAt) --Format::detect--> Format        only formats with a mark
 //!     |
-//!     +-- tcrypt/    TrueCrypt, VeraCrypt   headers look like noise: passphrase, key files and PIM are tried
+//!     +-- tcrypt/    TrueCrypt, VeraCrypt   headers look like noise: search by trial decryption
 //!     +-- bitlk/     BitLocker              metadata in three copies, protectors
 //!     +-- fvault2/   FileVault 2            CoreStorage metadata, users
 //!     +-- loopaes/   loop-AES               no header: a key file
 //!     |
 //!     v
-//!   OpenedFormat     Volume (stored, zero, error segments) + guarded ranges + whether writes are safe
+//!   OpenedFormat     Volume (stored, zero, error segments), guarded ranges, write safety
 //! ```
 //!
-//! | format | told apart by | cipher of the data | written |
+//! | format | mark | cipher of the data | written |
 //! | --- | --- | --- | --- |
-//! | TrueCrypt, VeraCrypt | nothing | chains of one to three ciphers: XTS, LRW, CBC | XTS, LRW and CBC; maker |
+//! | TrueCrypt, VeraCrypt | none | chains of one to three ciphers: XTS, LRW, CBC | as read; maker |
 //! | BitLocker | `-FVE-FS-` and a GUID | AES-CBC, with Elephant, AES-XTS | finished volumes |
 //! | FileVault 2 | `CS` and a CRC-32C | AES-128-XTS | finished volumes |
-//! | loop-AES | nothing | AES-CBC, with LMK's IVs | yes |
+//! | loop-AES | none | AES-CBC, with LMK's IVs | yes |
 //!
-//! [`partition`] finds a volume in the image of a whole disk, and [`Window`] and [`moved`] make it
-//! one of its own.
+//! [`partition`] finds a volume in the image of a whole disk, and [`Window`] and [`moved`] present
+//! the partition as a device.
 //!
 //! A format's module parses within [`fields`]' bounds, derives keys into locked memory, and builds
 //! a [`Volume`](underseal_volume::Volume): every export serves that volume without knowing the
@@ -43,7 +43,7 @@ mod window;
 pub use error::{Error, ErrorKind};
 pub use facts::Facts;
 pub use format::Format;
-pub use opened::{Guard, GuardRule, OpenedFormat};
+pub use opened::OpenedFormat;
 pub use partitions::{Partition, partition, partitions};
 pub use window::{Window, moved};
 

@@ -1,9 +1,7 @@
 //! An unlocked volume of any of the formats.
 
-use std::ops::Range;
-
 use underseal_cipher::Key;
-use underseal_volume::Volume;
+use underseal_volume::{Guard, Volume};
 
 use crate::{Facts, Format};
 
@@ -21,26 +19,6 @@ pub struct OpenedFormat {
     pub guards: Vec<Guard>,
     /// The volume key in cryptsetup's form: cipher key, then tweak or IV key, cipher by cipher.
     pub volume_key: Key,
-    /// The header's facts, with those that only the secret shows.
+    /// The header's facts, with those that only the secret reveals.
     pub facts: Facts,
-}
-
-/// A range of a volume that must not be written to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guard {
-    /// The bytes of the volume.
-    pub range: Range<u64>,
-    /// The consequence of a write to the range.
-    pub rule: GuardRule,
-}
-
-/// The consequence of a write, discard or request for zeros that touches a guarded range. The
-/// request fails before any byte is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardRule {
-    /// The request fails.
-    Refuse,
-    /// The request fails, and so does every later one that would change the volume, until it is
-    /// opened again.
-    RefuseAll,
 }

@@ -1,5 +1,4 @@
-//! The handshake: the kernel's first request says what it can, and the reply what of that is
-//! wanted.
+//! The handshake: Linux's first request lists its capabilities, and the reply selects from them.
 
 use std::io::{self, IoSliceMut};
 
@@ -8,7 +7,7 @@ use rustix::io::Errno;
 use crate::channel::{FuseChannel, ReceivedRequest};
 use crate::wire::{Body, InHeader, RequestArgs, op};
 
-/// What the kernel may be asked for (`FUSE_..` of INIT's flags).
+/// Capabilities of Linux's FUSE (`FUSE_..` of INIT's flags).
 pub mod capability {
     #![expect(missing_docs, reason = "as linux/fuse.h explains them")]
 
@@ -16,7 +15,6 @@ pub mod capability {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
-    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
@@ -24,6 +22,7 @@ pub mod capability {
     pub const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
@@ -32,35 +31,34 @@ pub mod capability {
 }
 use capability::{ASYNC_READ, BIG_WRITES, INIT_EXT, MAX_PAGES};
 
-/// What a filesystem asks for.
+/// The capabilities and limits that a filesystem requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Init {
-    /// Used where the kernel has them.
+    /// Features to use if the kernel has them.
     pub wanted: u64,
-    /// Without these there is no mount.
+    /// Features without which the mount fails.
     pub needed: u64,
-    /// The Linux that brought the last of those.
+    /// The Linux version that introduced the last of the needed capabilities.
     pub since: &'static str,
     /// The longest read or write.
     pub max_write: u32,
-    /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
-    /// direct I/O.
+    /// Requests that Linux keeps in flight without a waiting caller: readahead, asynchronous direct
+    /// I/O.
     pub max_background: u16,
 }
 
-/// The protocol that is spoken here, and the oldest that is understood.
+/// The protocol version used here, and the oldest supported version.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 40;
 const OLDEST: u32 = 31;
 
-/// The least memory that the kernel puts requests into, and more than it needs before the
-/// handshake.
+/// The smallest buffer for requests that the kernel accepts, and more than the handshake needs.
 const ROOM: usize = 16 << 10;
 
 const PAGE: u32 = 4096;
 
 impl Init {
-    /// Answers the first request. Returns what was agreed on.
+    /// Answers the first request. Returns the agreed flags.
     pub(crate) fn shake_hands(&self, channel: &FuseChannel) -> io::Result<u64> {
         let mut request = vec![0; ROOM];
         let ReceivedRequest::Request(len) = channel.receive(&mut [IoSliceMut::new(&mut request)])? else {
@@ -70,7 +68,7 @@ impl Init {
         match self.answer(&header, &mut args) {
             Ok((reply, agreed)) => channel.reply(header.unique, Ok(&reply)).map(|()| agreed),
             Err(e) => {
-                // The reason is what counts.
+                // The handshake's error is reported, not the reply's.
                 let _ = channel.reply(header.unique, Err(Errno::PROTO));
                 Err(e)
             }
@@ -95,7 +93,7 @@ impl Init {
         let mut body = Body(&mut reply);
         body.u32(MAJOR).u32(MINOR).u32(readahead).u32(halves(flags)[0]);
         body.u16(self.max_background).u16(congested).u32(self.max_write);
-        // Times are exact to a nanosecond.
+        // Times have a resolution of a nanosecond.
         body.u32(1).u16(u16::try_from(pages).unwrap_or(u16::MAX)).u16(0).u32(halves(flags)[1]).zeros(28);
         Ok((reply, flags))
     }
@@ -135,7 +133,7 @@ mod tests {
         assert_eq!(reply[16..20], [64, 0, 48, 0], "requests in the background");
         assert_eq!((word(20), word(24)), (1 << 20, 1));
         assert_eq!((word(28), word(32)), (256, 1 << 4), "pages of a request; the flags' upper half");
-        // Without its mark there is no upper half.
+        // Without its mark the upper half is missing.
         let reply = asked(31, 1 << 29, 1 << 4).unwrap();
         assert_eq!(reply[32..36], [0; 4]);
     }

@@ -1,4 +1,4 @@
-//! How a mount is made: by mount(2), or for users other than root by fusermount3.
+//! Mounting: by mount(2), or for users other than root by fusermount3.
 
 use std::ffi::CString;
 use std::fmt;
@@ -18,37 +18,37 @@ use rustix::net::{SocketFlags, SocketType, recvmsg, socketpair};
 
 use crate::point::Point;
 
-/// How a folder or file is mounted on.
+/// The settings of a mount on a folder or file.
 #[derive(Debug, Clone)]
 pub struct MountSettings {
-    /// What the mount table shows as the source.
+    /// The source in the mount table.
     pub name: String,
-    /// The type that it shows after "fuse.", where fusermount3 mounts.
+    /// The type that the mount table shows after "fuse.", where fusermount3 mounts.
     pub subtype: &'static str,
-    /// Refuse writes.
+    /// Refuses writes.
     pub read_only: bool,
-    /// Let everybody in, not only the user who mounts.
+    /// Whether all users may use the mount, not only its owner.
     pub allow_other: bool,
-    /// Options of every mount, as mount(8) has them. What says when to mount, or what goes without
-    /// saying, has no effect.
+    /// Options of every mount, as mount(8) has them. Options about the time of mounting, and
+    /// options that are defaults, have no effect.
     pub others: Vec<String>,
 }
 
-/// Why there is no mount.
+/// The reason of a failed mount.
 #[derive(Debug)]
 pub enum MountFailure {
-    /// Users may not let others into their mounts on this system.
+    /// Users may not give others access to their mounts on this system.
     OthersForbidden(io::Error),
-    /// There is no fusermount3.
+    /// fusermount3 is not installed.
     NoHelper(io::Error),
     /// This process cannot use FUSE at all.
     NoDevice(io::Error),
-    /// What the system said.
+    /// Any other error of the system.
     Refused(io::Error),
 }
 
 impl MountFailure {
-    /// The system's own words.
+    /// Returns the system's error.
     pub fn into_source(self) -> io::Error {
         match self {
             Self::OthersForbidden(e) | Self::NoHelper(e) | Self::NoDevice(e) | Self::Refused(e) => e,
@@ -56,12 +56,12 @@ impl MountFailure {
     }
 }
 
-/// What follows "cannot mount on PATH".
+/// The text behind "cannot mount on PATH".
 impl fmt::Display for MountFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OthersForbidden(_) => {
-                ": /etc/fuse.conf does not allow others, nor root, to be let in (user_allow_other)"
+                ": /etc/fuse.conf does not allow access for others or root (user_allow_other)"
             }
             Self::NoHelper(_) => ": users other than root need fusermount3 (package fuse3)",
             Self::NoDevice(_) => {
@@ -84,11 +84,11 @@ impl From<Errno> for MountFailure {
     }
 }
 
-/// Mounts. The descriptor that requests come from.
+/// Mounts. Returns the descriptor of requests.
 pub(crate) fn mount(point: &Point, options: &MountSettings) -> Result<OwnedFd, MountFailure> {
     let device = device("/dev/fuse")?;
     if point.is_elsewhere()? {
-        return Err(io::Error::other("it was moved or replaced since it was looked at").into());
+        return Err(io::Error::other("it was moved or replaced since it was inspected").into());
     }
     let (at, target) = (point.path(), point.target()?);
     let mut data = format!(
@@ -104,7 +104,7 @@ pub(crate) fn mount(point: &Point, options: &MountSettings) -> Result<OwnedFd, M
     let data = CString::new(data).map_err(io::Error::from)?;
     match rustix::mount::mount(options.name.as_str(), &target, "fuse", options.flags(), &*data) {
         Ok(()) => Ok(device),
-        // Only root may do it without help.
+        // Only root may do it without fusermount3.
         Err(Errno::PERM) => fusermount(at, options),
         Err(e) => Err(e.into()),
     }
@@ -114,7 +114,7 @@ fn device(path: &str) -> Result<OwnedFd, MountFailure> {
     open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| MountFailure::NoDevice(e.into()))
 }
 
-/// The flag of an option of every mount.
+/// Returns the flag of an option of every mount.
 fn flag(option: &str) -> Option<(MountFlags, bool)> {
     Some(match option {
         "suid" => (MountFlags::NOSUID, false),
@@ -139,7 +139,7 @@ impl MountSettings {
         flags
     }
 
-    /// As fusermount3 takes them.
+    /// Returns the options in fusermount3's form.
     fn text(&self) -> String {
         // A comma would begin another option.
         let name = self.name.replace([',', '\\'], "_");
@@ -158,13 +158,13 @@ fn fusermount(at: &Path, options: &MountSettings) -> Result<OwnedFd, MountFailur
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options.text()).arg("--").arg(at);
-    // It finds the socket in place of its input.
+    // fusermount3 finds the socket at its standard input.
     command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null()).stderr(Stdio::piped());
     let helper = command.spawn().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => MountFailure::NoHelper(e),
         _ => MountFailure::Refused(e),
     })?;
-    // Our copy of its end is in there: it is to be the last one.
+    // The command holds this process's copy of the helper's end, so that the helper's is the last.
     drop(command);
     let device = received(&ours);
     drop(ours);
@@ -180,7 +180,7 @@ fn fusermount(at: &Path, options: &MountSettings) -> Result<OwnedFd, MountFailur
     }
 }
 
-/// The descriptor that the helper sends; nothing when it has ended without one.
+/// Returns the descriptor that the helper sends, or `None` when it has ended without one.
 fn received(from: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut messages = RecvAncillaryBuffer::new(&mut space);

@@ -1,5 +1,5 @@
-//! FUSE over io_uring (Linux 6.14): requests arrive in memory that the kernel was told of, as
-//! answers to commands in a thread's ring.
+//! FUSE over io_uring (Linux 6.14): requests arrive in registered memory, as completions of
+//! commands in a thread's ring.
 //!
 //! ```text
 //!   REGISTER          an entry: memory for one request at a time, in the queue of one processor
@@ -7,10 +7,10 @@
 //!   COMMIT_AND_FETCH  the reply is in the entry's memory; answered when the next request is
 //!
 //!   an entry:  headers   request header (128) | arguments (128) | length, number (32)
-//!              payload   a write's data, names; what was read
+//!              payload   a write's data, names; the bytes of a read
 //! ```
 //!
-//! Requests come this way once each of the kernel's queues has an entry. FORGET and INTERRUPT still
+//! Requests come this way once each of Linux's queues has an entry. FORGET and INTERRUPT still
 //! come through the descriptor.
 
 use std::fs;
@@ -28,42 +28,42 @@ use crate::wire::{HEADER, WRITE_DATA, reply_header};
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// An entry's headers (`struct fuse_uring_req_header`): the parts begin here.
+/// The offsets of the parts in an entry's headers (`struct fuse_uring_req_header`).
 const ARGUMENTS: usize = 128;
 const IN_OUT: usize = 256;
-/// Of `struct fuse_uring_ent_in_out`: after its flags.
+/// An offset in `struct fuse_uring_ent_in_out`: after its flags.
 const COMMIT_ID: usize = IN_OUT + 8;
 const PAYLOAD_LEN: usize = IN_OUT + 16;
 const HEADERS: usize = 288;
-/// Where the next entry's headers begin.
+/// The distance between two entries' headers.
 const STEP: usize = 320;
 
-/// The most memory for entries of one mount, as address space: only used pages take memory.
+/// The largest memory for entries of one mount, as address space: only used pages need memory.
 const ROOM: usize = 1 << 30;
-/// Entries of one of the kernel's queues.
+/// The largest and smallest number of entries in one of the kernel's queues.
 const MOST: usize = 32;
 const LEAST: usize = 4;
 
 /// The module's setting.
 const SETTING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How many queues the kernel has, one for each processor that there may ever be, where this
-/// process can serve them.
+/// Returns the number of the kernel's queues, one for each possible processor, if this process can
+/// serve them.
 ///
 /// # Errors
-/// Why it cannot, for the operator.
+/// The reason why it cannot, for the operator.
 pub fn queues() -> Result<u16, String> {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible");
     let text = text.map_err(|e| format!("the system does not tell its processors: {e}"))?;
     let queues = count(text.trim()).filter(|count| *count > 0);
     let queues = queues.ok_or_else(|| format!("the system has processors {}", text.trim()))?;
-    // As the mount's threads will need, before the kernel waits for them.
+    // Like the rings of the mount's threads, before the kernel waits for them.
     Ring::with_long_commands(1, 0)
-        .map_err(|e| format!("the kernel gives this process no such io_uring: {e}"))?;
+        .map_err(|e| format!("the kernel refuses this process the needed io_uring: {e}"))?;
     Ok(queues)
 }
 
-/// Makes a kernel that waits for entries use the descriptor: a wrong entry tells it to.
+/// Makes Linux, which waits for entries, use the descriptor: a wrong entry causes that.
 ///
 /// # Errors
 /// When this process has no ring for it.
@@ -76,7 +76,7 @@ pub fn decline(channel: &FuseChannel) -> io::Result<()> {
     ring.wait()
 }
 
-/// Why the kernel does not offer it, for the operator.
+/// Returns why the kernel does not offer it, for the operator.
 pub fn not_offered() -> String {
     match Path::new(SETTING).exists() {
         true => "the kernel's setting fuse.enable_uring is off".into(),
@@ -84,7 +84,7 @@ pub fn not_offered() -> String {
     }
 }
 
-/// The numbers in a list as the kernel prints it: `0-3,8`.
+/// Returns the number of members in a list of the kernel: `0-3,8`.
 fn count(list: &str) -> Option<u16> {
     list.split(',').try_fold(0u16, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -93,20 +93,20 @@ fn count(list: &str) -> Option<u16> {
     })
 }
 
-/// Which queues one thread serves.
+/// The queues that one thread serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingShare {
     /// The queues' numbers.
     pub queues: Vec<u16>,
-    /// Entries for each of them.
+    /// The number of entries in each queue.
     pub each: usize,
     /// An entry's room for payload: the longest read or write.
     pub payload: usize,
 }
 
 impl RingShare {
-    /// The share of the thread with this number, of `threads` threads. Threads beyond the number of
-    /// queues serve some of them too.
+    /// Returns the share of the thread with this number, of `threads` threads. Threads beyond the
+    /// number of queues serve some of them too.
     pub fn of(thread: u16, threads: u16, queues: u16, payload: usize) -> Self {
         let each = (ROOM / payload.max(1) / usize::from(queues.max(threads))).clamp(LEAST, MOST);
         let shared = if thread < queues { thread } else { thread % queues };
@@ -114,7 +114,7 @@ impl RingShare {
         Self { queues: (shared..queues).step_by(step).collect(), each, payload }
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     pub fn entries(&self) -> u32 {
         u32::try_from(self.queues.len() * self.each).unwrap_or(u32::MAX)
     }
@@ -127,7 +127,7 @@ pub enum EntryEvent {
     Request,
     /// The mount is gone, and so is the entry.
     Gone,
-    /// The kernel does not take the command; the entry is gone.
+    /// The kernel does not accept the command; the entry is gone.
     Refused(Errno),
 }
 
@@ -146,14 +146,14 @@ struct RingEntry {
 }
 
 impl RingEntries {
-    /// Memory for a thread's entries.
+    /// Allocates memory for a thread's entries.
     ///
     /// # Errors
-    /// When there is not enough.
+    /// When no memory is left.
     pub fn new(share: &RingShare) -> io::Result<Self> {
         let no_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
         let count = share.queues.len() * share.each;
-        // Headers and payloads each have pages of their own.
+        // Headers and payloads have separate pages.
         let mut headers = Arena::new(count * STEP).map_err(io::Error::other)?;
         let headers = headers.alloc(count * STEP).ok_or_else(no_memory)?;
         let mut arena = Arena::new(share.payload.next_power_of_two() * count).map_err(io::Error::other)?;
@@ -166,10 +166,10 @@ impl RingEntries {
         Ok(Self { headers, entries, live: 0 })
     }
 
-    /// Gives the kernel all entries: `give` gets a command and the number of its entry.
+    /// Passes all entries to the kernel: `give` gets a command and the number of its entry.
     ///
     /// # Errors
-    /// Those of `give`.
+    /// The error of `give`.
     pub fn register(
         &mut self,
         mut give: impl FnMut(&LongCommand<'_>, u32) -> io::Result<()>,
@@ -185,7 +185,7 @@ impl RingEntries {
         Ok(())
     }
 
-    /// Notes what the kernel answered to an entry's command.
+    /// Records Linux's answer to an entry's command.
     pub fn answered(&mut self, number: u32, result: i32) -> EntryEvent {
         if result == 0 {
             return EntryEvent::Request;
@@ -197,29 +197,29 @@ impl RingEntries {
         }
         match Errno::from_raw_os_error(result.saturating_neg()) {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => EntryEvent::Gone,
-            // The request was given up while it was being answered.
+            // Linux dropped the request while it was being answered.
             Errno::NOENT => EntryEvent::Gone,
             other => EntryEvent::Refused(other),
         }
     }
 
-    /// Entries that the kernel has, or that hold a request of it.
+    /// Returns the number of entries that the kernel has, or that hold a request.
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// Whether each queue has an entry.
+    /// Returns true when each queue has an entry.
     pub fn are_in_every_queue(&self) -> bool {
         let has = |queue| self.entries.iter().any(|entry| entry.queue == queue && entry.is_live);
         self.entries.iter().all(|entry| has(entry.queue))
     }
 
-    /// Copies the front of an arrived request: header, arguments, and what fits of names or other
-    /// payload behind short arguments. Returns the request's whole length, as if it had come
-    /// through the descriptor.
+    /// Copies the front of an arrived request: header, arguments, and the part of names or other
+    /// payload that fits behind short arguments. Returns the request's whole length, as if it had
+    /// come through the descriptor.
     ///
     /// # Errors
-    /// `EIO` when it makes no sense.
+    /// `EIO` for a malformed request.
     pub fn front(&self, number: u32, front: &mut [u8; WRITE_DATA]) -> Result<usize, Errno> {
         let parts = self.parts(number)?;
         front[..HEADER].copy_from_slice(parts.header);
@@ -233,10 +233,10 @@ impl RingEntries {
         Ok(HEADER + parts.arguments.len() + parts.payload.len())
     }
 
-    /// An arrived request's parts.
+    /// Returns an arrived request's parts.
     ///
     /// # Errors
-    /// `EIO` when it makes no sense.
+    /// `EIO` when it is malformed.
     pub fn parts(&self, number: u32) -> Result<EntryRequest<'_>, Errno> {
         let entry = self.entries.get(number as usize).ok_or(Errno::IO)?;
         let payload = entry.payload.as_ref().ok_or(Errno::IO)?;
@@ -249,26 +249,26 @@ impl RingEntries {
         Ok(EntryRequest { header: &head[..HEADER], arguments, payload })
     }
 
-    /// An entry's payload, for what a reply brings.
+    /// An entry's payload, for the data of a reply.
     pub fn payload(&mut self, number: u32) -> Option<&mut [u8]> {
         self.entry(number)?.payload.as_deref_mut()
     }
 
-    /// Takes the first `len` bytes of an entry's payload out, until they come back with
-    /// [`put_back`](Self::put_back).
+    /// Takes the first `len` bytes of an entry's payload out, until [`put_back`](Self::put_back)
+    /// returns them.
     pub fn take_payload(&mut self, number: u32, len: usize) -> Option<(Buffer, Buffer)> {
         let mut whole = self.take_whole(number)?;
         let rest = whole.split_off(len.min(whole.len()));
         Some((whole, rest))
     }
 
-    /// Takes all of an entry's payload out, until it comes back with
-    /// [`put_back_whole`](Self::put_back_whole).
+    /// Takes all of an entry's payload out, until [`put_back_whole`](Self::put_back_whole) returns
+    /// it.
     pub fn take_whole(&mut self, number: u32) -> Option<Buffer> {
         self.entry(number)?.payload.take()
     }
 
-    /// Gives back what was taken.
+    /// Returns memory that was taken from the entry.
     pub fn put_back(&mut self, number: u32, (mut whole, rest): (Buffer, Buffer)) {
         whole.join(rest);
         if let Some(entry) = self.entry(number) {
@@ -276,15 +276,15 @@ impl RingEntries {
         }
     }
 
-    /// Gives back a payload that was taken as a whole.
+    /// Restores a payload that was taken as a whole.
     pub fn put_back_whole(&mut self, number: u32, whole: Buffer) {
         if let Some(entry) = self.entry(number) {
             entry.payload = Some(whole);
         }
     }
 
-    /// Puts the reply's header there, for a payload of the answered length, and returns the
-    /// command that sends it and waits for the next request.
+    /// Writes the reply's header, for a payload of the answered length, and returns the command
+    /// that sends it and waits for the next request.
     pub fn reply(&mut self, number: u32, answer: Result<usize, Errno>) -> Option<LongCommand<'static>> {
         let queue = self.entry(number)?.queue;
         let head = &mut self.headers[headers(number)];
@@ -306,7 +306,7 @@ impl RingEntries {
 }
 
 impl Drop for RingEntries {
-    /// Where a thread ends early, the kernel may still write to memory that it was told of.
+    /// When a thread ends early, Linux may still write to registered memory.
     fn drop(&mut self) {
         if self.live > 0 {
             let Self { headers, entries, .. } = self;
@@ -329,7 +329,7 @@ pub struct EntryRequest<'a> {
     pub header: &'a [u8],
     /// The operation's own structure.
     pub arguments: &'a [u8],
-    /// The bytes that follow: names, a write's data.
+    /// The following bytes: names, a write's data.
     pub payload: &'a [u8],
 }
 
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!((count(""), count("3-0"), count("x"), count("0-65535")), (None, None, None, None));
     }
 
-    /// A request as the kernel puts it into an entry.
+    /// Writes a request into an entry like the kernel.
     fn put(entries: &mut RingEntries, len: u32, opcode: u32, payload: &[u8]) {
         let head = &mut entries.headers[headers(1)];
         head[..4].copy_from_slice(&len.to_ne_bytes());

@@ -16,8 +16,9 @@ use crate::lower::Lower;
 use crate::open::{HeaderlessLayout, OpenOptions};
 use crate::{Error, ErrorKind, Result};
 
-/// How a volume of TrueCrypt or VeraCrypt is opened. Without hints every key derivation and cipher
-/// of both programs is tried, which takes seconds; the threads that try end with the call.
+/// The options for a volume of TrueCrypt or VeraCrypt. Without hints every key derivation and
+/// cipher of both programs is tried, which takes seconds; the threads of the search end with the
+/// call.
 #[derive(Debug, Clone, Default)]
 pub struct TcryptOptions {
     pim: Pim,
@@ -30,7 +31,7 @@ pub struct TcryptOptions {
     protected: Option<Arc<Protected>>,
 }
 
-/// The secrets of a hidden volume that writes to the outer one must not reach.
+/// The secrets of a hidden volume that writes to the outer volume must not reach.
 #[derive(Debug)]
 struct Protected {
     passphrase: Key,
@@ -47,13 +48,13 @@ impl TcryptOptions {
     /// VeraCrypt's Personal Iterations Multiplier; 0 for none.
     ///
     /// # Errors
-    /// `BadOption` for one that VeraCrypt does not take.
+    /// `BadOption` for a PIM that VeraCrypt does not take.
     pub fn pim(mut self, pim: u32) -> Result<Self> {
         self.pim = Pim::new(pim)?;
         Ok(self)
     }
 
-    /// The function under the key derivation, where it is known: `sha512`, `whirlpool`, `argon2id`.
+    /// The function under the key derivation, if known: `sha512`, `whirlpool`, `argon2id`.
     ///
     /// # Errors
     /// `BadOption` for another name.
@@ -62,7 +63,7 @@ impl TcryptOptions {
         Ok(self)
     }
 
-    /// The ciphers, where they are known: `serpent-twofish-aes`, `AES(Twofish(Serpent))`.
+    /// The ciphers, if known: `serpent-twofish-aes`, `AES(Twofish(Serpent))`.
     ///
     /// # Errors
     /// `BadOption` for ciphers that no volume has.
@@ -121,7 +122,7 @@ impl TcryptOptions {
         self.protected.is_some()
     }
 
-    /// The trials of the search; ciphers and function may have been set by name.
+    /// Returns the trials of the search. Ciphers and function may have been set by name.
     fn unlock_options(&self, named: &HeaderlessLayout) -> Result<tcrypt::UnlockOptions> {
         let place = Place::named(self.hidden, self.backup_header, self.system).ok_or_else(|| {
             Error::new(
@@ -142,7 +143,7 @@ impl TcryptOptions {
     }
 }
 
-/// The layout of a volume of loop-AES, with cryptsetup's defaults.
+/// Returns the layout of a volume of loop-AES, with cryptsetup's defaults.
 fn loop_aes_options(named: &HeaderlessLayout) -> Result<loopaes::Options> {
     let HeaderlessLayout { cipher, key_size, hash, offset, skip, .. } = named;
     let mut options = loopaes::Options::default();
@@ -233,7 +234,10 @@ fn open_tcrypt(options: &OpenOptions, disk: &Lower, part: Option<Range<u64>>) ->
     Ok(unlocked.open_around(&hidden, size(&host)?)?)
 }
 
-fn password<'p>(passphrase: Option<&Key>, files: impl Iterator<Item = &'p PathBuf>) -> Result<Password> {
+pub(crate) fn password<'p>(
+    passphrase: Option<&Key>,
+    files: impl Iterator<Item = &'p PathBuf>,
+) -> Result<Password> {
     let mut pool = KeyFiles::new()?;
     for file in files {
         pool.add(file)?;
@@ -242,8 +246,8 @@ fn password<'p>(passphrase: Option<&Key>, files: impl Iterator<Item = &'p PathBu
     Ok(Password::new(passphrase.unwrap_or(&none), &pool)?)
 }
 
-/// The partition that begins in the area of an encrypted system, where there is exactly one; none
-/// where there is no partition, and all of the area is opened.
+/// Returns the only partition that begins in the area of an encrypted system, or `None` without a
+/// partition, when all of the area is opened.
 fn only_partition(unlocked: &tcrypt::Unlocked, disk: &Lower) -> Result<Option<Range<u64>>> {
     let area = unlocked.header.start..unlocked.header.start.saturating_add(unlocked.header.size);
     let all = partitions(disk)?;

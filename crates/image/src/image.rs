@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use underseal_formats::{Guard, GuardRule};
-use underseal_volume::{ReencryptionLock, SegmentKind, Volume};
+use underseal_volume::{Guard, GuardRefusal, Guards, ReencryptionLock, SegmentKind, Volume};
 
 use crate::layer::Layer;
 use crate::lower::Lower;
@@ -15,32 +13,30 @@ use crate::{Error, ErrorKind, Result};
 
 /// An unlocked image. Threads share it: reads run side by side, a write runs alone.
 ///
-/// Each read and write is done in the calling thread with plain system calls: the image keeps no
-/// threads of its own. Only an authenticated volume that was opened for writing has threads, which
-/// write its journal; it must not be used after a fork. The volume key is wiped and the image's
-/// lock released when it is dropped.
+/// Each read and write is done in the calling thread with plain system calls: the image has no
+/// threads. Only an authenticated volume that was opened for writing has threads, which write its
+/// journal; it must not be used after a fork. The volume key is wiped and the image's lock released
+/// when it is dropped.
 pub struct Image {
     sectors: Sectors,
     writable: bool,
     info: String,
     keyslot: Option<u32>,
-    /// Taken for reading by reads, and for writing by what changes sectors: a part of a sector is
-    /// read, changed and written back.
+    /// Locked for reading by reads, and for writing by operations that change sectors: a part of a
+    /// sector is read, changed and written back.
     turn: ImageLock,
     /// Ranges that must not change: metadata of BitLocker, a hidden volume.
-    guards: Vec<Guard>,
-    /// A write touched a hidden volume: no later one is done.
-    refuses_all: AtomicBool,
+    guards: Guards,
     _reencryption: Option<ReencryptionLock>,
 }
 
-/// A run of the volume, as [`Image::segments`] tells of it.
+/// A run of the volume, as [`Image::segments`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Segment {
     /// The bytes of the volume.
     pub range: Range<u64>,
-    /// Where they begin on the lower device, in bytes; none for zeros, errors, and authenticated
+    /// The offset of the bytes on the lower device; `None` for zeros, errors, and authenticated
     /// volumes, whose data and tags alternate.
     pub lower: Option<u64>,
     /// `stored`, `zero` or `error`.
@@ -63,8 +59,7 @@ impl Image {
             info,
             keyslot: None,
             turn: ImageLock::default(),
-            guards: Vec::new(),
-            refuses_all: AtomicBool::new(false),
+            guards: Guards::default(),
             _reencryption: reencryption,
         }
     }
@@ -75,7 +70,7 @@ impl Image {
     }
 
     pub(crate) fn with_guards(mut self, guards: Vec<Guard>) -> Self {
-        self.guards = guards;
+        guards.into_iter().for_each(|guard| self.guards.add(guard));
         self
     }
 
@@ -151,7 +146,7 @@ impl Image {
     /// Returns when everything that was written is on stable storage.
     ///
     /// # Errors
-    /// `Io`: what was written since the last flush may be lost.
+    /// `Io`: writes since the last flush may be lost.
     pub fn flush(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -159,8 +154,7 @@ impl Image {
         self.sectors.sync()
     }
 
-    /// Tells the lower device that whole sectors within the range are not needed any more. They
-    /// read as anything afterwards.
+    /// Discards the whole sectors within the range. They read as anything afterwards.
     ///
     /// # Errors
     /// `Unsupported` unless the image was opened with
@@ -180,31 +174,8 @@ impl Image {
             let what = format!("{len} bytes at byte {offset} end beyond the volume's {}", self.size());
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
-        self.is_guarded(offset, len)
-    }
-
-    /// Refuses to change sectors of a guarded range.
-    fn is_guarded(&self, offset: u64, len: u64) -> Result<()> {
-        if len == 0 || self.guards.is_empty() {
-            return Ok(());
-        }
-        let refuse = |what: String| Err(Error::new(ErrorKind::ReadOnly, what));
-        let again = "a write touched the protected hidden volume: open the image again to write";
-        if self.refuses_all.load(Ordering::Relaxed) {
-            return refuse(again.into());
-        }
-        let sector = self.sector_size() as u64;
-        let (start, end) = (offset / sector * sector, (offset + len).next_multiple_of(sector));
-        let touches = |guard: &&Guard| guard.range.start < end && start < guard.range.end;
-        let Some(guard) = self.guards.iter().find(touches) else { return Ok(()) };
-        let Range { start, end } = guard.range;
-        match guard.rule {
-            GuardRule::Refuse => refuse(format!("bytes {start} to {end} must not change: they are metadata")),
-            GuardRule::RefuseAll => {
-                self.refuses_all.store(true, Ordering::Relaxed);
-                refuse(format!("bytes {start} to {end} must not change: the hidden volume lies there"))
-            }
-        }
+        let refused = |refusal: GuardRefusal| Error::new(ErrorKind::ReadOnly, refusal.to_string());
+        self.guards.check(offset..offset + len, self.sector_size() as u64).map_err(refused)
     }
 }
 

@@ -5,11 +5,12 @@
 //!   OpenOptions --open(path | address | LowerDevice)--> Image    read_at, write_at, flush, discard
 //!     options/  options by name, for other languages     |
 //!     foreign/  VeraCrypt, BitLocker, ..                 |
-//!   Header  keyslots, backup, info, format               +-- sectors/   whole sectors, decrypted in
+//!   Header  keyslots, backup, info                       +-- sectors/   whole sectors, decrypted in
 //!                                                        |              the caller's memory
 //!                                                        +-- layer      tags of authenticated volumes
-//!                                                        +-- lower      a file, an NBD or Ceph image,
-//!                                                                       or a program's own device
+//!     new/        format                                 +-- lower      a file, an NBD or Ceph image,
+//!     reencrypt/  in place, resumable                                   or a program's own device
+//!   veracrypt   format_veracrypt
 //! ```
 //!
 //! This crate is the public face of the workspace: its API holds no types but its own and those of
@@ -46,9 +47,11 @@ mod lower;
 mod new;
 mod open;
 mod options;
+mod reencrypt;
 mod sectors;
 mod traces;
 mod turn;
+mod veracrypt;
 
 pub use error::{Error, ErrorKind};
 pub use foreign::TcryptOptions;
@@ -57,14 +60,16 @@ pub use image::{Image, Segment};
 pub use lower::LowerDevice;
 pub use new::FormatOptions;
 pub use open::OpenOptions;
+pub use reencrypt::{ReencryptionEnd, ReencryptionOptions};
+pub use veracrypt::{Formatted, VeracryptOptions, format_veracrypt};
 
 /// Keeps this process's memory out of core dumps, and away from debuggers and other processes of
-/// the same user. For programs that hold secrets of their own too: a core dump has no pages of this
-/// crate's keys, and what its calls leave in registers and on the stack is wiped, but the plaintext
-/// and a passphrase in the program's memory are dumped.
+/// the same user. For programs that hold other secrets too: a core dump has no pages of this
+/// crate's keys, and the traces of its calls in registers and on the stack are wiped, but the
+/// plaintext and a passphrase in the program's memory are dumped.
 ///
 /// # Errors
-/// `Io`. What could be done is done.
+/// `Io`. Steps that do not fail are done.
 pub fn protect_process() -> Result<()> {
     let done = underseal_cipher::protect_process();
     done.map_err(|e| Error::new(ErrorKind::Io, "the process's memory is not protected").with_source(e))

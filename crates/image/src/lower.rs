@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +12,10 @@ use std::time::Duration;
 
 use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, nbd, rbd};
 use underseal_integrity::Disk;
+use underseal_volume::reencrypt::DiskBlocks;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
+use crate::reencrypt::refuse_marked;
 use crate::{Error, ErrorKind, Result};
 
 /// A program's own lower device: a split image, an object store, a file in memory. Calls come from
@@ -28,7 +31,7 @@ pub trait LowerDevice: Send + Sync {
     /// The size in bytes. It must not change while an image is open.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device itself.
     fn size(&self) -> io::Result<u64>;
 
     /// Fills `bytes` from `offset` on.
@@ -48,7 +51,7 @@ pub trait LowerDevice: Send + Sync {
     /// Returns when everything that was written is on stable storage.
     ///
     /// # Errors
-    /// The device's own.
+    /// Any error of the device itself.
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -59,7 +62,7 @@ pub trait LowerDevice: Send + Sync {
 pub(crate) struct Lower(Arc<Kind>);
 
 enum Kind {
-    /// A file or block device. Reads and writes go through an open file of their own.
+    /// A file or block device. Reads and writes go through a separate open file.
     File {
         device: Arc<FileDevice>,
         file: File,
@@ -97,6 +100,7 @@ impl Lower {
             }
             _ => {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
+                refuse_marked(path)?;
                 let device = FileDevice::open(path, options)?;
                 let file = device.reopen()?;
                 Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
@@ -106,30 +110,48 @@ impl Lower {
 
     /// Takes over an open file or block device.
     pub(crate) fn file(file: File, writable: bool) -> Result<Self> {
+        // The link is the file's path, where the file has one still.
+        if let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
+            refuse_marked(&path)?;
+        }
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
         let device = FileDevice::over(file, "the open file", options)?;
         let file = device.reopen()?;
         Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
     }
 
-    /// Opens what holds a header and no data.
+    /// Opens a file that holds a header and no data.
     pub(crate) fn open_header(path: &Path, writable: bool) -> Result<Self> {
         let file = File::options().read(true).write(writable).open(path).map_err(|e| {
             Error::new(ErrorKind::Io, format!("{}: cannot open", path.display())).with_source(e)
         })?;
-        Ok(Self(Arc::new(Kind::Header(file))))
+        Ok(Self::of_header(file))
+    }
+
+    /// Takes over an open file that holds a header and no data.
+    pub(crate) fn of_header(file: File) -> Self {
+        Self(Arc::new(Kind::Header(file)))
+    }
+
+    /// How the disk below is written.
+    pub(crate) fn blocks(&self) -> Result<DiskBlocks> {
+        let unknown = |e| Error::new(ErrorKind::Io, "cannot find the size of its blocks").with_source(e);
+        match &*self.0 {
+            Kind::File { file, .. } => DiskBlocks::of(file).map_err(unknown),
+            _ => Ok(DiskBlocks::OF_FILES),
+        }
     }
 
     pub(crate) fn custom(device: Arc<dyn LowerDevice>) -> Self {
         Self(Arc::new(Kind::Custom(device)))
     }
 
-    /// The bytes `range` of the device, as a device of its own.
+    /// The bytes `range` of the device, as a device.
     pub(crate) fn part(self, range: Range<u64>) -> Self {
         Self(Arc::new(Kind::Part { of: self, range }))
     }
 
-    /// The device for a layer that runs on it, with requests of its own.
+    /// The device for a layer that runs on it with its own requests.
     pub(crate) fn device(&self) -> Result<Arc<dyn Device>> {
         match &*self.0 {
             Kind::File { device, .. } => Ok(device.clone()),

@@ -102,7 +102,7 @@ impl FormatOptions {
         self
     }
 
-    /// Overwrites what is there.
+    /// Whether formatting overwrites existing data.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
@@ -192,7 +192,7 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
 }
 
 /// Refuses to overwrite a header or a file system.
-fn refuse_what_is_there(on: &Lower) -> Result<()> {
+pub(crate) fn refuse_what_is_there(on: &Lower) -> Result<()> {
     let failed = |e| Error::new(ErrorKind::Io, "cannot read what is there").with_source(e);
     let len = ReadAt::size(on).map_err(failed)?.min(signature::LOOKED_AT);
     let mut start = vec![0; usize::try_from(len).unwrap_or(0)];

@@ -23,7 +23,7 @@ pub(crate) enum Secret {
 /// The type of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Type {
-    /// The one whose header is there.
+    /// The format whose header the image has.
     #[default]
     Any,
     Luks,
@@ -191,7 +191,7 @@ impl OpenOptions {
         Ok(self)
     }
 
-    /// Opens a volume of TrueCrypt or VeraCrypt, which has no header that tells of it.
+    /// Opens a volume of TrueCrypt or VeraCrypt, which has no visible header.
     #[must_use]
     pub fn tcrypt(mut self, options: TcryptOptions) -> Self {
         (self.kind, self.tcrypt) = (Type::Tcrypt, options);
@@ -222,8 +222,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the volume in a partition of the image, by its number. Of an encrypted system of
-    /// TrueCrypt or VeraCrypt, whose header is the disk's, that partition.
+    /// Opens the volume in a partition of the image, by its number. For an encrypted system of
+    /// TrueCrypt or VeraCrypt, whose header is the disk's, opens that partition of it.
     #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
@@ -238,8 +238,7 @@ impl OpenOptions {
     /// secret; `Io`, `Memory`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
-        let open = || self.open_lower(Lower::open(path, self.writable)?);
-        without_traces(open).map_err(|e| e.in_file(path))
+        without_traces(|| self.open_lower(Lower::open(path, self.writable)?)).map_err(|e| e.in_file(path))
     }
 
     /// Opens an image on a file or block device that is open already. The file is locked as one
@@ -278,7 +277,7 @@ impl OpenOptions {
         }
     }
 
-    /// The type that was asked for, or the one whose mark the image has.
+    /// The requested type, or the type whose mark the image has.
     fn kind_of(&self, on: &Lower) -> Result<Type> {
         if self.kind != Type::Any || self.header.is_some() {
             return Ok(self.kind);
@@ -286,8 +285,7 @@ impl OpenOptions {
         match Format::detect(on) {
             Ok(Some(Format::Bitlk)) => Ok(Type::Bitlk),
             Ok(Some(Format::Fvault2)) => Ok(Type::Fvault2),
-            // Bytes that cannot be read may be no part of a LUKS volume, whose header has two
-            // copies.
+            // Unreadable bytes may lie outside of a LUKS volume's header, which has two copies.
             _ => Ok(Type::Any),
         }
     }
@@ -347,9 +345,13 @@ impl OpenOptions {
 
     fn open_luks(&self, lower: Lower) -> Result<Image> {
         let secret = &self.secret()?;
-        let on = match &self.header {
-            Some(path) => Lower::open_header(path, false)?,
-            None => lower.clone(),
+        let (on, is_writable) = match &self.header {
+            Some(path) => match Lower::open_header(path, self.writable) {
+                // A header that this user may read only.
+                Err(_) if self.writable => (Lower::open_header(path, false)?, false),
+                on => (on?, self.writable),
+            },
+            None => (lower.clone(), self.writable),
         };
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
@@ -368,6 +370,9 @@ impl OpenOptions {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let (key, slot) = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
+        if is_writable {
+            header.secure(&on)?;
+        }
         let layer = header.integrity_layer()?;
         let layer = layer.map(|layer| Layer::open(lower.clone(), &layer, self.writable)).transpose()?;
         let options = ActivateOptions {
@@ -447,7 +452,7 @@ fn read_key_file(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn size_of(lower: &Lower) -> Result<u64> {
+pub(crate) fn size_of(lower: &Lower) -> Result<u64> {
     ReadAt::size(lower).map_err(|e| Error::new(ErrorKind::Io, "cannot find the size").with_source(e))
 }
 

@@ -341,7 +341,8 @@ impl LowerDevice for Recursive {
     }
 
     fn write_all_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        let image = self.image.lock().unwrap().clone().unwrap();
+        // Opening for writing writes the header again as it is.
+        let Some(image) = self.image.lock().unwrap().clone() else { return Ok(()) };
         image.read_at(0, &mut [0; 16]).map(drop).map_err(io::Error::from)
     }
 }
@@ -405,4 +406,27 @@ fn threads_read_while_another_writes_and_each_sector_is_old_or_new() {
             }
         });
     });
+}
+
+#[test]
+fn an_image_in_the_middle_of_a_reencryption_is_not_opened_as_if_it_were_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let marker = folder.path().join("image.underseal-state");
+    let text = r#"{"underseal reencryption marker":1,"identity":"00000000-0000-4000-8000-000000000007","state":"/nowhere"}"#;
+    std::fs::write(&marker, text).unwrap();
+    let plain = |writable| {
+        let options = OpenOptions::new().plain("aes-xts-plain64", 32, "sha256", 512).unwrap();
+        options.volume_key(&[7; 32]).unwrap().writable(writable)
+    };
+    for writable in [false, true] {
+        assert_eq!(plain(writable).open(&path).unwrap_err().kind(), ErrorKind::Unsupported);
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        assert_eq!(plain(writable).open_file(file).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    let formatted = Header::format(&path, b"x", &FormatOptions::luks2().force(true));
+    assert_eq!(formatted.err().map(|e| e.kind()), Some(ErrorKind::Unsupported));
+    std::fs::remove_file(&marker).unwrap();
+    plain(true).open(&path).unwrap();
 }

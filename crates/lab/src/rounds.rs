@@ -1,4 +1,5 @@
-//! Every subject in every round, in turn: what is compared was measured side by side.
+//! Interleaved measurements: every subject runs in every round, so that compared figures were
+//! measured close in time.
 
 use underseal_bench::Range;
 
@@ -6,14 +7,14 @@ use crate::load::{self, Load, LoadResult, LoadTarget};
 use crate::stalls::Stalls;
 use crate::{Cell, Lab, Panel, Result, Unit};
 
-/// How often something is measured again on a machine that stands still.
+/// The largest number of repetitions after the machine stood still.
 const AGAIN: usize = 3;
 
-/// Runs every subject once in each round; each round begins with another, so that none always
-/// follows the same one.
+/// Runs every subject once in each round; each round begins with another subject, so that no
+/// subject always follows the same one.
 ///
-/// What was measured while the machine stood still is measured again, a few times at most. The
-/// rounds of each subject, in its order.
+/// A measurement during which the machine stood still is repeated, a few times at most. Returns the
+/// rounds of each subject, in the order of subjects.
 pub(crate) fn interleaved<T>(
     lab: &Lab<'_>,
     rounds: usize,
@@ -35,7 +36,7 @@ pub(crate) fn interleaved<T>(
                 if now == before {
                     break;
                 }
-                (lab.progress)(&format!("{what}: the machine stood still; that part once more"));
+                (lab.progress)(&format!("{what}: the machine stood still; repeating this part"));
                 before = now;
                 result = run(turn)?;
             }
@@ -45,19 +46,19 @@ pub(crate) fn interleaved<T>(
     Ok(seen)
 }
 
-/// Ways to the data, by name.
+/// The variants, by name.
 pub(crate) struct Contenders(pub(crate) Vec<(&'static str, LoadTarget)>);
 
-/// Several ways under several loads: what was seen in every round.
+/// Results of several ways under several loads, for every round.
 pub(crate) struct Grid {
     ways: Vec<&'static str>,
     loads: Vec<String>,
-    /// By way, then by load, then by round.
+    /// The results by variant, then by load, then by round.
     seen: Vec<Vec<Vec<LoadResult>>>,
 }
 
 impl Contenders {
-    /// Measures each way under each load.
+    /// Measures each variant under each load.
     pub(crate) fn measure(
         &self,
         lab: &Lab<'_>,
@@ -66,7 +67,8 @@ impl Contenders {
         loads: &[(String, Load)],
     ) -> Result<Grid> {
         let count = loads.len();
-        // The ways under one load follow each other closely: they are what is compared.
+        // The ways under one load run one after the other, because they are compared with each
+        // other.
         let pairs: Vec<(usize, usize)> =
             (0..count).flat_map(|load| (0..self.0.len()).map(move |way| (way, load))).collect();
         let rounds = interleaved(lab, rounds, what, pairs.len(), |nth| {
@@ -86,25 +88,25 @@ impl Contenders {
 }
 
 impl Grid {
-    /// A way's number.
+    /// Returns a variant's number.
     ///
     /// # Panics
-    /// When the experiment did not name that way.
+    /// When the experiment has no variant of this name.
     pub(crate) fn way(&self, name: &str) -> usize {
         self.ways.iter().position(|way| *way == name).expect("an experiment asks for its own ways")
     }
 
-    /// What a load is called.
+    /// A load's name.
     pub(crate) fn load(&self, load: usize) -> &str {
         &self.loads[load]
     }
 
-    /// All rounds of a way under a load.
+    /// Returns all rounds of a variant under a load.
     pub(crate) fn all(&self, way: &str, load: usize) -> &[LoadResult] {
         &self.seen[self.way(way)][load]
     }
 
-    /// What each round of a way under a load came to.
+    /// A figure of each round of a way under a load.
     pub(crate) fn each(&self, way: &str, load: usize, of: impl Fn(&LoadResult) -> f64) -> Vec<f64> {
         self.all(way, load).iter().map(of).collect()
     }
@@ -113,7 +115,7 @@ impl Grid {
         Range::of(self.each(way, load, of))
     }
 
-    /// One way over another, round by round.
+    /// Ratio of one way to another, round by round.
     pub(crate) fn ratio(
         &self,
         over: &str,
@@ -124,7 +126,7 @@ impl Grid {
         Range::of_ratios(&self.each(over, load, of), &self.each(under, load, of))
     }
 
-    /// All of it: a row for each load, a series for each way.
+    /// Returns a panel with a row for each load and a series for each variant.
     pub(crate) fn panel(&self, title: &str, unit: Unit, of: impl Fn(&LoadResult) -> f64 + Copy) -> Panel {
         let mut panel = Panel::new(title, unit, self.ways.iter().copied());
         for (load, name) in self.loads.iter().enumerate() {
@@ -134,7 +136,7 @@ impl Grid {
         panel
     }
 
-    /// The load where `of` one way over another is least, with that quotient.
+    /// Returns the load with the smallest quotient of two variants, and this quotient.
     pub(crate) fn worst(
         &self,
         over: &str,
@@ -148,7 +150,7 @@ impl Grid {
         ratios.min_by(|a, b| a.1.median.total_cmp(&b.1.median)).unwrap_or(nothing)
     }
 
-    /// Round by round, the best of these ways under a load.
+    /// Returns the best of these variants under a load, round by round.
     pub(crate) fn best(
         &self,
         ways: &[&str],
@@ -156,13 +158,13 @@ impl Grid {
         of: impl Fn(&LoadResult) -> f64 + Copy,
     ) -> Vec<f64> {
         let best = ways.iter().map(|way| (Range::of(self.each(way, load, of)).median, *way));
-        // The best by its median: the best of each round alone would be luck.
+        // The best by its median: the best of each round would be chance.
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0));
         best.map_or_else(Vec::new, |(_, way)| self.each(way, load, of))
     }
 }
 
-/// A number of bytes as titles say it.
+/// Returns a number of bytes for titles.
 pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         0x10_0000.. => format!("{}M", bytes >> 20),

@@ -1,4 +1,4 @@
-//! Headers: keyslots, backups, what they say.
+//! Headers: keyslots, backups, facts.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,9 @@ use crate::object::FileObject;
 
 /// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)`
 /// as one tuple.
-type Pbkdf = (String, u32, u32, u32);
+pub(crate) type KeyslotCost = (String, u32, u32, u32);
 
-fn keyslot_options(number: Option<u32>, pbkdf: Option<Pbkdf>) -> PyResult<KeyslotOptions> {
+fn keyslot_options(number: Option<u32>, pbkdf: Option<KeyslotCost>) -> PyResult<KeyslotOptions> {
     let mut options = KeyslotOptions::new();
     if let Some(number) = number {
         options = options.number(number);
@@ -48,7 +48,7 @@ impl VolumeKey {
     }
 }
 
-/// A LUKS header on an image or in a file of its own. One thread uses it at a time.
+/// A LUKS header on an image or in a separate file. One thread uses it at a time.
 #[pyclass(frozen, module = "underseal._underseal")]
 pub(crate) struct Header {
     header: Mutex<underseal_image::Header>,
@@ -119,7 +119,7 @@ impl Header {
         key: &VolumeKey,
         passphrase: Vec<u8>,
         number: Option<u32>,
-        pbkdf: Option<Pbkdf>,
+        pbkdf: Option<KeyslotCost>,
     ) -> PyResult<u32> {
         let (passphrase, options) = (Zeroizing::new(passphrase), keyslot_options(number, pbkdf)?);
         self.call(py, |header| header.add_keyslot(&key.0, &passphrase, &options))
@@ -135,7 +135,7 @@ impl Header {
         old: Vec<u8>,
         new: Vec<u8>,
         keyslot: Option<u32>,
-        pbkdf: Option<Pbkdf>,
+        pbkdf: Option<KeyslotCost>,
     ) -> PyResult<u32> {
         let (old, new, options) = (Zeroizing::new(old), Zeroizing::new(new), keyslot_options(None, pbkdf)?);
         self.call(py, |header| header.change_keyslot(&old, &new, keyslot, &options))
@@ -158,7 +158,7 @@ pub(crate) fn format(
     cipher: Option<String>,
     key_size: Option<usize>,
     sector_size: Option<u32>,
-    pbkdf: Option<Pbkdf>,
+    pbkdf: Option<KeyslotCost>,
     label: Option<String>,
     uuid: Option<String>,
     header: Option<PathBuf>,
@@ -204,13 +204,13 @@ pub(crate) fn format(
         .map_err(|e| exception(&e))
 }
 
-/// Puts a backup of a header back.
+/// Restores a backup of a header.
 #[pyfunction]
 pub(crate) fn restore(py: Python<'_>, path: PathBuf, backup: &[u8], force: bool) -> PyResult<()> {
     py.detach(|| underseal_image::Header::restore(&path, backup, force)).map_err(|e| exception(&e))
 }
 
-/// Describes a header of any format that shows it without a secret: a JSON object.
+/// Describes a header of any format that shows it without a secret. Returns a JSON object.
 #[pyfunction]
 pub(crate) fn info(
     py: Python<'_>,
@@ -225,7 +225,7 @@ pub(crate) fn info(
     described.map_err(|e| exception(&e))
 }
 
-/// Looks at a header: a JSON object.
+/// Checks a header. Returns a JSON object.
 #[pyfunction]
 pub(crate) fn check(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     py.detach(|| underseal_image::Header::check(&path)).map_err(|e| exception(&e))

@@ -1,4 +1,4 @@
-//! The one moment at which all of it comes into force.
+//! The start of all restrictions.
 
 use std::os::fd::AsRawFd;
 
@@ -8,22 +8,22 @@ use crate::seccomp::{self, Refusal, violations};
 use crate::threads::{self, Failed, Steps};
 use crate::{Needs, Rings, State, capabilities, helper, landlock, mark};
 
-/// Takes away from every thread of this process, and from those to come, all that is not needed.
-/// What cannot be taken away, or is not known to this kernel, is told once, and the server goes on:
-/// it keeps no more than it would have anyway.
+/// Drops every unneeded privilege from every thread of this process, and from later threads. A
+/// restriction that fails, or that Linux does not support, is reported once, and the server
+/// continues: it keeps no more than it would have without the sandbox.
 pub fn enter(needs: &Needs) -> State {
     let mut missing = Vec::new();
     capabilities::keep_locking();
     helper::files::seal();
     if let Err(e) = mark::set() {
-        missing.push(format!("the mark that other servers know it by ({e})"));
+        missing.push(format!("the mark for other servers ({e})"));
     }
     let kept = capabilities::kept(needs).unwrap_or_else(|e| {
         missing.push(format!("capabilities ({e})"));
         CapabilitySet::all()
     });
     let rules = landlock::rules(needs).map_err(|why| missing.push(format!("Landlock ({why})"))).ok();
-    // A call that is refused must not end the process.
+    // A refused call must not end the process.
     let filters = seccomp::filters(needs, Refusal::Told).and_then(|filters| {
         if threads::has_filters() {
             return Err("a filter around this process hides which threads have taken another one".into());
@@ -38,7 +38,7 @@ pub fn enter(needs: &Needs) -> State {
             return Ok(filters);
         }
         let Err(why) = helper::rings::hand_over() else { return Ok(filters) };
-        missing.push(format!("restrictions of rings that it makes itself ({why})"));
+        missing.push(format!("restrictions of its own rings ({why})"));
         rings = Rings::Any;
         let needs = Needs { rings, ..needs.clone() };
         Ok((seccomp::filters(&needs, Refusal::Told)?, seccomp::filters(&needs, Refusal::Silent)?))
@@ -76,7 +76,7 @@ pub fn enter(needs: &Needs) -> State {
         missing,
     };
     if !state.missing.is_empty() {
-        log::warn!("the sandbox goes without {}", state.missing.join("; "));
+        log::warn!("the sandbox lacks {}", state.missing.join("; "));
     }
     state
 }

@@ -1,4 +1,4 @@
-//! `clevis`: a JWE that clevis decrypts, with a server (tang), a TPM (tpm2) or several of them
+//! `clevis`: a JWE that clevis decrypts, with a server (tang), a TPM (tpm2) or several of both
 //! (sss).
 
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use crate::member::wrong;
 use crate::tool::Tool;
 use crate::{Error, ErrorKind, Options, Result, Token};
 
-/// The longest part of a JWE: policies of many servers nest in one.
+/// The length of the longest part of a JWE: a part may contain the policies of many servers.
 const MAX: usize = 256 << 10;
-/// A JWE in its compact form: these, with dots between them.
+/// The parts of a JWE in its compact form, separated by dots.
 const PARTS: [&str; 5] = ["protected", "encrypted_key", "iv", "ciphertext", "tag"];
 
 pub(crate) fn open(token: &Token, options: &Options) -> Result<Key> {
@@ -20,12 +20,12 @@ pub(crate) fn open(token: &Token, options: &Options) -> Result<Key> {
         return Err(error);
     }
     if done.secret.is_empty() {
-        return Err(Error::unusable("clevis gives an empty passphrase"));
+        return Err(Error::unusable("clevis returns an empty passphrase"));
     }
     Ok(done.secret)
 }
 
-/// Whether a token could be opened somewhere.
+/// Checks whether a token could be opened on some machine.
 pub(crate) fn check(token: &Token) -> Result<()> {
     compact(token).map(|_| ())
 }
@@ -43,24 +43,24 @@ pub(crate) fn enroll(pin: &str, config: &str, trust: bool, options: &Options) ->
     let compact = std::str::from_utf8(done.secret.as_bytes()).unwrap_or_default().trim_end();
     let parts: Vec<&str> = compact.split('.').collect();
     if parts.len() != PARTS.len() {
-        return Err(Error::new(ErrorKind::Failed, "clevis gives no compact JWE"));
+        return Err(Error::new(ErrorKind::Failed, "clevis returns no compact JWE"));
     }
     let jwe: Token = PARTS.iter().zip(parts).map(|(name, part)| ((*name).into(), part.into())).collect();
     let token = crate::object(json!({ "type": "clevis", "keyslots": [], "jwe": jwe }));
-    // What cannot be opened again is not enrolled.
+    // A token is enrolled only if it opens again.
     if open(&token, options)? != secret {
-        return Err(Error::new(ErrorKind::Failed, "clevis does not give back what it was given"));
+        return Err(Error::new(ErrorKind::Failed, "clevis does not return the encrypted secret"));
     }
     Ok((secret, token))
 }
 
 fn tool(options: &Options) -> Result<Tool> {
     let tool = Tool::find("clevis", "clevis (and clevis-tpm2)", options.limit)?;
-    // Its tpm2 pin keeps what is no secret of ours in a folder of its own there.
+    // Clevis's tpm2 pin keeps its files, which hold no secret of underseal's, in a folder there.
     Ok(tool.env("TMPDIR", Some("/tmp")).env("TPM2TOOLS_TCTI", options.tpm2_device.as_deref()))
 }
 
-/// The JWE in its compact form, of nothing but base64url.
+/// Returns the JWE in its compact form, with base64url characters only.
 fn compact(token: &Token) -> Result<String> {
     let jwe = match token.get("jwe") {
         Some(Value::Object(jwe)) => jwe,

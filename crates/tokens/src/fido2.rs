@@ -1,5 +1,5 @@
-//! `systemd-fido2`: a secret that a FIDO2 device makes of a salt, each time the same (its extension
-//! hmac-secret).
+//! `systemd-fido2`: a secret that a FIDO2 device derives from a salt, the same each time (its
+//! extension hmac-secret).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,27 @@ use crate::tool::Tool;
 use crate::{Error, ErrorKind, Options, Result, Token};
 
 const PACKAGE: &str = "fido2-tools";
-/// Whom the credential is for, as systemd has it.
+/// The credential's relying party, as systemd has it.
 const PARTY: &str = "io.systemd.cryptsetup";
 /// The name that devices with a screen show.
 const NAME: &str = "Encrypted volume";
-/// The hash of what nobody asked: the secret does not depend on it.
+/// The client data hash, which the secret does not depend on.
 const CLIENT_DATA: [u8; 32] = [0; 32];
 
-/// What a device is asked.
+/// A request for an assertion of a device.
 struct Question<'q> {
     party: &'q str,
     credential: &'q str,
     salt: &'q str,
-    /// Touching it; checking who touches it; none leaves it to the device.
+    /// Presence: the user touches the device; verification: the device checks the user; `None`
+    /// leaves the choice to the device.
     presence: Option<bool>,
     verification: Option<bool>,
     pin: Option<&'q Key>,
 }
 
 impl<'q> Question<'q> {
-    /// What a token says, and whether the device wants its PIN.
+    /// The request that a token describes, and whether the device wants its PIN.
     fn parse(token: &'q Token) -> Result<(Self, bool)> {
         let members = Members(token);
         let party = members.optional_text("fido2-rp")?.unwrap_or(PARTY);
@@ -57,7 +58,7 @@ impl<'q> Question<'q> {
     }
 }
 
-/// Whether a token could be opened somewhere.
+/// Checks whether a token could be opened on some machine.
 pub(crate) fn check(token: &Token) -> Result<()> {
     Question::parse(token).map(|_| ())
 }
@@ -71,8 +72,8 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
     secret(&Question { pin: pin.filter(|_| needs_pin), ..question }, &device, options)
 }
 
-/// The one device that is asked for the secret. A device that gets the PIN of another one counts a
-/// wrong PIN, and locks itself for ever after eight of them.
+/// Returns the only device that gets the request for the secret. A device that gets another
+/// device's PIN counts a wrong PIN, and locks itself for ever after eight of them.
 fn device_of(
     question: &Question<'_>,
     needs_pin: bool,
@@ -81,8 +82,8 @@ fn device_of(
 ) -> Result<PathBuf> {
     let several =
         || Error::unusable("several FIDO2 devices may have the credential: name one (--fido2-device)");
-    // A device hides the credential of such a token (its protection is level 3) until it has
-    // verified its user.
+    // A device hides the credential of a token of this kind (its protection is level 3) until it
+    // has verified its user.
     if question.verification == Some(true) && !devices.is_empty() {
         let first = devices.swap_remove(0);
         return if devices.is_empty() || !needs_pin { Ok(first) } else { Err(several()) };
@@ -104,20 +105,20 @@ fn device_of(
     }
 }
 
-/// Whether a device has a token's credential.
+/// The result of the question whether a device has a token's credential.
 enum Preflight {
     Has,
     Lacks(Error),
-    /// The device does not say so without its PIN or a touch.
+    /// The device does not answer without its PIN or a touch.
     Unsure,
 }
 
-/// Asks a device whether it has the credential: without its PIN, and without a touch.
+/// Asks a device whether it has the credential, without its PIN and without a touch.
 fn preflight(question: &Question<'_>, device: &Path, options: &Options) -> Result<Preflight> {
     let Question { party, credential, .. } = question;
     let input = format!("{}\n{party}\n{credential}\n", Base64::encode_string(&CLIENT_DATA));
     let tool = Tool::find("fido2-assert", PACKAGE, options.limit)?.args(["-G", "-t", "up=false"]);
-    // Nothing can be read from a stdin that is open for writing: the tool cannot take an empty line
+    // Reading from a stdin that is open for writing fails, so the tool cannot take an empty line
     // for a PIN.
     let unreadable = File::options().write(true).open("/dev/null");
     let unreadable = unreadable.map_err(|e| Error::system("/dev/null", e))?;
@@ -154,7 +155,7 @@ pub(crate) fn enroll(pin: Option<&Key>, options: &Options) -> Result<(Key, Token
     let text = String::from_utf8_lossy(made.secret.as_bytes()).into_owned();
     let credential = text.lines().nth(4).unwrap_or_default();
     if Base64::decode_vec(credential).map_or(true, |id| id.is_empty()) {
-        return Err(Error::new(ErrorKind::Failed, "fido2-cred gives no credential"));
+        return Err(Error::new(ErrorKind::Failed, "fido2-cred returns no credential"));
     }
     let token = crate::object(json!({
         "type": "systemd-fido2",
@@ -169,7 +170,7 @@ pub(crate) fn enroll(pin: Option<&Key>, options: &Options) -> Result<(Key, Token
     Ok((open(&token, pin, options)?, token))
 }
 
-/// The devices that are there, or the one that was named.
+/// The connected devices, or the device that the options name.
 fn devices(options: &Options) -> Result<Vec<PathBuf>> {
     if let Some(device) = &options.fido2_device {
         return Ok(vec![device.clone()]);
@@ -188,7 +189,7 @@ fn secret(question: &Question<'_>, device: &Path, options: &Options) -> Result<K
     let input = format!("{}\n{party}\n{credential}\n{salt}\n", Base64::encode_string(&CLIENT_DATA));
     let mut tool = Tool::find("fido2-assert", PACKAGE, options.limit)?.args(["-G", "-h"]);
     for (name, set) in [("up", question.presence), ("uv", question.verification)] {
-        // A device that cannot check who touches it refuses even to be told that it need not.
+        // A device without user verification refuses the option even with the value false.
         if let Some(set) = set.filter(|&set| set || name == "up") {
             tool = tool.args(["-t", &format!("{name}={set}")]);
         }
@@ -205,12 +206,12 @@ fn secret(question: &Question<'_>, device: &Path, options: &Options) -> Result<K
     let mut bytes = Key::zeroed(64)?;
     let len = Base64::decode(last, bytes.as_mut_bytes()).map_or(0, <[u8]>::len);
     if len != 32 {
-        return Err(Error::new(ErrorKind::Failed, "fido2-assert gives no secret of 32 bytes"));
+        return Err(Error::new(ErrorKind::Failed, "fido2-assert returns no secret of 32 bytes"));
     }
     crate::base64(&bytes.as_bytes()[..32])
 }
 
-/// A PIN as the tools read it.
+/// Returns a PIN in the form that the tools read.
 fn line(pin: Option<&Key>) -> Result<Key> {
     let pin = pin.map_or(&[][..], Key::as_bytes);
     let mut line = Key::zeroed(pin.len() + 1)?;

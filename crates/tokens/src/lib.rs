@@ -1,5 +1,4 @@
-//! From a LUKS2 token to the passphrase it stands for, and back: what hardware, a server or the
-//! kernel keeps.
+//! LUKS2 tokens, and the passphrases that hardware, a server or Linux's keyring keeps for them.
 //!
 //! ```text
 //!   token (JSON) --open(PIN)--> passphrase          enroll --> passphrase, token
@@ -11,14 +10,14 @@
 //!   clevis           clevis     clevis: tang, sss, tpm2
 //!   (no token)       gpg        gpg: key files of loop-AES
 //!        |
-//!   tool     a child with an environment of its own; secrets go through pipes only
+//!   tool     a child with a separate environment; secrets go through pipes only
 //! ```
 //!
 //! No library that talks to hardware is loaded into a process that holds keys. A header is not
-//! authenticated: what it can make us run are these tools, with its data on their stdin or in
+//! authenticated: it can only make underseal run these tools, with its data on their stdin or in
 //! bounded, checked arguments.
 
-// `unsafe` is in `tool`, between fork and exec, with its reason.
+#![deny(unsafe_code)]
 
 mod clevis;
 mod error;
@@ -47,16 +46,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A token's JSON.
 pub type Token = Map<String, Value>;
 
-/// What the caller knows about this machine, and the header does not.
+/// The caller's facts about this machine, which the header does not know.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The TPM as tpm2-tools name it (a TCTI): `device:/dev/tpmrm0`, `swtpm:path=PATH`.
+    /// The TPM in the form of tpm2-tools (a TCTI): `device:/dev/tpmrm0`, `swtpm:path=PATH`.
     pub tpm2_device: Option<String>,
-    /// The FIDO2 device; else each that is there.
+    /// The FIDO2 device. `None` tries each connected device.
     pub fido2_device: Option<PathBuf>,
-    /// The PKCS#11 module; else p11-kit's.
+    /// The PKCS#11 module. `None` stands for p11-kit's.
     pub pkcs11_module: Option<PathBuf>,
-    /// How long a tool may take. Somebody may have to touch something.
+    /// The time limit of a tool, which may wait for a user's touch.
     pub limit: Duration,
 }
 
@@ -66,7 +65,7 @@ impl Default for Options {
     }
 }
 
-/// The types that a passphrase can be had from.
+/// The types of tokens that give a passphrase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `luks2-keyring`.
@@ -82,8 +81,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// By the name that stands in the header; none for others, `systemd-recovery` among them: its
-    /// passphrase is typed.
+    /// Returns the kind with this name in the header, or `None` for other types, including
+    /// `systemd-recovery`, whose passphrase is typed.
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "luks2-keyring" => Self::Keyring,
@@ -96,11 +95,10 @@ impl Kind {
     }
 }
 
-/// Whether a token of a type that is known could be opened somewhere; nothing is run or asked for
-/// that.
+/// Checks whether a token of a known type could be opened on some machine, without running a tool.
 ///
 /// # Errors
-/// `NotUsable` when it could not, for the member that is wrong.
+/// `NotUsable` when it could not, with the wrong member.
 pub fn check(token: &Token) -> Result<()> {
     match token.get("type").and_then(Value::as_str).and_then(Kind::of) {
         Some(Kind::Keyring) => keyring::check(token),
@@ -112,11 +110,11 @@ pub fn check(token: &Token) -> Result<()> {
     }
 }
 
-/// The passphrase that a token stands for.
+/// Returns the passphrase of a token.
 ///
 /// # Errors
-/// `Unknown` for a type that none can be had from; `NotUsable`, `NoTool`, `NoHardware`,
-/// `PinWanted`, `WrongPin`, `Failed`, `System`.
+/// `Unknown` for a type that gives no passphrase; `NotUsable`, `NoTool`, `NoHardware`, `PinWanted`,
+/// `WrongPin`, `Failed`, `System`.
 pub fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Result<Key> {
     let kind = token.get("type").and_then(Value::as_str).and_then(Kind::of);
     match kind {
@@ -125,58 +123,59 @@ pub fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Result<Key> 
         Some(Kind::Fido2) => fido2::open(token, pin, options),
         Some(Kind::Pkcs11) => pkcs11::open(token, pin, options),
         Some(Kind::Clevis) => clevis::open(token, options),
-        None => Err(Error::new(ErrorKind::Unknown, "no passphrase can be had from a token of this type")),
+        None => Err(Error::new(ErrorKind::Unknown, "a token of this type gives no passphrase")),
     }
 }
 
-/// A new secret in a TPM, under a policy: the passphrase, and the token of no keyslots yet.
+/// Seals a new secret in a TPM, under a policy. Returns the passphrase, and the token without
+/// keyslots.
 ///
 /// # Errors
-/// As [`open`].
+/// The kinds of [`open`].
 pub fn enroll_tpm2(how: &Tpm2Enrollment, pin: Option<&Key>, options: &Options) -> Result<(Key, Token)> {
     tpm2::enroll(how, pin, options)
 }
 
-/// A new secret that a FIDO2 device makes each time.
+/// Creates a new secret that a FIDO2 device derives each time.
 ///
 /// # Errors
-/// As [`open`].
+/// The kinds of [`open`].
 pub fn enroll_fido2(pin: Option<&Key>, options: &Options) -> Result<(Key, Token)> {
     fido2::enroll(pin, options)
 }
 
-/// A new secret that clevis's `pin` keeps as its `config` says. `trust` takes a server's keys as
-/// they are.
+/// Creates a new secret for clevis's `pin` with this `config`. `trust` accepts a server's keys
+/// unchecked.
 ///
 /// # Errors
-/// As [`open`].
+/// The kinds of [`open`].
 pub fn enroll_clevis(pin: &str, config: &str, trust: bool, options: &Options) -> Result<(Key, Token)> {
     clevis::enroll(pin, config, trust, options)
 }
 
-/// The passphrase that is in the keyring under this description, and its token.
+/// Returns the passphrase in the keyring under this description, and its token.
 ///
 /// # Errors
-/// `NotUsable` when it is not there; `System`.
+/// `NotUsable` when it does not exist; `System`.
 pub fn enroll_keyring(description: &str) -> Result<(Key, Token)> {
     keyring::enroll(description)
 }
 
-/// Decrypts a file that GPG encrypted with a passphrase, by the installed gpg.
+/// Decrypts a file that GPG encrypted with a passphrase, with the installed gpg.
 ///
 /// # Errors
-/// `NotUsable` for a wrong passphrase and for a file that wants a key of a keyring; `NoTool`
+/// `NotUsable` for a wrong passphrase and for a file that needs a key of a keyring; `NoTool`
 /// without gpg; `Failed`, `System`.
 pub fn decrypt_by_gpg(file: &[u8], passphrase: &Key, limit: Duration) -> Result<Key> {
     gpg::decrypt(file, passphrase, limit)
 }
 
-/// What a program of the user's prints: a passphrase, without one newline at its end. It is run
-/// without a shell: words are what spaces part. Its stdin is empty; its environment, its stderr and
+/// The passphrase that a program of the user's prints, without one newline at its end. The program
+/// runs without a shell: spaces separate words. Its stdin is empty; its environment, its stderr and
 /// its terminal are the user's.
 ///
 /// # Errors
-/// `NoTool` when it is not there; `Failed` when it fails, prints nothing, or does not end within
+/// `NoTool` when it does not exist; `Failed` when it fails, prints nothing, or does not end within
 /// `limit`; `System`.
 pub fn passphrase_of_command(line: &str, limit: Duration) -> Result<Key> {
     let mut words = line.split_ascii_whitespace();
@@ -193,7 +192,7 @@ pub fn passphrase_of_command(line: &str, limit: Duration) -> Result<Key> {
     Ok(done.secret)
 }
 
-/// A new random secret: 32 bytes.
+/// Returns a new random secret of 32 bytes.
 fn random() -> Result<Key> {
     let mut secret = Key::zeroed(32)?;
     getrandom::fill(secret.as_mut_bytes()).map_err(|e| {
@@ -202,7 +201,7 @@ fn random() -> Result<Key> {
     Ok(secret)
 }
 
-/// A secret as base64 text: what stands for binary ones in keyslots.
+/// A secret as base64 text, which keyslots take in place of binary secrets.
 fn base64(secret: &[u8]) -> Result<Key> {
     let mut text = Key::zeroed(Base64::encoded_len(secret))?;
     Base64::encode(secret, text.as_mut_bytes())
@@ -210,7 +209,7 @@ fn base64(secret: &[u8]) -> Result<Key> {
     Ok(text)
 }
 
-/// The object that a `json!` literal is.
+/// Returns the object of a `json!` literal.
 fn object(value: Value) -> Token {
     match value {
         Value::Object(token) => token,

@@ -1,12 +1,12 @@
-//! A token's members, which whoever writes the header chooses: bounded, and each complaint names
-//! the member.
+//! A token's members, which the author of the header chooses: bounded, and each error names the
+//! member.
 
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
-/// The longest member that a tool is given, in bytes.
+/// The length of the longest member for a tool, in bytes.
 const MAX: usize = 16 << 10;
 
 /// Reads members of a token.
@@ -43,7 +43,7 @@ impl<'t> Members<'t> {
         }
     }
 
-    /// Numbers below 24: PCRs.
+    /// Returns numbers below 24: PCRs.
     pub(crate) fn pcrs(self, name: &str) -> Result<Vec<u8>> {
         let list = match self.0.get(name) {
             None | Some(Value::Null) => return Ok(Vec::new()),
@@ -52,7 +52,7 @@ impl<'t> Members<'t> {
         let number = |value: &Value| value.as_u64().and_then(|n| u8::try_from(n).ok()).filter(|&n| n < 24);
         let mut pcrs: Vec<u8> = list
             .iter()
-            .map(|value| number(value).ok_or_else(|| wrong(name, "has what is no PCR")))
+            .map(|value| number(value).ok_or_else(|| wrong(name, "has a member that is no PCR")))
             .collect::<Result<_>>()?;
         pcrs.sort_unstable();
         pcrs.dedup();

@@ -11,23 +11,23 @@ use crate::member::{Members, wrong};
 use crate::tool::{Running, Tool, terminal};
 use crate::{Error, ErrorKind, Options, Result, Token};
 
-/// All modules that this machine's p11-kit knows.
+/// All modules known to this machine's p11-kit.
 const MODULES: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libp11-kit.so.0", "/usr/lib/aarch64-linux-gnu/libp11-kit.so.0"];
-/// How long a card may take before its PIN is asked for.
+/// How long a card may take before it asks for its PIN.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a `pkcs11:` URI says that names a key. What else it may say (a module, a PIN) is not for a
-/// header to say.
+/// The attributes of a `pkcs11:` URI that name a key. A header may not set other attributes (a
+/// module, a PIN).
 #[derive(Debug, Default, PartialEq)]
 struct Uri {
-    /// Attributes of the card, by the words of pkcs11-tool's list.
+    /// Attributes of the card, by their names in pkcs11-tool's list.
     card: Vec<(&'static str, Vec<u8>)>,
     id: Option<String>,
     label: Option<String>,
 }
 
-/// What a token says: the key and what it decrypts.
+/// The key of a token and its encrypted secret.
 fn parse(token: &Token) -> Result<(Uri, Vec<u8>)> {
     let members = Members(token);
     let uri = Uri::parse(members.text("pkcs11-uri")?).ok_or_else(|| wrong("pkcs11-uri", "names no key"))?;
@@ -38,7 +38,7 @@ fn parse(token: &Token) -> Result<(Uri, Vec<u8>)> {
     Ok((uri, sealed))
 }
 
-/// Whether a token could be opened somewhere.
+/// Checks whether a token could be opened on some machine.
 pub(crate) fn check(token: &Token) -> Result<()> {
     parse(token).map(|_| ())
 }
@@ -82,12 +82,13 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
         return Err(error);
     }
     if done.secret.is_empty() {
-        return Err(Error::new(ErrorKind::Failed, "pkcs11-tool gives no secret"));
+        return Err(Error::new(ErrorKind::Failed, "pkcs11-tool returns no secret"));
     }
     crate::base64(done.secret.as_bytes())
 }
 
-/// Waits until the tool shows nothing of what is typed, since it throws away what was typed before.
+/// Waits until the tool turns off the terminal's echo, since it discards bytes that were typed
+/// before.
 fn asks(terminal: impl AsFd, tool: &mut Running) -> bool {
     let started = Instant::now();
     while started.elapsed() < PATIENCE && !tool.has_ended() {
@@ -109,7 +110,7 @@ fn tool(options: &Options) -> Result<Tool> {
     Ok(tool.args(["--module".as_ref(), module.as_os_str()]))
 }
 
-/// The slot of the card that the URI names, as pkcs11-tool numbers it.
+/// Returns the slot of the card in the URI, by pkcs11-tool's number.
 fn slot(uri: &Uri, options: &Options) -> Result<String> {
     let listed = tool(options)?.args(["--list-token-slots"]).run(&[])?;
     if let Some(error) = listed.failure(ErrorKind::NoHardware) {
@@ -120,11 +121,11 @@ fn slot(uri: &Uri, options: &Options) -> Result<String> {
     match (found.next(), found.next()) {
         (Some(only), None) => Ok(only),
         (None, _) => Err(Error::new(ErrorKind::NoHardware, "the card that the token names is not there")),
-        (Some(_), Some(_)) => Err(Error::unusable("several cards are what the token names")),
+        (Some(_), Some(_)) => Err(Error::unusable("several cards match the token")),
     }
 }
 
-/// Out of `0 (0x11): ...`.
+/// Returns the number in `0 (0x11): ...`.
 fn number(slot: &str) -> Option<String> {
     let (_, rest) = slot.lines().next()?.split_once(" (")?;
     rest.split_once("):").map(|(number, _)| number.to_owned())
@@ -144,7 +145,8 @@ impl Uri {
                 "serial" => uri.card.push(("serial num", value)),
                 "id" => uri.id = Some(value.iter().map(|b| format!("{b:02x}")).collect()),
                 "object" => uri.label = Some(String::from_utf8(value).ok().filter(|l| !l.contains('\0'))?),
-                // The kind of object, and what libraries and slots are called elsewhere.
+                // The kind of object, and names of libraries and slots, which differ between
+                // machines.
                 "type"
                 | "library-manufacturer"
                 | "library-description"
@@ -158,7 +160,7 @@ impl Uri {
         (!uri.card.is_empty()).then_some(uri)
     }
 
-    /// Whether a slot of the list has this card.
+    /// Returns true when a slot of the list has this card.
     fn names(&self, slot: &str) -> bool {
         self.card.iter().all(|(name, value)| {
             slot.lines().any(|line| {
@@ -169,7 +171,7 @@ impl Uri {
     }
 }
 
-/// Percent-encoded bytes.
+/// Decodes percent-encoded bytes.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());

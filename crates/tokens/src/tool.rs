@@ -1,10 +1,12 @@
-//! A tool of the field's as a child: found in fixed places, with an environment of its own, and
-//! never given a secret other than through a pipe.
+//! A tool as a child: found in fixed places, with a separate environment, and given secrets only
+//! through a pipe.
 //!
 //! ```text
 //!   input --pipe--> the tool --pipe--> secret    locked memory
-//!                            --pipe--> said      what it complains of, for the error
+//!                            --pipe--> said      its messages, for the error
 //! ```
+
+#![expect(unsafe_code, reason = "a child, between fork and exec")]
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,11 +27,11 @@ use underseal_cipher::Key;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Where tools are looked for, and where they look for theirs.
+/// The folders of tools, also as the tools' own search path.
 const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
-/// The longest answer of a tool.
+/// The length of a tool's longest answer.
 const MAX_SECRET: usize = 1 << 20;
-/// The most that is kept of what a tool says.
+/// The longest stored output of a tool besides the secret.
 const MAX_SAID: usize = 16 << 10;
 
 /// A tool that is about to run.
@@ -39,11 +41,11 @@ pub(crate) struct Tool {
     limit: Duration,
     /// Descriptors that the child inherits under their own numbers.
     inherited: Vec<OwnedFd>,
-    /// Where the secret comes out, unless that is its stdout.
+    /// The pipe for the secret, unless it is stdout.
     result: Option<OwnedFd>,
-    /// What it talks on besides its stderr.
+    /// The terminal that the tool uses besides its stderr.
     terminal: Option<File>,
-    /// It talks to the user itself.
+    /// Whether the tool is the user's own program, with the user's environment and stderr.
     is_users: bool,
 }
 
@@ -60,12 +62,10 @@ impl Tool {
         })?;
         let mut command = Command::new(path);
         command.env_clear().env("PATH", SEARCH.join(":")).env("LC_ALL", "C").current_dir("/");
-        // SAFETY: both are system calls and nothing else, which a child may do between fork and
-        // exec.
+        // SAFETY: both are system calls only, which a child may make between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                // Without a terminal nobody is asked behind our back; and whoever kills us kills
-                // it.
+                // A tool without a terminal cannot prompt the user, and dies with its parent.
                 setsid()?;
                 Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
             });
@@ -81,7 +81,7 @@ impl Tool {
         })
     }
 
-    /// A program of the user's own, in the user's environment: its stderr and its terminal are the
+    /// Returns a user's program, in the user's environment: its stderr and its terminal are the
     /// user's.
     pub(crate) fn of_user(program: &str, limit: Duration) -> Self {
         let command = Command::new(program);
@@ -108,8 +108,8 @@ impl Tool {
         self
     }
 
-    /// It finds this terminal as /dev/tty and has it as its stdout, too; it is to be started with
-    /// it as its stdin.
+    /// Gives the tool this terminal as /dev/tty and stdout; the caller starts the tool with the
+    /// terminal as stdin.
     pub(crate) fn with_terminal(mut self, terminal: &File) -> Result<Self> {
         self.terminal = Some(terminal.try_clone().map_err(|e| Error::system("a terminal", e))?);
         // SAFETY: as in `find`; the child's descriptors are in their places by then.
@@ -119,7 +119,7 @@ impl Tool {
         Ok(self)
     }
 
-    /// A path under which the child reads these bytes, which are no secret and fit a pipe.
+    /// Adds a path from which the child reads these bytes, which are no secret and fit a pipe.
     pub(crate) fn with_file(mut self, option: &str, bytes: &[u8]) -> Result<Self> {
         let (read, write) = pipe()?;
         ioctl_fionbio(&write, true).map_err(|e| Error::system("a pipe", e))?;
@@ -132,7 +132,7 @@ impl Tool {
         Ok(self)
     }
 
-    /// Names a path for the secret; what it writes to stdout is then talk.
+    /// Names a path for the secret; the tool's stdout then holds messages only.
     pub(crate) fn with_result(mut self, option: &str) -> Result<Self> {
         let (read, write) = pipe()?;
         self.command.arg(option).arg(path_of(&write));
@@ -141,7 +141,7 @@ impl Tool {
         Ok(self)
     }
 
-    /// Starts it with this as its stdin.
+    /// Starts the tool with `stdin`.
     pub(crate) fn start(mut self, stdin: Stdio) -> Result<Running> {
         let (said, said_end) = pipe()?;
         let again = || said_end.try_clone().map_err(|e| Error::system("a pipe", e));
@@ -172,7 +172,8 @@ impl Tool {
         for fd in [&secret, &said] {
             ioctl_fionbio(fd, true).map_err(|e| Error::system("a pipe", e))?;
         }
-        // With the command and `inherited` the child's ends of the pipes go, so that its end shows.
+        // The command and `inherited` are dropped with the child's ends of the pipes, so that the
+        // child's end is noticed.
         Ok(Running {
             name: self.name,
             leads: !self.is_users,
@@ -183,7 +184,8 @@ impl Tool {
         })
     }
 
-    /// Runs it to its end with this on its stdin: the secret, and what it said when it failed.
+    /// Runs the tool to its end with `input` on its stdin; returns the secret, and the tool's
+    /// messages.
     pub(crate) fn run(self, input: &[u8]) -> Result<Done> {
         let (read, write) = pipe()?;
         let mut running = self.start(read.into())?;
@@ -192,31 +194,31 @@ impl Tool {
     }
 }
 
-/// What a tool left.
+/// The output of a tool that has ended.
 #[derive(Debug)]
 pub(crate) struct Done {
     name: String,
     pub(crate) status: ExitStatus,
     pub(crate) secret: Key,
-    /// What it said, as one line.
+    /// The tool's messages, as one line.
     pub(crate) said: String,
 }
 
 impl Done {
-    /// Its failure; none when it says it succeeded.
+    /// The tool's failure; `None` when its exit status is success.
     pub(crate) fn failure(&self, kind: ErrorKind) -> Option<Error> {
         (!self.status.success()).then(|| Error::new(kind, told(&self.name, &self.said)))
     }
 }
 
 fn told(name: &str, said: &str) -> String {
-    if said.is_empty() { format!("{name} failed, and says nothing") } else { format!("{name}: {said}") }
+    if said.is_empty() { format!("{name} failed without a message") } else { format!("{name}: {said}") }
 }
 
-/// A child and our ends of its pipes. It is killed when this is dropped.
+/// A child and this process's ends of its pipes. Dropping it kills the child.
 pub(crate) struct Running {
     name: String,
-    /// Its session is its own.
+    /// Whether the child leads a session.
     leads: bool,
     child: Child,
     secret: Stream,
@@ -225,8 +227,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Writes `input` and lets go of `to`, and reads what comes until `enough` says so of the
-    /// secret and of what was said, or the child's ends are closed. Says which: true for enough.
+    /// Writes `input` and closes `to`, and reads output until `enough` returns true for the secret
+    /// and the messages, or the child closes its ends. Returns true for enough output.
     pub(crate) fn talk<F: AsFd>(
         &mut self,
         mut to: Option<F>,
@@ -266,31 +268,31 @@ impl Running {
                 match rustix::io::write(end, input) {
                     Ok(written) => input = &input[written..],
                     Err(Errno::AGAIN | Errno::INTR) => {}
-                    // It reads no more; why, its end tells.
+                    // The child reads no more; its exit explains the reason.
                     Err(_) => input = &[],
                 }
             }
         }
     }
 
-    /// Whether it is gone already.
+    /// Returns true when the child has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has given so far, which the next answer comes after.
+    /// The child's output so far; the next answer follows it.
     pub(crate) fn take_secret(&mut self) -> Result<Key> {
         let taken = Key::new(self.secret.read())?;
         self.secret.clear();
         Ok(taken)
     }
 
-    /// Its last words as an error.
+    /// The child's last messages as an error.
     pub(crate) fn failed(&self, kind: ErrorKind) -> Error {
         Error::new(kind, told(&self.name, &one_line(self.said.read())))
     }
 
-    /// Reads to the end and waits for it.
+    /// Reads to the end and waits for the child.
     pub(crate) fn finish(mut self) -> Result<Done> {
         self.talk(None::<OwnedFd>, &[], |_, _| false)?;
         let status = loop {
@@ -309,11 +311,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Of one that has ended nothing is left: its number is not given away before it was waited
-        // for.
+        // A child that has ended needs no signal: its number is not reused before it is waited for.
         if let Ok(None) = self.child.try_wait() {
             if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()).filter(|_| self.leads) {
-                // Its own children are in its session.
+                // The child's own children are in its session.
                 let _ = kill_process_group(pid, Signal::KILL);
             }
             let _ = self.child.kill();
@@ -322,9 +323,9 @@ impl Drop for Running {
     }
 }
 
-/// What comes out of a child.
+/// A buffered output of a child.
 struct Stream {
-    /// None once it has ended.
+    /// `None` at the end of the output.
     fd: Option<OwnedFd>,
     bytes: Key,
     len: usize,
@@ -340,7 +341,8 @@ impl Stream {
         self.len = 0;
     }
 
-    /// Takes what is there. Beyond its buffer it grows up to `limit`, or, without a limit, forgets.
+    /// Reads available bytes. A full buffer grows up to `limit`, or, without a limit, discards its
+    /// content.
     fn take(&mut self, limit: usize, name: &str) -> Result<()> {
         let Some(fd) = &self.fd else { return Ok(()) };
         loop {
@@ -350,7 +352,7 @@ impl Stream {
                 if self.len >= limit {
                     return Err(Error::new(
                         ErrorKind::Failed,
-                        format!("{name} gives more than {limit} bytes"),
+                        format!("{name} returns more than {limit} bytes"),
                     ));
                 }
                 let mut larger = Key::zeroed(self.len * 2)?;
@@ -378,7 +380,7 @@ fn path_of(fd: &OwnedFd) -> String {
     format!("/dev/fd/{}", fd.as_raw_fd())
 }
 
-/// The words of a tool: its last lines, within what an error can show.
+/// The messages of a tool: its last lines, within the length of an error.
 fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -388,7 +390,7 @@ fn one_line(said: &[u8]) -> String {
     joined.chars().skip(skip).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A terminal for a tool that asks for its PIN on one: our end, and the tool's.
+/// Returns a terminal for a tool that asks for its PIN on one: this process's end, and the tool's.
 pub(crate) fn terminal() -> Result<(OwnedFd, File)> {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let failed = |e: Errno| Error::system("a terminal for the tool", e);

@@ -1,12 +1,12 @@
-//! `systemd-tpm2`: a secret that a TPM gives back while its PCRs are as they were, and to who knows
-//! the PIN.
+//! `systemd-tpm2`: a secret that a TPM releases while its PCRs are unchanged, and only with the
+//! PIN.
 //!
 //! ```text
-//!   token --seal--> policy of PCRs and PIN --session--> commands --wire--> bytes --tpm2_send--> the TPM
+//!   token --seal--> policy of PCRs, PIN --session--> commands --wire--> bytes --tpm2_send--> TPM
 //! ```
 //!
-//! The TPM's commands are made here, and one tpm2_send carries them: tpm2_unseal takes the PIN as
-//! an argument, which others can read, and its sessions as files, which hold keys.
+//! The TPM's commands are built here, and one tpm2_send carries them: tpm2_unseal takes the PIN as
+//! an argument, which other users can read, and its sessions as files, which hold keys.
 
 mod channel;
 mod seal;
@@ -24,13 +24,13 @@ use crate::{Error, ErrorKind, Options, Result, Token};
 use channel::Channel;
 use seal::{Bank, Parent, Policy, Primary, Sealed};
 
-/// As systemd has it.
+/// The number of iterations in systemd.
 const PIN_ITERATIONS: u32 = 10_000;
 
 /// How a new secret is sealed.
 #[derive(Debug, Clone)]
 pub struct Tpm2Enrollment {
-    /// The PCRs that must be as they are now; none for none.
+    /// The PCRs that must keep their present values; may be empty.
     pub pcrs: Vec<u8>,
     /// The hash of their bank: `sha1`, `sha256`, `sha384`, `sha512`.
     pub bank: String,
@@ -50,7 +50,7 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
     crate::base64(secret.as_bytes())
 }
 
-/// Whether a token could be opened somewhere.
+/// Checks whether a token could be opened on some machine.
 pub(crate) fn check(token: &Token) -> Result<()> {
     Found::parse(Members(token)).map(|_| ())
 }
@@ -61,7 +61,7 @@ pub(crate) fn enroll(how: &Tpm2Enrollment, pin: Option<&Key>, options: &Options)
         return Err(Error::unusable("a TPM's PCRs are 0 to 23"));
     }
     let policy = Policy { pcrs: how.pcrs.clone(), bank, pin: pin.is_some(), digest: Vec::new() };
-    // Without a salt, as the systemd that is in the field has it: a later one opens it, too.
+    // Without a salt, as in widespread versions of systemd; later versions open it, too.
     let auth = pin.map(|pin| auth_value(pin, None)).transpose()?;
     let secret = crate::random()?;
     let mut channel = Channel::open(options)?;
@@ -76,15 +76,15 @@ pub(crate) fn enroll(how: &Tpm2Enrollment, pin: Option<&Key>, options: &Options)
         "tpm2-policy-hash": policy.digest.iter().map(|b| format!("{b:02x}")).collect::<String>(),
         "tpm2-pin": policy.pin,
     });
-    // What cannot be opened again is not enrolled.
+    // A secret is enrolled only if it can be unsealed again.
     let again = seal::unseal(&mut channel, &sealed, &policy, auth.as_ref(), &Parent::Primary(primary))?;
     if again != secret {
-        return Err(Error::new(ErrorKind::Failed, "the TPM does not give back what it was given"));
+        return Err(Error::new(ErrorKind::Failed, "the TPM does not return the sealed secret"));
     }
     Ok((crate::base64(secret.as_bytes())?, crate::object(token)))
 }
 
-/// What a token says.
+/// The fields of a token.
 struct Found {
     sealed: Sealed,
     policy: Policy,
@@ -131,8 +131,8 @@ impl Found {
     }
 }
 
-/// What the TPM knows the PIN as: its SHA-256, after a KDF where there is a salt; without zeros at
-/// its end, which the TPM drops.
+/// The TPM's authorization value of the PIN: its SHA-256, after a KDF when a salt exists; without
+/// zeros at its end, which the TPM drops.
 fn auth_value(pin: &Key, salt: Option<&[u8]>) -> Result<Key> {
     let text = match salt {
         None => Key::new(pin.as_bytes())?,

@@ -1,8 +1,8 @@
-//! An unlocked volume as one process describes it to another that takes it over: all but its key.
+//! The description of an unlocked volume for a handover: everything except its key.
 //!
-//! Of each cipher the description has a proof: what it makes of a sector that everybody knows. Who
-//! builds the volume again finds out whether it would read and write other bytes than the one that
-//! it comes from, before it reads or writes any.
+//! The description has a proof of each cipher: the ciphertext of a fixed sector. The new server
+//! builds the volume and finds out whether it would read and write other bytes than the old
+//! server's, before it reads or writes any.
 
 use serde::{Deserialize, Serialize};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize};
@@ -31,7 +31,7 @@ struct CarriedSegment {
 enum CarriedKind {
     Zero,
     Error,
-    /// As it lies there.
+    /// Unencrypted data.
     Linear {
         lower: u64,
         sector_size: u32,
@@ -43,21 +43,22 @@ enum CarriedKind {
         sector_size: u32,
         iv_large_sectors: bool,
         key_size: usize,
-        /// What the cipher makes of [`PATTERN`], as hex digits.
+        /// The ciphertext of a sector of [`PATTERN`], as hex digits.
         proof: String,
     },
 }
 
-/// The number of the sector that a cipher is tried on: both halves of it tell.
+/// The number of the tested sector: both halves of it affect the result.
 const TRIED: u64 = 0x0000_0005_0000_0003;
-/// What such a sector is full of.
+/// The byte that the tested sector consists of.
 const PATTERN: u8 = 0xa5;
 
 impl Volume {
-    /// Its description.
+    /// Returns the description of the volume.
     ///
     /// # Errors
-    /// `Unsupported` where it has more keys than one, keeps tags, or lies on more than one device.
+    /// `Unsupported` where the volume has more than one key, keeps tags, or uses more than one
+    /// device.
     pub fn carried(&self) -> Result<Carried> {
         let segments = self.segments().iter().map(carried).collect::<Result<Vec<_>>>()?;
         let keyed = segments.iter().filter(|segment| matches!(segment.kind, CarriedKind::Crypt { .. }));
@@ -78,11 +79,11 @@ impl Volume {
 }
 
 impl Carried {
-    /// The volume again.
+    /// Builds the volume with its key.
     ///
     /// # Errors
-    /// `WrongKey` when a cipher under this key makes other bytes than the one that is described;
-    /// those of making it.
+    /// `WrongKey` when a cipher under this key makes other bytes than the described one; the kinds
+    /// of building the volume.
     pub fn volume(&self, key: &Key) -> Result<Volume> {
         let segments = self.segments.iter().map(|segment| segment.built(key)).collect::<Result<_>>()?;
         let [
@@ -144,7 +145,7 @@ impl CarriedSegment {
                 let built = recipe.build(key)?;
                 if tried(&*built) != *proof {
                     let context =
-                        format!("{cipher} under this key makes other bytes than where it comes from");
+                        format!("{cipher} under this key makes other bytes than it did in the old server");
                     return Err(Error::new(ErrorKind::WrongKey, context));
                 }
                 return Ok(Segment::stored(start, len, *lower, *iv_offset, built).with_recipe(recipe));
@@ -174,7 +175,7 @@ fn stored_kind(stored: &Stored) -> Result<CarriedKind> {
         None if cipher.is_null() => {
             Ok(CarriedKind::Linear { lower: *lower, sector_size: size(cipher.sector_size()) })
         }
-        None => Err(unsupported("it has a segment whose key nobody knows any more")),
+        None => Err(unsupported("it has a segment whose key is gone")),
         Some(recipe) if recipe.integrity.is_some() || cipher.tag_size() > 0 => {
             Err(unsupported("its sectors are authenticated"))
         }
@@ -190,8 +191,8 @@ fn stored_kind(stored: &Stored) -> Result<CarriedKind> {
     }
 }
 
-/// What a cipher makes of the sector that everybody knows, as hex digits: each of its blocks tells
-/// of all that a mode depends on.
+/// Returns the ciphertext of the tested sector, as hex digits: each part depends on everything that
+/// a mode depends on.
 fn tried(cipher: &dyn SectorCipher) -> String {
     let mut sector = vec![PATTERN; cipher.sector_size().bytes()];
     let number = TRIED * (cipher.sector_size().bytes() as u64 >> 9);
@@ -231,7 +232,7 @@ mod tests {
             assert_eq!(format!("{again:?}"), format!("{volume:?}"));
             assert_eq!(again.carried().unwrap(), carried);
             assert_eq!(again.allow_discards(), volume.allow_discards());
-            // Another key, another offset of the cipher's, another cipher: each makes other bytes.
+            // Another key, another IV offset, another cipher: each makes other bytes.
             assert_eq!(carried.volume(&key(HEX[1])).unwrap_err().kind(), ErrorKind::WrongKey, "{line}");
             assert_eq!(carried.volume(&Key::zeroed(64).unwrap()).unwrap_err().kind(), ErrorKind::WrongKey);
             let other = if text.contains("plain64") {

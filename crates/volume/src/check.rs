@@ -1,4 +1,4 @@
-//! What is wrong with a header, in words, and what could be done.
+//! The faults of a header, in words, with remedies.
 
 mod areas;
 
@@ -8,27 +8,27 @@ use crate::lock::LockTo;
 use crate::{Error, ErrorKind, Header, ReadAt, Result, luks1};
 use underseal_error::with_causes;
 
-/// What a look at a header and its keyslots found.
+/// The result of checking a header and its keyslots.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
-    /// `luks1` or `luks2`; none where no header could be read.
+    /// `luks1` or `luks2`; `None` where no header can be read.
     pub format: Option<&'static str>,
-    /// Nothing of what was found is damage.
+    /// True when no finding is damage.
     pub sound: bool,
-    /// What was found, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
-/// Something to know about a header.
+/// A fact about a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Whether it is damage; else it is told, and the header is sound.
+    /// True for damage; else the finding is a note, and the header is sound.
     pub damage: bool,
-    /// The part of the header, by its name there.
+    /// The part of the header, by its name in the header.
     pub place: String,
-    /// What is the matter with it.
+    /// The fact.
     pub what: String,
-    /// What could be done.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -36,11 +36,11 @@ const REPAIR: &str = "`underseal header repair` makes it good";
 const RESTORE: &str = "`underseal header restore`, if there is a backup of the header";
 
 impl Check {
-    /// Looks at the header on `device`; `data_size` is the size of what holds the data, where that
-    /// is known.
+    /// Checks the header on `device`; `data_size` is the size of the data's file or device, if
+    /// known.
     ///
     /// # Errors
-    /// `Busy`, `Io`: what is wrong with the header itself is found, not failed on.
+    /// `Busy`, `Io`: faults of the header itself are findings.
     pub fn of(device: &(impl ReadAt + ?Sized), data_size: Option<u64>) -> Result<Self> {
         let _lock = device.lock(LockTo::Read)?;
         let mut findings = Vec::new();
@@ -75,12 +75,12 @@ fn note(place: impl Into<String>, what: impl Into<String>, remedy: impl Into<Str
     Finding { damage: false, ..damage(place, what, remedy) }
 }
 
-/// Why there is no header to look at.
+/// Returns the finding about a header that cannot be read.
 fn unreadable(device: &(impl ReadAt + ?Sized), e: &Error) -> Result<Finding> {
     let remedy = match e.kind() {
         ErrorKind::NoHeader => "name the header's file with --header, or restore a backup of the header",
         ErrorKind::Ambiguous => {
-            "`underseal header repair` writes the volume's header over what is there now; look at that first"
+            "`underseal header repair` overwrites the present bytes with the volume's header; inspect them first"
         }
         ErrorKind::TooSmall => "compare the size with the original's: was it cut short?",
         _ if luks1::repairs(device)?.is_some_and(|repairs| repairs.is_ok()) => REPAIR,
@@ -111,7 +111,7 @@ fn look(
                 findings.push(damage("header", format!("{what}: {why}"), remedy));
             } else if luks2.copies_differ(device)? {
                 let what =
-                    "both copies are sound and of the same age, but say different things; the first counts";
+                    "both copies are sound and of the same age, but their contents differ; the first counts";
                 findings.push(damage("header", what, REPAIR));
             }
             for place in luks2.leftovers() {
@@ -122,7 +122,7 @@ fn look(
     let info = header.info();
     for name in &info.requirements {
         let what = format!("the header requires {}", crate::printable(name));
-        findings.push(note("config.requirements", what, "`underseal info` shows what the volume asks for"));
+        findings.push(note("config.requirements", what, "`underseal info` shows the volume's parameters"));
     }
     if info.keyslots.is_empty() {
         let what = "no keyslot is in use: no passphrase opens the volume";
@@ -140,7 +140,7 @@ fn look(
     Ok(())
 }
 
-/// Whether the data lies where the header says.
+/// Checks that the data lie within their device.
 fn data(info: &crate::Info, size: u64, findings: &mut Vec<Finding>) {
     const CUT: &str = "compare the image's size with the original's: was it cut short?";
     for segment in info.segments.iter().filter(|s| s.flags.iter().all(|flag| !flag.starts_with("backup-"))) {

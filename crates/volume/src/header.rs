@@ -1,4 +1,4 @@
-//! Any LUKS header, whichever its version.
+//! LUKS headers of either version.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub enum Header {
     Luks2(Box<luks2::Header>),
 }
 
-/// What librbd writes in place of LUKS's magic where a clone has another key than its parent.
+/// The magic that librbd writes in place of LUKS's for a clone with another key than its parent's.
 const LAYERED: &[u8; 6] = b"RBDL\xba\xbe";
 
 fn begins_with(from: &(impl ReadAt + ?Sized), magic: &[u8; 6]) -> Result<bool> {
@@ -31,21 +31,20 @@ fn begins_with(from: &(impl ReadAt + ?Sized), magic: &[u8; 6]) -> Result<bool> {
 }
 
 impl Header {
-    /// Finds out what is there and reads it: from an image, a block device, a detached header or
-    /// bytes.
+    /// Reads the header of an image, a block device, a detached header's file or bytes.
     ///
     /// # Errors
-    /// `NoHeader` when there is no LUKS header, `UnfinishedStart` when one was on its way in front
-    /// of plain data, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
-    /// beside another format's signature, `TooSmall` when the file ends within it, `Unsupported`
-    /// for a cipher or hash that this build cannot name (LUKS1), or a header of librbd's own,
-    /// `Busy` when somebody else keeps the header locked, `Io`.
+    /// `NoHeader` without a LUKS header, `UnfinishedStart` when an encryption of plain data was
+    /// interrupted at its start, `BadHeader` when it is damaged, `Ambiguous` when only a second
+    /// copy is left beside another format's signature, `TooSmall` when the file ends within it,
+    /// `Unsupported` for a cipher or hash that this build lacks (LUKS1), or a header of librbd's,
+    /// `Busy` when another program keeps the header locked, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         Self::parse(from)
     }
 
-    /// As [`Header::read`], for who has the lock.
+    /// Reads as [`Header::read`], for a caller that holds the lock.
     pub(crate) fn parse(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         if luks2::UnfinishedStart::find(from)?.is_some() {
             let context = "an encryption of this device was cut off as it began; nothing is encrypted yet, and nothing is lost";
@@ -66,16 +65,16 @@ impl Header {
         Err(Error::new(ErrorKind::NoHeader, context))
     }
 
-    /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is what the
-    /// header was read from.
+    /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is the file
+    /// or device that the header was read from.
     ///
-    /// A recovery key that opens none as it was typed is tried as it was printed, too: see
-    /// [`crate::recovery_key`]. The limits are those of both tries together.
+    /// A recovery key that opens none as typed is also tried as printed: see
+    /// [`crate::recovery_key`]. The limits apply to both attempts together.
     ///
     /// # Errors
-    /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`,
-    /// `NullCipher` or `Unsupported` when none could be tried, for the first one's reason; `Io`,
-    /// `Memory`.
+    /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when the header has none to try;
+    /// `TooCostly`, `NullCipher` or `Unsupported` when none could be tried, for the first one's
+    /// reason; `Io`, `Memory`.
     pub fn unlock(
         &self,
         from: &(impl ReadAt + ?Sized),
@@ -88,7 +87,7 @@ impl Header {
         }
     }
 
-    /// Takes a volume key from elsewhere, if the header's digest confirms it.
+    /// Accepts a given volume key, if the header's digest confirms it.
     ///
     /// # Errors
     /// `WrongKey` when it does not, `TooCostly` beyond the limits.
@@ -99,7 +98,7 @@ impl Header {
         }
     }
 
-    /// What confirms the same key later, when the header is not at hand any more.
+    /// Returns the digest for a later check of the same key, without the header.
     ///
     /// # Errors
     /// `WrongKey` when the key is another header's.
@@ -110,8 +109,8 @@ impl Header {
         }
     }
 
-    /// What tells the key that all of a LUKS2 volume's data has from others; none in the middle of
-    /// a reencryption, where it has two.
+    /// Returns the digest of the key that all of a LUKS2 volume's data have; `None` during a
+    /// reencryption, when the data have two keys.
     pub fn data_key_check(&self) -> Option<KeyCheck> {
         match self {
             Self::Luks1(_) => None,
@@ -119,8 +118,8 @@ impl Header {
         }
     }
 
-    /// The size of the data in bytes, where the header says it; where not, the data takes all of
-    /// its device.
+    /// Returns the size of the data in bytes, if the header has it; otherwise the data extend to
+    /// the end of their device.
     pub fn data_size(&self) -> Option<u64> {
         match self {
             Self::Luks1(_) => None,
@@ -128,13 +127,12 @@ impl Header {
         }
     }
 
-    /// Puts the volume together over a data device of `data_size` bytes.
+    /// Builds the volume over a data device of `data_size` bytes.
     ///
     /// # Errors
-    /// `TooSmall` when the device ends before the data does, `Unsupported` for ciphers and
-    /// requirements that this build does not know, `NullCipher` unless allowed, `BadLayout` when
-    /// the segments or their sectors do not fit, `BadHeader` when the key's length is not one of
-    /// the cipher's.
+    /// `TooSmall` when the device ends before the data, `Unsupported` for ciphers and requirements
+    /// that this build lacks, `NullCipher` unless permitted, `BadLayout` when the segments or their
+    /// sectors do not fit, `BadHeader` when the cipher has no keys of this length.
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         match self {
             Self::Luks1(header) => header.activate(key, data_size, options),
@@ -142,9 +140,9 @@ impl Header {
         }
     }
 
-    /// What has to be opened below an authenticated volume; none for others. [`Header::activate`]
-    /// then wants to be told that it is there ([`ActivateOptions::over_integrity`]), and its size
-    /// in place of the device's.
+    /// Returns the layer below an authenticated volume; `None` for other volumes. After opening it,
+    /// call [`Header::activate`] with [`ActivateOptions::over_integrity`], and with the layer's
+    /// size in place of the device's.
     ///
     /// # Errors
     /// `Unsupported` for several segments.
@@ -155,14 +153,15 @@ impl Header {
         }
     }
 
-    /// What tells whether two headers have the same key for the data: salts and digests.
+    /// Returns the salts and digests of the data's keys: equal ones in two headers mean the same
+    /// key.
     pub(crate) fn data_digests(&self) -> Vec<(String, String)> {
         let of_data = |digest: &crate::info::DigestInfo| !digest.segments.is_empty();
         let digests = self.info().digests.into_iter().filter(of_data);
         digests.filter_map(|digest| Some((digest.kdf?.salt, digest.digest?))).collect()
     }
 
-    /// What is wrong with one of LUKS2's two copies while the other is sound, if anything is.
+    /// Describes the fault of one of LUKS2's two copies while the other is sound.
     pub fn damage(&self) -> Option<&str> {
         match self {
             Self::Luks1(_) => None,
@@ -170,11 +169,11 @@ impl Header {
         }
     }
 
-    /// Writes a bad copy again from the good one. Does nothing where there is no damage.
+    /// Rewrites a bad copy from the good one; has no effect without damage.
     ///
     /// # Errors
-    /// `Ambiguous` when what stands in the bad one's place may be something else than a header;
-    /// `Busy` when somebody changed the header since it was read, `Io`.
+    /// `Ambiguous` when the bad copy's place may have another format's bytes; `Busy` when another
+    /// program has changed the header since it was read, `Io`.
     pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         match self {
             Self::Luks1(_) => Ok(()),
@@ -182,15 +181,33 @@ impl Header {
         }
     }
 
-    /// Wipes what an earlier change of a LUKS2 header was cut off before wiping; see
+    /// Wipes the areas that an interrupted change of a LUKS2 header left unwiped; see
     /// [`luks2::Header::wipe_unwiped`].
-    ///
-    /// # Errors
-    /// Its.
     pub fn wipe_unwiped(&mut self, on: &(impl Target + ?Sized)) -> Result<bool> {
         match self {
             Self::Luks1(_) => Ok(false),
             Self::Luks2(header) => header.wipe_unwiped(on),
+        }
+    }
+
+    /// Puts the header and the key material of its keyslots on stable storage, once before a
+    /// program depends on them: after a sync that failed they may be in the page cache only. Bytes
+    /// stay as they are.
+    ///
+    /// Where this user cannot lock the header, nothing is written: another program may change it
+    /// just now.
+    ///
+    /// # Errors
+    /// `Busy` when another program changed the header since it was read; `Locked` while another
+    /// program holds its lock; `Io`.
+    pub fn secure(&mut self, on: &(impl Target + ?Sized)) -> Result<()> {
+        let _lock = match on.lock(LockTo::Change) {
+            Err(e) if e.kind() == ErrorKind::Busy => return Ok(()),
+            lock => lock?,
+        };
+        match self {
+            Self::Luks1(header) => header.secure(on),
+            Self::Luks2(header) => header.secure(on),
         }
     }
 
@@ -202,7 +219,7 @@ impl Header {
         }
     }
 
-    /// The first byte of data on its device.
+    /// Returns the first byte of the data on their device.
     pub fn data_offset(&self) -> u64 {
         match self {
             Self::Luks1(header) => header.data_offset(),
@@ -210,7 +227,7 @@ impl Header {
         }
     }
 
-    /// The bytes that the header takes from the start of its device on, with all of its keyslots.
+    /// Returns the length of the header with all of its keyslots.
     pub(crate) fn keyslots_end(&self) -> u64 {
         match self {
             Self::Luks1(header) => header.keyslots_end(),
@@ -218,7 +235,7 @@ impl Header {
         }
     }
 
-    /// Where the key material of each keyslot in use lies.
+    /// Returns the area of each keyslot in use.
     pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
         match self {
             Self::Luks1(header) => header.areas(),
@@ -226,7 +243,7 @@ impl Header {
         }
     }
 
-    /// Everything there is to tell, without any key.
+    /// Returns all facts that need no key.
     pub fn info(&self) -> Info {
         match self {
             Self::Luks1(header) => header.info(),

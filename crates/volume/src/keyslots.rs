@@ -1,54 +1,54 @@
-//! Keyslots that come, go and change, whichever LUKS version the header has.
+//! Adding, removing and changing keyslots, in headers of either version.
 //!
-//! Each operation locks the header itself, and only while it changes it: what takes time is done
-//! before. A crash at any instant leaves the keyslots as they were or as they are going to be, but
-//! where [`Replace::InPlace`] is asked for.
+//! Each operation locks the header itself, and only while it changes it: slow work is done before.
+//! A crash at any instant leaves the keyslots before or after the change, except with
+//! [`Replace::InPlace`].
 
 use underseal_cipher::CipherSpec;
 
 use crate::format::bad;
 use crate::{Error, ErrorKind, Hash, Header, Key, Pbkdf, Result, Target, Unlocked, VolumeKey};
 
-/// What a new keyslot is to be like.
+/// The parameters of a new keyslot.
 #[derive(Debug, Clone)]
 pub struct NewKeyslot {
-    /// Its number; none takes the first that is free, or in LUKS2 that of the keyslot that it
-    /// replaces. LUKS1's takes that, too, where it is named.
+    /// The number; `None` for the first free one, or in LUKS2 for that of the replaced keyslot. In
+    /// LUKS1 the replaced keyslot's number must be named.
     pub number: Option<u32>,
-    /// The hash of PBKDF2 and of its anti-forensic splitter; none takes LUKS1's own, or SHA-256.
+    /// The hash of PBKDF2 and of its anti-forensic splitter; `None` for LUKS1's, or SHA-256.
     pub hash: Option<Hash>,
-    /// How the passphrase becomes a key.
+    /// The key derivation of the passphrase.
     pub pbkdf: Pbkdf,
-    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes that of the
-    /// keyslot that it replaces, or the data's.
+    /// LUKS2: the cipher of its area, and the length of its key; `None` for those of the replaced
+    /// keyslot, or the data's.
     pub cipher: Option<(CipherSpec, Option<usize>)>,
-    /// LUKS2: when it is tried; none is normal, or that of the keyslot that it replaces.
+    /// LUKS2: the priority; `None` for normal, or that of the replaced keyslot.
     pub priority: Option<Priority>,
-    /// LUKS2: its passphrase is a [recovery key](crate::recovery_key), which a token says of it as
-    /// systemd does.
+    /// LUKS2: true when its passphrase is a [recovery key](crate::recovery_key), which a token
+    /// records as systemd does.
     pub recovery: bool,
 }
 
 impl NewKeyslot {
-    /// A keyslot of this cost, and everything else as it is by default.
+    /// A keyslot with this key derivation, and defaults otherwise.
     pub fn new(pbkdf: Pbkdf) -> Self {
         Self { number: None, hash: None, pbkdf, cipher: None, priority: None, recovery: false }
     }
 }
 
-/// When a keyslot of LUKS2 is tried.
+/// The priority of a LUKS2 keyslot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Only when it is asked for by its number.
+    /// The keyslot is only tried when it is named.
     Ignored = 0,
-    /// After those that are preferred.
+    /// The keyslot is tried after preferred ones.
     Normal = 1,
-    /// First.
+    /// The keyslot is tried first.
     Preferred = 2,
 }
 
 impl Priority {
-    /// Its name: `normal`.
+    /// Returns the name: `normal`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ignored => "ignored",
@@ -58,24 +58,24 @@ impl Priority {
     }
 }
 
-/// How a keyslot takes the place of another.
+/// How a keyslot replaces another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replace {
-    /// The new one is on disk before the old one goes: there must be room for both.
+    /// The new one is on disk before the old one is removed: both need room.
     Beside,
-    /// The new one is written over the old one. A crash on the way loses both.
+    /// The new one overwrites the old one. A crash meanwhile loses both.
     InPlace,
 }
 
 impl Header {
-    /// Gives the volume key another keyslot, which this passphrase opens: its number. A key that
-    /// protects no data gets one beside those that it has.
+    /// Adds a keyslot for the volume key that this passphrase opens, and returns its number. A key
+    /// that protects no data gets one beside its present ones.
     ///
     /// # Errors
     /// `WrongKey` when the key is not this header's; `NoRoom` when all keyslots are in use, or no
-    /// room for its area is left; `BadOption` when the number is taken, or the format has no such
-    /// keyslots; `Unsupported` when the header requires what this build does not know, as while its
-    /// data is reencrypted; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`,
+    /// room for its area is left; `BadOption` when the number is in use, or the format cannot have
+    /// this keyslot; `Unsupported` when the header has a requirement that this build lacks, as
+    /// during a reencryption; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`,
     /// `Memory`.
     pub fn add_keyslot(
         &mut self,
@@ -90,11 +90,11 @@ impl Header {
         }
     }
 
-    /// LUKS2: keeps another key than the volume's, which protects none of its data, in a keyslot of
-    /// its own: its number.
+    /// LUKS2: stores another key than the volume's, which protects none of its data, in a new
+    /// keyslot, and returns its number.
     ///
     /// # Errors
-    /// Those of [`Header::add_keyslot`]; `BadOption` for LUKS1.
+    /// The kinds of [`Header::add_keyslot`]; `BadOption` for LUKS1.
     pub fn add_unbound_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -108,12 +108,12 @@ impl Header {
         }
     }
 
-    /// Removes a keyslot. Its area is wiped first, so nothing of it is left when this returns;
-    /// after a crash in between it is still listed, and can be removed again.
+    /// Removes a keyslot. Its area is wiped first, so none of it is left when this returns; after a
+    /// crash in between it is still listed, and can be removed again.
     ///
     /// # Errors
-    /// `NoKeyslot` when it is not there; `LastKeyslot` when no other holds the key of the data,
-    /// unless `last` allows that; `Unsupported`, `Busy`, `Ambiguous` as for
+    /// `NoKeyslot` when it does not exist; `LastKeyslot` when no other one holds the key of the
+    /// data, unless `last` permits that; `Unsupported`, `Busy`, `Ambiguous` as for
     /// [`Header::add_keyslot`]; `Io`.
     pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
         match self {
@@ -122,15 +122,13 @@ impl Header {
         }
     }
 
-    /// Replaces the keyslot that was opened by another one, for another passphrase or with other
-    /// parameters: the number of the new one. LUKS2's keeps the old one's number and the tokens
-    /// that name it.
+    /// Replaces an opened keyslot by one with another passphrase or other parameters, and returns
+    /// the new number. LUKS2's keeps the old one's number and the tokens that name it.
     ///
-    /// After a crash on the way both may be listed, and each opens with its passphrase.
+    /// After a crash both may be listed, and each opens with its passphrase.
     ///
     /// # Errors
-    /// Those of [`Header::add_keyslot`], with `NoRoom` when there is no room for both beside each
-    /// other.
+    /// The kinds of [`Header::add_keyslot`], with `NoRoom` when both do not fit beside each other.
     pub fn change_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -145,11 +143,11 @@ impl Header {
         }
     }
 
-    /// LUKS2: settles when a keyslot is tried.
+    /// LUKS2: sets the priority of a keyslot.
     ///
     /// # Errors
-    /// `BadOption` for LUKS1; `NoKeyslot` when it is not there; `Unsupported`, `Busy`, `Ambiguous`
-    /// as for [`Header::add_keyslot`]; `Io`.
+    /// `BadOption` for LUKS1; `NoKeyslot` when it does not exist; `Unsupported`, `Busy`,
+    /// `Ambiguous` as for [`Header::add_keyslot`]; `Io`.
     pub fn set_priority(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -163,7 +161,7 @@ impl Header {
     }
 }
 
-/// The number that a new keyslot gets, of those below `count` that are free.
+/// Chooses the number of a new keyslot, among the free ones below `count`.
 pub(crate) fn free_number(count: u32, chosen: Option<u32>, is_free: impl Fn(&u32) -> bool) -> Result<u32> {
     match chosen {
         Some(number) if number >= count => {
@@ -184,6 +182,6 @@ pub(crate) fn not_in_use(number: u32) -> Error {
 }
 
 pub(crate) fn last_keyslot(number: u32) -> Error {
-    let context = format!("keyslot {number} is the last one: without it nobody can ever open the data");
+    let context = format!("keyslot {number} is the last one: without it the data can never be opened");
     Error::new(ErrorKind::LastKeyslot, context)
 }

@@ -1,21 +1,21 @@
-//! What is on disk: headers in, segments out.
+//! On-disk formats: from headers to segments.
 //!
 //! ```text
 //!   header bytes --parse--> Header --unlock(passphrase)--> volume key --activate--> Volume
 //!      |                      |                                                       |
-//!   luks1/, luks2/          info                      segments: logical range, lower offset, cipher, IV offset
+//!   luks1/, luks2/          info                    segments: range, lower offset, cipher, IV
 //!      ^                                                                              ^
-//!   format                                            plain: a passphrase or key file, and no header at all
-//!                                                     table: device-mapper tables, the kernel's own way to say it
+//!   format                             plain: a passphrase or key file, without a header
+//!                                      table: device-mapper tables, the kernel's form
 //!
-//!   a header changes in one way only: luks1/update, luks2/update; keyslots: what changes in both
+//!   a header changes in one way only: luks1/update, luks2/update; keyslots: of both versions
 //!
-//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area), recipe (a cipher
-//!          without its key), hash, random, storage (what has a header: its bytes, syncs and lock), lock (cryptsetup's),
-//!          signature (of other formats), text
+//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
+//!          `recipe` (a cipher without its key), hash, random, storage (bytes, syncs and lock of a
+//!          header), lock (cryptsetup's), signature (of other formats), text
 //! ```
 //!
-//! Make a volume, and open it again:
+//! This example makes a volume, and opens it again:
 //! ```
 //! # use std::fs::File;
 //! # use underseal_cipher::Key;
@@ -51,6 +51,7 @@ mod convert;
 mod dispatch;
 mod error;
 mod format;
+mod guards;
 mod hash;
 mod header;
 mod header_digest;
@@ -82,6 +83,7 @@ pub use check::{Check, Finding};
 pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};
 pub use format::{FormatOptions, NewHeader, NewIntegrity, Version, format};
+pub use guards::{Guard, GuardRefusal, GuardRule, Guards};
 pub use hash::Hash;
 pub use header::Header;
 pub use header_digest::{HeaderDigest, Pinned};
@@ -97,6 +99,7 @@ pub use recovery::{is_recovery_key, recovery_key};
 pub use rekey::{KeyCheck, Keyless};
 pub use repair::repair;
 pub use settings::{PersistentFlag, Settings};
+pub use storage::new_file::new_file;
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Stored, Volume};

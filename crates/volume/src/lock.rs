@@ -1,4 +1,4 @@
-//! The lock that cryptsetup takes around its own reads and updates of a header.
+//! The lock that cryptsetup takes for its reads and updates of a header.
 
 mod named;
 
@@ -15,24 +15,24 @@ use uuid::Uuid;
 use self::named::NamedLock;
 use crate::{Error, ErrorKind, Result};
 
-/// Whoever updates a header is done in less: what takes time (a key derivation) happens without the
-/// lock.
+/// How long to wait for the lock. An update takes less: slow work (a key derivation) happens
+/// without the lock.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last of the programs that share a lock has it alone for a moment, to remove its name.
+/// How long the last of several readers may hold a lock exclusively, to remove its name.
 const RELEASE: Duration = Duration::from_millis(100);
 
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The folder of cryptsetup's lock files.
 const FOLDER: &str = "/run/cryptsetup";
 
-/// What a header is locked for.
+/// The kind of a header's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockTo {
-    /// To read it, beside others who read.
+    /// Shared, for reading.
     Read,
-    /// To change it, alone.
+    /// Exclusive, for changing.
     Change,
 }
 
@@ -45,7 +45,7 @@ impl LockTo {
     }
 }
 
-/// Holds the lock until dropped.
+/// A lock that is held until it is dropped.
 ///
 /// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`,
 /// since udev takes the lock of the device itself.
@@ -57,14 +57,13 @@ pub struct HeaderLock<'a> {
 #[derive(Debug)]
 enum LockedFile<'a> {
     Header(&'a File),
-    // Dropping it gives the lock back.
+    // Dropping this releases the lock.
     Device { _lock: NamedLock },
 }
 
 impl<'a> HeaderLock<'a> {
-    /// Waits for the lock. A reader goes without where it cannot be had because the place does not
-    /// allow locks (a device without root, some network filesystems): checksums still tell half an
-    /// update from a whole one.
+    /// Waits for the lock. A reader continues without the lock where locks are not possible (a
+    /// device without root, some network filesystems): checksums still detect a partial update.
     pub(crate) fn take(file: &'a File, to: LockTo, patience: Duration) -> Result<Option<Self>> {
         match (Self::wait(file, to, patience), to) {
             (Ok(lock), _) => Ok(Some(lock)),
@@ -93,34 +92,36 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
-/// Whether another program changes the header of this image just now, as far as its lock tells.
+/// Returns true when another program is changing the header of this image, as far as its lock
+/// tells.
 pub fn is_header_locked(image: &File) -> bool {
     HeaderLock::wait(image, LockTo::Read, Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Locked)
 }
 
-/// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume in the
-/// middle of a reencryption. Held until dropped. It is one lock for all volumes with the same UUID.
+/// The lock that cryptsetup takes while it reencrypts a volume, and while it opens a volume with an
+/// unfinished reencryption. It is held until dropped, and is one lock for all volumes with the same
+/// UUID.
 ///
 /// | program | cryptsetup's lock | the turn, a lock of this project |
 /// | --- | --- | --- |
-/// | reencrypts a closed volume; cryptsetup does so, too | alone | |
+/// | reencrypts a closed volume, as cryptsetup does | exclusive | |
 /// | has a volume open | shared | |
-/// | has a volume open in the middle of a reencryption, for reading | shared | shared |
-/// | reencrypts a volume that is open, or begins to | shared | alone |
+/// | has a volume with an unfinished reencryption open, for reading | shared | shared |
+/// | reencrypts a volume that is open, or begins to | shared | exclusive |
 ///
 /// So no program reencrypts a closed volume that is open somewhere, and one program at a time
 /// reencrypts an open volume.
 #[derive(Debug)]
 pub struct ReencryptionLock {
-    // Given back before the other.
+    // The turn is released before the lock.
     _turn: Option<NamedLock>,
     lock: NamedLock,
 }
 
 impl ReencryptionLock {
-    /// Takes cryptsetup's lock, or refuses without waiting for its end: shared to have the volume
-    /// open, alone to reencrypt it while it is closed. None where this user cannot take the lock,
-    /// as cryptsetup could not, or the volume has no UUID.
+    /// Takes cryptsetup's lock, or refuses without a wait: shared for an open volume, exclusive to
+    /// reencrypt a closed one. Returns `None` where this user cannot take the lock, as cryptsetup
+    /// could not, or the volume has no UUID.
     ///
     /// # Errors
     /// `Busy` when another program has it.
@@ -140,10 +141,10 @@ impl ReencryptionLock {
     }
 
     /// Takes the locks of a program that reencrypts an open volume (`LockTo::Change`), or reads one
-    /// in the middle of a reencryption: that is its server, or begins what its server does.
+    /// with an unfinished reencryption: its server, or a command that begins the server's work.
     ///
     /// # Errors
-    /// As [`ReencryptionLock::take`].
+    /// The kinds of [`ReencryptionLock::take`].
     pub fn take_turn(uuid: Option<Uuid>, to: LockTo) -> Result<Option<Self>> {
         let Some(shared) = Self::take(uuid, LockTo::Read)? else { return Ok(None) };
         let mut name = shared.lock.path().as_os_str().to_owned();
@@ -154,13 +155,13 @@ impl ReencryptionLock {
         Ok(turn.map(|turn| Self { _turn: Some(turn), ..shared }))
     }
 
-    /// The locks of a program that begins a reencryption of a volume that is open, or closed.
+    /// Takes the locks of a program that begins the reencryption of an open or a closed volume.
     pub(crate) fn of_start(uuid: Option<Uuid>, is_open: bool) -> Result<Option<Self>> {
         let take = if is_open { Self::take_turn } else { Self::take };
         take(uuid, LockTo::Change)
     }
 
-    /// Whether it is this volume's.
+    /// Returns true when the lock is this volume's.
     pub(crate) fn is_of(&self, uuid: Option<Uuid>) -> bool {
         uuid.is_some_and(|uuid| self.lock.path() == Self::path_of(uuid))
     }
@@ -170,7 +171,7 @@ impl ReencryptionLock {
     }
 }
 
-/// The lock under this name; none where this user cannot take it.
+/// Takes the lock of this name; `None` where this user cannot take it.
 fn attempt(path: &Path, to: LockTo, held: &str) -> Result<Option<NamedLock>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let start = Instant::now();
@@ -206,14 +207,14 @@ fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()
 }
 
 fn held() -> Error {
-    let context = "somebody else holds the header's lock; close what uses this volume and try again";
+    let context = "another process holds the header's lock; close users of this volume and try again";
     Error::new(ErrorKind::Locked, context)
 }
 
 impl Drop for HeaderLock<'_> {
     fn drop(&mut self) {
         if let LockedFile::Header(file) = self.on {
-            // Nothing can be done about a lock that does not open; it goes with the file.
+            // A failure to unlock is ignored: the lock ends with the file.
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
     }

@@ -1,13 +1,13 @@
 //! LUKS1 (LUKS On-Disk Format Specification 1.2.3).
 //!
 //! ```text
-//!   header, 592 bytes --+-- cipher, hash, where the data begins, digest of the volume key      phdr
-//!                       +-- eight keyslots: salt, iterations, where the key material lies      phdr
-//!   key material            passphrase -> key of its area -> volume key                       (here)
+//!   header, 592 bytes --+-- cipher, hash, start of the data, digest of the volume key       phdr
+//!                       +-- eight keyslots: salt, iterations, place of the key material     phdr
+//!   key material            passphrase -> key of its area -> volume key                    (here)
 //!   data
 //! ```
 //!
-//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
+//! `update` is the only way to change a header; the changes themselves are in `update/`.
 
 mod describe;
 mod format;
@@ -29,30 +29,32 @@ use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::{
     ActivateOptions, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, KeyCheck, ReadAt, Recipe, Result,
-    Segment, UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
+    Segment, Target, UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
 };
 use phdr::Phdr;
 
-/// Where key material begins in every header that cryptsetup makes.
+/// The first place of key material in every header that cryptsetup makes.
 pub(crate) const FIRST_PLACE: u64 = 4096;
 
 /// A LUKS1 header as read from disk.
 #[derive(Debug)]
 pub struct Header {
     pub(crate) phdr: Phdr,
+    /// The header is on stable storage as it was read: this process has secured or written it.
+    is_secured: bool,
 }
 
 impl Header {
-    /// Reads the header from a file, a device or bytes; none when there is none.
+    /// Reads the header from a file, a device or bytes; returns `None` without one.
     ///
     /// # Errors
-    /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that
-    /// this build cannot name, `TooSmall` when the file ends within it, `Io`.
+    /// `BadHeader` when it breaks a rule of its format, `Unsupported` for a cipher or hash that
+    /// this build lacks, `TooSmall` when the file ends within it, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        Ok(read(from)?.map(|phdr| Self { phdr }))
+        Ok(read(from)?.map(|phdr| Self { phdr, is_secured: false }))
     }
 
-    /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
+    /// Unlocks the volume key; see [`crate::Header::unlock`].
     pub fn unlock(
         &self,
         from: &(impl ReadAt + ?Sized),
@@ -105,7 +107,7 @@ impl Header {
         Err(unlock::wrong_passphrase())
     }
 
-    /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
+    /// Accepts a given volume key; see [`crate::Header::volume_key`].
     pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
         if key.len() == self.phdr.key_bytes && self.confirms(&key, &Budget::new(options.limits))? {
             return Ok(VolumeKey::new(key, 0));
@@ -119,16 +121,16 @@ impl Header {
         Ok(kdf::to_key(&phdr.digest)? == found)
     }
 
-    /// What confirms the same key later; see [`crate::Header::key_check`].
+    /// Returns the digest for a later check; see [`crate::Header::key_check`].
     pub fn key_check(&self, key: &VolumeKey) -> KeyCheck {
         KeyCheck { kdf: self.phdr.digest_kdf(), digest: self.phdr.digest.to_vec(), len: key.key.len() }
     }
 
-    /// The volume; see [`crate::Header::activate`].
+    /// Builds the volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         let lower = self.data_offset();
         if lower == 0 && !options.detached {
-            let context = "the data begins at byte 0, so this header stands apart from it: name both files";
+            let context = "the data begins at byte 0, so this header is detached: name both files";
             return Err(Error::new(ErrorKind::BadLayout, context));
         }
         unlock::allow_null(&self.phdr.cipher, options.allow_null)?;
@@ -139,18 +141,16 @@ impl Header {
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 
-    /// The header's bytes, as they would be written.
+    /// Returns the header's bytes for writing.
     pub fn encode(&self) -> [u8; LEN] {
         self.phdr.encode()
     }
 
-    /// The bytes that header and keyslots take, in whole pages: as many as cryptsetup's backups
-    /// have.
+    /// Returns the length of header and keyslots, in whole pages: that of cryptsetup's backups.
     pub(crate) fn keyslots_end(&self) -> u64 {
         let len = af::split_len(self.phdr.key_bytes) as u64;
         let payload = Some(self.phdr.payload_offset).filter(|&offset| offset != 0);
-        // Free slots may say anything of their places: they count where a new header would have
-        // them.
+        // Free slots may have arbitrary places: they count where a new header would have them.
         let usual = FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * phdr::SLOTS as u64;
         let used = |number: usize| self.phdr.slots[number].is_some();
         let fits = |(number, end): &(usize, u64)| match payload {
@@ -163,7 +163,7 @@ impl Header {
         payload.map_or(end, |payload| end.min(payload))
     }
 
-    /// Where the key material of each keyslot in use lies.
+    /// Returns the area of each keyslot in use.
     pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
         let len = af::split_len(self.phdr.key_bytes) as u64;
         let slots = (0..).zip(&self.phdr.slots);
@@ -173,28 +173,38 @@ impl Header {
             .collect()
     }
 
-    /// What lies between the header and the first place of key material.
+    /// Returns the range between the header and the first place of key material.
     pub(crate) fn unused(&self) -> Range<usize> {
         let first = (0..phdr::SLOTS).map(|number| self.phdr.place(number)).min().unwrap_or(0);
         let end = first.min(FIRST_PLACE).min(self.keyslots_end());
         LEN..usize::try_from(end).unwrap_or(LEN).max(LEN)
     }
 
+    /// See [`crate::Header::secure`] (the caller has the lock). The key material comes first, as
+    /// when it is new.
+    pub(crate) fn secure(&mut self, on: &(impl Target + ?Sized)) -> Result<()> {
+        unchanged(on, self)?;
+        self.areas().into_iter().try_for_each(|(_, area)| storage::secure_material(on, area))?;
+        write_new(on, &self.phdr.bytes)?;
+        self.is_secured = true;
+        Ok(())
+    }
+
     pub(crate) fn digest(&self) -> HeaderDigest {
         HeaderDigest::of(&[&self.phdr.bytes])
     }
 
-    /// The UUID, if the header holds one.
+    /// Returns the UUID, if the header has one.
     pub fn uuid(&self) -> Option<Uuid> {
         self.phdr.uuid.as_str().parse().ok()
     }
 
-    /// The first byte of data on its device.
+    /// Returns the first byte of the data on their device.
     pub fn data_offset(&self) -> u64 {
         self.phdr.payload_offset
     }
 
-    /// Everything there is to tell, without any key.
+    /// Returns all facts that need no key.
     pub fn info(&self) -> Info {
         describe::describe(&self.phdr)
     }
@@ -203,7 +213,7 @@ impl Header {
 fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Phdr>> {
     let mut magic = [0; 8];
     match storage::read_into(from, 0, &mut magic) {
-        // LUKS2's second copy may be readable; where nothing is, its reader says so.
+        // LUKS2's second copy may be readable; if not, its reader reports the error.
         Err(e) if matches!(e.kind(), ErrorKind::TooSmall | ErrorKind::Io) => return Ok(None),
         Err(e) => return Err(e),
         Ok(()) if magic != phdr::MAGIC => return Ok(None),
@@ -214,7 +224,7 @@ fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Phdr>> {
     Phdr::parse(&bytes).map(Some).map_err(|e| e.within("LUKS1 header"))
 }
 
-/// Refuses to go on when the header on disk is no longer the one that was read.
+/// Refuses to continue when the header on disk is no longer the one that was read.
 pub(crate) fn unchanged(on: &(impl ReadAt + ?Sized), before: &Header) -> Result<()> {
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
     read(on)?.filter(|now| now.bytes == before.phdr.bytes).map(drop).ok_or_else(changed)

@@ -1,16 +1,16 @@
 //! LUKS2 (LUKS2 On-Disk Format Specification 1.1).
 //!
 //! ```text
-//!   binary header --+-- JSON area      twice: the second copy right behind the first      binary, json, store
-//!                   |     keyslots     passphrase -> key of its area -> volume key         keyslot
-//!                   |     digests      is this the volume key?                            keyslot
-//!                   |     segments     where the data lies and under which cipher         activate
-//!                   |     tokens       where a passphrase may be had elsewhere
+//!   binary header --+-- JSON area      in two copies                        binary, json, store
+//!                   |     keyslots     passphrase -> area's key -> volume key   keyslot
+//!                   |     digests      check of the volume key                  keyslot
+//!                   |     segments     place and cipher of the data             activate
+//!                   |     tokens       other sources of passphrases
 //!   keyslot areas --+
 //!   data
 //! ```
 //!
-//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
+//! `update` is the only way to change a header; the changes themselves are in `update/`.
 
 pub(crate) mod activate;
 pub(crate) mod binary;
@@ -35,8 +35,8 @@ use uuid::Uuid;
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::{data_begins, format};
 pub use reencrypt::{
-    BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, Passphrase, ResumeOptions,
-    Stage, Status, UnfinishedStart,
+    BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, OverwrittenStart, Passphrase,
+    ResumeOptions, Stage, Status, UnfinishedStart,
 };
 pub(crate) use store::Copies;
 pub use tokens::{TokenChoice, TokenToTry};
@@ -44,77 +44,82 @@ pub use update::tokens::{NewToken, token_from_json};
 
 use crate::{
     ActivateOptions, HeaderDigest, Info, IntegrityLayer, Key, KeyCheck, ReadAt, Result, Target,
-    UnlockOptions, Unlocked, Volume, VolumeKey,
+    UnlockOptions, Unlocked, Volume, VolumeKey, storage,
 };
 
 /// A LUKS2 header as read from disk.
 pub struct Header {
     stored: store::Stored,
+    /// The header is on stable storage as it was read: this process has secured or written it.
+    is_secured: bool,
 }
 
 impl Header {
-    /// Reads the header from a file, a device or bytes; none when there is no trace of one.
+    /// Reads the header from a file, a device or bytes; returns `None` without a trace of one.
     ///
-    /// Both copies are checked, and the newer sound one wins; where the first is bad, the second is
+    /// Both copies are checked, and the newer sound one is used; if the first is bad, the second is
     /// looked for in all of its nine places. A bad or stale copy next to a good one is reported by
     /// [`Header::damage`].
     ///
     /// # Errors
-    /// `Ambiguous` when a second copy is there, and the device begins with another format's
-    /// signature; `BadHeader` when there are copies but none is sound, `TooSmall` when the file
-    /// ends within them, `Io`.
+    /// `Ambiguous` when a second copy exists, and the device begins with another format's
+    /// signature; `BadHeader` when copies exist but none is sound, `TooSmall` when the file ends
+    /// within them, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        Ok(store::read(from)?.map(|stored| Self { stored }))
+        Ok(store::read(from)?.map(Self::of))
     }
 
-    /// Where the two copies are, and how each begins.
+    fn of(stored: store::Stored) -> Self {
+        Self { stored, is_secured: false }
+    }
+
+    /// Returns the offsets of the two copies, and their magics.
     pub fn copies(&self) -> [(u64, [u8; 6]); 2] {
         let size = self.stored.binary.size;
         [HeaderCopy::First, HeaderCopy::Second].map(|copy| (copy.offset(size), copy.magic()))
     }
 
-    /// What is wrong with one of the two copies, if anything is.
+    /// Describes the fault of one of the two copies, if one is bad.
     pub fn damage(&self) -> Option<&str> {
         self.stored.damage.as_ref().map(|damage| damage.why.as_str())
     }
 
-    /// Where the bad copy is, if one is bad.
+    /// Returns the range of the bad copy, if one is bad.
     pub(crate) fn bad_copy(&self) -> Option<Range<u64>> {
         let store::Stored { binary, damage, .. } = &self.stored;
         let at = damage.as_ref()?.place.offset(binary.size);
         Some(at..at + binary.size)
     }
 
-    /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's
-    /// lock.
+    /// Rewrites a bad or stale copy from the good one, with a fresh salt, under the header's lock.
     ///
     /// # Errors
-    /// `Ambiguous` when what stands in the bad one's place may be something else than a header;
-    /// `Busy` when somebody changed the header since it was read; `Io`.
+    /// `Ambiguous` when the bad copy's place may have another format's bytes; `Busy` when another
+    /// program has changed the header since it was read; `Io`.
     pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         store::repair(to, &self.stored)?;
         self.stored.damage = None;
         Ok(())
     }
 
-    /// Reads a header of which only the second copy is left, whatever stands in place of the first.
+    /// Reads a header of which only the second copy is left, whatever is in place of the first.
     pub(crate) fn read_over(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        Ok(store::read_over(from)?.map(|stored| Self { stored }))
+        Ok(store::read_over(from)?.map(Self::of))
     }
 
-    /// As [`Header::repair`], whatever stands in the bad copy's place.
+    /// Repairs as [`Header::repair`], whatever is in place of the bad copy.
     pub(crate) fn repair_over(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         store::repair_over(to, &self.stored)?;
         self.stored.damage = None;
         Ok(())
     }
 
-    /// Whether two copies that are both sound say different things.
+    /// Returns true when two sound copies have different contents.
     pub(crate) fn copies_differ(&self, from: &(impl ReadAt + ?Sized)) -> Result<bool> {
         store::copies_differ(from, &self.stored)
     }
 
-    /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
+    /// Unlocks the volume key; see [`crate::Header::unlock`].
     pub fn unlock(
         &self,
         from: &(impl ReadAt + ?Sized),
@@ -124,38 +129,37 @@ impl Header {
         keyslot::unlock(&self.stored.metadata, from, passphrase, options)
     }
 
-    /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
+    /// Accepts a given volume key; see [`crate::Header::volume_key`].
     pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
         keyslot::verify(&self.stored.metadata, key, options)
     }
 
-    /// What confirms the same key later; see [`crate::Header::key_check`].
+    /// Returns the digest for a later check; see [`crate::Header::key_check`].
     pub fn key_check(&self, key: &VolumeKey) -> Result<KeyCheck> {
         keyslot::key_check(&self.stored.metadata, key)
     }
 
-    /// What tells the key that all of the data has from others; see
-    /// [`crate::Header::data_key_check`].
+    /// Returns the digest of the key of all data; see [`crate::Header::data_key_check`].
     pub fn data_key_check(&self) -> Option<KeyCheck> {
         keyslot::data_key_check(&self.stored.metadata)
     }
 
-    /// The volume; see [`crate::Header::activate`].
+    /// Builds the volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)
     }
 
-    /// What has to lie below the volume; see [`crate::Header::integrity_layer`].
+    /// Returns the layer below the volume; see [`crate::Header::integrity_layer`].
     pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
         activate::integrity_layer(&self.stored.metadata)
     }
 
-    /// The bytes that both copies take with the room for keyslots.
+    /// Returns the length of both copies with the room for keyslots.
     pub(crate) fn keyslots_end(&self) -> u64 {
         2 * self.stored.binary.size + self.stored.metadata.config.keyslots_size
     }
 
-    /// Where the room for keyslots begins.
+    /// Returns the start of the room for keyslots.
     pub(crate) fn keyslots_begin(&self) -> u64 {
         2 * self.stored.binary.size
     }
@@ -164,9 +168,15 @@ impl Header {
         &self.stored.metadata
     }
 
-    /// Refuses to go on when the header on disk is no longer the one that was read.
+    /// Refuses to continue when the header on disk is no longer the one that was read.
     pub(crate) fn is_unchanged(&self, on: &(impl ReadAt + ?Sized)) -> Result<()> {
         store::unchanged(on, &self.stored).map(drop)
+    }
+
+    /// Where the key material of each passphrase's keyslot lies.
+    fn key_areas(&self) -> impl Iterator<Item = Range<u64>> {
+        let slots = self.stored.metadata.keyslots.values().filter(|slot| slot.passphrase.is_ok());
+        slots.map(|slot| slot.area.0..slot.area.0 + slot.area.1)
     }
 
     /// Where each keyslot's area lies.
@@ -175,27 +185,37 @@ impl Header {
         slots.map(|(number, slot)| (*number, slot.area.0..slot.area.0 + slot.area.1)).collect()
     }
 
+    /// See [`crate::Header::secure`] (the caller has the lock). The key material comes first, as
+    /// when it is new.
+    pub(crate) fn secure(&mut self, on: &(impl Target + ?Sized)) -> Result<()> {
+        let now = store::unchanged(on, &self.stored)?;
+        self.key_areas().try_for_each(|area| storage::secure_material(on, area))?;
+        store::secure(on, &now)?;
+        self.is_secured = true;
+        Ok(())
+    }
+
     /// Writes a bad copy again where nobody else's bytes can be: in a backup.
     pub(crate) fn mend(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         store::mend(to, &self.stored)
     }
 
-    /// The UUID, if the header holds one.
+    /// Returns the UUID, if the header has one.
     pub fn uuid(&self) -> Option<Uuid> {
         self.stored.binary.uuid()
     }
 
-    /// Whether the other header has the same UUID, in whatever form.
+    /// Returns true when the other header has the same UUID, in whatever form.
     fn is_same_volume(&self, other: &Self) -> bool {
         self.stored.binary.uuid == other.stored.binary.uuid
     }
 
-    /// Whether only the second copy is sound.
+    /// Returns true when only the second copy is sound.
     fn lacks_first_copy(&self) -> bool {
         self.stored.damage.as_ref().is_some_and(|damage| damage.place == HeaderCopy::First)
     }
 
-    /// The first byte of data on its device.
+    /// Returns the first byte of the data on their device.
     pub fn data_offset(&self) -> u64 {
         self.stored.metadata.data_offset()
     }
@@ -204,17 +224,17 @@ impl Header {
         self.stored.digest
     }
 
-    /// The size of the data, where all segments say theirs.
+    /// Returns the size of the data, if all segments have theirs.
     pub fn data_size(&self) -> Option<u64> {
         self.stored.metadata.data_size()
     }
 
-    /// The metadata as it stands on disk.
+    /// Returns the metadata as they are on disk.
     pub fn json(&self) -> &serde_json::Map<String, serde_json::Value> {
         &self.stored.metadata.document
     }
 
-    /// Everything there is to tell, without any key.
+    /// Returns all facts that need no key.
     pub fn info(&self) -> Info {
         describe::describe(&self.stored)
     }

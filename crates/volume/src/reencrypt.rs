@@ -1,20 +1,20 @@
-//! Reencryption: a volume whose bytes go from an old form (cipher, key, sectors, place) to a new
-//! one, step by step.
+//! Reencryption: a volume's bytes are converted from an old form (cipher, key, sectors, place) to a
+//! new form, step by step.
 //!
 //! ```text
-//!   Plan + Progress --step--> Step       which bytes, from where to where, and what protects them meanwhile    plan
+//!   Plan + Progress --step--> Step    the bytes, their way, their protection         plan
 //!                               |
-//!   Foreground --claim----------|        nobody else reads or writes there                                     foreground
+//!   Foreground --claim----------|     no other reads or writes of these bytes        foreground
 //!                               v
-//!   Ledger <--area, record--- run        reads, crypts, writes, syncs, in the one order that survives a crash  engine
+//!   Ledger <--area, record--- run     reads, crypts, writes, syncs, in a safe order  engine
 //!                               |
-//!                               |--      bytes from one form to the other, on idle processors                  work
-//!                               |--      what is put in the area, and what it gives back                       protect
-//!                               '--      a step that was cut: done again; one that cannot be written: undone   recover, undo
+//!                               |--   conversion, on idle processors                 work
+//!                               |--   the contents of the area, in and out           protect
+//!                               '--   an interrupted step, a failed write            recover, undo
 //! ```
 //!
-//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes
-//! without a header that is [`state`].
+//! This module knows no header: a [`Ledger`] keeps plan and progress. For volumes without a header,
+//! the ledger is [`state`].
 
 mod bytes;
 mod engine;
@@ -23,7 +23,9 @@ mod ledger;
 mod plan;
 mod protect;
 mod recover;
+mod sector_fit;
 pub mod state;
+mod step_protection;
 mod undo;
 mod work;
 
@@ -32,6 +34,8 @@ pub use foreground::{Alone, Claim, Foreground, Pace};
 pub use ledger::Ledger;
 pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, Which, hot_zone, room};
 pub use protect::checksums_mend;
+pub use sector_fit::SectorFit;
+pub use step_protection::{DiskBlocks, SectorForm, WantedProtection, forms};
 
 #[cfg(test)]
 pub(crate) mod tests;

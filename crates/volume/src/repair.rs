@@ -1,17 +1,18 @@
-//! Making a header good again, as far as that goes without a key.
+//! Repair of a header, as far as possible without a key.
 
 use crate::{Error, ErrorKind, Header, Result, Target, luks1, luks2};
 
-/// What a repair did, in words; nothing where nothing was to be done.
+/// Repairs a header. Returns the changes as messages; the list is empty when the header was sound.
 ///
-/// A copy of LUKS2's that is bad or out of date is written again from the other; members that a key
-/// derivation does not have go from its metadata. Of LUKS1 names are set right, and keyslots that
-/// are not in use. Keyslots in use are never touched. `over` allows to overwrite what may be
-/// somebody else's: what stands in the bad copy's place and is no LUKS header.
+/// A bad or old copy of a LUKS2 header is rewritten from the other copy, and superfluous members of
+/// a key derivation are removed from its metadata. In a LUKS1 header, names and unused keyslots are
+/// corrected. Keyslots in use are never touched. `over` allows to overwrite bytes in the bad copy's
+/// place that are no LUKS header, and may belong to another program.
 ///
 /// # Errors
-/// Those of [`Header::read`] for what cannot be repaired; `Ambiguous` when something else would be
-/// overwritten; `Busy` when somebody changed the header meanwhile, or keeps its lock; `Io`.
+/// The kinds of [`Header::read`] for headers that cannot be repaired; `Ambiguous` when other bytes
+/// would be overwritten; `Busy` when another process changed the header meanwhile, or keeps its
+/// lock; `Io`.
 pub fn repair(on: &(impl Target + ?Sized), over: bool) -> Result<Vec<String>> {
     let header = match Header::read(on) {
         Ok(header) => header,
@@ -27,7 +28,12 @@ pub fn repair(on: &(impl Target + ?Sized), over: bool) -> Result<Vec<String>> {
     };
     match header {
         Header::Luks1(_) => luks1::repair(on),
-        Header::Luks2(header) => luks2_repair(*header, on, over),
+        Header::Luks2(header) => {
+            let done = luks2_repair(*header, on, over)?;
+            // An earlier repair may be in memory only.
+            Header::read(on)?.secure(on)?;
+            Ok(done)
+        }
     }
 }
 
@@ -48,7 +54,7 @@ fn luks2_repair(mut header: luks2::Header, on: &(impl Target + ?Sized), over: bo
         done.extend(removed);
     }
     if header.wipe_unwiped(on)? {
-        done.push("what a reencryption left among the keyslots was wiped".into());
+        done.push("old areas of a reencryption among the keyslots were wiped".into());
     }
     match header.damage() {
         Some(damage) => Err(Error::new(ErrorKind::BadHeader, damage)),

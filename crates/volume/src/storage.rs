@@ -1,8 +1,10 @@
-//! Where headers are read from and written to: a file or block device, a device that is neither, or
-//! bytes in memory.
+//! Access to headers: in a file or block device, in another kind of device, or in memory.
 
 pub(crate) mod bytes;
+#[cfg(test)]
+pub(crate) mod failed_syncs;
 pub(crate) mod kept_lock;
+pub(crate) mod new_file;
 #[cfg(test)]
 pub(crate) mod recorder;
 
@@ -17,31 +19,31 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes that a header parser reads: a [`File`] (also a block device), or a slice.
 pub trait ReadAt {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     fn size(&self) -> io::Result<u64>;
 
     /// Fills `buf` from `offset` on.
     ///
     /// # Errors
-    /// `UnexpectedEof` beyond the end, else whatever the system says.
+    /// `UnexpectedEof` beyond the end; otherwise the error of the system.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Waits for the header's lock, which all operations on headers take by themselves; none where
-    /// there is nothing to lock.
+    /// Waits for the header's lock, which all operations on headers take themselves. Returns `None`
+    /// when there is nothing to lock.
     ///
     /// # Errors
-    /// `Busy` when somebody else keeps it, or it cannot be taken to change the header.
+    /// `Busy` when another process keeps it, or when it cannot be taken to change the header.
     fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
         self.lock_within(to, PATIENCE)
     }
 
-    /// As [`ReadAt::lock`], but waits no longer than `patience`.
+    /// Like [`ReadAt::lock`], but waits no longer than `patience`.
     ///
     /// # Errors
-    /// As [`ReadAt::lock`].
+    /// The kinds of [`ReadAt::lock`].
     fn lock_within(&self, _to: LockTo, _patience: Duration) -> Result<Option<HeaderLock<'_>>> {
         Ok(None)
     }
@@ -49,7 +51,7 @@ pub trait ReadAt {
 
 impl ReadAt for File {
     fn size(&self) -> io::Result<u64> {
-        // The end of a block device is found by seeking only.
+        // The size of a block device can be found only by a seek.
         let mut file = self;
         file.seek(SeekFrom::End(0))
     }
@@ -76,7 +78,7 @@ impl ReadAt for [u8] {
     }
 }
 
-/// Reads `len` bytes at `offset`. The caller has bounded `len`.
+/// Reads `len` bytes at `offset`. The caller has limited `len`.
 pub(crate) fn read(from: &(impl ReadAt + ?Sized), offset: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     read_into(from, offset, &mut bytes)?;
@@ -94,25 +96,25 @@ pub(crate) fn size(of: &(impl ReadAt + ?Sized)) -> Result<u64> {
     of.size().map_err(|e| Error::new(ErrorKind::Io, "cannot find out the size").with_source(e))
 }
 
-/// What headers are written to: a [`File`], a device that is no file, or in tests a recorder of the
+/// The target of header writes: a [`File`], a device that is no file, or in tests a recorder of the
 /// order of writes.
 pub trait Target: ReadAt {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Returns when everything written is on disk.
+    /// Returns when all writes are on disk.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Makes the file this long.
+    /// Changes the file's length.
     ///
     /// # Errors
-    /// Whatever the system says; `Unsupported` where the size is fixed.
+    /// The error of the system; `Unsupported` when the size is fixed.
     fn set_len(&self, size: u64) -> io::Result<()>;
 }
 
@@ -139,6 +141,27 @@ pub(crate) fn write(to: &(impl Target + ?Sized), offset: u64, bytes: &[u8]) -> R
 
 pub(crate) fn sync(target: &(impl Target + ?Sized)) -> Result<()> {
     target.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
+}
+
+/// Writes bytes again as they are read, and syncs. After a sync that failed Linux takes the pages
+/// for clean: reads show the new bytes, the disk has the old ones, and later syncs succeed. Sectors
+/// that the disk has already cannot be torn by this.
+pub(crate) fn secure(on: &(impl Target + ?Sized), Range { start, end }: Range<u64>) -> Result<()> {
+    let len = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+    write(on, start, &read(on, start, len)?)?;
+    sync(on)
+}
+
+/// As [`secure`], of a keyslot's key material. Material beyond the end, or that cannot be read, is
+/// left: the other keyslots open the volume.
+pub(crate) fn secure_material(on: &(impl Target + ?Sized), range: Range<u64>) -> Result<()> {
+    let end = size(on)?;
+    let (start, end) = (range.start.min(end), range.end.min(end));
+    match read(on, start, usize::try_from(end - start).unwrap_or(usize::MAX)) {
+        Ok(bytes) => write(on, start, &bytes).and_then(|()| sync(on)),
+        Err(e) if e.kind() == ErrorKind::Io => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Overwrites a range with random bytes.

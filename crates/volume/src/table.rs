@@ -1,4 +1,4 @@
-//! Device-mapper tables: what `dmsetup` is given, and what it prints.
+//! Device-mapper tables: the input of `dmsetup`, and its output.
 //!
 //! ```text
 //!   0 2048 crypt aes-xts-plain64 KEY 0 /dev/sda 0 1 allow_discards
@@ -6,15 +6,15 @@
 //!   |  |    target: Crypt | Linear | Integrity | Striped | Delay | Verity | Zero | Error
 //!   start, length in 512-byte sectors
 //!
-//!   below: 0 2000 integrity /dev/sda 0 28 J 0              as `dmsetup table` prints several devices: of those that others are
-//!   above: 0 2000 crypt .. /dev/mapper/below 0 ..          on, each has one integrity line
+//!   below: 0 2000 integrity /dev/sda 0 28 J 0       several devices, as dmsetup prints them:
+//!   above: 0 2000 crypt .. /dev/mapper/below 0 ..   a lower device has one integrity line
 //! ```
 //!
-//! Several lines make one device of several segments. Refusals begin with the kernel's words for
-//! the same table and add the reason, which it swallows. Printing gives the order of the kernel's
-//! `dmsetup table`.
+//! Several lines make one device of several segments. Errors begin with the kernel's words for the
+//! same table and add the reason, which the kernel leaves out. The printed form has the order of
+//! the kernel's `dmsetup table`.
 //!
-//! A table holds its keys: whoever read its text wipes the text.
+//! A table holds its keys: the caller wipes the text after parsing it.
 
 mod base;
 mod crypt;
@@ -41,44 +41,44 @@ use words::Words;
 
 use crate::{DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, recipe};
 
-/// A table of one or more lines that follow each other from sector 0.
+/// A table of one or more lines, which begin at sector 0 and leave no gaps.
 #[derive(Debug)]
 pub struct Table {
     lines: Vec<Line>,
-    /// Devices that these lie on, and that are made by lines of their own.
+    /// Lower devices, which have lines of their own.
     below: Vec<(String, Line)>,
 }
 
-/// One line.
+/// A line.
 #[derive(Debug)]
 pub struct Line {
-    /// Where it begins, in 512-byte sectors.
+    /// The beginning, in 512-byte sectors.
     pub start: u64,
-    /// How long it is, in 512-byte sectors.
+    /// The length, in 512-byte sectors.
     pub len: u64,
-    /// What is there.
+    /// The target.
     pub target: Target,
 }
 
-/// What a line maps to.
+/// The target of a line.
 #[derive(Debug)]
 pub enum Target {
-    /// An encrypted run of a device.
+    /// A range of a device, encrypted.
     Crypt(Box<Crypt>),
-    /// A run of a device as it is.
+    /// A range of a device, unchanged.
     Linear {
         /// A file or block device.
         device: String,
-        /// Where the run begins on it, in 512-byte sectors.
+        /// The beginning of the range on the device, in 512-byte sectors.
         offset: u64,
     },
     /// The data of dm-integrity's layout on a device.
     Integrity(Box<IntegrityLine>),
-    /// Runs of several devices in turn.
+    /// Ranges of several devices in turn.
     Striped(Box<Striped>),
-    /// A device that answers late.
+    /// A device with a delay.
     Delay(Box<DelayLine>),
-    /// A device that is compared with a tree of hashes as it is read.
+    /// A device that is checked against a tree of hashes on each read.
     Verity(Box<VerityLine>),
     /// Zeros; writes are dropped.
     Zero,
@@ -86,31 +86,31 @@ pub enum Target {
     Error,
 }
 
-/// What a device has room for.
+/// The room on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Bytes that it keeps beside each block; 0: none.
+    /// The number of bytes beside each block; may be 0.
     pub tuple: usize,
 }
 
 impl Room {
-    /// For any line: nobody has looked.
+    /// Enough for every line, before the device is known.
     const ANY: Self = Self { size: u64::MAX, tuple: 0 };
 }
 
-/// Lines that one table may have.
+/// The largest number of lines in a table.
 const MAX_LINES: usize = 65536;
-/// Sectors that a byte offset of 63 bits can name.
+/// The largest sector at a byte offset of 63 bits.
 const MAX_SECTORS: u64 = i64::MAX as u64 >> 9;
 
 impl Table {
-    /// Parses a table; empty lines and lines that begin with `#` are skipped.
+    /// Parses a table. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// `BadOption`, in the kernel's words and with the line's number, for a line that is malformed
-    /// or does not follow the one before it.
+    /// `BadOption`, in the kernel's words and with the line's number, for a malformed line, and for
+    /// a line that does not begin at the end of the previous line.
     pub fn parse(text: &str) -> Result<Self> {
         let mut named: Vec<(&str, usize, Line)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -141,18 +141,18 @@ impl Table {
         Ok(Self { lines, below })
     }
 
-    /// The lines, in order.
+    /// Returns the lines, in order.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
 
-    /// Its length in 512-byte sectors.
+    /// Returns the length in 512-byte sectors.
     pub fn sectors(&self) -> u64 {
         self.lines.last().map_or(0, |last| last.start + last.len)
     }
 
-    /// What the user should know, though the table is taken: weak choices, and what the kernel
-    /// would not open.
+    /// Returns warnings about an accepted table: weak choices, and parts that the kernel would not
+    /// open.
     pub fn warnings(&self) -> Vec<String> {
         let crypts = self.lines.iter().filter_map(|line| match &line.target {
             Target::Crypt(crypt) => Some(crypt.warnings()),
@@ -167,31 +167,31 @@ impl Table {
         warnings
     }
 
-    /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices
-    /// are.
+    /// Builds every line's cipher and drops it, to check the table's keys independently of its
+    /// devices.
     ///
     /// # Errors
-    /// As [`Table::volume`], but for what concerns the devices.
+    /// The kinds of [`Table::volume`], except those about the devices.
     pub fn check(&self) -> Result<()> {
         self.volume(&vec![u64::MAX; self.slots().len()]).map(drop)
     }
 
-    /// The volume that the table describes on its [`bases`](Table::bases) of `sizes` bytes; keys
-    /// are fetched from the kernel's keyring where the table says so. A linear line is a segment
-    /// under the null cipher.
+    /// Returns the table's volume on its [`bases`](Table::bases) of `sizes` bytes. Keys with a
+    /// keyring's name are fetched from the kernel's keyring. A linear line is a segment under the
+    /// null cipher.
     ///
     /// # Errors
-    /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall`
-    /// when a line ends beyond its device.
+    /// `BadOption` when the kernel refuses cipher, key or the lines' order; `TooSmall` when a line
+    /// ends beyond its device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
         self.volume_on(&sizes.iter().map(|size| Room { size: *size, tuple: 0 }).collect::<Vec<_>>())
     }
 
-    /// The same on devices that keep something beside their blocks: a crypt line may ask for less
-    /// than there is, as in the kernel.
+    /// The same on devices that keep bytes beside their blocks. A crypt line may use a part of
+    /// these bytes, as in the kernel.
     ///
     /// # Errors
-    /// As [`Table::volume`].
+    /// The kinds of [`Table::volume`].
     pub fn volume_on(&self, rooms: &[Room]) -> Result<Volume> {
         let slots = self.slots();
         let mut segments = Vec::with_capacity(self.lines.len());
@@ -210,8 +210,8 @@ impl Table {
         Ok(Volume::new(segments)?.with_discards(discards).with_dispatch(dispatch))
     }
 
-    /// Requests are multiples of the largest sector of all lines: they must not cut another line's
-    /// sectors.
+    /// Requests are multiples of the largest sector of all lines, so they must not cut another
+    /// line's sectors.
     fn is_on_blocks(&self, segments: &[Segment]) -> Result<()> {
         let sector = |segment: &Segment| segment.sector_size().bytes() as u64;
         let largest = segments.iter().map(sector).max().unwrap_or(512);
@@ -227,21 +227,22 @@ impl Table {
         Ok(())
     }
 
-    /// The table's text, as `dmsetup table` has it; with zeros for keys unless they are asked for.
+    /// Returns the table's text, in the form of `dmsetup table`, with zeros for keys unless `keys`
+    /// is true.
     pub fn print(&self, keys: bool) -> String {
         let lines = self.lines.iter().map(|line| line.print(keys));
         let below = self.below.iter().map(|(name, line)| format!("{name}: {}", line.print(keys)));
-        // Of a stack every line has a name.
+        // In a stack every line has a name.
         let lines = lines.map(|line| if self.below.is_empty() { line } else { format!("volume: {line}") });
         below.chain(lines).collect::<Vec<_>>().join("\n")
     }
 }
 
 impl Line {
-    /// Parses one line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// As [`Table::parse`].
+    /// The kinds of [`Table::parse`].
     pub fn parse(line: &str) -> Result<Self> {
         let mut words = Words::split(line);
         let start = words.number("Invalid format", "the start")?;
@@ -279,7 +280,7 @@ impl Line {
         Ok(Self { start, len, target })
     }
 
-    /// The line as a segment on the device of this number.
+    /// Returns the line as a segment on the device with this number.
     fn segment(&self, device: usize, Room { size, tuple }: Room) -> Result<Segment> {
         let stored = |lower, iv_offset, cipher, recipe| {
             SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, recipe })
@@ -310,7 +311,7 @@ impl Line {
         Ok(Segment { start: self.start << 9, len: self.len << 9, kind })
     }
 
-    /// The line's text; with zeros for the key unless it is asked for.
+    /// Returns the line's text, with zeros for the key unless `keys` is true.
     pub fn print(&self, keys: bool) -> String {
         let head = format!("{} {} {}", self.start, self.len, self.target.name());
         match &self.target {
@@ -326,7 +327,7 @@ impl Line {
 }
 
 impl Target {
-    /// The one device that it is on, as the line names it.
+    /// Returns the only device of the target, by its name in the line.
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Crypt(crypt) => Some(&crypt.device),
@@ -336,7 +337,7 @@ impl Target {
         }
     }
 
-    /// All devices that it is on, as the line names them.
+    /// Returns all devices of the target, by their names in the line.
     pub fn devices(&self) -> Vec<&str> {
         match self {
             Self::Crypt(_) | Self::Linear { .. } => self.device().into_iter().collect(),
@@ -348,7 +349,7 @@ impl Target {
         }
     }
 
-    /// The target's name.
+    /// Returns the target's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Crypt(_) => "crypt",
@@ -363,14 +364,14 @@ impl Target {
     }
 }
 
-/// Without keys.
+/// The text without keys.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.print(false))
     }
 }
 
-/// Which line of the text, in messages.
+/// The number of a line of the text, for messages.
 struct LineNumber(usize);
 
 impl fmt::Display for LineNumber {
@@ -379,7 +380,7 @@ impl fmt::Display for LineNumber {
     }
 }
 
-/// The device's name before a line, if it has one, and the line.
+/// Splits a line into the device's name, if any, and the rest.
 fn name_of(line: &str) -> (&str, &str) {
     match line.split_once(": ") {
         Some((name, rest)) if !name.contains(char::is_whitespace) => (plain_name(name), rest.trim_start()),
@@ -387,17 +388,17 @@ fn name_of(line: &str) -> (&str, &str) {
     }
 }
 
-/// The name of one of the table's own devices, without where the kernel shows it.
+/// Returns the name of a device of the table, without the kernel's folder.
 fn plain_name(name: &str) -> &str {
     name.strip_prefix("/dev/mapper/").unwrap_or(name)
 }
 
-/// Whether a line's word for its device means the one of this name.
+/// Returns true when a line's device is the device with this name.
 fn is_named(word: &str, name: &str) -> bool {
     plain_name(word) == name
 }
 
-/// Refuses layers on layers, and what else is on the device of one: it would be taken for being on
+/// Refuses layers on layers, and other lines on a layer's device: they would be taken for lines on
 /// the layer, or write to its journal.
 fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
     let is_layer = |line: &&Line| matches!(line.target, Target::Integrity(_));
@@ -420,7 +421,7 @@ fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
     Ok(())
 }
 
-/// Takes out those devices that others are on.
+/// Removes the lower devices from the list, and returns them.
 fn below(named: &mut Vec<(&str, usize, Line)>) -> Result<Vec<(String, Line)>> {
     let is_used = |name: &str| {
         let by = |line: &Line| line.target.device().is_some_and(|device| is_named(device, name));
@@ -441,7 +442,7 @@ fn below(named: &mut Vec<(&str, usize, Line)>) -> Result<Vec<(String, Line)>> {
         }
         let is_whole = line.start == 0 && below.iter().all(|(other, _)| other != name);
         if !is_whole || !matches!(line.target, Target::Integrity(_)) {
-            let why = "what a device lies on can be another device, or one integrity line from sector 0 on";
+            let why = "a device's lower device can be another device, or one integrity line from sector 0 on";
             return Err(bad(why).within(LineNumber(number)));
         }
         below.push((name.into(), line));
@@ -453,7 +454,7 @@ fn bad(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadOption, why)
 }
 
-/// An error of the cipher layer: it begins with the kernel's words itself.
+/// Converts an error of the cipher layer, which already begins with the kernel's words.
 fn of_cipher(e: underseal_cipher::Error) -> Error {
     let kind = match e.kind() {
         underseal_cipher::ErrorKind::Unsupported => ErrorKind::Unsupported,

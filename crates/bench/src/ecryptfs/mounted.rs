@@ -1,4 +1,4 @@
-//! A mounted folder beside its peers, each over a folder of its own in memory.
+//! A mounted folder beside its peers, each over a separate folder in memory.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,10 +23,10 @@ const DEVICE: &str = "underseal, /dev/fuse";
 const BARE: &str = "underseal, no cipher";
 const GOCRYPTFS: &str = "gocryptfs";
 
-/// The programs that gocryptfs is made of, root's mounts included, and their packages.
+/// The programs that gocryptfs needs, including root's mounts, and their packages.
 const NEEDED: [(&str, &str); 2] = [("gocryptfs", "gocryptfs"), ("fusermount3", "fuse3")];
 
-/// What is missing for it in these folders.
+/// The packages of gocryptfs that are missing in these folders.
 fn to_install(path: &OsStr) -> String {
     let is_there = |program: &str| std::env::split_paths(path).any(|folder| folder.join(program).exists());
     let missing = NEEDED.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package);
@@ -37,33 +37,33 @@ fn to_install(path: &OsStr) -> String {
     }
 }
 
-/// What to measure, and for how long.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct MountBenchOptions {
-    /// Of the benchmark.
+    /// The rounds of the benchmark.
     pub turns: InterleavedRounds,
-    /// Where folders and mounts lie: a file system in memory.
+    /// The place of folders and mounts: a file system in memory.
     pub directory: PathBuf,
-    /// The bytes of each of fio's files.
+    /// The size of each of fio's files in bytes.
     pub size: u64,
-    /// Small files in the tree.
+    /// The number of small files in the tree.
     pub files: u32,
-    /// Threads that serve our mounts.
+    /// The number of threads that serve our mounts.
     pub threads: u16,
 }
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct MountReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Threads of our mounts.
+    /// The number of threads of our mounts.
     pub threads: u16,
-    /// Small files in the tree.
+    /// The number of small files in the tree.
     pub files: u32,
-    /// Workload by workload, mount by mount.
+    /// The rows by workload, then by mount.
     pub rows: Vec<ServerRow>,
-    /// Peers that could not be measured, and why.
+    /// The peers that could not be measured, with reasons.
     pub left_out: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct MountedFolder {
 }
 
 impl MountedFolder {
-    /// The processor time that its process has used.
+    /// Returns the processor time of its process.
     pub(super) fn cpu_time(&self) -> Result<Duration, BenchError> {
         process_time(self.name, self.process.id())
     }
@@ -108,7 +108,7 @@ impl Drop for MountedFolder {
     }
 }
 
-/// The folders of all; they go with this.
+/// The folders of all mounts, removed on drop.
 struct Place(PathBuf);
 
 impl Place {
@@ -163,7 +163,7 @@ impl Place {
         };
         let made = command().args(["-init", "-scryptn", "10"]).arg(&lower).stdout(Stdio::null()).status();
         if !made.map_err(|e| BenchError::because("it cannot be run", e))?.success() {
-            return Err(BenchError::new("it makes no folder"));
+            return Err(BenchError::new("it creates no folder"));
         }
         let mut mount = command();
         mount.arg("-fg").arg(lower).arg(&plain);
@@ -181,17 +181,17 @@ fn cannot_make(e: std::io::Error) -> BenchError {
     BenchError::because("the folders cannot be made", e)
 }
 
-/// Measures, and tells the observer.
+/// Measures, and reports to the observer.
 ///
 /// # Errors
 /// When a tool is missing, or a mount or a client fails.
 pub fn ecryptfs_mount(options: &MountBenchOptions, observer: &mut impl Observer) -> Result<(), BenchError> {
-    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be identified", e))?;
     let place = Place::new(&options.directory)?;
     let tar = pack(&place.0, options.files)?;
     let (mounts, left_out) = place.start(options)?;
     let only = &options.turns.only;
-    // The steps of a tree need each other.
+    // The steps of a tree depend on each other.
     let wanted = |work: &MountWork| match work {
         MountWork::Tree(_) => only.as_ref().is_none_or(|only| only.contains("tree")),
         MountWork::Requests { .. } => options.turns.want(&work.name()),

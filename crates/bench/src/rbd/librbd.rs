@@ -1,5 +1,7 @@
-//! librbd's own calls, as a client uses them that has no layer of its own: with its encryption, or
+//! librbd's calls, as a client without an encryption layer uses them: with librbd's encryption, or
 //! without.
+
+#![expect(unsafe_code, reason = "librbd's C functions")]
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -41,11 +43,11 @@ macro_rules! calls {
                     $($name: {
                         let name = stringify!($name);
                         let library = if name.starts_with("rados_") { &rados } else { &rbd };
-                        // SAFETY: what Ceph 16's header declares, and later ones.
+                        // SAFETY: the signature of Ceph 16's header, unchanged in later versions.
                         unsafe { *library.get(name.as_bytes())? }
                     },)*
                 };
-                // They are never unloaded.
+                // The libraries are never unloaded.
                 std::mem::forget((rados, rbd));
                 Ok(this)
             }
@@ -79,7 +81,8 @@ pub(super) struct Librbd {
 }
 
 impl Librbd {
-    /// An image by its path, `POOL/IMAGE`; with a passphrase as what librbd has encrypted.
+    /// An image by its path, `POOL/IMAGE`; with a passphrase the image is one that librbd has
+    /// encrypted.
     pub(super) fn open(
         path: &str,
         conf: Option<&Path>,
@@ -101,7 +104,7 @@ impl Librbd {
         unsafe {
             answer((calls.rados_create)(cluster, ptr::null())).map_err(failed)?;
             answer((calls.rados_conf_read_file)(*cluster, conf)).map_err(failed)?;
-            // Nobody is to acknowledge what is not stored.
+            // No write may be acknowledged before it is stored.
             answer((calls.rados_conf_set)(*cluster, c"rbd_cache".as_ptr(), c"false".as_ptr()))
                 .map_err(failed)?;
             answer((calls.rados_connect)(*cluster)).map_err(failed)?;
@@ -140,7 +143,7 @@ impl Librbd {
 
 impl Drop for Librbd {
     fn drop(&mut self) {
-        // SAFETY: what was opened is closed, once, the last one first; nothing is in flight.
+        // SAFETY: everything opened is closed once, in reverse order; nothing is in flight.
         unsafe {
             if !self.image.is_null() {
                 (self.calls.rbd_close)(self.image);
@@ -155,7 +158,7 @@ impl Drop for Librbd {
     }
 }
 
-/// One of so many requests at a time, with its memory.
+/// A slot for one request in flight, with its memory.
 struct Slot {
     number: usize,
     memory: Vec<u8>,
@@ -163,11 +166,12 @@ struct Slot {
     tell: mpsc::Sender<usize>,
 }
 
-/// On a thread of librbd's: the number goes to who waits.
+/// A completion callback on a thread of librbd's, which sends the slot's number to the waiting
+/// thread.
 unsafe extern "C" fn over(_: Handle, slot: *mut c_void) {
     let (number, tell) = {
-        // SAFETY: the slot that was given, which nobody touches until this is told; from then on it
-        // may be gone.
+        // SAFETY: the slot that was passed to librbd, which no thread touches until the number
+        // arrives; from then on the slot may be freed.
         let slot = unsafe { &*slot.cast::<Slot>() };
         (slot.number, slot.tell.clone())
     };

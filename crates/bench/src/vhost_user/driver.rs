@@ -1,4 +1,6 @@
-//! The client: libblkio's virtio driver with one ring, which waits for signals as a guest does.
+//! The client: libblkio's virtio driver with one ring, which waits for signals like a guest.
+
+#![expect(unsafe_code, reason = "libblkio's C functions")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,7 +18,7 @@ use crate::fio::FioResult;
 use crate::place::SocketServer;
 use crate::rounds::BenchWorkload;
 
-/// Descriptors of the ring: three a request.
+/// The number of descriptors in the ring: three a request.
 const RING: u16 = 256;
 
 /// How long a server may leave a request without an answer.
@@ -66,7 +68,7 @@ pub(super) fn fill(server: &SocketServer, size: u64) -> Result<(), BenchError> {
     client.keep_busy(workload, || next.next()).map(drop)
 }
 
-/// Requests at random places for a while.
+/// Makes requests at random places for a while.
 pub(super) fn run(
     server: &SocketServer,
     workload: VhostUserWorkload,
@@ -126,7 +128,7 @@ impl Client {
         connect().map_err(failed)
     }
 
-    /// Keeps so many requests in flight for as long as `place` names blocks for them. Their
+    /// Keeps `depth` requests in flight while `place` names blocks for them; returns their
     /// latencies.
     fn keep_busy(
         &mut self,

@@ -1,4 +1,4 @@
-//! Medians and ratios, for programs (serde) and for people (`Display`).
+//! Medians and ratios, for programs (serde) and for users (`Display`).
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::fio::FioResult;
 use crate::place::SocketServer;
 use crate::rounds::BenchWorkload;
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct VhostUserReport {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Servers and client had a processor each.
+    /// Whether servers and client were pinned to separate processors.
     pub pinned: bool,
-    /// Workload by workload, server by server.
+    /// The rows by workload, then by server.
     pub rows: Vec<ServerRow>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for VhostUserReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cpu, processors, chosen, .. } = &self.machine;
         let pinned =
-            if self.pinned { "each on a processor of its own" } else { "wherever the system put them" };
+            if self.pinned { "each on a separate processor" } else { "wherever the system put them" };
         writeln!(f, "{cpu}, {processors} processors; AES kernel {chosen}; client: libblkio's virtio driver")?;
         writeln!(
             f,

@@ -1,4 +1,5 @@
-//! Requests pause while a snapshot is made below, so that it has all of each, and what was flushed.
+//! Requests pause while a snapshot of a lower device is made, so that the snapshot has each request
+//! whole, and all flushed data.
 
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
@@ -9,22 +10,22 @@ use underseal_device::SnapshotPause;
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
 
-/// How long requests in flight and the flush may take. Who makes the snapshot waits so long, and
+/// The time limit for requests in flight and the flush. The program that makes the snapshot waits
 /// longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A volume, as long as it is open.
+/// A volume, while it is open.
 struct SnapshotGate(Weak<Mapping>);
 
 impl Mapping {
-    /// Has the volume rest from now on whenever a snapshot is made of what it lies on, where a
-    /// device hears of that.
+    /// Pauses the volume's requests whenever a snapshot of a lower device is made, where the device
+    /// reports snapshots.
     pub fn pause_for_snapshots(self: &Arc<Self>) {
         let pause: Arc<dyn SnapshotPause> = Arc::new(SnapshotGate(Arc::downgrade(self)));
         self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
     }
 
-    /// Requests in flight end, and all is flushed, within so long; else the volume runs on.
+    /// Waits for requests in flight and flushes within `limit`; on a timeout the volume runs on.
     fn pause(&self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         self.control.pause(limit)?;
@@ -32,8 +33,7 @@ impl Mapping {
         flushed.inspect_err(|_| self.control.go_on())
     }
 
-    /// A flush that is under way cannot be called back: one that takes longer is left to a thread
-    /// of its own.
+    /// A running flush cannot be cancelled: a thread is left behind with one that takes longer.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let (tell, told) = mpsc::channel();
         let devices = self.devices.clone();
@@ -53,7 +53,7 @@ impl SnapshotPause for SnapshotGate {
         match mapping.pause(LIMIT) {
             Ok(()) => log::info!("requests wait while a snapshot is made"),
             Err(e) => {
-                log::warn!("a snapshot is not made of this volume, which does not come to rest: {e}");
+                log::warn!("no snapshot is made of this volume, whose requests do not end: {e}");
                 return false;
             }
         }
@@ -80,7 +80,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    /// Nobody gets a way to it, and so no flush, while its gate is held.
+    /// A device that opens no channel, and so flushes nothing, while its gate is held.
     struct GatedDevice {
         below: RamDevice,
         gate: Arc<Mutex<()>>,

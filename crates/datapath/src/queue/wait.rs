@@ -1,4 +1,4 @@
-//! Where a queue's thread waits: in its ring, or in an event loop of its own.
+//! A queue's thread waits in the queue's ring, or in another event loop.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,17 +9,17 @@ use underseal_device::{POLLIN, Ring};
 use super::{BELL, Queue};
 use crate::post::QueueMessage;
 
-/// How long a queue has nothing to do until it gives the memory of large requests back.
+/// The idle time after which a queue frees the memory of large requests.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Whether a queue's thread may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepDecision {
-    /// Not now: there is something to [`poll`](Queue::poll) for.
+    /// The thread must not sleep: there is work for [`poll`](Queue::poll).
     None,
-    /// Until its descriptor is readable.
+    /// Until the queue's descriptor is readable.
     Ready,
-    /// Until its descriptor is readable, or it is so late.
+    /// Until the queue's descriptor is readable, or until this time.
     Until(Instant),
 }
 
@@ -27,7 +27,7 @@ impl Queue {
     /// Waits until a request in flight moves on or a watched descriptor becomes ready.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the ring's system call.
     pub fn wait(&mut self) -> io::Result<()> {
         if self.has_something_to_do() {
             return self.poll();
@@ -44,10 +44,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Hands over to the kernel what was started, and takes what has come back, without waiting.
+    /// Submits started I/O to the kernel, and takes completions, without waiting.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the ring's system call.
     pub fn poll(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.rests) {
             self.post.awake();
@@ -59,10 +59,10 @@ impl Queue {
     }
 
     /// Looks for completions and messages, as a thread does that would sleep otherwise. True when
-    /// there is something to do.
+    /// there is work.
     ///
     /// # Errors
-    /// When the kernel refuses the ring's system call.
+    /// The kernel's, when it refuses the ring's system call.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = self.has_something_to_do();
         self.ring.look()?;
@@ -70,19 +70,18 @@ impl Queue {
         Ok(found || !self.ready.is_empty() || !self.events.is_empty())
     }
 
-    /// For how long its thread looks before it sleeps, at most.
+    /// The longest time for which the queue's thread looks before it sleeps.
     pub fn busy_poll(&self) -> Duration {
         self.mapping.busy_poll()
     }
 
-    /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue
-    /// is a part of. Does what can be done, hands over what was started, and says how long the loop
-    /// may wait for the queue's descriptor (poll(2) for reading; every other way to wait for one
-    /// will do). After that comes [`poll`](Queue::poll), whatever ended the wait, and completions
-    /// are taken, before anything else.
+    /// Prepares the queue for a wait in another event loop. Does all possible work, submits started
+    /// I/O, and returns how long the loop may wait for the queue's descriptor (poll(2) for reading,
+    /// or an equivalent). After the wait, whatever ended it, the loop calls [`poll`](Queue::poll)
+    /// and takes completions before anything else.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's, when it refuses the ring's system call.
     pub fn rest(&mut self) -> io::Result<SleepDecision> {
         let busy = self.has_something_to_do() || !self.ready.is_empty() || !self.events.is_empty();
         self.ring.submit()?;
@@ -94,32 +93,31 @@ impl Queue {
         Ok(deadline.into_iter().flatten().min().map_or(SleepDecision::Ready, SleepDecision::Until))
     }
 
-    /// Something came of looking around, or will.
+    /// True when there was work, or when there is more.
     fn has_something_to_do(&mut self) -> bool {
         let ended = self.ready.len();
         self.refresh();
         self.settle();
-        // What a resumed volume lets go on may be over at once.
+        // Requests that a resume lets begin may complete at once.
         self.ready.len() != ended
             || !self.long_zeros.is_empty()
             || self.work_on_backlog()
             || self.take_surplus_back()
     }
 
-    /// Whoever sends something from now on wakes this thread.
+    /// From now on a message from another thread wakes this thread.
     fn may_sleep(&self) -> bool {
         let (control, version) = (self.mapping.control(), self.settings.version);
         self.post.may_sleep(|| control.version() != version)
     }
 
-    /// When it has had nothing to do for so long that it gives memory for large requests back, if
-    /// it has any.
+    /// The time at which an idle queue frees memory for large requests, if it has any.
     fn idle_until(&self) -> Option<Instant> {
         let swollen = self.requests == 0 && self.arena.is_swollen() && self.ring.has_timeouts();
         swollen.then(|| self.now + IDLE)
     }
 
-    /// The thread has slept; `idle` may have come.
+    /// Notes the end of a sleep, at or before `idle`.
     fn woke(&mut self, idle: Option<Instant>) {
         self.now = Instant::now();
         if idle.is_some_and(|end| end <= self.now) {
@@ -127,15 +125,15 @@ impl Queue {
         }
     }
 
-    /// Takes what has come.
+    /// Takes completions and messages.
     pub(super) fn reap(&mut self) {
         while let Some(completion) = self.ring.next_completion() {
             if completion.token.as_event() == Some(BELL) {
                 self.post.heard();
-                // Without a bell nobody could wake this thread: then it looks for letters whenever
-                // it wakes.
+                // Without the wakeup no other thread can wake this one: it then looks for messages
+                // whenever it wakes.
                 if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
-                    log::error!("a queue's bell cannot be watched: {e}");
+                    log::error!("a queue's wakeup cannot be watched: {e}");
                 }
                 continue;
             }
@@ -174,7 +172,7 @@ impl Queue {
                     self.mapping.control().has_looked(&self.post, self.slots.oldest_below())
                 }
                 QueueMessage::Granted(index) => {
-                    // Who had the sectors may have moved them.
+                    // The previous holder may have been a range mover, which changes the settings.
                     self.renew();
                     self.begin(index);
                 }
@@ -184,7 +182,7 @@ impl Queue {
 }
 
 impl AsFd for Queue {
-    /// Readable when there is something to [`poll`](Queue::poll) for.
+    /// Readable when there is work for [`poll`](Queue::poll).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }

@@ -1,4 +1,6 @@
-//! One queue's way to a file.
+//! A queue's channel to a file.
+
+#![expect(unsafe_code, reason = "operations of the kernel's ring on request memory")]
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -14,18 +16,18 @@ use super::{FileAccess, Shared};
 use crate::losses::unflushed;
 use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, POLLIN, Ring, RingToken, Started};
 
-/// The most that one system call is asked to move: the kernel's own limit, in whole pages.
+/// The longest transfer of a system call: the kernel's limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
-/// How often a request is tried again that was interrupted, or would have had to wait. From the
-/// first time on a thread of the kernel's tries, which may wait.
+/// How often a request is tried again that was interrupted, or would have had to wait. Each retry
+/// runs on a thread of the kernel, which may wait.
 const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
     shared: Arc<Shared>,
     /// Opened for this channel, so that another channel's flush does not take the write-back error
-    /// that this one's is to tell of.
+    /// that this channel's flush has to report.
     file: File,
-    /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
+    /// Reads and writes are tried with RWF_NOWAIT until the filesystem refuses the flag.
     nowait_reads: bool,
     nowait_writes: bool,
     in_flight: Vec<Option<Flight>>,
@@ -33,16 +35,16 @@ pub(super) struct FileChannel {
     trimmer: Option<Trimmer>,
 }
 
-/// A request in the kernel. Its buffer stays here, untouched, until the completion has come.
+/// A request in the kernel. The buffer stays here, untouched, until the completion.
 struct Flight {
     io: Io,
     done: usize,
-    /// How often the kernel has not done it for no reason of its own since bytes were moved.
+    /// The number of failed tries without a real error since bytes were last moved.
     retries: u8,
-    /// Why it could not be written durably: it is written once more without, to learn whether that
-    /// alone fails.
+    /// The error of a durable write. The write is repeated without durability, to learn whether
+    /// only the flush failed.
     unsynced: Option<Errno>,
-    /// A discard that a thread makes.
+    /// A discard on the trimmer's thread.
     order: Option<Arc<DiscardOrder>>,
 }
 
@@ -52,7 +54,7 @@ impl FileChannel {
         Self { shared, file, nowait_reads: true, nowait_writes: true, in_flight, trimmer: None }
     }
 
-    /// The blocks of a discard that lie within it: what is left of others stays.
+    /// Reduces a discard to the blocks that lie within it: the rest stays.
     fn in_blocks(&self, io: Io) -> Io {
         match (io, self.shared.discard_unit.map(u64::from)) {
             (Io::Discard { offset, len }, Some(unit)) => {
@@ -81,7 +83,7 @@ impl FileChannel {
             .user_data(RingToken::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed
-        // before `finish` has seen the completion (`Drop` forgets what is still in flight).
+        // before `finish` has seen the completion (`Drop` forgets requests still in flight).
         unsafe { ring.push(&entry) }.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY))
     }
 }
@@ -110,7 +112,7 @@ impl Channel for FileChannel {
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
-        // Where nothing may be written any more, `start` says so.
+        // Where writing is forbidden, `start` returns the error.
         if self.shared.way == FileAccess::Direct || !self.nowait_writes || self.shared.is_taken_over() {
             return Immediate::Blocked(0);
         }
@@ -159,7 +161,7 @@ impl Channel for FileChannel {
     fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
         let flight = self.in_flight.get(slot as usize)?.as_ref()?;
-        // Of a thread's discard the ring tells only that it is over.
+        // For a discard on the trimmer's thread the ring reports the end only.
         let result = flight.order.as_ref().map_or(result, |order| order.result());
         let over = match usize::try_from(result) {
             Ok(moved) => self.moved(slot, moved),
@@ -168,12 +170,12 @@ impl Channel for FileChannel {
         over.or_else(|| self.push(ring, slot).err().map(|e| self.over(slot, Err(e))))
     }
 
-    /// It waits for requests only.
+    /// Has no events: the channel waits for requests only.
     fn woken(&mut self, _ring: &mut Ring, _token: RingToken, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 impl FileChannel {
-    /// The kernel has done so much. `None` when there is more to do.
+    /// Handles `moved` bytes from the kernel. `None` when more bytes are left.
     fn moved(&mut self, slot: u32, moved: usize) -> Option<Finished> {
         let flight = self.in_flight[slot as usize].as_mut()?;
         flight.done += moved;
@@ -192,7 +194,7 @@ impl FileChannel {
         Some(self.over(slot, unsynced.map_or(looked, Err)))
     }
 
-    /// The kernel has not done it. `None` when it is to be tried again, or in another way.
+    /// Handles an error of the kernel. `None` when the request is tried again, or in another way.
     fn failed(&mut self, slot: u32, e: Errno) -> Option<Finished> {
         let flight = self.in_flight[slot as usize].as_mut()?;
         match flight.io {
@@ -201,8 +203,7 @@ impl FileChannel {
                 self.shared.losses.fail(e);
                 return Some(self.over(slot, Err(e)));
             }
-            // The write failed, or the flush that belongs to it: then others' writes may be lost
-            // with it.
+            // The write failed, or its flush: then other clients' writes may be lost with it.
             Io::Write { durable: true, .. } if flight.unsynced.is_none() => {
                 (flight.unsynced, flight.done) = (Some(e), 0);
             }
@@ -224,7 +225,7 @@ impl FileChannel {
     fn over(&mut self, slot: u32, result: Result<(), Errno>) -> Finished {
         let result = match (&self.in_flight[slot as usize], result) {
             (_, Ok(())) => Ok(()),
-            // A discard is a hint: a filesystem or device that has none has done enough.
+            // A discard is a hint: without support in the filesystem or device it is done.
             (Some(Flight { io: Io::Discard { .. } | Io::Prefetch { .. }, .. }), Err(Errno::OPNOTSUPP)) => {
                 Ok(())
             }
@@ -244,14 +245,14 @@ impl FileChannel {
 
 impl Drop for FileChannel {
     fn drop(&mut self) {
-        // The kernel may still write there: such memory is never given back. The queue waits before
-        // it comes to this.
+        // The kernel may still write to the memory, which is therefore never freed. The queue waits
+        // before it drops the channel.
         self.in_flight.drain(..).flatten().for_each(std::mem::forget);
     }
 }
 
 impl Flight {
-    /// True when it is on stable storage once the kernel says that it is done.
+    /// True when the data is on stable storage once the kernel reports the end.
     fn is_durable(&self) -> bool {
         matches!(self.io, Io::Write { durable: true, .. }) && self.unsynced.is_none()
     }
@@ -259,7 +260,7 @@ impl Flight {
     fn entry(&self, fd: types::Fd, is_block: bool) -> squeue::Entry {
         let at = |buffer: &crate::Buffer, range: &std::ops::Range<usize>| {
             let rest = &buffer[range.start + self.done..range.end];
-            // `Io` owns the buffer, so the pointer's provenance is the mapping's, good for reading
+            // `Io` owns the buffer, so the pointer's provenance is the mapping's, valid for reading
             // and writing.
             let pointer = buffer.as_ptr().wrapping_add(range.start + self.done);
             (pointer, u32::try_from(rest.len().min(MOST)).unwrap_or(u32::MAX))
@@ -291,7 +292,7 @@ impl Flight {
         }
     }
 
-    /// What it means that no more bytes can be moved.
+    /// The error when no more bytes can be moved.
     fn cut_short(&self) -> Error {
         match self.io {
             Io::Read { offset, .. } => ends_early(offset + self.done as u64),
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
     use crate::Arena;
 
-    /// What the kernel is told: the operation, and its flags.
+    /// The operation and its flags, as the kernel gets them.
     fn told(io: Io, unsynced: Option<Errno>) -> (u8, u32) {
         let flight = Flight { io, done: 0, retries: 0, unsynced, order: None };
         let entry = flight.entry(types::Fd(0), false);

@@ -1,14 +1,14 @@
-//! The bytes that an image has as long as its data are where they were.
+//! Bytes that an image has while its data is in place.
 //!
-//! `cryptsetup reencrypt --decrypt` copies data over the header, and takes the lock that would keep
-//! it from an open image only afterwards. What clients write from then on is not in that copy. So
-//! each flush and each durable write looks whether the header is there still; once it is not, no
-//! flush and no change succeeds any more. No lock could do instead: cryptsetup takes none before
-//! the copy that would not also keep keyslots from being added.
+//! `cryptsetup reencrypt --decrypt` copies data over the header, and takes the lock that would
+//! exclude an open image only afterwards. That copy lacks all writes of clients from then on. So
+//! each flush and each durable write checks that the header is still there; once it is gone, all
+//! flushes and changes fail. No lock can replace this: all locks that cryptsetup takes before the
+//! copy would also prevent adding keyslots.
 //!
-//! A header has two copies, of which an update leaves one alone. So one of them is enough. Only who
-//! puts a whole header there, as `header restore`, wipes both for a moment, under the header's
-//! lock.
+//! A header has two copies, and an update leaves one of them alone, so one copy is enough. Only a
+//! program that writes a whole header, as `header restore` does, wipes both for a moment, under the
+//! header's lock.
 
 use std::fs::File;
 use std::io::{self, ErrorKind as IoKind};
@@ -23,52 +23,52 @@ use rustix::io::Errno;
 use super::{FileAccess, FileDevice, Shared, sysfs};
 use crate::{Arena, Buffer, Error, ErrorKind, Result};
 
-/// How long a flush waits for a header that another program writes.
+/// The time for which a flush waits for a header that another program writes.
 const LOCKED: Duration = Duration::from_secs(2);
 
-/// How long a header is looked for that nothing is locked for: of two copies that are written one
-/// after the other, each may just have been the one that is not there.
+/// The time for which a missing header is looked for without a lock: of two copies that are written
+/// one after the other, each may have been missing at its turn.
 const UNLOCKED: Duration = Duration::from_millis(100);
 
-/// Bytes that one read past the page cache has.
+/// The length of a direct read.
 const BLOCK: usize = 4096;
 
-/// Bytes of which some are on the image.
+/// Bytes of which at least one run is on the image.
 pub struct ExpectedBytes {
-    /// Where, and which: one of them is enough. None crosses a block of 4096 bytes.
+    /// Offset and bytes of each run: one match is enough. A run does not cross a block of 4096
+    /// bytes.
     pub places: Vec<(u64, [u8; 6])>,
-    /// The name of what they belong to, for the log.
+    /// The name of the checked structure, for the log.
     pub what: &'static str,
-    /// Whether another program writes them just now, as far as locks tell.
+    /// Whether another program holds the lock for writing these bytes.
     pub is_locked: fn(&File) -> bool,
 }
 
 pub(super) struct Expected {
     file: File,
-    /// Memory for reading past the page cache of a loop device, which does not see what is written
-    /// to the device's file. Else they are read through the page cache, where any few bytes can be.
+    /// Memory for direct reads of a loop device, whose page cache does not show writes to the
+    /// device's file. `None`: reads through the page cache, which can have any length.
     direct: Option<Mutex<Buffer>>,
     bytes: ExpectedBytes,
-    /// The bytes were there once. A header may be made good after the device was opened.
+    /// The bytes were found once. A header may be repaired after the opening.
     seen: AtomicBool,
     gone: AtomicBool,
 }
 
-/// The outcome of a look at the bytes.
+/// The result of a check.
 enum Evidence {
     There,
     Gone,
-    /// The bytes are not there, and another program that holds the header's lock may be writing
-    /// them.
+    /// The bytes are missing, and another program that holds the header's lock may be writing them.
     Unknown,
 }
 
 impl FileDevice {
-    /// Makes every flush and every change fail once the image has none of these bytes any more,
-    /// where it ever had any.
+    /// Makes every flush and every change fail once the image has none of these bytes any more, if
+    /// it had any.
     ///
     /// # Errors
-    /// `Open` when the file cannot be opened once more; `Memory`.
+    /// `Open` when the file cannot be opened once more; `Memory` when the system has none.
     pub fn expect(&self, bytes: ExpectedBytes) -> Result<()> {
         if self.shared.expected.get().is_none() {
             let is_loop = self.shared.discard_unit.is_some() && sysfs::is_loop(&self.shared.file);
@@ -78,21 +78,21 @@ impl FileDevice {
             let file = self.open_again(access)?;
             let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone });
         }
-        // The first ones count.
+        // The bytes of the first call are in force.
         self.shared.expected.get().map(Expected::are_there);
         Ok(())
     }
 }
 
-/// Memory that the kernel reads into past the page cache.
+/// Memory for direct reads.
 fn memory() -> Result<Buffer> {
     let none = || Error::new(ErrorKind::Memory, "no memory for a look at the header");
     Arena::new(BLOCK)?.alloc(BLOCK).ok_or_else(none)
 }
 
 impl Expected {
-    /// Whether one of them is there. It fails where none is found, and some cannot be read. An
-    /// image that ends before them has none.
+    /// Whether one of the runs is on the image. Fails where none is found, and some cannot be read.
+    /// An image that ends before them has none.
     fn are_there(&self) -> io::Result<bool> {
         let mut failed = None;
         for &(place, bytes) in &self.bytes.places {
@@ -124,12 +124,12 @@ impl Expected {
         Ok(found)
     }
 
-    /// Bytes that cannot be read are no evidence.
+    /// Checks the bytes. A failed read is no evidence of their loss.
     fn look(&self) -> io::Result<Evidence> {
         let begin = Instant::now();
         let mut unlocked = None;
         loop {
-            // Before the look: who has written them gives the lock back afterwards.
+            // The lock is checked before the bytes: a writer releases it after writing.
             let is_locked = unlocked.is_some() && (self.bytes.is_locked)(&self.file);
             if self.are_there()? || !self.seen.load(SeqCst) {
                 return Ok(Evidence::There);
@@ -149,8 +149,8 @@ impl Expected {
 }
 
 impl Shared {
-    /// Looks whether what is expected is there still. If it was overwritten, every flush and change
-    /// fails from now on: `EIO` then, and where it cannot be told now.
+    /// Checks the expected bytes. Once they are overwritten, every flush and change fails with
+    /// `EIO`; a check without a clear result fails once.
     pub(super) fn miss_expected(&self) -> std::result::Result<(), Errno> {
         let Some(expected) = self.expected.get() else { return Ok(()) };
         if expected.gone.load(SeqCst) {
@@ -161,7 +161,7 @@ impl Shared {
             Ok(Evidence::There) | Err(_) => Ok(()),
             Ok(Evidence::Unknown) => {
                 log::warn!(
-                    "{}: {what} is not there, and another program holds its lock: a flush fails that cannot wait for that",
+                    "{}: {what} is missing, and another program holds its lock: a flush fails that cannot wait for it",
                     self.name
                 );
                 Err(Errno::IO)
@@ -180,7 +180,7 @@ impl Shared {
         }
     }
 
-    /// Whether another program has the data now, so that nothing may be changed.
+    /// True when another program has taken the data over, so that no change is allowed.
     pub(super) fn is_taken_over(&self) -> bool {
         self.expected.get().is_some_and(|expected| expected.gone.load(SeqCst))
     }
@@ -202,7 +202,7 @@ mod tests {
         ExpectedBytes { places: vec![(0, [7; 6]), (SECOND, [9; 6])], what: "the start", is_locked }
     }
 
-    /// An image that begins with one of them, and its device.
+    /// An image that begins with one of the runs, and its device.
     fn image_in(folder: &std::path::Path, first: u8) -> (tempfile::NamedTempFile, FileDevice) {
         let mut image = tempfile::NamedTempFile::new_in(folder).unwrap();
         image.write_all(&[first; 8192]).unwrap();
@@ -218,7 +218,7 @@ mod tests {
         let write = |place, byte: u8| image.as_file().write_all_at(&[byte; 6], place).unwrap();
         // Bytes that were never there are not missed.
         assert!(flushes());
-        // Made good later.
+        // The header is repaired later.
         write(0, 7);
         assert!(flushes());
         write(6, 8);
@@ -244,7 +244,7 @@ mod tests {
         Blocking::new(&device).unwrap().flush().unwrap_err();
     }
 
-    /// As an update of a header has it: one copy after the other is wiped, and written.
+    /// As an update of a header does it: each copy is wiped and written, one after the other.
     #[test]
     fn copies_that_are_written_one_after_the_other_are_not_missed() {
         let (image, device) = image_in(&std::env::temp_dir(), 7);
@@ -270,13 +270,13 @@ mod tests {
 
     #[test]
     fn nothing_is_changed_once_the_expected_bytes_are_gone() {
-        // On a disk, and in memory.
+        // A folder on a disk, and one in memory.
         for folder in [std::env::temp_dir(), "/dev/shm".into()] {
             let (image, device) = image_in(&folder, 7);
             let mut channel = Blocking::new(&device).unwrap();
             channel.write(4096, &[1; 512], true).unwrap();
             image.as_file().write_all_at(&[8], 5).unwrap();
-            // A durable write notices it.
+            // A durable write notices the loss.
             channel.write(4096, &[2; 512], true).unwrap_err();
             for durable in [true, false] {
                 channel.write(4096, &[3; 512], durable).unwrap_err();

@@ -1,9 +1,11 @@
 //! Discards on a block device.
 //!
 //! Linux has a command for them in io_uring from 6.12 on. Before, there is an ioctl, which waits: a
-//! thread of the channel's makes it, and rings where the queue's thread waits. fallocate with a
-//! punched hole, as for a file, is something else: on a block device it writes zeros, and fails
-//! where the disk would have to be sent them.
+//! thread of the channel makes it, and then wakes the queue's thread. fallocate with a punched
+//! hole, as for a file, is different: on a block device it writes zeros, and fails where the disk
+//! would need zeros sent to it.
+
+#![expect(unsafe_code, reason = "BLKDISCARD and its kin, which rustix does not have")]
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,14 +25,14 @@ use crate::bell::Wakeup;
 const BLOCK_URING_CMD_DISCARD: u32 = 0x12 << 8;
 const BLKDISCARD: u64 = 0x12 << 8 | 119;
 
-/// The operation for a ring, in whole blocks.
+/// The ring operation for a discard of whole blocks.
 pub(super) fn command(fd: types::Fd, offset: u64, len: u64) -> squeue::Entry {
     let mut more = [0; 16];
     more[..8].copy_from_slice(&len.to_ne_bytes());
     opcode::UringCmd16::new(fd, BLOCK_URING_CMD_DISCARD).addr(Some(offset)).cmd(more).build()
 }
 
-/// True when a ring answers so to a command that the kernel does not have.
+/// True when the error means that the kernel does not have the command.
 pub(super) fn is_unknown(e: Errno) -> bool {
     matches!(e, Errno::INVAL | Errno::OPNOTSUPP)
 }
@@ -41,10 +43,10 @@ pub(super) struct Trimmer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A discard that the thread is to make.
+/// A discard for the thread.
 pub(super) struct DiscardOrder {
     range: [u64; 2],
-    /// As a ring's: 0, or a negative error number.
+    /// The result in the form of a ring's: 0, or a negative error number.
     result: AtomicI32,
     bell: Wakeup,
 }
@@ -72,7 +74,7 @@ impl Trimmer {
 }
 
 impl Drop for Trimmer {
-    /// The device is closed when its channels are gone.
+    /// Ends the thread, so that the device closes with its channels.
     fn drop(&mut self) {
         drop(self.orders.take());
         let _ = self.thread.take().map(JoinHandle::join);

@@ -1,12 +1,13 @@
-//! Write-back errors of a file, also those that another open file was told of.
+//! Write-back errors of a file, also those that another open file has reported.
 //!
-//! Linux keeps the last error of writing a file back, and each open file keeps which one it was
-//! told of (`errseq_t`). A file that is opened **later** is told only of an error that no open file
-//! was told of before. So an fsync by any program on the machine (`cryptsetup config`, a backup,
-//! this program's own header updates) hides the error from every channel that is made afterwards.
-//! The file that [`FileDevice`](super::FileDevice) opened first does not miss any: it was there
-//! before the first write. Only [`Shared::note_write_back_errors`] asks it, once for each flush
-//! that succeeded.
+//! Linux keeps the last write-back error of a file, and each open file remembers which one it has
+//! reported (`errseq_t`). A file that is opened **later** reports only an error that no open file
+//! has reported before. So an fsync by any program on the machine (`cryptsetup config`, a backup,
+//! this program's header updates) hides the error from every later channel. The file that
+//! [`FileDevice`](super::FileDevice) opened first does not miss any: it was open before the first
+//! write. Only [`Shared::note_write_back_errors`] asks it, once for each successful flush.
+
+#![expect(unsafe_code, reason = "sync_file_range(2), which rustix does not have")]
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,18 +18,18 @@ use rustix::io::Errno;
 
 use super::{File, Shared};
 
-/// Beyond every file: no page lies there, so that nothing is waited for.
+/// An offset beyond every file: no page lies there, so the call waits for nothing.
 const NOWHERE: libc::off64_t = i64::MAX - 1;
 
 impl Shared {
-    /// Makes every flush fail from now on if the kernel could not write something back since the
-    /// device was opened, whichever program was told of it.
+    /// Makes every flush fail from now on if the kernel failed to write back any data since the
+    /// device was opened, whichever program got that error.
     ///
-    /// It costs a system call that neither writes nor waits; and one that reads, where something is
-    /// [expected](super::expected).
-    /// `EIO` where the flush that has succeeded must fail all the same.
+    /// The cost is a system call that neither writes nor waits; and one that reads, where bytes are
+    /// [expected](super::expected). Returns `EIO` where the successful flush must fail
+    /// nevertheless.
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
-        // The kernel tells it once: the thread that comes second must find it noted.
+        // The kernel reports an error once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = if self.is_stacked { Err(Errno::NOSYS) } else { ask(&self.file) };
         let asked = match asked {
@@ -40,7 +41,7 @@ impl Shared {
     }
 }
 
-/// The write-back error that this open file was not told of yet.
+/// The write-back error that this open file has not reported yet.
 fn ask(file: &File) -> Result<(), Errno> {
     // SAFETY: the descriptor is open, and no memory is passed.
     let result =
@@ -48,12 +49,12 @@ fn ask(file: &File) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(errno(&io::Error::last_os_error())) }
 }
 
-/// The error number of a system call that failed.
+/// The error number of a failed system call.
 pub(super) fn errno(e: &io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// True where the file's pages, and with them its write-back errors, are those of a file of another
+/// True where the file's pages, and with them its write-back errors, belong to a file of another
 /// filesystem (overlayfs).
 pub(super) fn is_stacked(file: &File) -> bool {
     const OVERLAYFS: i64 = 0x794c_7630;

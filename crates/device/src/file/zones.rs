@@ -1,5 +1,7 @@
-//! A zoned block device: what sysfs and the kernel's ioctls (linux/blkzoned.h) tell of its zones,
-//! and what can be done to them.
+//! A zoned block device: its zones by sysfs and the kernel's ioctls (linux/blkzoned.h), and actions
+//! on them.
+
+#![expect(unsafe_code, reason = "ioctls on zones")]
 
 use std::fs::File;
 use std::io;
@@ -9,10 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use super::sysfs;
 use crate::{Zone, ZoneAction, ZoneLimits, Zones};
 
-/// The kernel's sectors.
+/// The kernel's sector size.
 const SECTOR: u64 = 512;
 
-/// Zones that are asked for at a time.
+/// The number of zones in one report.
 const BATCH: usize = 64;
 
 /// `_IOWR(0x12, 130, struct blk_zone_report)`, and `_IOW(0x12, N, struct blk_zone_range)`.
@@ -22,9 +24,9 @@ const OPEN: u64 = 1 << 30 | 16 << 16 | 0x12 << 8 | 134;
 const CLOSE: u64 = 1 << 30 | 16 << 16 | 0x12 << 8 | 135;
 const FINISH: u64 = 1 << 30 | 16 << 16 | 0x12 << 8 | 136;
 
-/// The kernel gives capacities.
+/// The kernel reports capacities.
 const HAS_CAPACITY: u32 = 1;
-/// The type of a zone that may be written anywhere.
+/// The type of a zone that can be written at any place.
 const CONVENTIONAL: u8 = 1;
 
 #[repr(C)]
@@ -58,24 +60,24 @@ struct Range {
 
 const _: () = assert!(size_of::<RawZone>() == 64 && size_of::<Report>() == 16 + 64 * BATCH);
 
-/// A host-managed disk's zones, if it is one.
+/// The zones of a host-managed disk.
 pub(super) fn of(file: &File, size: u64) -> Option<Zones> {
     if queue(file, "zoned")? != "host-managed" {
         return None;
     }
     let zone = number(file, "chunk_sectors")?.checked_mul(SECTOR).filter(|&zone| zone > 0)?;
-    // Who may not ask is told of no conventional zones: then nothing is written where it may not
-    // be.
+    // Without the permission to ask, no zone counts as conventional: then no write goes to a wrong
+    // place.
     Some(Zones { size: zone, conventional: conventional(file, size).unwrap_or(0) })
 }
 
-/// How many zones may be in use at a time.
+/// The limits on zones in use at a time.
 pub(super) fn limits(file: &File) -> ZoneLimits {
     let limit = |name| number(file, name).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     ZoneLimits { open: limit("max_open_zones"), active: limit("max_active_zones") }
 }
 
-/// What sysfs says of the device's queue.
+/// A value of the device's queue in sysfs.
 fn queue(file: &File, name: &str) -> Option<String> {
     sysfs::queue(file.metadata().ok()?.rdev(), name)
 }
@@ -84,7 +86,7 @@ fn number(file: &File, name: &str) -> Option<u64> {
     queue(file, name)?.parse().ok()
 }
 
-/// How many zones at the front may be written anywhere.
+/// The number of zones at the front that can be written at any place.
 fn conventional(file: &File, size: u64) -> io::Result<u32> {
     let (mut count, mut at) = (0, 0);
     while at < size {
@@ -99,7 +101,7 @@ fn conventional(file: &File, size: u64) -> io::Result<u32> {
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Up to `most` zones from `offset` on; fewer at a time than there are.
+/// Returns up to `most` zones from `offset` on, at most a report of them.
 pub(super) fn report(file: &File, offset: u64, most: usize) -> io::Result<Vec<Zone>> {
     let empty = RawZone {
         start: 0,
@@ -133,7 +135,7 @@ pub(super) fn report(file: &File, offset: u64, most: usize) -> io::Result<Vec<Zo
         .collect())
 }
 
-/// Does something to the zones of a range.
+/// Applies an action to the zones of a range.
 pub(super) fn act(file: &File, action: ZoneAction, offset: u64, len: u64) -> io::Result<()> {
     let request = match action {
         ZoneAction::Open => OPEN,

@@ -1,8 +1,7 @@
-//! Where a server is and what is asked of it, as an NBD URI (doc/uri.md of the NBD project).
-//!
+//! The address of a server and export, as an NBD URI (doc/uri.md of the NBD project).
 //! ```text
 //!   nbd://host[:port]/export        nbd+unix:///export?socket=/path
-//!                      parameters of our own: reconnect-delay=SECONDS  unflushed=fail|trust
+//!                      Underseal's parameters: reconnect-delay=SECONDS  unflushed=fail|trust
 //! ```
 
 use std::fmt;
@@ -15,26 +14,26 @@ use underseal_nbd_protocol::{MAX_STRING, PORT};
 
 use crate::{Error, ErrorKind, Result};
 
-/// How long requests wait for a server that went away, unless the URI says otherwise.
+/// The default time for which requests wait for a lost server.
 const RECONNECT_DELAY: Duration = Duration::from_secs(30);
-/// Longer is a mistake: whoever waits has long given up.
+/// The longest accepted delay: a longer one is a mistake.
 const LONGEST_DELAY: u64 = 24 * 3600;
 
-/// An export of a server, and how patient to be with it.
+/// An export of a server, and the handling of the server's loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdAddress {
     pub(super) place: ServerAddress,
     /// The export's name; empty for the server's default.
     pub(super) export: String,
-    /// How long requests wait for a server that went away. Zero: it is not asked for again.
+    /// The time for which requests wait for a lost server. Zero: there is no second connection.
     pub(super) reconnect_delay: Duration,
-    /// The operator vouches that a server which ends loses nothing that it acknowledged: flushes
-    /// after it came back are believed.
+    /// The operator vouches that a server which ends loses no acknowledged writes: flushes after
+    /// its return succeed.
     pub(super) trusts_unflushed: bool,
     text: String,
 }
 
-/// The server.
+/// The server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServerAddress {
     Unix(PathBuf),
@@ -46,8 +45,8 @@ pub(super) enum ServerAddress {
 }
 
 impl NbdAddress {
-    /// True when the text is a URI and not a path: it begins with one of the schemes of NBD, known
-    /// here or not.
+    /// True when the text is a URI and not a path: it begins with a scheme of NBD, supported here
+    /// or not.
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|s| matches!(s.split('+').next(), Some("nbd" | "nbds")))
@@ -63,7 +62,7 @@ impl NbdAddress {
 }
 
 impl ServerAddress {
-    /// The addresses of the host's name, looked up now; `None` for a Unix socket.
+    /// Looks the host's name up; returns no address for a Unix socket.
     pub(super) fn lookup(&self) -> std::io::Result<Vec<SocketAddr>> {
         match self {
             Self::Unix(_) => Ok(Vec::new()),
@@ -113,8 +112,8 @@ impl FromStr for NbdAddress {
                         _ => return Err(bad("unflushed is fail or trust")),
                     }
                 }
-                // As doc/uri.md wants it: others' parameters are no reason to refuse.
-                name => log::warn!("{text}: the parameter {name} means nothing here"),
+                // doc/uri.md demands it: unknown parameters are no reason to refuse.
+                name => log::warn!("{text}: unknown parameter {name}"),
             }
         }
 
@@ -131,7 +130,7 @@ impl FromStr for NbdAddress {
                 }
                 Some(path) if !path.is_empty() && !path.contains(&0) => {
                     use std::os::unix::ffi::OsStringExt;
-                    // It is connected to again from wherever the process stands by then.
+                    // Later connections are made from another working directory.
                     let path = std::path::absolute(std::ffi::OsString::from_vec(path));
                     ServerAddress::Unix(
                         path.map_err(|e| bad("the current directory is gone").with_source(e))?,

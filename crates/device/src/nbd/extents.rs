@@ -1,8 +1,8 @@
-//! Which parts of an export are stored: block status, asked for on a connection of its own.
+//! Stored parts of an export: block status, over a separate connection.
 //!
-//! Only where the server says multi-conn, so that what one connection wrote is no hole on another.
-//! Whatever goes wrong means that all is data, and the server is left alone for a while: nobody
-//! waits for a hint.
+//! Only servers with multi-conn are asked, since only there a write on one connection is no hole on
+//! another. After any error all is data, and the server is not asked for a while: no caller waits
+//! for a hint.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,31 +18,31 @@ use super::handshake::HandshakeRefusal;
 use super::socket::{ConnectFailure, NbdSocket, connect_now, wait};
 use crate::{Extent, monotonic};
 
-/// How long an answer may take.
+/// The time limit for a reply.
 const LIMIT: Duration = Duration::from_secs(3);
-/// How long the server is left alone after something went wrong.
+/// The time without questions after an error.
 const REST: Duration = Duration::from_secs(10);
 
-/// The way to ask.
+/// The connection for questions, and its state.
 #[derive(Default)]
 pub(super) struct ExtentQuery(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     asked: Option<PendingQuery>,
-    /// Not to be tried before.
+    /// The time before which the server is not asked.
     rests_until: Duration,
     questions: u64,
 }
 
 struct PendingQuery {
     socket: Arc<NbdSocket>,
-    /// The number of `base:allocation`.
+    /// The number of the context `base:allocation`.
     context: u32,
 }
 
 impl ExtentQuery {
-    /// The extent at `offset`, at most `len` bytes; whole blocks.
+    /// Returns the extent at `offset`, of whole blocks, at most `len` bytes.
     pub(super) fn at(&self, shared: &Shared, offset: u64, len: u64) -> Extent {
         let data = Extent { len, hole: false };
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl State {
             let (magic, flags, kind, len) =
                 (word(&header, 0), word(&header, 4) >> 16, word(&header, 4) & 0xffff, word(&header, 16));
             if magic != STRUCTURED_REPLY_MAGIC || header[8..16] != request.cookie {
-                return Err(HandshakeRefusal::from("the answer is another one's").into());
+                return Err(HandshakeRefusal::from("a reply to another question").into());
             }
             match (u16::try_from(kind).unwrap_or(u16::MAX), len) {
                 (chunk::NONE, 0) => {}
@@ -98,7 +98,7 @@ impl State {
                             Some((u64::from(word(&body, 4)), ExtentState::from_bits_retain(word(&body, 8))));
                     }
                 }
-                _ => return Err(HandshakeRefusal::from("the server cannot tell").into()),
+                _ => return Err(HandshakeRefusal::from("the server reports no block status").into()),
             }
             if u16::try_from(flags).is_ok_and(|flags| flags & chunk::DONE != 0) {
                 break;
@@ -106,11 +106,11 @@ impl State {
         }
         match found {
             Some((length, state)) if length > 0 => {
-                // What is not allocated may hold anything; a hole reads as zeros, as a file's does.
+                // An unallocated range may hold anything; a hole reads as zeros, as a file's does.
                 let hole = state.contains(ExtentState::HOLE | ExtentState::ZERO);
                 Ok(Extent { len: length.min(len), hole })
             }
-            _ => Err(HandshakeRefusal::from("the answer is none").into()),
+            _ => Err(HandshakeRefusal::from("the reply is malformed").into()),
         }
     }
 }

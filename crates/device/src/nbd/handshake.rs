@@ -7,8 +7,8 @@
 //!                                                         +-> EXPORT_NAME -> Ready
 //! ```
 //!
-//! Nothing that a server says makes it keep more than [`MOST`] bytes or listen to more than
-//! [`REPLIES`] messages.
+//! A server cannot make the client keep more than [`MOST`] bytes or listen to more than [`REPLIES`]
+//! messages.
 
 use std::fmt;
 
@@ -17,10 +17,9 @@ use underseal_nbd_protocol::{
     OPTION_REPLY_MAGIC, TransmissionFlags, info, option, option_reply as reply,
 };
 
-/// The longest message of a server in the handshake: an error text or description, and a little
-/// more.
+/// The longest message of a server in the handshake: an error text or description, with its header.
 const MOST: usize = 4 * MAX_STRING;
-/// Messages until the export is chosen. A server that says more is not one.
+/// The most messages before the export is chosen. A server that sends more is refused.
 const REPLIES: u32 = 128;
 /// A minimum block beyond this is forbidden by proto.md.
 const LARGEST_MIN_BLOCK: u32 = 64 << 10;
@@ -30,23 +29,23 @@ const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
 /// An export as the server describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerExport {
-    /// Its size in bytes.
+    /// The export's size in bytes.
     pub size: u64,
-    /// What it can do.
+    /// The server's features.
     pub flags: TransmissionFlags,
-    /// Offsets and lengths are multiples of this.
+    /// The unit of offsets and lengths.
     pub min_block: u32,
-    /// What costs the server nothing extra.
+    /// The unit of requests that cost the server nothing extra.
     pub preferred_block: u32,
     /// The longest payload.
     pub max_block: u32,
     /// Reads are answered in chunks.
     pub structured: bool,
-    /// The number of `base:allocation`, where it was asked for and is there.
+    /// The number of the context `base:allocation`, if it was asked for and exists.
     pub allocation: Option<u32>,
 }
 
-/// Why a server cannot be used.
+/// The reason why a server cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeRefusal(String);
 
@@ -92,7 +91,7 @@ enum Step {
 }
 
 impl ClientHandshake {
-    /// Asks for the export `name`; with `wants_allocation`, for what block status needs too.
+    /// Begins a negotiation for the export `name`; with `wants_allocation`, also for block status.
     pub fn new(name: &str, wants_allocation: bool) -> Self {
         Self {
             name: name.into(),
@@ -108,16 +107,16 @@ impl ClientHandshake {
         }
     }
 
-    /// What is to be sent now. It is empty afterwards.
+    /// Takes the bytes to be sent, and leaves none.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// How many more bytes the message needs that begins with `input`, at least 1. Never more are
-    /// read than the handshake's own: what follows it belongs to the transmission phase.
+    /// Returns the number of further bytes, at least 1, that the message beginning with `input`
+    /// needs. No more are read: following bytes belong to the transmission phase.
     ///
     /// # Errors
-    /// The message is none, or too long.
+    /// The message is malformed, or too long.
     pub fn wants(&self, input: &[u8]) -> Result<usize, HandshakeRefusal> {
         let len = match self.step {
             Step::Greeting => 18,
@@ -138,10 +137,10 @@ impl ClientHandshake {
         Ok(len.saturating_sub(input.len()))
     }
 
-    /// Takes a whole message: so many bytes that [`wants`](Self::wants) asks for no more.
+    /// Takes a whole message, for which [`wants`](Self::wants) asks for no more bytes.
     ///
     /// # Errors
-    /// The server speaks another protocol, or does not give the export.
+    /// The server speaks another protocol, or refuses the export.
     pub fn take(&mut self, input: &[u8]) -> Result<Option<ServerExport>, HandshakeRefusal> {
         match self.step {
             Step::Greeting => self.greeting(input).map(|()| None),
@@ -156,7 +155,7 @@ impl ClientHandshake {
 
     fn greeting(&mut self, input: &[u8]) -> Result<(), HandshakeRefusal> {
         if u64_at(input, 0) != INIT_PASSWD {
-            return Err(HandshakeRefusal::new("what answers there is no NBD server"));
+            return Err(HandshakeRefusal::new("the peer is no NBD server"));
         }
         let second = u64_at(input, 8);
         let flags = HandshakeFlags::from_bits_truncate(u16_at(input, 16));
@@ -166,7 +165,7 @@ impl ClientHandshake {
             ));
         }
         if second != OPTION_MAGIC {
-            return Err(HandshakeRefusal::new("what answers there is no NBD server"));
+            return Err(HandshakeRefusal::new("the peer is no NBD server"));
         }
         self.no_zeroes = flags.contains(HandshakeFlags::NO_ZEROES);
         let mut answer = ClientFlags::FIXED_NEWSTYLE;
@@ -215,7 +214,7 @@ impl ClientHandshake {
             (option::GO, reply::INFO) => self.info(data).map(|()| None),
             (option::GO, reply::ACK) => self.ready().map(Some),
             (option::GO, reply::ERR_UNSUP) => {
-                // No length and no reply but the export itself.
+                // The reply to this option has no length and no type, only the export.
                 self.ask(option::EXPORT_NAME, self.name.clone().as_bytes());
                 self.step = Step::ExportName;
                 Ok(None)
@@ -264,7 +263,8 @@ impl ClientHandshake {
         if i64::try_from(size).is_err() {
             return Err(HandshakeRefusal::new(format!("an export of {size} bytes")));
         }
-        // What is not told is what every server takes (proto.md, "Block size constraints").
+        // Without block sizes those hold that every server accepts (proto.md, "Block size
+        // constraints").
         let [min, preferred, max] = self.blocks.unwrap_or([512, 4096, DEFAULT_MAX_PAYLOAD]);
         let min = min.max(1);
         if !min.is_power_of_two() || min > LARGEST_MIN_BLOCK || max < min {
@@ -275,7 +275,7 @@ impl ClientHandshake {
             flags,
             min_block: min,
             preferred_block: preferred.clamp(min.max(512), 32 << 20).next_power_of_two(),
-            // A little below what a length can say; in whole blocks.
+            // A little below the largest length, in whole blocks.
             max_block: max.min(1 << 30) / min * min,
             structured: self.structured,
             allocation: self.allocation,
@@ -306,7 +306,7 @@ impl ClientHandshake {
     }
 }
 
-/// Bytes after their number. All of ours are short.
+/// Appends bytes after their number. All strings here are short.
 fn push_string(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
     to.extend(bytes);
@@ -324,7 +324,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
 }
 
-/// Zeroes where the message is too short: whatever is made of that is refused.
+/// Reads zeros where the message is too short: they are refused later.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     let byte = |at| u16::from(bytes.get(at).copied().unwrap_or(0));
     byte(at) << 8 | byte(at + 1)

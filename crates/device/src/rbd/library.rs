@@ -1,6 +1,8 @@
-//! librados and librbd, loaded when the first image is opened: the one place where they are called.
+//! librados and librbd, loaded when the first image is opened. All calls of them are here.
 //!
-//! They stay loaded until the process ends, since their threads and what those leave behind do.
+//! The libraries stay loaded until the process ends, because their threads do.
+
+#![expect(unsafe_code, reason = "librbd's C functions, found at run time")]
 
 mod image;
 
@@ -16,29 +18,29 @@ use crate::{Error, ErrorKind, Result};
 
 pub(super) use self::image::{Image, ImageRequest};
 
-/// A thing of the libraries': a cluster, a pool, an image, a completion.
+/// An object of the libraries: a cluster, a pool, an image, a completion.
 type Handle = *mut c_void;
-/// What librbd calls when a request is over.
+/// The callback for the end of a request.
 type CompletionFn = unsafe extern "C" fn(Handle, *mut c_void);
-/// What it calls when the image's header has changed.
+/// The callback for a change of the image's header.
 type UpdateFn = unsafe extern "C" fn(*mut c_void);
-/// What it calls before and after a snapshot is made.
+/// The callback before and after a snapshot.
 type QuiesceFn = unsafe extern "C" fn(*mut c_void);
-/// What it calls for each run of bytes that is stored, or is not any more.
+/// The callback for each run of stored, or no longer stored, bytes.
 type ExtentFn = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
-/// `rbd_config_option_t`: an option that is in force for an image.
+/// `rbd_config_option_t`: the value of an option for an image.
 #[repr(C)]
 struct Setting {
     name: *const c_char,
     value: *const c_char,
-    /// Who has set it.
+    /// The level that set the option.
     _source: c_int,
 }
 
 macro_rules! calls {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that are used, as their headers declare them.
+        /// The functions in use, as their headers declare them.
         struct Calls {
             $($name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
@@ -51,7 +53,7 @@ macro_rules! calls {
                     $($name: {
                         let name = stringify!($name);
                         let library = if name.starts_with("rados_") { rados } else { rbd };
-                        // SAFETY: the caller's promise; their interface has kept these declarations
+                        // SAFETY: the caller's promise; the libraries have kept these declarations
                         // since Ceph 16.
                         unsafe { *library.get(name.as_bytes())? }
                     },)*
@@ -112,25 +114,23 @@ const THICK: c_int = 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 0;
 
-/// The libraries' functions.
-///
-/// # Errors
-/// `Open` with the package's name where they are not there.
+/// Returns the libraries' functions, or `Open` with the package's name where the libraries are
+/// missing.
 fn calls() -> Result<&'static Calls> {
     static CALLS: OnceLock<std::result::Result<Calls, String>> = OnceLock::new();
     let loaded = CALLS.get_or_init(|| {
         let _quiet = BlockedSignals::begin();
         let load = |name: &str| {
-            // SAFETY: what a library does when it is loaded is for whoever installed it to answer;
+            // SAFETY: the administrator who installed a library answers for its initialisers;
             // Ceph's set up their own data.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         };
         let (rados, rbd) = load("librados.so.2")
             .and_then(|rados| Ok((rados, load("librbd.so.1")?)))
             .map_err(|e| e.to_string())?;
-        // SAFETY: it is them.
+        // SAFETY: these are the two libraries.
         let calls = unsafe { Calls::find(&rados, &rbd) }.map_err(|e| e.to_string());
-        // They are never unloaded.
+        // The libraries are never unloaded.
         std::mem::forget((rados, rbd));
         calls
     });
@@ -141,13 +141,13 @@ fn calls() -> Result<&'static Calls> {
     })
 }
 
-/// What a call answered: a number, or the system's error number.
+/// The result of a call: a number, or the system's error number.
 fn answer(result: impl Into<i64>) -> std::result::Result<u64, Errno> {
     let result = result.into();
     u64::try_from(result).map_err(|_| errno(result))
 }
 
-/// The error of a negative answer.
+/// The error number of a negative result.
 pub(super) fn errno(result: i64) -> Errno {
     i32::try_from(result.saturating_neg()).map_or(Errno::IO, Errno::from_raw_os_error)
 }
@@ -159,22 +159,20 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Not connected yet.
-    ///
-    /// # Errors
-    /// `Open` where the libraries are not there, or have no memory.
+    /// Makes an unconnected cluster. Returns `Open` where the libraries are missing, or have no
+    /// memory.
     pub(super) fn new(id: Option<&CStr>) -> Result<Self> {
         let calls = calls()?;
         let mut handle = ptr::null_mut();
         let _quiet = BlockedSignals::begin();
-        // SAFETY: it writes the handle; a null pointer is the default's name.
+        // SAFETY: the call writes the handle; a null pointer means the default name.
         let made = unsafe { (calls.rados_create)(&raw mut handle, id.map_or(ptr::null(), CStr::as_ptr)) };
         answer(made)
             .map_err(|e| Error::new(ErrorKind::Open, "the cluster's library cannot begin").with_source(e))?;
         Ok(Self { calls, handle })
     }
 
-    /// Reads the configuration's file: this one, or where the library looks for it.
+    /// Reads a configuration file; `None`: the library's default one.
     pub(super) fn read_file(&self, path: Option<&CStr>) -> std::result::Result<(), Errno> {
         // SAFETY: the handle is open; a null pointer means the default places.
         answer(unsafe {
@@ -185,18 +183,18 @@ impl Cluster {
 
     /// Reads `CEPH_ARGS`.
     pub(super) fn read_environment(&self) -> std::result::Result<(), Errno> {
-        // SAFETY: as above.
+        // SAFETY: the handle is open; a null pointer means the default variable.
         answer(unsafe { (self.calls.rados_conf_parse_env)(self.handle, ptr::null()) }).map(drop)
     }
 
     pub(super) fn set(&self, option: &CStr, value: &CStr) -> std::result::Result<(), Errno> {
-        // SAFETY: the handle is open, and both strings are read only.
+        // SAFETY: the handle is open, and both strings are only read.
         answer(unsafe { (self.calls.rados_conf_set)(self.handle, option.as_ptr(), value.as_ptr()) }).map(drop)
     }
 
     pub(super) fn get(&self, option: &CStr) -> Option<String> {
         let mut value = [0_u8; 256];
-        // SAFETY: it writes so many bytes at most, a zero the last of them.
+        // SAFETY: the call writes at most the buffer's length, with a zero at the end.
         let got = unsafe {
             (self.calls.rados_conf_get)(self.handle, option.as_ptr(), value.as_mut_ptr().cast(), value.len())
         };
@@ -210,13 +208,13 @@ impl Cluster {
         answer(unsafe { (self.calls.rados_connect)(self.handle) }).map(drop)
     }
 
-    /// A pool, or a namespace in one.
+    /// Opens a pool, or a namespace in one.
     pub(super) fn pool(self, name: &CStr, namespace: Option<&CStr>) -> std::result::Result<Pool, Errno> {
         let mut handle = ptr::null_mut();
-        // SAFETY: it is connected; the handle is written.
+        // SAFETY: the cluster is connected; the call writes the handle.
         answer(unsafe { (self.calls.rados_ioctx_create)(self.handle, name.as_ptr(), &raw mut handle) })?;
         if let Some(namespace) = namespace {
-            // SAFETY: the handle that was just made; the string is copied.
+            // SAFETY: the handle was just made; the call copies the string.
             unsafe { (self.calls.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
         }
         Ok(Pool { handle, cluster: self })
@@ -225,7 +223,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // SAFETY: nothing of the cluster is open any more: whatever is has it inside.
+        // SAFETY: no object of the cluster is open any more: each one owns the cluster.
         unsafe { (self.calls.rados_shutdown)(self.handle) };
     }
 }
@@ -237,7 +235,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An image in it.
+    /// Opens an image.
     pub(super) fn image(
         self,
         name: &CStr,
@@ -248,7 +246,7 @@ impl Pool {
         let open = if read_only { calls.rbd_open_read_only } else { calls.rbd_open };
         let mut handle = ptr::null_mut();
         let _quiet = BlockedSignals::begin();
-        // SAFETY: the pool is open; the handle is written; a null pointer is no snapshot.
+        // SAFETY: the pool is open; the call writes the handle; a null pointer means no snapshot.
         answer(unsafe {
             open(self.handle, name.as_ptr(), &raw mut handle, snapshot.map_or(ptr::null(), CStr::as_ptr))
         })?;

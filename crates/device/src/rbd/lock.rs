@@ -1,4 +1,4 @@
-//! The one writer of an image: who it is, and how long a dead one is waited for.
+//! The exclusive lock of an image: its owner, and the time limit for a dead one.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -10,15 +10,15 @@ use super::holder::{self, LockHolderFile};
 use super::library::Image;
 use crate::{Error, ErrorKind, Result};
 
-/// How soon to say that the lock is waited for.
+/// The delay before the log tells of the waiting.
 const MOMENT: Duration = Duration::from_secs(2);
-/// How long a client that has the image open may take to answer; one that has died never does, and
-/// is known for half a minute.
+/// The time limit for replies of clients with the image open; a dead client never replies, and
+/// stays registered for half a minute.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is
-/// not as strict as this program: an ordinary client of librbd hands it over, and then fails to
-/// write. So nobody who is there is asked.
+/// Locks the image for this program alone. A request for the lock would take it from an owner that
+/// is less strict than this program: an ordinary client of librbd hands it over, and then fails to
+/// write. So no live client is asked.
 pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<Option<LockHolderFile>> {
     if let Some(folder) = holders {
         take_over(image, name, folder);
@@ -33,7 +33,8 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
     };
     let own = image.own();
     let present = image.present(ANSWERS).map_err(|e| {
-        Error::new(ErrorKind::Open, format!("{name}: who has it open cannot be known")).with_source(e)
+        Error::new(ErrorKind::Open, format!("{name}: cannot find out which clients have it open"))
+            .with_source(e)
     })?;
     let others = present.into_iter().filter(|&client| client != own);
     let others: Vec<_> = others.map(|client| format!("client.{client}")).collect();
@@ -71,7 +72,7 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
     Ok(holders.and_then(|folder| noted(image, name, folder)))
 }
 
-/// Takes the lock from a process of this machine that was killed.
+/// Breaks the lock of a process of this machine that was killed.
 fn take_over(image: &Image, name: &str, folder: &Path) {
     let (Ok(id), Some(address)) = (image.id(), image.owner()) else { return };
     let Some(process) = holder::gone(folder, &id, &address) else { return };
@@ -81,12 +82,12 @@ fn take_over(image: &Image, name: &str, folder: &Path) {
              free"
         ),
         Err(e) => {
-            log::warn!("{name}: the lock of process {process}, which has been killed, is waited for: {e}")
+            log::warn!("{name}: waiting for the lock of process {process}, which was killed: {e}")
         }
     }
 }
 
-/// Keeps in mind that this process has the lock.
+/// Writes the file that names this process as the lock's owner.
 fn noted(image: &Image, name: &str, folder: &Path) -> Option<LockHolderFile> {
     let noted = image.id().map_err(Into::into).and_then(|id| {
         let address = image.owner().ok_or(std::io::ErrorKind::NotFound)?;
@@ -94,7 +95,7 @@ fn noted(image: &Image, name: &str, folder: &Path) -> Option<LockHolderFile> {
     });
     let told = |e: &std::io::Error| {
         log::warn!(
-            "{name}: that this process has its lock cannot be noted in {}: if it is killed, the next one waits half a minute: {e}",
+            "{name}: cannot note in {} that this process has its lock: if this process is killed, the next one waits half a minute: {e}",
             folder.display()
         );
     };

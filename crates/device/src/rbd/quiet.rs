@@ -1,17 +1,18 @@
-//! Signals are for the program's own threads.
+//! Signals are blocked in threads of the libraries: they are for the program's threads.
+
+#![expect(unsafe_code, reason = "the signal mask of a thread")]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// As long as it is there, threads that start have all signals held back: they are for the
-/// program's own.
+/// Blocks all signals in threads that start while this value exists.
 pub(super) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     pub(super) fn begin() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-        // SAFETY: both are sets of signals, the first filled before it is read; an empty one is a
-        // valid one.
+        // SAFETY: both are sets of signals, the first filled before it is read; an empty one is
+        // valid.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -22,7 +23,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: what was in force before.
+        // SAFETY: restores the previous set of signals.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }

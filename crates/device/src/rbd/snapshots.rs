@@ -1,30 +1,32 @@
-//! Snapshots are made of an image that rests: librbd asks for that, and says when they are made.
+//! Snapshots of an image without requests in flight: librbd asks for the pause, and reports its
+//! end.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::SnapshotPause;
 
-/// Who asks has died when it says nothing for so long.
+/// The time without a message after which the program that makes the snapshot counts as dead.
 pub(super) const LONGEST: Duration = Duration::from_secs(120);
 
-/// What librbd says.
+/// A message of librbd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SnapshotEvent {
-    /// A snapshot is about to be made, as soon as the image rests.
+    /// A snapshot will be made as soon as requests are paused.
     Begins,
-    /// It was made, or was not.
+    /// The snapshot was made, or failed.
     Ends,
 }
 
-/// Does what is asked for until nobody can ask any more. `rests` is told whether the image rests.
+/// Pauses and resumes requests until no messages can come any more. `rests` gets the result of each
+/// pause.
 pub(super) fn attend(
     words: &Receiver<SnapshotEvent>,
     pause: &dyn SnapshotPause,
     longest: Duration,
     rests: impl Fn(bool),
 ) {
-    // Several may be made at a time, and each is a reason to rest.
+    // Several snapshots may be in progress at a time, each with a pause.
     let mut paused = 0_u32;
     let end_all = |paused: &mut u32| (0..std::mem::take(paused)).for_each(|_| pause.end());
     loop {
@@ -46,7 +48,7 @@ pub(super) fn attend(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                log::warn!("a snapshot was begun and not ended for {longest:?}: requests go on");
+                log::warn!("a snapshot was begun and not ended for {longest:?}: requests resume");
                 end_all(&mut paused);
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -64,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what happens, and may refuse.
+    /// Records events, and may refuse.
     struct Diary {
         events: Mutex<Vec<&'static str>>,
         refuses: bool,
@@ -87,7 +89,7 @@ mod tests {
         }
     }
 
-    /// What happens after these words.
+    /// The events after these messages.
     fn events(words: &[SnapshotEvent], refuses: bool) -> Vec<&'static str> {
         let diary = Diary { events: Mutex::default(), refuses };
         let (tell, told) = mpsc::channel();

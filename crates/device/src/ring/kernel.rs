@@ -1,4 +1,6 @@
-//! A ring of the kernel's, with entries of 64 bytes, or of 128 for drivers whose commands have 80.
+//! A kernel ring, with entries of 64 bytes, or of 128 for drivers with commands of 80 bytes.
+
+#![expect(unsafe_code, reason = "io_uring: the kernel reads and writes memory that its entries name")]
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,7 +14,7 @@ pub(super) enum KernelRing {
 }
 
 impl KernelRing {
-    /// Puts an entry into the submission queue. False when that is full.
+    /// Adds an entry to the submission queue. False when the queue is full.
     ///
     /// # Safety
     /// The memory that the operation refers to stays valid, and untouched where the kernel writes,
@@ -26,8 +28,8 @@ impl KernelRing {
         }
     }
 
-    /// Puts a long entry into the submission queue. False when that is full, or the ring has short
-    /// ones.
+    /// Adds a long entry to the submission queue. False when the queue is full, or has short
+    /// entries.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
@@ -39,7 +41,7 @@ impl KernelRing {
         }
     }
 
-    /// Whether the kernel has been given all entries.
+    /// True when the kernel has all entries.
     pub(super) fn has_submitted_all(&mut self) -> bool {
         match self {
             Self::Short(ring) => ring.submission().is_empty(),

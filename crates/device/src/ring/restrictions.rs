@@ -1,10 +1,12 @@
-//! What a ring may be told to do (`IORING_REGISTER_RESTRICTIONS`): seccomp does not see the
-//! operations of a ring, so whoever could write into one would get past it.
+//! Restrictions of a ring's operations (`IORING_REGISTER_RESTRICTIONS`): seccomp does not see them,
+//! so without restrictions an attacker who can write into a ring could bypass it.
 //!
 //! ```text
-//!   made disabled  ->  what is allowed is registered  ->  enabled, for good
+//!   made disabled  ->  allowed operations are registered  ->  enabled, for good
 //!   |  the server, or in the sandbox its helper  |        |  the thread that uses it  |
 //! ```
+
+#![expect(unsafe_code, reason = "io_uring: registers what a ring may do")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
@@ -15,8 +17,8 @@ use io_uring::squeue::EntryMarker;
 use io_uring::{Builder, IoUring, Parameters, cqueue, opcode, squeue};
 use underseal_sandbox::{RingMade, RingRequest, ring, will_give_commands};
 
-/// What channels and queues do, and a signal, which is an operation that does nothing. Reads and
-/// writes of registered or chosen buffers are none of it.
+/// Operations of channels and queues, and of a signal, which is an operation without effect. Reads
+/// and writes of registered or provided buffers are not among them.
 const OF_QUEUES: [u8; 7] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
@@ -27,32 +29,31 @@ const OF_QUEUES: [u8; 7] = [
     opcode::PollAdd::CODE,
 ];
 
-/// Rings are restricted, unless somebody wants to have everything.
+/// Rings are restricted, unless the operator forgoes it.
 static WANTED: AtomicBool = AtomicBool::new(true);
-/// Rings may be used for drivers' own commands: ublk's, and what block devices call a discard.
+/// Rings may send commands to drivers: ublk's, and discards of block devices.
 static COMMANDS: AtomicBool = AtomicBool::new(false);
-/// How rings were made; one without restrictions counts for all.
+/// The state of rings so far; one without restrictions counts for all.
 static IN_FORCE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// Rings of this process that are made from now on may do anything.
+/// Makes later rings of this process without restrictions.
 pub fn forgo() {
     WANTED.store(false, Ordering::Relaxed);
 }
 
-/// Rings of this process that are made from now on may give drivers commands of their own. In the
-/// sandbox that is too late.
+/// Allows commands to drivers in later rings of this process. In the sandbox this is too late.
 pub fn allow_commands() {
     if !COMMANDS.swap(true, Ordering::Relaxed) {
         will_give_commands();
     }
 }
 
-/// Whether the rings of this process are restricted; none was made yet where that is not known.
-/// Before Linux 5.10 none can be.
+/// Whether the rings of this process are restricted; `None` before the first ring. Kernels before
+/// Linux 5.10 have no restrictions.
 pub fn in_force() -> Option<bool> {
     match IN_FORCE.load(Ordering::Relaxed) {
         UNKNOWN => None,
@@ -60,12 +61,11 @@ pub fn in_force() -> Option<bool> {
     }
 }
 
-/// Makes a ring for queues and channels, which is restricted where the kernel can do that, after
-/// `prepare` has registered what it needs. `entries`: operations, and completions that were not
-/// taken yet. `single_issuer`: for this thread only.
+/// Makes a ring for queues and channels, restricted where the kernel can do that, after `prepare`
+/// has made its registrations. `entries`: operations, and completions that are not taken yet.
+/// `single_issuer`: for this thread only.
 ///
-/// # Errors
-/// When the kernel makes none of this kind; in the sandbox also when the helper is gone.
+/// Fails when the kernel has no rings of this kind; in the sandbox also when the helper is gone.
 pub(crate) fn build(
     (entries, completions): (u32, u32),
     single_issuer: bool,
@@ -78,8 +78,8 @@ pub(crate) fn build(
     enabled(made, restricted)
 }
 
-/// As [`build`], with long entries, for drivers' commands too, whatever rings in general may do. It
-/// is for use before the sandbox: afterwards it fails.
+/// As [`build`], with long entries, and always with commands to drivers. Call it before the
+/// sandbox: afterwards it fails.
 pub(crate) fn build_long(entries: u32, completions: u32) -> io::Result<IoUring<squeue::Entry128>> {
     let request = sized(entries, completions, true, true);
     let none = |_| Err(io::ErrorKind::PermissionDenied.into());
@@ -94,12 +94,12 @@ fn sized(entries: u32, completions: u32, single_issuer: bool, commands: bool) ->
     RingRequest { entries, completions, single_issuer, commands }
 }
 
-/// A ring of this process's own making, and whether it is restricted, and so not enabled yet.
+/// Makes a ring in this process. The flag is true for a restricted ring, which is not enabled yet.
 fn by_itself<S: EntryMarker>(request: RingRequest) -> io::Result<(IoUring<S>, bool)> {
     if WANTED.load(Ordering::Relaxed) {
         match disabled(request) {
             Ok(made) => return Ok((made, true)),
-            // A kernel that does not know this flag, or another one.
+            // The kernel does not know this flag, or another one.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
             Err(e) => return Err(e),
         }
@@ -109,7 +109,7 @@ fn by_itself<S: EntryMarker>(request: RingRequest) -> io::Result<(IoUring<S>, bo
 
 fn enabled<S: EntryMarker>(made: IoUring<S>, restricted: bool) -> io::Result<IoUring<S>> {
     if restricted {
-        // Enabling it makes this thread its one submitter.
+        // Enabling the ring makes this thread its only submitter.
         made.submitter().register_enable_rings()?;
         let _ = IN_FORCE.compare_exchange(UNKNOWN, YES, Ordering::Relaxed, Ordering::Relaxed);
     } else {
@@ -118,8 +118,7 @@ fn enabled<S: EntryMarker>(made: IoUring<S>, restricted: bool) -> io::Result<IoU
     Ok(made)
 }
 
-/// Makes a ring with long entries for nothing but commands to a driver. It is for use before the
-/// sandbox.
+/// Makes a ring with long entries that only sends commands to a driver. Call it before the sandbox.
 ///
 /// # Errors
 /// When the kernel makes none of this kind.
@@ -135,13 +134,13 @@ pub fn commands_only(entries: u32) -> io::Result<IoUring<squeue::Entry128, cqueu
     builder.build(entries)
 }
 
-/// Makes a ring for a sandboxed server: in its helper. It may do what queues do.
+/// Makes a ring for a sandboxed server, in the server's helper, with the operations of queues.
 ///
 /// # Errors
 /// When the kernel makes none of this kind.
 pub fn for_server(request: RingRequest) -> io::Result<RingMade> {
     let ring: IoUring = disabled(request)?;
-    // SAFETY: the ring has it open for as long as it is borrowed.
+    // SAFETY: the ring is open while the descriptor is borrowed.
     let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) }.try_clone_to_owned()?;
     Ok(RingMade { fd, parameters: bytes(ring.params()) })
 }
@@ -157,12 +156,12 @@ fn builder<S: EntryMarker>(request: RingRequest) -> Builder<S> {
     builder
 }
 
-/// A ring with its restrictions that is not enabled yet.
+/// Makes a restricted ring that is not enabled yet.
 fn disabled<S: EntryMarker>(request: RingRequest) -> io::Result<IoUring<S>> {
     let ring = builder(request).setup_r_disabled().build(request.entries)?;
     let commands = request.commands.then_some(opcode::UringCmd16::CODE);
     let mut allowed: Vec<_> = OF_QUEUES.into_iter().chain(commands).map(Restriction::sqe_op).collect();
-    // An operation that was interrupted is tried again by a thread of the kernel's.
+    // A thread of the kernel repeats an interrupted operation.
     allowed.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));
     ring.submitter().register_restrictions(&mut allowed)?;
     Ok(ring)
@@ -171,18 +170,18 @@ fn disabled<S: EntryMarker>(request: RingRequest) -> io::Result<IoUring<S>> {
 const PARAMETERS: usize = size_of::<Parameters>();
 
 fn bytes(parameters: &Parameters) -> Vec<u8> {
-    // SAFETY: a transparent wrapper of a structure of integers without gaps.
+    // SAFETY: the type is a transparent wrapper of a structure of integers without gaps.
     unsafe { std::mem::transmute::<Parameters, [u8; PARAMETERS]>(parameters.clone()) }.to_vec()
 }
 
-/// The ring that the helper has made.
+/// Takes over a ring that the helper made.
 fn over(made: RingMade) -> io::Result<IoUring> {
     let parameters: [u8; PARAMETERS] =
         made.parameters.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    // SAFETY: the type is a transparent wrapper of the kernel's structure, of which any bytes make
+    // SAFETY: the type is a transparent wrapper of the kernel's structure, for which any bytes are
     // a value.
     let parameters = unsafe { std::mem::transmute::<[u8; PARAMETERS], Parameters>(parameters) };
-    // SAFETY: a ring's descriptor that is nobody else's, with what the kernel has said of that
+    // SAFETY: the descriptor of a ring without another owner, with the kernel's parameters of that
     // ring.
     unsafe { IoUring::from_fd(made.fd.into_raw_fd(), parameters) }
 }
@@ -195,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel answers to an operation.
+    /// The kernel's result of an operation.
     fn result_of(ring: &mut IoUring, entry: &squeue::Entry) -> i32 {
         // SAFETY: the tests' operations refer to no memory, or to memory that outlives the wait.
         unsafe { ring.submission().push(entry).unwrap() };
@@ -224,7 +223,7 @@ mod tests {
             assert_eq!(result_of(&mut ring, &refused), -libc::EACCES, "{refused:?}");
         }
         let buffers = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
-        // SAFETY: it is refused before the buffers are looked at.
+        // SAFETY: the kernel refuses the call before it looks at the buffers.
         let registered = unsafe { ring.submitter().register_buffers(&buffers) };
         assert_eq!(registered.unwrap_err().raw_os_error(), Some(libc::EACCES));
         assert_eq!(in_force(), Some(true));

@@ -1,4 +1,4 @@
-//! The other end of a control socket.
+//! The client's end of a control socket.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -21,24 +21,26 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
-    /// What was received beyond the last reply.
+    /// Bytes received beyond the last reply.
     ahead: Vec<u8>,
     /// The server's user.
     user: Uid,
     pid: i32,
-    /// The server's process, where the kernel tells.
+    /// The server's process, on kernels that report it.
     server: Option<std::os::fd::OwnedFd>,
 }
 
-/// What connecting to the end of time means to a clock.
+/// A timeout that stands for "never".
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Client {
-    /// Connects to a server of this user's or of root's; root, to anybody's. Where a socket is does
-    /// not say whose it is: the kernel does, and nothing is sent to anybody else.
+    /// Connects to a server of the caller's user or of root; root may connect to any user's server.
+    /// The socket's path does not prove its owner: the kernel reports the peer's user, and a client
+    /// sends nothing to a server of a third user.
     ///
     /// # Errors
-    /// `NotOpen` when nobody listens there; `Forbidden` when it is somebody else's; `Io`.
+    /// `NotOpen` when no server listens on the path; `Forbidden` when a third user's server does;
+    /// `Io`.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| {
             let kind = match e.kind() {
@@ -65,8 +67,8 @@ impl Client {
         })
     }
 
-    /// The number of the server's process, in the kernel's words; none where that has ended since
-    /// it was connected to.
+    /// Returns the PID of the server's process, or `None` when that process has ended since the
+    /// client connected.
     pub fn server(&self) -> Option<i32> {
         let process = self.server.as_ref()?;
         let ended = poll(
@@ -76,16 +78,16 @@ impl Client {
         (ended == Ok(0)).then_some(self.pid)
     }
 
-    /// Whether the server runs as this user. One that runs as root, or that root asks, may be
-    /// another's.
+    /// Returns true when the server runs as the caller's user. A server that runs as root, or that
+    /// root connects to, may belong to another user.
     pub fn is_own(&self) -> bool {
         self.user == geteuid()
     }
 
-    /// Sends the request, and the key that follows it, and waits for the reply for so long.
+    /// Sends the request, and the key that follows it, and waits up to `limit` for the reply.
     ///
     /// # Errors
-    /// `Timeout`, `Io`; `Protocol` when the answer is none.
+    /// `Timeout`, `Io`; `Protocol` when the reply cannot be parsed.
     pub fn ask(&mut self, request: &Request, key: Option<&Key>, limit: Duration) -> Result<Reply> {
         let deadline = Instant::now() + limit.min(FOREVER);
         let mut to = Deadlined { socket: &self.socket, deadline };
@@ -93,7 +95,7 @@ impl Client {
             .write_all(&request.line())
             .and_then(|()| key.map_or(Ok(()), |key| to.write_all(key.as_bytes())));
         match sent {
-            // Who refuses a request does not read it to its end.
+            // A server that refuses a request may not read it to its end.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe || e.kind() == io::ErrorKind::ConnectionReset => {
             }
             sent => sent.map_err(failed)?,
@@ -101,7 +103,7 @@ impl Client {
         self.next(limit)
     }
 
-    /// Waits for one more reply: the one that comes at the end, after `Close`.
+    /// Waits for one more reply: after `Close`, the server sends a second one when it ends.
     ///
     /// # Errors
     /// As [`Client::ask`].
@@ -126,14 +128,14 @@ impl Client {
         };
         let line: Vec<u8> = self.ahead.drain(..=end).collect();
         Reply::parse(&line).map_err(|e| {
-            Error::new(ErrorKind::Protocol, "the answer is none of this protocol").with_source(e)
+            Error::new(ErrorKind::Protocol, "the reply does not follow this protocol").with_source(e)
         })
     }
 
-    /// What is said after the reply to [`Request::HandOver`].
+    /// Returns the handover channel over this connection, after the reply to [`Request::HandOver`].
     ///
     /// # Errors
-    /// `Protocol` when the server has said more than that.
+    /// `Protocol` when the server has sent bytes beyond that reply.
     pub fn into_line(self) -> Result<Line> {
         match self.ahead.is_empty() {
             true => Ok(Line::new(self.socket)),
@@ -146,7 +148,7 @@ impl Client {
     /// # Errors
     /// `Io` when the kernel refuses.
     pub fn wait_for_end(&self) -> Result<()> {
-        // Where processes have no descriptors, the connection ends when its process does.
+        // Without a pidfd, the end of the connection shows that the process has ended.
         let (fd, events) = match &self.server {
             Some(process) => (process.as_fd(), PollFlags::IN),
             None => (self.socket.as_fd(), PollFlags::RDHUP),
@@ -160,7 +162,7 @@ impl Client {
     }
 }
 
-/// A read or write that failed: the other side is a server.
+/// Converts the error of a read or write on the connection to the server.
 fn failed(e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, "its server did not answer in time"),

@@ -1,25 +1,26 @@
-//! A volume is given to another process, with its clients: the side that gives.
+//! The old server's side of a handover: it passes a volume and its clients to another process.
 //!
 //! ```text
-//!   who takes over                                who gives
-//!   hand-over, a request        ------>
-//!                               <------  done     nothing is in the way
-//!   Asking::Begin               ------>
-//!                               <------  Offer    what it is, its key; the image's and the sockets' descriptors
-//!   prepares all that it can                      serves
-//!   Asking::Ready               ------>
-//!                                                 flushes; then nobody comes in, connections come to rest, the
-//!                                                 volume is suspended and flushed: from here on clients wait; the
-//!                                                 kernel's block device is let go of
-//!                               <------  Rests, and each connection; the virtual machine's front end
+//!   new server                                 old server
+//!   hand-over, a request     ------>
+//!                            <------  done     the volume can be handed over
+//!   Asking::Begin            ------>
+//!                            <------  Offer    settings, key; descriptors of image and sockets
+//!   prepares as much as it can                 serves
+//!   Asking::Ready            ------>
+//!                                              flushes; accepts no more clients, pauses the
+//!                                              connections, suspends and flushes the volume;
+//!                                              from here on clients wait; releases the
+//!                                              kernel's block device
+//!                            <------  Rests, and each connection; a virtual machine's front end
 //!   opens its queues, recovers the block device
-//!   taken                       ------>           ends, and leaves all as it is
+//!   taken                    ------>           exits, and leaves sockets and mounts in place
 //!   serves
 //! ```
 //!
-//! Whatever goes wrong before "taken", this side goes on as if nothing had been; so it does when
-//! that does not come in time. The locks on the image are of its open file, which both have: nobody
-//! else gets in between.
+//! After any failure before "taken", the old server resumes; it also resumes when "taken" does not
+//! arrive in time. Both processes have the open file whose locks protect the image, so no third
+//! process can lock the image in between.
 
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,36 +41,36 @@ use super::volume::{Answer, Described};
 use super::ways::{Places, Ways};
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
 
-/// What to do where nothing can be handed over.
+/// The remedy where a handover is not possible.
 pub(super) const INSTEAD: &str = "`underseal close` it, and open it again with the new version";
 
-/// What who takes over has to say what is next.
+/// How long the new server may take for its next message.
 const NEXT: Duration = Duration::from_secs(10);
-/// What it has to prepare itself. Clients are served meanwhile.
+/// How long the new server may take to prepare. Clients are served meanwhile.
 const PREPARES: Duration = Duration::from_secs(60);
-/// How long clients wait at most: until all rests, and until the other process has taken over.
+/// How long clients wait at most: until all exports are paused, and then until the new server has
+/// answered.
 const RESTS: Duration = Duration::from_secs(5);
-/// What control clients and scrapers have to end.
+/// How long control clients and scrapers may take to finish.
 const LEAVES: Duration = Duration::from_secs(1);
-/// What the other process has to become its supervisor's.
+/// How long the new server may take to leave its parent process and reach its supervisor.
 const LEAVES_ITS_STARTER: Duration = Duration::from_secs(5);
 
-/// What a server gives, and how it ends then.
+/// The old server of a handover: the state that it passes on, and how the process ends afterwards.
 pub struct Giver {
-    /// Its image.
+    /// The volume's image.
     pub image: Arc<FileDevice>,
-    /// How it was started.
+    /// How the server was started.
     pub origin: Origin,
-    /// What it is served by.
+    /// The server's exports.
     pub ways: Ways,
-    /// Who supervises it.
+    /// The server's supervisor.
     pub supervised: Option<Supervised>,
-    /// Files that are not the image, whose paths the other process believes only with their
-    /// descriptors: the header, and last the log file as this process has it open, which goes on in
-    /// the other one.
+    /// Descriptors of files other than the image, whose paths the new server trusts only with these
+    /// descriptors: the header, and last the log file, which the new server appends to.
     pub apart: Box<dyn Fn() -> Vec<OwnedFd> + Send + Sync>,
-    /// Ends this process, and leaves all as it is. The number of the process that has the volume
-    /// now.
+    /// Ends this process, and leaves sockets and mounts in place. The argument is the PID of the
+    /// new server.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
     gates: OnceLock<Gates>,
     handing: Mutex<(Handing, Option<Socket>)>,
@@ -80,23 +81,23 @@ struct Gates {
     metrics: Option<Gate>,
 }
 
-/// How far a hand-over is.
+/// How far a handover has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Handing {
-    /// There is none.
+    /// No handover runs.
     #[default]
     No,
-    /// The other process prepares itself.
+    /// The new server prepares.
     Prepares,
-    /// Clients wait.
+    /// The exports are paused, and clients wait.
     Rests,
-    /// They wait, and the server was told to end: it does when they go on.
+    /// The exports are paused, and the server was asked to stop: it stops if it has to resume.
     Ends,
-    /// The server ends, and nothing is handed over any more.
+    /// The server stops, and refuses handovers.
     Ended,
 }
 
-/// The volume as it is.
+/// The volume's state at the time of the handover.
 pub(super) struct State<'v> {
     pub(super) described: &'v Described,
     pub(super) size: Option<u64>,
@@ -105,7 +106,7 @@ pub(super) struct State<'v> {
     pub(super) reencrypter: Option<&'v dyn Reencrypter>,
 }
 
-/// What was offered, to be compared with what there is when all rests.
+/// The state that was offered, to be compared with the state when all exports are paused.
 struct Offered {
     offer: Offer,
     control: Vec<CarriedListener>,
@@ -117,7 +118,7 @@ struct Offered {
 }
 
 impl Giver {
-    /// A server that gives what it serves.
+    /// A server that can hand over its exports.
     pub fn new(
         image: Arc<FileDevice>,
         origin: Origin,
@@ -130,13 +131,14 @@ impl Giver {
         Self { image, origin, ways, supervised, apart: Box::new(apart), end: Box::new(end), gates, handing }
     }
 
-    /// From here on clients of the control socket, and scrapers, can be kept waiting.
+    /// Sets the gates that hold back clients of the control socket and of the metrics.
     pub fn with_gates(&self, control: Gate, metrics: Option<Gate>) {
         let _ = self.gates.set(Gates { control, metrics });
     }
 
-    /// The server is told to end. Whether that has to wait, until it is decided who has the volume:
-    /// which it is at once.
+    /// Records that the server was asked to stop. Returns true when the stop has to wait until a
+    /// handover has ended; the wait is short, since a new server that has not answered yet no
+    /// longer gets the volume.
     pub fn puts_off_the_end(&self) -> bool {
         let mut handing = self.handing();
         handing.0 = match handing.0 {
@@ -144,13 +146,13 @@ impl Giver {
             Handing::Rests | Handing::Ends => Handing::Ends,
         };
         if let (Handing::Ends, Some(socket)) = &*handing {
-            // Whoever has not taken it by now does not get it.
+            // A new server that has not sent the commit word by now does not get the volume.
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
         }
         handing.0 == Handing::Ends
     }
 
-    /// Whether the server was told to end while it could not; once.
+    /// Returns true, once, when the server was asked to stop during a handover.
     pub(super) fn ends(&self) -> bool {
         let mut handing = self.handing();
         let ends = handing.0 == Handing::Ends;
@@ -160,13 +162,13 @@ impl Giver {
         ends
     }
 
-    /// Whether somebody has the key, or is about to get it.
+    /// Returns true when another process has the key, or is about to get it.
     pub(super) fn is_at_it(&self) -> bool {
         matches!(self.handing().0, Handing::Prepares | Handing::Rests | Handing::Ends)
     }
 
-    /// Gives the volume. It returns when that failed: why, and whether the other still listens for
-    /// a reply.
+    /// Hands the volume over. The function returns only on failure: the reason, and whether the new
+    /// server still waits for a reply.
     pub(super) fn give(&self, of: &State<'_>, protocol: u32, client: &Socket) -> (Refusal, bool) {
         if protocol != PROTOCOL {
             let message = format!("this server hands over in version {PROTOCOL}, not in version {protocol}");
@@ -176,19 +178,19 @@ impl Giver {
             Peer::Unix { pid, uid } if uid == rustix::process::geteuid().as_raw() => pid,
             peer => {
                 let message = format!(
-                    "{peer} is not the user who opened it: another one would serve it with other rights"
+                    "{peer} is not the user who opened the volume: a server of another user has other rights"
                 );
-                return (Refusal::new(RefusalKind::Forbidden, message, "as that user"), true);
+                return (Refusal::new(RefusalKind::Forbidden, message, "run as that user"), true);
             }
         };
         if underseal_sandbox::is_inside(pid).unwrap_or(true) {
             let message =
-                format!("process {pid} is a server in a sandbox, or cannot be looked at: it gets no key");
+                format!("process {pid} is a server in a sandbox, or cannot be inspected: it gets no key");
             return (Refusal::new(RefusalKind::Forbidden, message, "underseal upgrade NAME"), true);
         }
         match &mut self.handing().0 {
             at @ Handing::No => *at = Handing::Prepares,
-            _ => return (busy("it is handed over just now, or closed"), true),
+            _ => return (busy("a handover or the close of the volume is under way just now"), true),
         }
         let offered = self.offered(of).and_then(|offered| {
             let mut to = Deadlined { socket: client, deadline: Instant::now() + NEXT };
@@ -201,7 +203,7 @@ impl Giver {
                 let line = Line::new(client.share());
                 let refusal =
                     self.give_to(of, &offered, (&line, client), pid).unwrap_or_else(|refusal| refusal);
-                // Who is gone is not told.
+                // The new server may have ended, so the error does not matter.
                 let _ = line.send(&Given::Refused(refusal.clone()), &[], &[], Instant::now() + LEAVES);
                 (refusal, false)
             }
@@ -214,7 +216,7 @@ impl Giver {
         (refusal, listens)
     }
 
-    /// What there is to give, if nothing is in the way of it.
+    /// Collects the state to offer, or refuses where the volume cannot be handed over.
     fn offered(&self, of: &State<'_>) -> Answer<Offered> {
         let no = |why: String, remedy: &str| Refusal::new(RefusalKind::Unsupported, why, remedy);
         let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
@@ -223,12 +225,14 @@ impl Giver {
         if of.mapping.is_zoned() {
             return Err(no("a device with zones cannot be handed over".into(), INSTEAD));
         }
-        // First: who wipes it waits, with this locked, for the volume to be let go of.
+        // The lock of the key comes first: `wipe` holds it while it waits until no thread uses the
+        // volume.
         let key = of.keys.lock().unwrap_or_else(PoisonError::into_inner).key();
         let volume = of.mapping.volume().ok_or_else(|| busy("its key is wiped"))?;
         let key = key.ok_or_else(|| no("its key is not kept".into(), INSTEAD))?;
         let carried = volume.carried().map_err(|e| no(format!("it cannot be handed over: {e}"), INSTEAD))?;
-        // What is kept is tried, too: nothing else may be read and written than up to now.
+        // Builds the volume from the state to offer: the new server must read and write the same
+        // bytes.
         carried
             .volume(&key)
             .map_err(|e| no(format!("it has another key than when it was opened: {e}"), INSTEAD))?;
@@ -259,8 +263,8 @@ impl Giver {
         Ok(Offered { offer, control, metrics, reached, volume, policy, key })
     }
 
-    /// Offers it, and gives it when the other process is ready. It returns when that one has not
-    /// taken it.
+    /// Offers the state, and hands the volume over when the new server is ready. Returns an error
+    /// when the new server has not taken the volume.
     fn give_to(
         &self,
         of: &State<'_>,
@@ -271,13 +275,13 @@ impl Giver {
         let told = |e: crate::Error| failed(&e);
         let hears = |wanted: Asking, limit: Duration| match line.receive::<Asking>(Instant::now() + limit) {
             Ok(heard) if heard.message == wanted => Ok(()),
-            Ok(_) => Err(Refusal::new(RefusalKind::Request, "the other process says nonsense", "")),
-            Err(e) => Err(failed(&e.within("the other process"))),
+            Ok(_) => Err(Refusal::new(RefusalKind::Request, "the new server sent an unexpected message", "")),
+            Err(e) => Err(failed(&e.within("the new server"))),
         };
         hears(Asking::Begin, NEXT)?;
         let apart = (self.apart)();
         let mut fds = self.descriptors(offered);
-        // The last ones: versions that do not ask for them leave them alone.
+        // The last descriptors are those that a new server of an older version ignores.
         fds.extend(apart.iter().map(AsFd::as_fd));
         let offer = Given::Offer(Box::new(offered.offer.clone()));
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
@@ -288,20 +292,20 @@ impl Giver {
         }
         let flushed_in = begun.elapsed();
         let Ok(_keys) = of.keys.try_lock() else {
-            return Err(busy("something of it is changed just now"));
+            return Err(busy("its size or key is being changed just now"));
         };
         let mut rest = Resting::begin(self, of, client)?;
         let waits_since = Instant::now();
         let until = waits_since + RESTS;
         let sent = self.comes_to_rest(&mut rest, of, offered, line, until);
-        // Also where that failed: the other one may have heard all that it needs.
+        // After a failed send, too, the new server may have all that it needs.
         if line.is_taken(if sent.is_ok() { until } else { Instant::now() }) {
             let waited = waits_since.elapsed();
             log::info!(
                 "handed over to process {pid}; clients have waited {waited:?} here, the flush before took {flushed_in:?}"
             );
-            // Until it has left the process that started it: a supervisor waits for its own
-            // children only.
+            // The old server waits until the new one has left its parent process: a supervisor
+            // accepts only its own children.
             line.is_left(Instant::now() + LEAVES_ITS_STARTER);
             (self.end)(pid);
         }
@@ -311,13 +315,13 @@ impl Giver {
         Ok(Refusal::new(
             RefusalKind::Failed,
             format!(
-                "the other process has not taken it; clients have waited {waited:?}, and are served here as before"
+                "the new server has not taken the volume; this server resumes, clients have waited {waited:?}"
             ),
             "",
         ))
     }
 
-    /// In the order in which the other process takes them.
+    /// Returns the descriptors in the order in which the new server expects them.
     fn descriptors<'o>(&'o self, offered: &'o Offered) -> Vec<BorrowedFd<'o>> {
         let Offered { control, metrics, reached, .. } = offered;
         let sockets = [control, metrics, &reached.nbd, &reached.machine].into_iter().flatten();
@@ -327,7 +331,7 @@ impl Giver {
         iter::once(image).chain(sockets).chain(mount.map(|(mount, _)| mount.device.as_fd())).collect()
     }
 
-    /// Lets nothing be in flight any more, and tells the other process all that it needs to go on.
+    /// Pauses the exports until no request is in flight, and sends the new server their state.
     fn comes_to_rest(
         &self,
         rest: &mut Resting<'_>,
@@ -339,10 +343,10 @@ impl Giver {
         let told = |e: crate::Error| failed(&e);
         let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
         if !gates.control.close(1, LEAVES) {
-            return Err(busy("somebody else is at its control socket"));
+            return Err(busy("another client uses its control socket"));
         }
         if let Some(metrics) = &gates.metrics {
-            // Who has not got all of a scrape asks again.
+            // A scraper without a complete answer scrapes again.
             metrics.close(0, LEAVES);
         }
         let at_rest = self.ways.hold(until).map_err(told)?;
@@ -352,7 +356,7 @@ impl Giver {
         at_rest.send(line, until).map_err(told)
     }
 
-    /// Flushes while clients are served, until little is left to be flushed when they wait.
+    /// Flushes while clients are served, so that the flush during the pause is short.
     fn flush_ahead(&self) -> Answer {
         for _ in 0..4 {
             let begun = Instant::now();
@@ -370,7 +374,7 @@ impl Giver {
 }
 
 impl State<'_> {
-    /// Whether nothing of it is in the middle of something.
+    /// Refuses a handover while the volume is suspended or reencrypted.
     fn may_be_given(&self) -> Answer {
         if self.mapping.is_stopped() {
             let remedy = format!("underseal resume {}", self.described.name);
@@ -387,7 +391,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Whether it is what was offered, now that nobody changes it any more.
+    /// Refuses the handover when the suspended volume is no longer the one that was offered.
     fn may_be_given_suspended(&self, offered: &Offered) -> Answer {
         self.is_not_reencrypted()?;
         let same = self.mapping.volume().is_some_and(|now| Arc::ptr_eq(&now, &offered.volume));
@@ -398,7 +402,7 @@ impl State<'_> {
     }
 }
 
-/// Clients wait, until this is dropped: then they go on.
+/// The pause of all exports; dropping it resumes them.
 struct Resting<'g> {
     giver: &'g Giver,
     mapping: &'g Mapping,
@@ -410,7 +414,7 @@ impl<'g> Resting<'g> {
         of.may_be_given()?;
         match &mut *giver.handing() {
             (at @ Handing::Prepares, socket) => (*at, *socket) = (Handing::Rests, Some(client.share())),
-            _ => return Err(busy("it is closed just now")),
+            _ => return Err(busy("it is being closed just now")),
         }
         Ok(Self { giver, mapping: of.mapping, suspended: false })
     }
@@ -428,7 +432,7 @@ impl Drop for Resting<'_> {
         if self.suspended
             && let Err(e) = self.mapping.resume()
         {
-            log::error!("a volume that was not handed over does not go on: {e}");
+            log::error!("handover: the volume was not handed over, and cannot be resumed: {e}");
         }
         self.giver.ways.go_on();
         if let Some(Gates { control, metrics }) = self.giver.gates.get() {
@@ -439,7 +443,7 @@ impl Drop for Resting<'_> {
 }
 
 fn busy(message: &str) -> Refusal {
-    Refusal::new(RefusalKind::Busy, message, "again, in a moment")
+    Refusal::new(RefusalKind::Busy, message, "retry in a moment")
 }
 
 pub(super) fn failed(error: &(dyn std::error::Error + 'static)) -> Refusal {

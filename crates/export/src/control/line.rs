@@ -1,15 +1,15 @@
-//! What two servers say to each other while one hands its volume over: messages of JSON, with
-//! descriptors, bytes behind them, and the one word that decides.
+//! The messages that two servers exchange during a handover: JSON with descriptors and bytes behind
+//! it, and the commit word.
 //!
 //! ```text
-//!   16 bytes: the text's length, how many descriptors come with them, how many bytes follow the text     little-endian
+//!   16 bytes: text length, number of descriptors, number of bytes behind the text; little-endian
 //!   the text, the bytes
 //! ```
 //!
-//! Who takes over says so with one word, and has the volume as soon as that is sent. Who hands over
-//! and does not want to wait any longer shuts its side down first: after that no word can be sent
-//! any more, and one that was is there to be read. So there is no moment at which both have the
-//! volume, or neither knows.
+//! The new server takes the volume with the commit word, and has the volume as soon as the word is
+//! sent. An old server that stops waiting shuts its side of the socket down first: after that the
+//! word can no longer be sent, and a word sent before can still be read. So at no moment do both
+//! servers have the volume, and at no moment is its owner unknown.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -31,31 +31,31 @@ use crate::{Error, ErrorKind, Result};
 const MOST_TEXT: usize = 1 << 20;
 /// The most descriptors of one message.
 pub(super) const MOST_FDS: usize = 64;
-/// The word that decides: no message begins so. The kernel queues it as a whole.
+/// The commit word: no message begins with its bytes. The kernel queues it as a whole.
 const TAKEN: [u8; 8] = *b"\xffTAKEN\xff\n";
 
-/// One end of it.
+/// An end of the handover channel.
 #[derive(Debug)]
 pub struct Line(Socket);
 
-/// A message's head: what came with it, and how many bytes follow.
+/// A message's head: the message, its descriptors, and how many bytes follow.
 #[derive(Debug)]
 pub struct Heard<T> {
     /// The message.
     pub message: T,
-    /// Its descriptors.
+    /// The message's descriptors.
     pub fds: Vec<OwnedFd>,
     /// How many bytes are to be [read](Line::read) next.
     pub bytes: u64,
 }
 
 impl Line {
-    /// Over this socket, of the Unix kind.
+    /// A channel over a Unix socket.
     pub fn new(socket: Socket) -> Self {
         Self(socket)
     }
 
-    /// Sends a message with descriptors, and bytes behind it.
+    /// Sends a message with descriptors, followed by bytes.
     ///
     /// # Errors
     /// `Timeout`, `Io`.
@@ -68,7 +68,7 @@ impl Line {
     ) -> Result<()> {
         let text = serde_json::to_vec(message).map_err(io::Error::other)?;
         if text.len() > MOST_TEXT || fds.len() > MOST_FDS {
-            return Err(Error::new(ErrorKind::Unsupported, "there is too much of it for one message"));
+            return Err(Error::new(ErrorKind::Unsupported, "the message is too long"));
         }
         let behind: usize = bytes.iter().map(|part| part.len()).sum();
         let mut head = [0; 16];
@@ -83,7 +83,7 @@ impl Line {
         Ok(())
     }
 
-    /// The beginning of a message, and its descriptors with it.
+    /// Sends the beginning of a message together with its descriptors.
     fn send_with(&self, head: &[u8], fds: &[BorrowedFd<'_>], until: Instant) -> Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
         loop {
@@ -103,7 +103,7 @@ impl Line {
     /// Receives a message.
     ///
     /// # Errors
-    /// `Timeout`, `Io`; `Protocol` when it is none.
+    /// `Timeout`, `Io`; `Protocol` when the bytes are no message.
     pub fn receive<T: DeserializeOwned>(&self, until: Instant) -> Result<Heard<T>> {
         let mut head = [0; 16];
         let (n, fds) = self.receive_with(&mut head, until)?;
@@ -147,7 +147,7 @@ impl Line {
         }
     }
 
-    /// Bytes behind a message.
+    /// Reads bytes that follow a message.
     ///
     /// # Errors
     /// `Timeout`, `Io`.
@@ -155,10 +155,11 @@ impl Line {
         Ok(Deadlined { socket: &self.0, deadline: until }.read_exact(bytes)?)
     }
 
-    /// The volume is this process's from now on, unless this fails: then it is the other's.
+    /// Sends the commit word: from then on the volume is this process's. After an error it remains
+    /// the old server's.
     ///
     /// # Errors
-    /// `Io` when the other is gone, or does not wait any more.
+    /// `Io` when the old server has ended, or has stopped waiting.
     pub fn take(&self) -> Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let taken = rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &TAKEN, flags));
@@ -168,14 +169,14 @@ impl Line {
         }
     }
 
-    /// Waits whether the other takes the volume, and no longer than until then. Once this has said
-    /// no the other cannot take it any more.
+    /// Waits until `until` for the commit word, and returns whether the new server has sent it.
+    /// After `false` the new server cannot take the volume any more.
     pub fn is_taken(&self, until: Instant) -> bool {
-        // Whatever ended the wait is found out below.
+        // The reads below find out why the wait ended.
         let _ = self.wait(PollFlags::IN, until);
         if let Err(e) = shutdown(&self.0, Shutdown::Read) {
-            // On a Unix socket it does not fail. Nothing else would keep the other from taking the
-            // volume.
+            // `shutdown` does not fail on a Unix socket. Without it the new server could still take
+            // the volume.
             log::error!(
                 "hand-over: whether the volume is taken cannot be decided, so this process gives it up: {e}"
             );
@@ -186,13 +187,13 @@ impl Line {
         matches!(read, Ok((n, _)) if n == TAKEN.len()) && word == TAKEN
     }
 
-    /// Waits until the other has closed its side, and no longer than until then.
+    /// Waits until `until` for the new server to close its side.
     pub(super) fn is_left(&self, until: Instant) {
-        // Hanging up is always told of.
+        // `poll` always reports that the peer has closed.
         let _ = self.wait(PollFlags::empty(), until);
     }
 
-    /// Waits no longer than until then.
+    /// Waits for `events`, at most until `until`.
     fn wait(&self, events: PollFlags, until: Instant) -> Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());

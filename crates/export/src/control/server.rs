@@ -1,4 +1,4 @@
-//! The control socket's server: who may ask, how long it may take, and what the log says about it.
+//! The control socket's server: access checks, time limits and the log of requests.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,34 +18,36 @@ pub struct ControlServer {
 
 struct Shared {
     volume: Arc<Controlled>,
-    /// Who asked for the end and waits for it.
+    /// The sockets of clients that asked for the end and wait for it.
     closers: Mutex<Vec<Socket>>,
-    /// How many requests are answered that may take long.
+    /// The number of requests in progress that may take long.
     long: AtomicUsize,
     complaints: RateLimit,
     losses: RateLimit,
 }
 
-/// Clients at a time. One more is told so and sent away.
+/// The limit of concurrent clients. A further one is refused.
 const CLIENTS: usize = 16;
-/// Of these, so many whose requests may take long: the others' are answered meanwhile.
+/// The limit of concurrent requests that may take long: the remaining threads answer short
+/// requests.
 const LONG: usize = CLIENTS / 2;
-/// What a client has to say its request, and to take its reply.
+/// How long a client may take to send its request, and to read its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl ControlServer {
-    /// Answers requests that come in on the listeners from now on.
+    /// Starts the threads that answer requests on the listeners.
     ///
     /// # Errors
-    /// `Listen` when there is no thread to be had.
+    /// `Listen` when a thread cannot be started.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
         Self::start_at(listeners, volume, true)
     }
 
-    /// As [`ControlServer::start`], or once its [gate](ControlServer::gate) is opened.
+    /// As [`ControlServer::start`]; with `open` false, clients wait until the
+    /// [gate](ControlServer::gate) is opened.
     ///
     /// # Errors
-    /// As there.
+    /// `Listen` when a thread cannot be started.
     pub fn start_at(listeners: Vec<Listener>, volume: Arc<Controlled>, open: bool) -> Result<Self> {
         let (closers, long) = (Mutex::default(), AtomicUsize::new(0));
         let (complaints, losses) = (RateLimit::default(), RateLimit::default());
@@ -55,20 +57,21 @@ impl ControlServer {
         Ok(Self { attendant, shared })
     }
 
-    /// What keeps its clients waiting.
+    /// The gate that can hold back clients.
     pub fn gate(&self) -> Gate {
         self.attendant.gate()
     }
 
-    /// The volume is closed: removes the socket, and tells how it went to whoever asked for it.
-    /// Their connections stay open until the process ends, which they wait for.
+    /// Removes the socket once the volume is closed, and sends the result to each client that asked
+    /// for the close. Their connections stay open until the process ends, and the clients wait for
+    /// that.
     pub fn end(self, how: std::result::Result<(), String>) {
         drop(self.attendant);
         let refusal = |message| Reply::Refused(Refusal::new(RefusalKind::Failed, message, ""));
         let reply = how.map_or_else(refusal, |()| Reply::Done);
         let closers = std::mem::take(&mut *self.shared.lock_closers());
         for socket in closers {
-            // One that is gone does not wait.
+            // A client that has disconnected does not wait.
             let _ = say(&socket, &reply);
             std::mem::forget(socket);
         }
@@ -94,7 +97,7 @@ impl Attend for Shared {
             }
             return;
         }
-        // Whoever asks for the end is among those who are told of it, however soon it comes.
+        // A client that asks for the close is registered first: the end may come at once.
         let closers = (request == Request::Close).then(|| self.lock_closers());
         let reply = match self.place_for(&request) {
             Ok(_place) => self.volume.answer(&request, key.as_ref()),
@@ -129,13 +132,13 @@ impl Attend for Shared {
 
     fn turn_away(&self, client: Socket) {
         let message = format!("{CLIENTS} clients are at the control socket already");
-        let reply = Reply::Refused(Refusal::new(RefusalKind::Busy, message, "again, in a moment"));
-        // A socket that nothing was written to yet takes one line without waiting.
+        let reply = Reply::Refused(Refusal::new(RefusalKind::Busy, message, "retry in a moment"));
+        // A new socket's empty buffer takes one line without blocking.
         let _ = Deadlined { socket: &client, deadline: Instant::now() + PATIENCE }.write(&reply.line());
     }
 }
 
-/// One of the places for requests that take long.
+/// A permit for one request that may take long.
 struct Place<'s>(&'s AtomicUsize);
 
 impl Drop for Place<'_> {
@@ -145,7 +148,7 @@ impl Drop for Place<'_> {
 }
 
 impl Shared {
-    /// A place for a request that may take long; others need none.
+    /// Returns a permit for a request that may take long; short requests need none.
     fn place_for(&self, request: &Request) -> std::result::Result<Option<Place<'_>>, Refusal> {
         if !may_take_long(request) {
             return Ok(None);
@@ -155,7 +158,7 @@ impl Shared {
             return Ok(Some(place));
         }
         let message = format!("{LONG} requests that take long are under way already");
-        Err(Refusal::new(RefusalKind::Busy, message, "again, when one of them has ended"))
+        Err(Refusal::new(RefusalKind::Busy, message, "retry when one of them has ended"))
     }
 
     fn refuse(&self, peer: &Peer, what: &str, refusal: Refusal) -> Reply {
@@ -165,7 +168,7 @@ impl Shared {
         Reply::Refused(refusal)
     }
 
-    /// What a check has found is worth a line.
+    /// Logs the first range that a check has found.
     fn tell_of(&self, checked: &Checked) {
         let Some((start, end)) = checked.lost.first() else { return };
         if let Some(more) = self.losses.pass() {
@@ -187,7 +190,7 @@ fn answer(client: &Socket, peer: &Peer, reply: &Reply) {
     }
 }
 
-/// Why there is nothing to do.
+/// Why a connection brought no request to answer.
 enum Unheard {
     Gone(io::Error),
     Refused(Refusal),
@@ -199,12 +202,13 @@ impl From<io::Error> for Unheard {
     }
 }
 
-/// The user whose process this is, and root. The socket's mode says the same; but modes can be
-/// changed, and descriptors handed over.
+/// Permits the user of this process, and root. The socket's mode permits the same; but modes can be
+/// changed, and descriptors passed on.
 fn permitted(peer: &Peer) -> std::result::Result<(), Unheard> {
     let own = rustix::process::geteuid().as_raw();
     match peer {
-        // A server has no business with another one's volume; who has taken it over has.
+        // A sandboxed server must not control another server's volume; the new server of a handover
+        // may.
         Peer::Unix { pid, .. } if underseal_sandbox::is_inside(*pid).unwrap_or(false) => {
             let message = format!("{peer} is a server in a sandbox, and may not control other volumes");
             Err(Unheard::Refused(Refusal::new(
@@ -232,8 +236,8 @@ fn say(client: &Socket, reply: &Reply) -> io::Result<()> {
     Deadlined { socket: client, deadline: Instant::now() + PATIENCE }.write_all(&reply.line())
 }
 
-/// Whether it waits for the volume's users, for a step of its reencryption, or for the making of a
-/// key: or for somebody else's that does.
+/// True for requests that wait for clients, for a reencryption's step, or for a key derivation, and
+/// for requests that wait for another request of this kind.
 fn may_take_long(request: &Request) -> bool {
     match request {
         Request::Suspend { .. }
@@ -243,13 +247,14 @@ fn may_take_long(request: &Request) -> bool {
         | Request::Check { .. }
         | Request::HandOver { .. }
         | Request::Reencrypt(Reencrypt::Start { .. } | Reencrypt::Stop) => true,
-        // Others wait for the volume to go on.
+        // Other requests wait for `Resume`, so it must not wait for a permit.
         Request::Resume => false,
         Request::Status | Request::SetPolicy(_) | Request::Reencrypt(_) | Request::Close => false,
     }
 }
 
-/// What a request was, for the log. Words of a message may be anything, a key by mistake.
+/// Describes a request for the log. The text of a message is left out: it may contain a key by
+/// mistake.
 fn told(request: &Request) -> String {
     match request {
         Request::Status => "status".into(),
@@ -290,7 +295,7 @@ mod tests {
     use crate::control::status::{Format, Opened, Reencryption};
     use crate::control::{Client, Described, Directory, Known, Rate, Reencrypter};
 
-    /// One whose step takes until it is told.
+    /// A reencrypter whose step takes until the test releases it.
     struct Stuck {
         asked: Mutex<Sender<()>>,
         told: Mutex<Receiver<()>>,
@@ -378,7 +383,7 @@ mod tests {
             assert_eq!(refusal.kind, RefusalKind::Busy, "{refusal:?}");
             assert!(matches!(ask(Request::Status, None), Reply::Status(_)));
             assert!(matches!(ask(Request::Reencrypt(Reencrypt::Pause), None), Reply::Done));
-            // Nobody holds the volume's key meanwhile.
+            // No other thread holds the lock of the key meanwhile.
             assert!(matches!(ask(Request::Resume, None), Reply::Done));
             (0..LONG).for_each(|_| tell.send(()).unwrap());
             for one in waiting {

@@ -1,4 +1,4 @@
-//! A volume as its control socket sees it: requests in, replies out. No socket here.
+//! The requests of a control socket, answered for one volume, without the socket itself.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,34 +18,34 @@ use crate::TellSize;
 use crate::fuse::FuseTransport;
 use crate::net::Socket;
 
-/// What a lower device has had for so long is told of.
+/// A lower device whose oldest request is older than this is reported.
 const LONG: Duration = Duration::from_secs(3);
 
-/// What a volume tells of itself besides what it does.
+/// The description of a volume: the part of its state that seldom changes.
 #[derive(Debug, Clone)]
 pub struct Described {
-    /// What it is called.
+    /// The volume's name.
     pub name: Name,
-    /// What it was opened from.
+    /// The path or URI of the image.
     pub image: PathBuf,
-    /// How it was opened.
+    /// How the volume was opened.
     pub opened: Opened,
-    /// Where it is served: URIs, and the path of a mount.
+    /// The addresses of the exports: URIs, and the path of a mount.
     pub addresses: Vec<String>,
-    /// What its process has given up, as soon as it has.
+    /// The server's sandbox, once the server has entered it.
     pub sandbox: Arc<OnceLock<Sandbox>>,
-    /// How a mount's requests come from the kernel.
+    /// How the kernel passes a mount's requests.
     pub transport: Option<FuseTransport>,
 }
 
-/// What is kept of how a volume was opened, and not told.
+/// Facts about how a volume was opened that are not part of its status.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Tells its key from others, where a header does.
+    /// The digest of the key, where the header has one.
     pub check: Option<KeyCheck>,
-    /// The size in bytes that a header says.
+    /// The size in bytes, where a header has it.
     pub size: Option<u64>,
-    /// The key itself, for who takes the volume over.
+    /// The key itself, for the new server of a handover.
     pub key: Option<Arc<Key>>,
 }
 
@@ -55,8 +55,8 @@ pub struct Controlled {
     size: Option<u64>,
     mapping: Arc<Mapping>,
     since: Instant,
-    /// Held through whatever suspends the volume, lets it go on, or changes its key or size; not
-    /// while a reencryption begins.
+    /// Locked during any operation that suspends or resumes the volume, or changes its key or size;
+    /// not while a reencryption starts.
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
     reencrypter: Option<Arc<dyn Reencrypter>>,
@@ -67,8 +67,8 @@ pub struct Controlled {
 pub(super) type Answer<T = ()> = std::result::Result<T, Refusal>;
 
 impl Controlled {
-    /// `tell_size` are the doors that clients have the volume through; `stop` makes the server end
-    /// as SIGTERM does, and returns at once.
+    /// `tell_size` has one function for each export, which announces a new size; `stop` makes the
+    /// server end as SIGTERM does, and returns at once.
     pub fn new(
         described: Described,
         known: Known,
@@ -79,25 +79,26 @@ impl Controlled {
         let Known { check, size, key } = known;
         let keys = Mutex::new(Keys::new(mapping.clone(), check, key));
         let (since, stop) = (Instant::now(), Box::new(stop));
-        let giver = Err("its server hands it to nobody".to_owned());
+        let giver = Err("its server does not support handovers".to_owned());
         Self { described, size, mapping, since, keys, tell_size, reencrypter: None, giver, stop }
     }
 
-    /// The same, which can be reencrypted.
+    /// Adds a reencrypter.
     #[must_use]
     pub fn with_reencrypter(mut self, reencrypter: Option<Arc<dyn Reencrypter>>) -> Self {
         self.reencrypter = reencrypter;
         self
     }
 
-    /// The same, which can be handed over; or why it cannot.
+    /// Adds the old server's side of a handover, or the reason why the volume cannot be handed
+    /// over.
     #[must_use]
     pub fn with_giver(mut self, giver: std::result::Result<Arc<Giver>, String>) -> Self {
         self.giver = giver;
         self
     }
 
-    /// Does what is asked. `Close` only asks the server to stop.
+    /// Answers a request. `Close` only asks the server to stop.
     pub fn answer(&self, request: &Request, key: Option<&Key>) -> Reply {
         let seconds = |seconds: &u32| Duration::from_secs((*seconds).into());
         let done = match (request, key) {
@@ -122,7 +123,7 @@ impl Controlled {
         done.map_or_else(Reply::Refused, |()| Reply::Done)
     }
 
-    /// How it is.
+    /// Returns the volume's state.
     pub fn status(&self) -> Status {
         let Described { name, image, opened, addresses, sandbox, transport } = &self.described;
         let mapping = &*self.mapping;
@@ -181,7 +182,7 @@ impl Controlled {
     fn suspend(&self, limit: Duration, wipe: bool) -> Answer {
         let mut keys = self.keys();
         if wipe {
-            // What could not be undone is not begun.
+            // A key that could not be set again is not wiped.
             self.can_be_wiped(&keys)?;
         }
         let was_suspended = self.mapping.is_stopped();
@@ -210,7 +211,7 @@ impl Controlled {
     fn can_be_wiped(&self, keys: &Keys) -> Answer {
         if self.giver.as_ref().is_ok_and(|giver| giver.is_at_it()) {
             let message = "it is handed over just now: another process has the key, too";
-            return Err(Refusal::new(RefusalKind::Busy, message, "again, in a moment"));
+            return Err(Refusal::new(RefusalKind::Busy, message, "retry in a moment"));
         }
         keys.can_be_wiped()
     }
@@ -230,7 +231,8 @@ impl Controlled {
         let _keys = self.keys();
         let before = self.mapping.size();
         let size = self.mapping.resize(size.or(self.size), limit).map_err(|e| self.refused(&e))?;
-        // Also where nothing changed: somebody may not have heard of the last time.
+        // Exports are notified even if the size did not change: an earlier notification may have
+        // failed.
         let notes: Vec<_> = self.tell_size.iter().filter_map(|tell| tell(before, size)).collect();
         notes.iter().for_each(|note| log::warn!("resize: {note}"));
         Ok(Reply::Resized { size, notes })
@@ -240,7 +242,7 @@ impl Controlled {
         let name = &self.described.name;
         if self.mapping.is_stopped() {
             let remedy = format!("underseal resume {name}");
-            return Err(Refusal::new(RefusalKind::Busy, "it is suspended, and nothing is read", remedy));
+            return Err(Refusal::new(RefusalKind::Busy, "it is suspended: its data cannot be read", remedy));
         }
         if !self.mapping.is_authenticated() {
             let message = "its sectors are not authenticated: whatever is there reads as data";
@@ -260,8 +262,8 @@ impl Controlled {
         };
         match (what, keys) {
             (Reencrypt::Start { old, rate, .. }, Some(keys)) => {
-                // Telling whether the keys are right takes long, and who suspends the volume does
-                // not wait for it: what is changed meanwhile is noticed when it begins.
+                // Checking the keys takes long, so the lock is not held, and a suspend need not
+                // wait for it: changes made meanwhile are noticed when the reencryption begins.
                 let (old, new) = keys.as_bytes().split_at_checked(*old).ok_or_else(no_keys)?;
                 let key = |bytes| Key::new(bytes);
                 let keys = key(old).and_then(|old| Ok((old, key(new)?)));
@@ -276,8 +278,8 @@ impl Controlled {
         }
     }
 
-    /// Gives the volume to who asks for it: this returns only when that one has not got it. Whether
-    /// that one is to be told why.
+    /// Hands the volume over to the client's process. The function returns only on failure: the
+    /// refusal, and whether to send it to the client.
     pub(super) fn hand_over(&self, protocol: u32, client: &Socket) -> (Refusal, bool) {
         let state = giver::State {
             described: &self.described,
@@ -292,7 +294,7 @@ impl Controlled {
         };
         let given = giver.give(&state, protocol, client);
         if giver.ends() {
-            // It was told to while it could not.
+            // The server was asked to stop during the handover.
             (self.stop)();
         }
         given
@@ -308,7 +310,7 @@ impl Controlled {
         Refusal::new(RefusalKind::NotSuspended, "not suspended during key manipulation", remedy)
     }
 
-    /// In dm-crypt's words where it has some.
+    /// Converts an error to a refusal, in dm-crypt's words where dm-crypt has a message for it.
     fn refused(&self, error: &datapath::Error) -> Refusal {
         use datapath::ErrorKind as Kind;
         let name = &self.described.name;

@@ -1,4 +1,4 @@
-//! The mount itself: where it may be, and what is asked of the kernel.
+//! Mount points, and the parameters of a mount.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,10 @@ use underseal_fuse::{
 use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
 
-/// What mount(8) shows as the source, and how a mount of ours is known that its server left behind.
+/// The source that mount(8) shows, by which a mount that a killed server left is recognised.
 pub const SOURCE: &str = "underseal";
 
-/// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous
-/// direct I/O.
+/// How many background requests (read-ahead, asynchronous direct I/O) the kernel keeps in flight.
 const BACKGROUND: u16 = 256;
 
 /// A file or folder that a volume can be mounted on.
@@ -28,19 +27,20 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Looks at `path`: a regular file or a folder where nothing is mounted. What a server of ours
-    /// left mounted there when it was killed is unmounted.
+    /// Checks `path`: it must be a regular file or a folder where nothing is mounted. A mount that
+    /// a killed Underseal server left at the path is unmounted.
     ///
     /// # Errors
-    /// `FuseDevice` when this process cannot use FUSE at all; `MountPoint` when `path` is nothing
-    /// to mount on; `MountEntry` when it is in use.
+    /// `FuseDevice` when this process cannot use FUSE at all; `MountPoint` when `path` is no file
+    /// or folder; `Mounted` when another filesystem is mounted there.
     pub fn new(path: &Path) -> Result<Self> {
         File::options().read(true).write(true).open("/dev/fuse").map_err(no_device)?;
         let shown = path.display();
         let bad = |e: io::Error| {
             Error::new(ErrorKind::MountPoint, format!("cannot mount on {shown}")).with_source(e)
         };
-        // Asked for each time; attributes may still be remembered of a server that is gone.
+        // `statfs` always asks the server; the kernel may still cache attributes of a server that
+        // has ended.
         if rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN) {
             clear(path)?;
         }
@@ -58,10 +58,10 @@ impl MountPoint {
         }
     }
 
-    /// Where a server of ours has mounted what this process takes over.
+    /// The mount point of a mount that the old server of a handover passes on.
     ///
     /// # Errors
-    /// `MountPoint` when no volume is mounted there, whatever the other process says.
+    /// `MountPoint` when no volume is mounted at that path, whatever the old server reports.
     pub fn of_carried(place: &MountPlace) -> Result<Self> {
         let bad = |e: io::Error| {
             let context = format!("{}: cannot be taken over", place.path.display());
@@ -75,17 +75,17 @@ impl MountPoint {
         Ok(Self { point: point.into() })
     }
 
-    /// What is known of it by descriptors.
+    /// Returns the mount point's descriptors.
     pub fn point(&self) -> &Arc<Point> {
         &self.point
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path.
     pub fn path(&self) -> &Path {
         self.point.path()
     }
 
-    /// Whether it is a folder.
+    /// Returns true when the mount point is a folder.
     pub fn is_folder(&self) -> bool {
         self.point.kind() == FileType::Directory
     }
@@ -100,24 +100,21 @@ fn no_device(e: io::Error) -> Error {
     Error::new(ErrorKind::FuseDevice, context).with_source(e)
 }
 
-/// Unmounts what a killed server left at `path`.
+/// Unmounts a mount that a killed server left at `path`.
 fn clear(path: &Path) -> Result<()> {
     let shown = path.display();
     let stale = format!("{shown}: the server of what is mounted there is gone");
     let unmounted = unmount(path, true, |found| found.source == SOURCE);
     unmounted.map_err(|e| {
         let error = Error::new(ErrorKind::Mounted, stale.clone());
-        // Another program's mount, which stays.
+        // Another program's mount stays.
         if Errno::from_io_error(&e) == Some(Errno::INVAL) { error } else { error.with_source(e) }
     })?;
     log::warn!("{stale}; it was unmounted");
     Ok(())
 }
 
-/// Mounts.
-///
-/// # Errors
-/// `OthersForbidden` or `Mount`, with what the system or fusermount3 said.
+/// Mounts the volume.
 pub(super) fn mount(
     point: &MountPoint,
     read_only: bool,
@@ -128,14 +125,17 @@ pub(super) fn mount(
         name: SOURCE.into(),
         subtype: SOURCE,
         read_only,
-        // The file's mode lets its owner in, and root.
+        // The file's mode permits access for its owner and root only.
         allow_other: allow_root,
         others: vec!["noatime".into()],
     };
     let init = Init {
         // Asynchronous direct I/O goes on while its caller does other things. There is no
         // write-back cache: a write that was acknowledged would be lost with the server.
-        wanted: capability::ASYNC_DIO
+        // At a new size the kernel drops pages beyond the end, and no others: with them it would
+        // lose those of writes under way, and read the old bytes again.
+        wanted: capability::EXPLICIT_INVAL_DATA
+            | capability::ASYNC_DIO
             | capability::DIRECT_IO_ALLOW_MMAP
             | if io_uring { capability::OVER_IO_URING } else { 0 },
         needed: 0,

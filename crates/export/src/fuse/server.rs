@@ -1,4 +1,4 @@
-//! From the mount to its end.
+//! The server of a mount, from mounting to unmounting.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,26 +23,26 @@ use crate::{Error, ErrorKind, Result, TellSize};
 /// The largest block: the kernel writes pages of this size, several threads at once.
 const LARGEST_BLOCK: u32 = 4096;
 
-/// What the kernel keeps of a file in one piece.
+/// The size of a page of the kernel's cache.
 const PAGE: u64 = 4096;
 
-/// How long a thread has to end its last requests once it is too late for more.
+/// How long a thread may take to finish its last requests after the cut-off.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
-/// How a volume is shown.
+/// The settings of a FUSE export.
 #[derive(Debug, Clone)]
 pub struct FuseConfig {
-    /// Threads that serve requests, each with a queue and a descriptor of its own.
+    /// The number of threads, each with its queue and its descriptor.
     pub threads: u16,
-    /// Let root in too: for a loop device over another user's mount.
+    /// Permits access for root: for a loop device over another user's mount.
     pub allow_root: bool,
-    /// Let the kernel keep pages of the files. Off where the volume is written to by another way
-    /// too.
+    /// Permits the kernel to cache pages of the files. Off where clients write through another
+    /// export, too.
     pub cache: bool,
-    /// Take requests through io_uring, where the kernel offers that. Off where another process may
-    /// take the mount over: the kernel knows no way to pass entries on.
+    /// Takes requests through io_uring, where the kernel offers that. Off where the mount may be
+    /// handed over: the kernel cannot pass io_uring entries on.
     pub io_uring: bool,
-    /// How long those who have files open when the server stops may go on with them.
+    /// How long files may stay in use after the server was asked to stop.
     pub drain_timeout: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Default for FuseConfig {
 /// A mounted volume that is being served.
 pub struct FuseServer {
     shared: Arc<Shared>,
-    /// For what the kernel did not ask: nothing comes in here.
+    /// A channel for notifications to the kernel: no requests come through it.
     teller: Arc<FuseChannel>,
     session: FuseSession,
     point: Arc<Point>,
@@ -69,22 +69,22 @@ pub struct FuseServer {
     drain_timeout: Duration,
 }
 
-/// Ends the serving from any thread.
+/// Stops the server from any thread.
 #[derive(Clone)]
 pub struct FuseStopper(Arc<Shared>, Arc<Point>);
 
-/// What all threads see.
+/// The state that all threads share.
 pub(super) struct Shared {
     pub(super) mapping: Arc<Mapping>,
     pub(super) files: Files,
     pub(super) cache: bool,
     pub(super) turns: Turns,
     pub(super) hold: Hold,
-    /// Requests come through io_uring, and hardly any through the descriptor.
+    /// True when requests come through io_uring, and hardly any through the descriptor.
     pub(super) over_io_uring: AtomicBool,
-    /// No more requests are to be taken.
+    /// True when no more requests are to be taken.
     pub(super) cut_off: AtomicBool,
-    /// A thread was told by the kernel that the mount is gone.
+    /// True when the kernel has reported that the volume is unmounted.
     gone: AtomicBool,
     pub(super) path: PathBuf,
     state: Mutex<State>,
@@ -94,12 +94,12 @@ pub(super) struct Shared {
 struct State {
     threads: usize,
     stopping: Option<Instant>,
-    /// The stopper has unmounted it, and nobody used that mount.
+    /// True when the stopper has unmounted the volume while no file was open.
     is_unmounted: bool,
 }
 
 impl Shared {
-    /// `is_held`: its threads rest until they are let go on.
+    /// With `is_held`, the threads are paused at first.
     pub(super) fn new(
         mapping: Arc<Mapping>,
         files: Files,
@@ -124,13 +124,14 @@ impl Shared {
 }
 
 impl FuseServer {
-    /// Mounts the volume: over a file as that file, in a folder as a file for each segment.
-    /// Requests are served from here on.
+    /// Mounts the volume: over a file as that file, in a folder as a file for each segment. Threads
+    /// serve requests when this returns.
     ///
     /// # Errors
-    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages, or
-    /// it does not take [any bytes](Mapping::with_bytes), as writers of files expect; `Mount` when
-    /// the system refuses; `Io` when there is no queue, descriptor or thread for it.
+    /// `Unsupported` when the volume's [blocks](Mapping::with_block) are larger than the kernel's
+    /// pages, or the volume does not accept writes of [any bytes](Mapping::with_bytes), as writers
+    /// of files expect; `Mount` when the system refuses; `Io` when no queue, descriptor or thread
+    /// can be had.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
         fits(&mapping)?;
         let off = || Err("io_uring is off for this mount".into());
@@ -142,13 +143,14 @@ impl FuseServer {
         Self::serve(mapping, point, session, config, None, queues)
     }
 
-    /// Takes the mount of another process over, which serves it until
-    /// [`FuseHolder::go_on`](super::FuseHolder::go_on): from then on this one does. Dropped before,
-    /// it leaves the mount as it is.
+    /// Receives the mount of an old server, which serves it until
+    /// [`FuseHolder::go_on`](super::FuseHolder::go_on); from then on this server does. A server
+    /// that is dropped before leaves the mount as it is.
     ///
     /// # Errors
-    /// As for [`mount`](Self::mount), but for the system's refusal to mount; `Unsupported` where
-    /// the mount cannot be seen from here, or more was agreed on than is known here.
+    /// As for [`mount`](Self::mount), apart from the system's refusal to mount; `Unsupported` when
+    /// the mount is in another mount namespace, or longer writes were negotiated than this version
+    /// supports.
     pub fn take_over(
         mapping: Arc<Mapping>,
         point: &MountPoint,
@@ -159,7 +161,7 @@ impl FuseServer {
         let no =
             |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("{}: {why}", place.path.display())));
         if place.namespace != namespace()? {
-            // What is unmounted here would stay there.
+            // An unmount in this namespace would leave the mount in the old server's namespace.
             return no("it is mounted in another mount namespace than this process is in");
         }
         if place.longest > INBOX {
@@ -182,8 +184,7 @@ impl FuseServer {
         let files = carried.into_iter().fold(files, Files::with);
         let path = point.path().to_owned();
         let shared = Arc::new(Shared::new(mapping, files, config.cache, path, is_held).map_err(no_thread)?);
-        // On the way out through an error the mount goes, and with it those threads that have
-        // begun.
+        // After an error the volume is unmounted, which ends the threads that have begun.
         let (ready, begun) = mpsc::channel();
         let threads = config.threads.max(1);
         for number in 0..threads {
@@ -211,12 +212,12 @@ impl FuseServer {
         Ok(Self { shared, teller, session, point, transport, drain_timeout: config.drain_timeout })
     }
 
-    /// What stops this server.
+    /// Returns the means to stop this server.
     pub fn stopper(&self) -> FuseStopper {
         FuseStopper(self.shared.clone(), self.point.clone())
     }
 
-    /// How requests come from the kernel.
+    /// Returns how the kernel passes requests.
     pub fn transport(&self) -> &FuseTransport {
         &self.transport
     }
@@ -225,34 +226,42 @@ impl FuseServer {
         &self.shared
     }
 
-    /// What requests come from.
+    /// Returns the descriptor that requests come from.
     pub(super) fn device(&self) -> BorrowedFd<'_> {
         self.session.as_fd()
     }
 
     /// Makes the kernel see another size of the volume: it asks for the file's attributes again,
     /// and forgets what it has of its pages beyond the smaller end. While the volume is suspended
-    /// pages may wait for it to go on, and are left: the kernel drops them itself when it learns of
-    /// the size.
+    /// pages may wait for it to go on: the kernel drops those behind a new end itself, and for the
+    /// one that the end lies in a thread waits.
     pub fn size_teller(&self) -> TellSize {
         let (shared, teller) = (self.shared.clone(), self.teller.clone());
         Arc::new(move |from, to| {
             let (node, begins) = shared.files.last();
-            let page = from.min(to).saturating_sub(begins) / PAGE * PAGE;
-            let pages = (!shared.mapping.is_suspended()).then_some(page);
+            let end = from.min(to).saturating_sub(begins);
+            let page = end / PAGE * PAGE;
             let path = shared.path.display();
-            let told = teller.forget(node, pages);
+            let told = match shared.mapping.is_suspended() {
+                false => teller.forget(node, Some(page)),
+                true if end == page => teller.forget(node, None),
+                true => teller.forget(node, None).and_then(|()| {
+                    let teller = teller.clone();
+                    let later = move || drop(teller.forget(node, Some(page)));
+                    thread::Builder::new().name("fuse-resized".into()).spawn(later).map(drop)
+                }),
+            };
             told.err().map(|e| format!("{path} has its new size in a second: the kernel was not told: {e}"))
         })
     }
 
-    /// Waits until the volume is unmounted, by the stopper or by anybody else, and nobody has it
+    /// Waits until the volume is unmounted, by the stopper or by another program, and no file is
     /// open.
     ///
     /// # Errors
-    /// `Drain` when it was still open [`drain_timeout`](FuseConfig::drain_timeout) after the
-    /// stopper was used: those who have it open get errors when this process ends. `Io` when the
-    /// mount's connection was aborted; it is unmounted then.
+    /// `Drain` when a file was still open [`drain_timeout`](FuseConfig::drain_timeout) after the
+    /// stopper was used: its users get errors when this process ends. `Io` when the mount's
+    /// connection was aborted; the volume is unmounted then.
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
@@ -271,7 +280,7 @@ impl FuseServer {
         }
         drop(state);
         if !self.shared.is_gone() {
-            // All threads have failed: nobody would answer those who look at the mount.
+            // All threads have failed: access to the mount would wait for ever.
             self.stopper().abandon();
         }
         let shown = self.shared.path.display();
@@ -283,8 +292,8 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Leaves those who still have the volume open. Threads that are at work finish it; those that
-    /// sleep go with the process.
+    /// Ends the service while files are still open. Threads finish requests in flight; sleeping
+    /// threads end with the process.
     fn cut_off(self) -> Result<()> {
         self.shared.cut_off.store(true, Ordering::SeqCst);
         let state = self.shared.lock();
@@ -292,7 +301,7 @@ impl FuseServer {
         let _ = self.shared.changed.wait_timeout_while(state, CUT_OFF, |state| state.threads > 0);
         let shown = self.shared.path.display();
         let context = match is_unmounted {
-            // A copy of the mount, made with that namespace.
+            // A copy of the mount, which came into being with that namespace.
             true => {
                 format!("{shown} was still mounted in another mount namespace, of a container or a program")
             }
@@ -304,11 +313,11 @@ impl FuseServer {
 }
 
 impl FuseStopper {
-    /// Unmounts. Where the volume is in use it goes out of sight, and its users may go on for a
-    /// while.
+    /// Unmounts the volume. If it is in use, the mount is detached, and open files stay usable
+    /// until the drain timeout.
     pub fn stop(&self) {
         let mut state = self.0.lock();
-        // Whoever asks again does not put the end off.
+        // A second call does not postpone the end.
         if state.stopping.is_some() {
             return;
         }
@@ -316,13 +325,13 @@ impl FuseStopper {
         drop(state);
         self.0.changed.notify_all();
         if self.0.is_gone() {
-            // Something else may be mounted there by now.
+            // Another filesystem may be mounted at the path by now.
             return;
         }
         let shown = self.0.path.display();
         match self.1.end(false) {
             Ok(()) => self.0.lock().is_unmounted = true,
-            // Somebody else has unmounted it.
+            // Another program has unmounted it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
             Err(e) => {
                 log::warn!("{shown} is in use ({e}): it is served until it is closed, for a while");
@@ -331,7 +340,7 @@ impl FuseStopper {
         }
     }
 
-    /// Takes the mount out of sight without waiting for anybody: for a process that ends at once.
+    /// Detaches the mount without waiting for open files: for a process that ends at once.
     pub fn abandon(&self) {
         if self.0.is_gone() {
             return;
@@ -343,23 +352,23 @@ impl FuseStopper {
 }
 
 impl Shared {
-    /// Whether it is unmounted.
+    /// Returns true when the volume is unmounted.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// How many serve.
+    /// Returns the number of threads that serve.
     pub(super) fn threads(&self) -> usize {
         self.lock().threads
     }
 
-    /// Nothing that runs under the lock can leave the state half changed.
+    /// Locks the state. A panic cannot leave the state half changed, so poison is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether the kernel can be shown such a volume as a file.
+/// Checks that the kernel can use a volume with these blocks as a file.
 fn fits(mapping: &Mapping) -> Result<()> {
     if mapping.block() > LARGEST_BLOCK {
         let context = format!(
@@ -377,7 +386,8 @@ fn fits(mapping: &Mapping) -> Result<()> {
     Ok(())
 }
 
-/// A thread that counts as serving until this goes, however the thread ends.
+/// The presence of a thread: it is counted as serving until this is dropped, however the thread
+/// ends.
 struct Presence(Arc<Shared>);
 
 impl Presence {
@@ -398,7 +408,8 @@ fn no_thread(e: io::Error) -> Error {
     Error::new(ErrorKind::Io, "no thread or descriptor for the mount").with_source(e)
 }
 
-/// `ready` hears of the thread's beginning, and why the kernel took no entries of the thread's.
+/// Runs a thread. `ready` receives the result of its start, and why the kernel refused its io_uring
+/// entries.
 fn serve(
     shared: &Arc<Shared>,
     channel: FuseChannel,
@@ -413,7 +424,7 @@ fn serve(
         }
         Err(e) => (None, Err(e)),
     };
-    // The receiver is gone when another thread could not begin.
+    // The receiver is gone when another thread could not start.
     let _ = ready.send(begun);
     drop(ready);
     match worker.map(Worker::run) {
@@ -422,7 +433,7 @@ fn serve(
         Some(Err(e)) => {
             log::error!("a thread of {} has ended: {}", shared.path.display(), told(&e));
             if shared.over_io_uring.load(Ordering::SeqCst) {
-                // Requests from this thread's processors have no answer any more: all requests
+                // Requests from this thread's processors would no longer be answered: all requests
                 // fail, so that none waits for ever.
                 shared.cut_off.store(true, Ordering::SeqCst);
                 shared.mapping.rouse();

@@ -5,11 +5,11 @@ use std::fmt::{Display, Write};
 use crate::control::Status;
 use crate::control::status::{Going, KeyState, Latency};
 
-/// Histograms have a bound at every power of two of these nanoseconds: from a microsecond to 17 s.
-/// They are bounds of the data path's buckets too, so nothing is counted on the wrong side.
+/// Histograms have a bound at every power of two of nanoseconds, from a microsecond to 17 s. These
+/// are bounds of the data path's buckets, too, so every value is counted on the right side.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// All metrics of a volume.
+/// Returns all metrics of a volume.
 pub fn text(status: &Status) -> String {
     let mut text = Text { out: String::new(), volume: escape(&status.name) };
     let of = &status.requests;
@@ -20,44 +20,40 @@ pub fn text(status: &Status) -> String {
             .map(move |(kind, count)| (format!("operation=\"{kind}\""), of(count)))
             .collect::<Vec<_>>()
     };
-    text.family("requests_total", "counter", "Requests that ended, well or not.", kinds(|c| c.requests));
-    text.family("bytes_total", "counter", "Bytes of requests that ended well.", kinds(|c| c.bytes));
+    text.family("requests_total", "counter", "Completed requests, failed or not.", kinds(|c| c.requests));
+    text.family("bytes_total", "counter", "Bytes of successful requests.", kinds(|c| c.bytes));
     text.family("errors_total", "counter", "Requests that failed.", kinds(|c| c.errors));
 
     let by = &status.dispatched;
     let by = [("inline", by.inline), ("workers", by.workers), ("taken_back", by.taken_back)];
     let by = by.map(|(by, n)| (format!("by=\"{by}\""), n));
-    text.family("dispatched_total", "counter", "Where the crypto of requests or their parts was done.", by);
+    text.family("dispatched_total", "counter", "Crypto of requests, or of parts, by thread.", by);
 
     let backlog = &status.backlog;
-    text.gauge("queues", "Clients' streams of requests.", status.queues);
-    text.gauge("in_flight_requests", "Requests that came and are not over.", status.in_flight);
+    text.gauge("queues", "Queues, one for each stream of requests.", status.queues);
+    text.gauge("in_flight_requests", "Requests in flight.", status.in_flight);
     let waiting = Seconds(status.waiting.as_ref().map_or(0, |waiting| waiting.for_ns));
-    let help = "How long the device below has had its oldest request; 0 up to some seconds.";
+    let help = "Age of the lower device's oldest request; 0 up to some seconds.";
     text.gauge("waiting_seconds", help, waiting);
-    text.gauge("backlog_requests", "Requests whose crypto waits for a thread.", backlog.requests);
-    text.gauge("backlog_bytes", "Bytes whose crypto waits for a thread.", backlog.bytes);
-    text.gauge(
-        "backlog_cost_seconds",
-        "What the cipher will take for the backlog.",
-        Seconds(backlog.cost_ns),
-    );
-    let help = "The backlog's cost above which the adaptive policy hands work over.";
+    text.gauge("backlog_requests", "Requests whose crypto waits for a worker.", backlog.requests);
+    text.gauge("backlog_bytes", "Bytes whose crypto waits for a worker.", backlog.bytes);
+    text.gauge("backlog_cost_seconds", "Estimated time of the backlog's crypto.", Seconds(backlog.cost_ns));
+    let help = "The backlog's cost above which the adaptive policy hands work to workers.";
     text.gauge("backlog_watermark_seconds", help, Seconds(backlog.watermark_ns));
-    text.gauge("suspended", "1 while no request is taken up.", u8::from(status.suspended));
+    text.gauge("suspended", "1 while the volume is suspended.", u8::from(status.suspended));
     text.gauge("key_set", "0 when the key was wiped.", u8::from(status.key == KeyState::Set));
     text.gauge("size_bytes", "The volume's size.", status.size);
-    text.gauge("uptime_seconds", "Since the volume was opened.", Seconds(status.uptime_ns));
+    text.gauge("uptime_seconds", "Time since the volume was opened.", Seconds(status.uptime_ns));
     if let Some(of) = &status.mismatches {
-        let help = "Reads, or parts of them, that found a sector not as it was written, by its tag.";
+        let help = "Reads, or parts of them, that found a sector whose tag does not match.";
         text.family("mismatches_total", "counter", help, [(String::new(), of.count)]);
     }
     if let Some(of) = &status.reencryption {
         let running = u8::from(of.state == Going::Running);
-        text.gauge("reencryption_running", "1 while the reencryption goes on.", running);
+        text.gauge("reencryption_running", "1 while the reencryption runs.", running);
         text.gauge("reencryption_failed", "1 after it failed.", u8::from(of.state == Going::Failed));
-        text.gauge("reencryption_done_bytes", "Bytes that have their new form.", of.done);
-        text.gauge("reencryption_total_bytes", "Bytes that there are.", of.total);
+        text.gauge("reencryption_done_bytes", "Bytes reencrypted so far.", of.done);
+        text.gauge("reencryption_total_bytes", "Total bytes to reencrypt.", of.total);
     }
     let policy = [(format!("policy=\"{}\"", escape(&status.policy)), 1)];
     text.family("policy_info", "gauge", "The policy in force.", policy);
@@ -104,7 +100,7 @@ impl Text {
     fn histogram(&mut self, name: &str, labels: &str, latency: &Latency) {
         let bucket = format!("{name}_bucket");
         for bound in BOUNDS.map(|power| 1_u64 << power) {
-            // A bucket's longest value is one less than its bound.
+            // The longest value of a bucket is one less than its bound.
             let below: u64 = latency.buckets.iter().filter(|(upper, _)| *upper < bound).map(|(_, n)| n).sum();
             self.sample(&bucket, &format!("{labels},le=\"{}\"", Seconds(bound)), below);
         }
@@ -114,7 +110,7 @@ impl Text {
     }
 }
 
-/// Nanoseconds, in seconds without rounding.
+/// Nanoseconds, printed as seconds without rounding.
 struct Seconds(u64);
 
 impl Display for Seconds {
@@ -123,7 +119,7 @@ impl Display for Seconds {
     }
 }
 
-/// A label's value.
+/// Escapes a label's value.
 fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

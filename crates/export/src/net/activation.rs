@@ -1,8 +1,10 @@
-//! systemd's socket activation: listening sockets handed over at start (sd_listen_fds(3)).
+//! systemd's socket activation: listening sockets passed at start (sd_listen_fds(3)).
 //!
-//! `LISTEN_PID` says who they are for, `LISTEN_FDS` how many, from descriptor 3 on;
-//! `LISTEN_FDNAMES` names them. libnbd's tools start a server this way too:
-//! `nbdinfo [ server ... ]`.
+//! `LISTEN_PID` is the process they are for, `LISTEN_FDS` their number, from descriptor 3 on;
+//! `LISTEN_FDNAMES` names them. libnbd's tools start a server in this way, too: `nbdinfo [ server
+//! ... ]`.
+
+#![expect(unsafe_code, reason = "descriptors that the service manager passes on")]
 
 use std::{
     os::fd::{FromRawFd, OwnedFd, RawFd},
@@ -14,11 +16,12 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::Listener;
 use crate::{Error, ErrorKind, Result};
 
-/// The sockets that this process was started with; none if it was not started that way. They are
-/// handed out once.
+/// Returns the sockets that this process was started with, if any. Only the first call returns
+/// them.
 ///
 /// # Errors
-/// [`ErrorKind::Listen`]: the environment makes no sense, or a descriptor is no listening stream socket.
+/// [`ErrorKind::Listen`]: the environment is inconsistent, or a descriptor is no listening stream
+/// socket.
 pub fn activated() -> Result<Vec<Listener>> {
     let variable = |name| std::env::var(name).ok();
     let names = handed_over(
@@ -30,21 +33,22 @@ pub fn activated() -> Result<Vec<Listener>> {
     if names.is_empty() || TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }
-    // All are taken before any is judged, so that none is left open to a child by an error.
+    // All are wrapped before any is checked, so that after an error none stays open for a child
+    // process.
     let sockets: Vec<_> = names.into_iter().zip(FIRST..).map(|(name, fd)| take(fd, name)).collect();
     sockets.into_iter().map(|taken| taken.and_then(|(fd, name)| Listener::adopt(fd, &name))).collect()
 }
 
 /// Descriptors come after the three standard ones.
 const FIRST: RawFd = 3;
-/// More sockets than anybody hands to one server.
+/// The limit of sockets for one server: more than any unit file has.
 const MAX: usize = 256;
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// A name for each socket that is ours.
+/// Returns a name for each socket that is for the process `own`.
 fn handed_over(own: u32, pid: Option<&str>, count: Option<&str>, names: Option<&str>) -> Result<Vec<String>> {
     let (Some(pid), Some(count)) = (pid, count) else { return Ok(Vec::new()) };
-    // Set for an ancestor: not ours.
+    // The variables were set for an ancestor process.
     if pid.parse() != Ok(own) {
         return Ok(Vec::new());
     }
@@ -68,7 +72,7 @@ fn take(fd: RawFd, name: String) -> Result<(OwnedFd, String)> {
         Error::new(ErrorKind::Listen, format!("{name}: descriptor {fd} is not open")).with_source(error)
     })?;
     // SAFETY: the descriptor is open, and LISTEN_PID says that it was opened for this process to
-    // own. `TAKEN` sees to it that it is wrapped once.
+    // own. `TAKEN` ensures that it is wrapped once.
     Ok((unsafe { OwnedFd::from_raw_fd(fd) }, name))
 }
 

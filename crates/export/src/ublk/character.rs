@@ -1,14 +1,17 @@
 //! /dev/ublkcN: the driver's side of one device.
 //!
 //! ```text
-//!   mmap    at queue * 4096 descriptors: one for each tag, written by the kernel before the tag's fetch is answered
+//!   mmap    at queue * 4096 descriptors: one for each tag, written before its fetch completes
 //!   pread   at 2 GiB + queue << 41 + tag << 25: the plaintext of a write
-//!   pwrite  there: the plaintext of a read
+//!   pwrite  at the same offset: the plaintext of a read
 //! ```
 //!
-//! Where the device is not root's, there is no pread and pwrite: the kernel copies to and from a
-//! buffer for each tag, which the tag's commands name. It is written to while the kernel fetches
-//! for the tag, and ours while we have a request of it.
+//! On a device of another user than root, pread and pwrite are not possible: the kernel copies to
+//! and from a buffer for each tag, whose address is in the tag's commands. The kernel writes to the
+//! buffer while it fetches for the tag; the buffer is this process's while it has a request of the
+//! tag.
+
+#![expect(unsafe_code, reason = "memory that is shared with ublk's driver")]
 
 use std::fs::File;
 use std::io;
@@ -23,27 +26,24 @@ use std::time::{Duration, Instant};
 use super::abi as sys;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// How long the node may take to appear, and to be this user's.
+/// How long the device's node may take to appear, and to become accessible to this user.
 pub(super) const APPEARS: Duration = Duration::from_secs(10);
 
 pub(super) fn path(id: u32) -> String {
     format!("/dev/ublkc{id}")
 }
 
-/// The block device.
+/// Returns the path of the block device.
 pub(super) fn disk(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-/// Opens the device's node, which may have been made just now.
-///
-/// # Errors
-/// The kernel's, where it is still so then.
+/// Opens the device's node, which may have been made just now. Errors are retried until `until`.
 pub(super) fn open(id: u32, until: Instant) -> io::Result<File> {
     loop {
         match File::options().read(true).write(true).open(path(id)) {
-            // A rule of udev's may still have to give it to this user; an old server may still be
-            // on its way out.
+            // A udev rule may still have to change the node's owner; an old server may still have
+            // it open.
             Err(e) if Instant::now() < until => {
                 log::debug!("{}: {e}", path(id));
                 thread::sleep(Duration::from_millis(20));
@@ -53,7 +53,7 @@ pub(super) fn open(id: u32, until: Instant) -> io::Result<File> {
     }
 }
 
-/// The payload of a command for a queue's tag.
+/// Returns the payload of a command for a queue's tag.
 pub(super) fn command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; 16] {
     let mut payload = [0; 16];
     const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16, "queue, tag, result, address");
@@ -64,21 +64,18 @@ pub(super) fn command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; 1
     payload
 }
 
-/// One hardware queue's view of the device.
+/// A hardware queue of the device.
 pub(super) struct HardwareQueue {
     file: Arc<File>,
     number: u16,
     depth: u16,
     descriptors: Mapped,
-    /// A buffer for each tag, and how long one is, where the kernel copies.
+    /// The buffers of all tags and the length of one, where the kernel copies.
     buffers: Option<(Mapped, usize)>,
 }
 
 impl HardwareQueue {
-    /// Maps the descriptors; `longest`: the kernel copies, so many bytes at most.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Maps the descriptors. With `longest` the kernel copies, at most that many bytes a request.
     pub(super) fn new(file: Arc<File>, number: u16, depth: u16, longest: Option<usize>) -> io::Result<Self> {
         const EACH: usize = size_of::<sys::ublksrv_io_desc>();
         const _: () = assert!(EACH == 24);
@@ -90,7 +87,8 @@ impl HardwareQueue {
         Ok(Self { file, number, depth, descriptors, buffers: buffers.transpose()? })
     }
 
-    /// The descriptor of a request that the driver has handed over; none for a tag that cannot be.
+    /// Returns the descriptor of a request that the driver has handed over; `None` for an invalid
+    /// tag.
     pub(super) fn descriptor(&self, tag: u16) -> Option<sys::ublksrv_io_desc> {
         let first = self.descriptors.at.cast::<sys::ublksrv_io_desc>();
         // SAFETY: the mapping holds a descriptor for each tag below the depth. The kernel has
@@ -99,27 +97,24 @@ impl HardwareQueue {
         (tag < self.depth).then(|| unsafe { first.add(tag.into()).read_volatile() })
     }
 
-    /// What the tag's commands name: its buffer, if it has one.
+    /// Returns the address for the tag's commands: of its buffer, or 0.
     pub(super) fn address(&self, tag: u16) -> u64 {
         self.buffer(tag, 0).map_or(0, |buffer| buffer as u64)
     }
 
-    /// Lets the tags' buffers be for as long as this process is.
+    /// Leaks the tags' buffers: they stay mapped until the process ends.
     pub(super) fn leave_buffers(&mut self) {
         std::mem::forget(self.buffers.take());
     }
 
-    /// The tag's buffer, when there is one and it holds `len` bytes.
+    /// Returns the tag's buffer, if the queue has buffers of at least `len` bytes.
     fn buffer(&self, tag: u16, len: usize) -> Option<*mut u8> {
         let (memory, each) = self.buffers.as_ref().filter(|(_, each)| tag < self.depth && len <= *each)?;
         // SAFETY: within the mapping, which has a buffer for each tag below the depth.
         Some(unsafe { memory.at.as_ptr().add(usize::from(tag) * each) })
     }
 
-    /// Fetches a write's plaintext.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Copies a write's plaintext into `data`.
     pub(super) fn read(&self, tag: u16, data: &mut [u8]) -> io::Result<()> {
         if let Some(buffer) = self.buffer(tag, data.len()) {
             // SAFETY: the buffer is as long, and the kernel is done with it until the tag's next
@@ -130,10 +125,7 @@ impl HardwareQueue {
         self.file.read_exact_at(data, self.data_at(tag))
     }
 
-    /// Delivers a read's plaintext.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Copies a read's plaintext from `data`.
     pub(super) fn write(&self, tag: u16, data: &[u8]) -> io::Result<()> {
         if let Some(buffer) = self.buffer(tag, data.len()) {
             // SAFETY: as in `read`.

@@ -1,7 +1,9 @@
-//! Commands to /dev/ublk-control: each an operation of a small ring with long entries.
+//! Commands to /dev/ublk-control: each is an operation of a small ring with long entries.
 //!
-//! A command may take its time (starting waits for the queues, deleting for the last user), so
-//! waiting is cut into pieces in which the caller may give it up.
+//! A command may take long (starting waits for the queues, deleting for the last user), so the wait
+//! is divided into periods, after each of which the caller can cancel it.
+
+#![expect(unsafe_code, reason = "commands of ublk's driver")]
 
 use std::fs::File;
 use std::io;
@@ -20,20 +22,20 @@ const PATH: &str = "/dev/ublk-control";
 #[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
 const PARAMS: u32 = size_of::<sys::ublk_params>() as u32;
 
-/// How often a command that takes its time is looked after.
+/// The period after which the caller can cancel a command.
 const PIECE: Duration = Duration::from_millis(50);
 
-/// A way to the driver. It belongs to the thread that opened it.
+/// A connection to the driver. It belongs to the thread that opened it.
 pub(super) struct ControlDevice {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    /// Commands so far: the completion of one that was given up may still come.
+    /// The number of commands so far: the completion of a cancelled one may still arrive.
     commands: u64,
-    /// Devices that are not root's are named by their path too.
+    /// True when commands name devices by their path, too: those of users other than root.
     named: bool,
 }
 
-/// Structures of the driver's that are bytes and nothing else.
+/// Structures of the driver that consist of plain bytes.
 ///
 /// # Safety
 /// Any bytes make a valid value.
@@ -46,10 +48,8 @@ unsafe impl Plain for sys::ublksrv_ctrl_dev_info {}
 unsafe impl Plain for sys::ublk_params {}
 
 impl ControlDevice {
-    /// Opens the driver.
-    ///
-    /// # Errors
-    /// `UblkDevice` when there is none; `Forbidden` when it is not for this user.
+    /// Opens the driver. Fails with `UblkDevice` when the kernel has none; with `Forbidden` when
+    /// this user has no access.
     pub(super) fn open(unprivileged: bool) -> Result<Self> {
         let file = File::options().read(true).write(true).open(PATH).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
@@ -66,28 +66,19 @@ impl ControlDevice {
         Ok(Self { file, ring, commands: 0, named: unprivileged })
     }
 
-    /// What the driver can do: `UBLK_F_` bits.
-    ///
-    /// # Errors
-    /// The kernel's (before 6.5 there is no such command).
+    /// Returns the driver's features: `UBLK_F_` bits. Linux before 6.5 lacks this command.
     pub(super) fn features(&mut self) -> io::Result<u64> {
         let mut features = 0;
         self.exchange(sys::UBLK_U_CMD_GET_FEATURES, u32::MAX, 0, Some(&mut features), false, &|| false)?;
         Ok(features)
     }
 
-    /// Makes a device; the kernel completes what it is told of it.
-    ///
-    /// # Errors
-    /// The kernel's: EEXIST when the number is taken.
+    /// Makes a device; the kernel completes `info`. Fails with EEXIST when the number is in use.
     pub(super) fn add(&mut self, info: &mut sys::ublksrv_ctrl_dev_info) -> io::Result<()> {
         self.exchange(sys::UBLK_U_CMD_ADD_DEV, info.dev_id, 0, Some(info), false, &|| false)
     }
 
-    /// What the kernel knows of a device.
-    ///
-    /// # Errors
-    /// The kernel's: ENODEV when there is none of that number.
+    /// Returns the state of a device. Fails with ENODEV when no device has the number.
     pub(super) fn info(&mut self, id: u32) -> io::Result<sys::ublksrv_ctrl_dev_info> {
         let mut info = sys::ublksrv_ctrl_dev_info::default();
         let operation = if self.named { sys::UBLK_U_CMD_GET_DEV_INFO2 } else { sys::UBLK_U_CMD_GET_DEV_INFO };
@@ -95,76 +86,56 @@ impl ControlDevice {
         Ok(info)
     }
 
-    /// Describes the disk, before it is started.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Sets the parameters of the disk, before it is started.
     pub(super) fn set_params(&mut self, id: u32, mut params: sys::ublk_params) -> io::Result<()> {
         params.len = PARAMS;
         self.exchange(sys::UBLK_U_CMD_SET_PARAMS, id, 0, Some(&mut params), true, &|| false)
     }
 
-    /// How the disk was described.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Returns the parameters of the disk.
     pub(super) fn params(&mut self, id: u32) -> io::Result<sys::ublk_params> {
         let mut params = sys::ublk_params { len: PARAMS, ..Default::default() };
         self.exchange(sys::UBLK_U_CMD_GET_PARAMS, id, 0, Some(&mut params), true, &|| false)?;
         Ok(params)
     }
 
-    /// Gives a disk that is started another size, in sectors of 512 bytes, where the driver
-    /// [can](Self::features) do that.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Changes the size of a started disk, in sectors of 512 bytes, where the driver
+    /// [supports](Self::features) it.
     pub(super) fn update_size(&mut self, id: u32, sectors: u64) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_UPDATE_SIZE, id, sectors, None, true, &|| false)
     }
 
-    /// Makes the disk appear, once every queue fetches requests; unless the caller gives up.
-    ///
-    /// # Errors
-    /// The kernel's; ECANCELED.
+    /// Starts the disk, once every queue fetches requests. Fails with ECANCELED when `gives_up`
+    /// returns true.
     pub(super) fn start(&mut self, id: u32, gives_up: &dyn Fn() -> bool) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_START_DEV, id, pid(), None, true, gives_up)
     }
 
-    /// Takes the disk away, unless the caller gives up; every fetch is answered with ENODEV.
-    ///
-    /// # Errors
-    /// The kernel's; ECANCELED.
+    /// Stops the disk; every fetch is answered with ENODEV. Fails with ECANCELED when `gives_up`
+    /// returns true.
     pub(super) fn stop(&mut self, id: u32, gives_up: &dyn Fn() -> bool) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_STOP_DEV, id, 0, None, true, gives_up)
     }
 
-    /// Deletes the device, and waits until nobody has it open, unless the caller gives up.
-    ///
-    /// # Errors
-    /// The kernel's; ECANCELED.
+    /// Deletes the device, and waits until no process has it open. Fails with ECANCELED when
+    /// `gives_up` returns true.
     pub(super) fn delete(&mut self, id: u32, gives_up: &dyn Fn() -> bool) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_DEL_DEV, id, 0, None, true, gives_up)
     }
 
-    /// Begins to take over a device whose server is gone.
-    ///
-    /// # Errors
-    /// The kernel's: EBUSY while it still sees the old server off.
+    /// Starts the recovery of a device whose server has ended. Fails with EBUSY while the kernel
+    /// still sees the old server.
     pub(super) fn begin_recovery(&mut self, id: u32) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_START_USER_RECOVERY, id, 0, None, true, &|| false)
     }
 
-    /// Lets a device that was taken over go on, once every queue fetches requests; unless the
-    /// caller gives up.
-    ///
-    /// # Errors
-    /// The kernel's; ECANCELED.
+    /// Ends the recovery, once every queue fetches requests. Fails with ECANCELED when `gives_up`
+    /// returns true.
     pub(super) fn end_recovery(&mut self, id: u32, gives_up: &dyn Fn() -> bool) -> io::Result<()> {
         self.exchange::<u64>(sys::UBLK_U_CMD_END_USER_RECOVERY, id, pid(), None, true, gives_up)
     }
 
-    /// One command. What it is about goes to the driver and comes back.
+    /// Runs one command. The value `about` is passed to the driver, and receives its reply.
     fn exchange<T: Plain>(
         &mut self,
         operation: u32,
@@ -195,12 +166,12 @@ impl ControlDevice {
             dev_path_len: short(path.len())?,
             ..Default::default()
         };
-        // The kernel may use the memory for as long as a command that was given up is not over.
+        // The kernel may use the memory until a cancelled command completes.
         let memory = std::mem::ManuallyDrop::new(memory);
         self.send(operation, command, gives_up)?;
         let memory = std::mem::ManuallyDrop::into_inner(memory);
         if let Some(about) = &mut about {
-            // SAFETY: as above, the other way round; any bytes make a valid value.
+            // SAFETY: as above, in the opposite direction; any bytes make a valid value.
             unsafe {
                 let from = memory.as_ptr().add(path.len());
                 std::ptr::copy_nonoverlapping(from, std::ptr::from_mut::<T>(about).cast::<u8>(), size);
@@ -226,8 +197,7 @@ impl ControlDevice {
             .cmd(payload)
             .build()
             .user_data(self.commands);
-        // SAFETY: the memory that the command names is kept by the caller until the command is
-        // over.
+        // SAFETY: the caller keeps the command's memory until the command is complete.
         unsafe { self.ring.submission().push(&entry) }
             .map_err(|_| io::Error::from_raw_os_error(Errno::BUSY.raw_os_error()))?;
         loop {

@@ -1,5 +1,6 @@
-//! One hardware queue: it takes requests from the driver, puts them into its queue and answers
-//! them.
+//! A hardware queue: takes requests from the driver, puts them into its queue and answers them.
+
+#![expect(unsafe_code, reason = "commands of ublk's driver")]
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,27 +22,25 @@ use crate::door::{self, Door, Took, Wake};
 use crate::errno::errno;
 use crate::{Error, ErrorKind, Result};
 
-/// Request memory of one queue is twice this: so many bytes are in flight at most.
+/// The most bytes in flight on one queue; its request memory is twice as large.
 const IN_FLIGHT: usize = 8 << 20;
 
-/// What a worker's queue serves.
+/// The parameters of a worker.
 pub(super) struct Part {
     pub(super) mapping: Arc<Mapping>,
     pub(super) number: u16,
     pub(super) depth: u16,
     /// The longest read or write, in bytes.
     pub(super) longest: usize,
-    /// Data is copied by the kernel.
+    /// True when the kernel copies the data.
     pub(super) unprivileged: bool,
-    /// The worker ends, and leaves to the next server what it has not answered.
+    /// Set when the worker is to end, and to leave unanswered requests to the next server.
     pub(super) lets_go: Arc<AtomicBool>,
 }
 
 impl Part {
-    /// The calling thread's queue, which takes most of the time that a worker's start takes.
-    ///
-    /// # Errors
-    /// `Io` when the system has no ring or memory for it.
+    /// Opens the calling thread's queue, which takes most of a worker's start. Fails with `Io` when
+    /// the system has no ring or memory.
     pub(super) fn queue(&self) -> Result<Queue> {
         let options = QueueOptions { depth: self.depth.into(), max_request: IN_FLIGHT.max(self.longest) };
         Queue::open(self.mapping.clone(), options)
@@ -54,23 +53,21 @@ pub(super) struct Worker {
     driver: character::HardwareQueue,
     number: u16,
     longest: usize,
-    /// By tag: what is under way.
+    /// Requests in flight, by tag.
     requests: Box<[Option<Request>]>,
     /// Tags of requests that wait for memory.
     waiting: VecDeque<u16>,
-    /// Tags that the driver has, or will have again.
+    /// The number of tags that the driver has, or will have again.
     live: usize,
     complaints: Complaints,
-    /// Where zones are written next.
+    /// The write pointers of zones.
     pointers: Pointers,
     lets_go: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// The calling thread's, with its queue. The driver has a fetch for each tag when it returns.
-    ///
-    /// # Errors
-    /// `Ublk` when the driver refuses.
+    /// A worker for the calling thread. The driver has a fetch for each tag when this returns.
+    /// Fails with `Ublk` when the driver refuses.
     pub(super) fn new(part: Part, queue: Queue, file: Arc<File>) -> Result<Self> {
         let Part { mapping, number, depth, longest, unprivileged, lets_go } = part;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
@@ -92,18 +89,16 @@ impl Worker {
             this.command(sys::UBLK_U_IO_FETCH_REQ, tag, 0).map_err(refused)?;
         }
         this.queue.poll().map_err(refused)?;
-        // What the driver does not take it says at once.
+        // A refusal of the driver arrives at once.
         while let Some((tag, answer)) = this.queue.next_answer() {
             this.begin(tag, answer)?;
         }
         Ok(this)
     }
 
-    /// Serves until the device is stopped; what is in flight is finished. Or until it lets go of
-    /// it: what is answered by then reaches the driver.
-    ///
-    /// # Errors
-    /// When the kernel refuses to go on.
+    /// Serves until the device is stopped, and finishes the requests in flight; or until the device
+    /// is released: answers given by then reach the driver. Fails when the kernel refuses a
+    /// command.
     pub(super) fn run(mut self) -> Result<()> {
         door::serve(&mut self)?;
         if self.live > 0 {
@@ -112,7 +107,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives the driver the outcome of a tag's request, and waits for the next one there.
+    /// Gives the driver the result of a tag's request, and fetches the tag's next one.
     fn commit(&mut self, tag: u16, result: i32) -> io::Result<()> {
         self.commit_at(tag, result, self.driver.address(tag))
     }
@@ -129,15 +124,16 @@ impl Worker {
 
     fn command_at(&mut self, operation: u32, tag: u16, result: i32, address: u64) -> io::Result<()> {
         let payload = character::command(self.number, tag, result, address);
-        // SAFETY: the command names the tag's own buffer, or none (it may be a sector's number
-        // then). The driver writes to it until it answers; it is touched for requests that were
-        // answered only, and unmapped after all commands are (see `drop`).
+        // SAFETY: the command has the address of the tag's own buffer, or none (the field may be a
+        // sector number then). The driver writes to the buffer until it answers; this process
+        // accesses it only for requests that were fetched, and unmaps it after all commands have
+        // ended (see `drop`).
         unsafe { self.queue.command(self.driver.as_fd(), operation, payload, tag.into()) }?;
         self.live += 1;
         Ok(())
     }
 
-    /// Takes what the driver answered to a command. How many bytes there are to move.
+    /// Handles the driver's answer to a command. Returns how many bytes the request moves.
     fn begin(&mut self, tag: u32, answer: i32) -> Result<usize> {
         const OK: i32 = sys::UBLK_IO_RES_OK as i32;
         let tag = u16::try_from(tag).ok().filter(|tag| usize::from(*tag) < self.requests.len());
@@ -171,8 +167,8 @@ impl Worker {
         }
     }
 
-    /// Puts a request into the queue, or behind those that wait for memory. How many bytes it
-    /// moves.
+    /// Puts a request into the queue, or behind those that wait for memory. Returns how many bytes
+    /// it moves.
     fn start(&mut self, tag: u16, request: Request) -> io::Result<usize> {
         let (job, moves) = match request {
             Request::Read { offset, len } => (Job::Read { offset, len }, len),
@@ -222,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// Where a write goes: for what is appended that is decided here, and the request remembers it.
+    /// Returns the offset of a write. For an append it is allotted here, and stored in the request.
     fn place(&mut self, tag: u16, request: Request) -> io::Result<u64> {
         match request {
             Request::Append { offset, len } => {
@@ -238,8 +234,8 @@ impl Worker {
         }
     }
 
-    /// Tells of zones or changes them, and waits for the device: neither is done often. What the
-    /// driver is told.
+    /// Reports zones or changes them, and waits for the device, since both are rare. Returns the
+    /// result for the driver.
     fn zones(&mut self, tag: u16, request: Request) -> io::Result<i32> {
         match request {
             Request::Report { offset, count } => {
@@ -252,8 +248,7 @@ impl Worker {
         }
     }
 
-    /// Tries again those that wait for memory: as many as are there now; those that find none line
-    /// up again.
+    /// Retries the requests that wait for memory, each once; those that find none wait again.
     fn start_waiting(&mut self) -> io::Result<()> {
         for _ in 0..self.waiting.len() {
             let Some(tag) = self.waiting.pop_front() else { break };
@@ -307,7 +302,7 @@ impl Door for Worker {
         &mut self.queue
     }
 
-    /// The driver's orders are answers to its commands.
+    /// The driver's orders arrive as answers to its commands.
     fn begin_turn(&mut self) -> Result<()> {
         Ok(())
     }
@@ -324,12 +319,12 @@ impl Door for Worker {
         Ok(self.start_waiting()?)
     }
 
-    /// Each command in the ring wakes it.
+    /// A completed command in the ring wakes the thread.
     fn listen(&mut self, _: Wake) -> Result<bool> {
         Ok(self.lets_go.load(Ordering::SeqCst))
     }
 
-    /// All of it is for [`take`](Door::take), which leaves nothing behind.
+    /// All events are for `take`, which leaves none behind.
     fn hear(&mut self) -> Result<bool> {
         Ok(false)
     }
@@ -340,7 +335,7 @@ impl Door for Worker {
 }
 
 impl Drop for Worker {
-    /// Where this thread ends early, the kernel may still write to the buffers that it was told of.
+    /// When the thread ends early, the kernel may still write to the buffers.
     fn drop(&mut self) {
         if self.live > 0 {
             self.driver.leave_buffers();
@@ -348,12 +343,12 @@ impl Drop for Worker {
     }
 }
 
-/// An error as the driver takes it.
+/// Returns an error in the driver's form.
 fn refusal(e: &io::Error) -> i32 {
     -Errno::from_io_error(e).unwrap_or(Errno::IO).raw_os_error()
 }
 
-/// A count of bytes as the driver takes it.
+/// Returns a number of bytes in the driver's form.
 fn bytes(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,6 @@
-//! Guest memory: what a front end shares, by the guest's addresses and by the front end's own.
+//! Guest memory that a front end shares, with its addresses in the guest and in the front end.
+
+#![expect(unsafe_code, reason = "a guest's memory")]
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,28 +15,28 @@ use super::chain::Segment;
 use super::request::Status;
 use super::shared::{self, Watch};
 
-/// Regions that a front end may share. QEMU has a few, and one more for each memory module that is
-/// plugged in.
+/// The most regions that a front end may share. QEMU has a few, and one more for each hotplugged
+/// memory module.
 pub(super) const REGIONS: u64 = 256;
 
-/// Guest memory as the request path sees it.
+/// Guest memory for the request path.
 pub type GuestRam = GuestMemoryMmap<()>;
 
-/// Regions that a front end has shared. A change makes another one of these; the old one is
-/// unmapped when the last ring has let go of it.
+/// Regions that a front end has shared. A change makes a new value; the old regions are unmapped
+/// when the last ring has dropped them.
 #[derive(Default)]
 pub(super) struct Memory {
     ram: GuestRam,
     regions: Vec<Region>,
 }
 
-/// Where a region is for the front end and for its guest.
+/// The addresses of a region in the front end and in the guest.
 #[derive(Clone)]
 struct Region {
     front: u64,
     guest: u64,
     len: u64,
-    /// Before the mapping that it watches.
+    /// The watch is dropped before the mapping that it watches.
     watch: Arc<Watch>,
     mapped: Arc<GuestRegionMmap<()>>,
 }
@@ -44,15 +46,13 @@ impl Memory {
         &self.ram
     }
 
-    /// Some of it went while it was in use.
+    /// Returns true when part of the memory was removed while it was in use.
     pub(super) fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.watch.is_lost())
     }
 
-    /// With these regions and no others.
-    ///
-    /// # Errors
-    /// When one cannot be mapped, lies beyond its file's end, or overlaps another.
+    /// Maps these regions. Fails when a region cannot be mapped, extends past its file's end, or
+    /// overlaps another.
     pub(super) fn of(
         regions: impl IntoIterator<Item = (VhostUserMemoryRegion, File)>,
     ) -> vhost::vhost_user::Result<Self> {
@@ -60,10 +60,7 @@ impl Memory {
         Self::new(regions.collect::<vhost::vhost_user::Result<_>>()?)
     }
 
-    /// With one more region.
-    ///
-    /// # Errors
-    /// As [`Memory::of`], and when there are too many.
+    /// Adds a region. Fails as [`Memory::of`], and when the number of regions exceeds the limit.
     pub(super) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> vhost::vhost_user::Result<Self> {
         if self.regions.len() as u64 >= REGIONS {
             return Err(broken(format!("more than {REGIONS} regions of guest memory")));
@@ -73,10 +70,7 @@ impl Memory {
         Self::new(regions)
     }
 
-    /// Without a region.
-    ///
-    /// # Errors
-    /// When there is none like it.
+    /// Removes a region. Fails when no region matches.
     pub(super) fn without(&self, region: &VhostUserMemoryRegion) -> vhost::vhost_user::Result<Self> {
         let (front, guest, len) = (region.user_addr, region.guest_phys_addr, region.memory_size);
         let mut regions = self.regions.clone();
@@ -85,7 +79,8 @@ impl Memory {
         Self::new(regions)
     }
 
-    /// The regions and their files, for another process; none of one that has no file.
+    /// Returns the regions and their files, for the new server of a handover; `None` for a region
+    /// without a file.
     pub(super) fn carried(&self) -> impl Iterator<Item = Option<(CarriedRegion, &File)>> {
         self.regions.iter().map(|region| {
             let of = region.mapped.file_offset()?;
@@ -104,7 +99,7 @@ impl Memory {
         Ok(Self { ram, regions })
     }
 
-    /// The guest's address of `len` bytes that the front end has at `front`.
+    /// Returns the guest address of `len` bytes at address `front` of the front end.
     pub(super) fn guest_address(&self, front: u64, len: usize) -> Option<GuestAddress> {
         let region = self.regions.iter().find(|r| front.checked_sub(r.front).is_some_and(|at| at < r.len))?;
         let address = GuestAddress(region.guest.checked_add(front - region.front)?);
@@ -113,7 +108,7 @@ impl Memory {
 }
 
 impl CarriedRegion {
-    /// As the front end has described it.
+    /// Returns the region in the front end's form.
     pub(super) fn as_said(&self) -> VhostUserMemoryRegion {
         VhostUserMemoryRegion::new(self.guest, self.len, self.front, self.offset)
     }
@@ -131,8 +126,8 @@ impl Region {
     }
 }
 
-/// One ring's hold on guest memory, for its requests: their count of it is on a cache line of that
-/// ring.
+/// A ring's reference to guest memory, for its requests: its reference count is on a cache line of
+/// that ring.
 pub(super) struct HeldMemory(pub(super) Arc<Memory>);
 
 impl SharedOwner for HeldMemory {
@@ -141,10 +136,8 @@ impl SharedOwner for HeldMemory {
     }
 }
 
-/// Adds the first `len` bytes of a request's data to the list of its bytes, which keeps `held`.
-///
-/// # Errors
-/// `IoError` when there are fewer, or some are not there.
+/// Adds the first `len` bytes of a request's data to the list `bytes`, which keeps `held`. Fails
+/// with `IoError` when the data are shorter, or not in guest memory.
 pub(super) fn share(
     held: &HeldMemory,
     data: &[Segment],
@@ -167,10 +160,10 @@ pub(super) fn share(
     if left == 0 { Ok(()) } else { Err(Status::IoError) }
 }
 
-/// Copies as many of `bytes` into guest memory as there is room for.
+/// Copies as many of `bytes` into guest memory as its segments can hold.
 ///
 /// # Errors
-/// `IoError` when some of it is not there.
+/// `IoError` when a segment is not in guest memory.
 pub fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
     let mut rest = bytes;
     for segment in into.iter().filter(|segment| segment.writable) {

@@ -1,4 +1,6 @@
-//! One front end: its messages, from the first to the last.
+//! The connection of one front end: its messages, from the first to the last.
+
+#![expect(unsafe_code, reason = "descriptors that a front end passes on")]
 
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
@@ -15,16 +17,16 @@ use super::device::Device;
 use super::server::lock;
 use super::{back, broken};
 
-/// The front end that is being served.
+/// The connected front end.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) device: Arc<Mutex<Device>>,
     pub(super) socket: Arc<UnixStream>,
-    /// For what the front end is told without having asked, if it wants to be.
+    /// The channel for notifications, if the front end has sent one.
     pub(super) back: Arc<Mutex<Option<UnixStream>>>,
 }
 
-/// What reads its messages.
+/// The reader of the front end's messages.
 pub(super) type Handler = BackendReqHandler<Mutex<Device>>;
 
 impl Session {
@@ -32,7 +34,7 @@ impl Session {
         Self { device: Arc::new(Mutex::new(device)), socket: socket.clone(), back: Arc::default() }
     }
 
-    /// Waits for a message, and does what it says.
+    /// Waits for a message, and handles it.
     pub(super) fn handle(&self, handler: &mut Handler) -> Result<()> {
         if self.take_back_channel().map_err(ProtocolError::ReqHandlerError)? {
             return Ok(());
@@ -40,10 +42,11 @@ impl Session {
         handler.handle_request()
     }
 
-    /// Waits for a message, and takes the one that the handler does not. Whether it was that.
+    /// Waits for a message. Takes the one with the notification channel, and returns true if it was
+    /// that.
     fn take_back_channel(&self) -> io::Result<bool> {
         type Features = VhostUserProtocolFeatures;
-        // What is not negotiated the handler refuses.
+        // If the feature is not negotiated, the handler refuses the message.
         let (wanted, acknowledges) = {
             let device = lock(&self.device);
             (device.has(Features::BACKEND_REQ), device.has(Features::REPLY_ACK))
@@ -56,10 +59,8 @@ impl Session {
         Ok(is_it)
     }
 
-    /// The front end at rest, for another process.
-    ///
-    /// # Errors
-    /// When there is no descriptor left, or some memory cannot be given.
+    /// Returns the paused front end for the new server of a handover. Fails when no descriptor is
+    /// left, or some memory has no file.
     pub(super) fn carried(&self) -> io::Result<CarriedFrontEnd> {
         let mut fds: Vec<OwnedFd> = vec![self.socket.try_clone()?.into()];
         let back = lock(&self.back);
@@ -71,10 +72,8 @@ impl Session {
         Ok(CarriedFrontEnd { agreed, fds })
     }
 
-    /// Takes the front end of another process over. Its rings rest.
-    ///
-    /// # Errors
-    /// When it cannot be served here as it was there.
+    /// Receives the front end of an old server, with paused rings. Fails when it cannot be served
+    /// here as it was there.
     pub(super) fn take_over(device: Device, carried: CarriedFrontEnd) -> Result<(Self, Handler)> {
         let CarriedFrontEnd { agreed, fds } = carried;
         let mut fds = Descriptors::new(fds);
@@ -89,9 +88,9 @@ impl Session {
         Ok((session, handler))
     }
 
-    /// What reads the messages that come, as if it had read those that came before: it keeps to
-    /// itself what it makes of them, so it is told them again, over a socket whose place the front
-    /// end's takes then.
+    /// Makes a reader of messages with the state of the old server's reader. The reader's state is
+    /// private, so the earlier messages are repeated over a socket pair, whose place the front
+    /// end's socket takes afterwards.
     fn handler(&self, agreed: &Agreed) -> Result<Handler> {
         let failed = |e: io::Error| broken(format!("what was agreed cannot be repeated: {e}"));
         let (ours, mut front) = UnixStream::pair().map_err(failed)?;
@@ -109,7 +108,7 @@ impl Session {
         }
         repeat(FrontendReq::SET_FEATURES, Some(said.features))?;
         repeat(FrontendReq::SET_PROTOCOL_FEATURES, Some(said.protocol))?;
-        // SAFETY: the descriptor is the handler's, which closes it; here it only gets another
+        // SAFETY: the descriptor is the handler's, which closes it; `dup3` only replaces its
         // socket.
         let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(handler.as_raw_fd()) });
         rustix::io::dup3(&self.socket, &mut place, DupFlags::CLOEXEC).map_err(|e| failed(e.into()))?;

@@ -1,9 +1,10 @@
-//! Memory whose file somebody else has, too, and may cut short at any moment.
+//! Shared memory whose file another process can truncate at any moment.
 //!
-//! Touching a page that is gone raises SIGBUS, which ends a process with all that it serves. Here
-//! the signal's handler puts empty memory in the place of the whole mapping, and the mapping is
-//! [lost](Watch::is_lost) from then on: rings in it stop, and what was copied out of it is thrown
-//! away.
+//! An access to a missing page raises SIGBUS, which ends a process with all volumes it serves. Here
+//! the signal's handler replaces the whole mapping by empty memory, and the mapping is
+//! [lost](Watch::is_lost) from then on: rings in it stop, and data copied out of it is discarded.
+
+#![expect(unsafe_code, reason = "a guest's memory, and SIGBUS when it goes")]
 
 use std::fs::File;
 use std::io;
@@ -16,13 +17,13 @@ use vm_memory::{FileOffset, MmapRegion};
 
 use super::broken;
 
-/// Mappings that there can be at a time, of all servers of the process.
+/// The most mappings at a time, of all servers of the process.
 const MOST: usize = 1024;
 
-/// Where a mapping is, for the handler. Nothing is there while its length is 0.
+/// The range of a mapping, for the handler. The slot is unused while its length is 0.
 struct Place {
     taken: AtomicBool,
-    /// Odd while `start` and `len` change. Who takes the place changes them, and nobody else.
+    /// Odd while `start` and `len` change. Only the slot's owner changes them.
     version: AtomicUsize,
     start: AtomicUsize,
     len: AtomicUsize,
@@ -49,13 +50,13 @@ impl Place {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The start and the length of one and the same mapping. None of a place that changes
-    /// meanwhile: that is not the one in whose memory this thread is.
+    /// Returns start and length of one mapping, or `None` while the slot changes: a changing slot
+    /// is not the mapping that this thread has accessed.
     fn get(&self) -> Option<(usize, usize)> {
         self.get_during(|| {})
     }
 
-    /// As `get`, while something else happens.
+    /// Reads as `get`, and runs `other` between the two loads.
     fn get_during(&self, other: impl FnOnce()) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
@@ -68,14 +69,14 @@ impl Place {
 
 static PLACES: [Place; MOST] = [const { Place::new() }; MOST];
 
-/// What the signal did before.
+/// The previous action for the signal.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A mapping's place among those that are watched. It goes before the mapping does.
+/// A mapping's slot among the watched ones. It is dropped before the mapping.
 pub(super) struct Watch(&'static Place);
 
 impl Watch {
-    /// Something of it was gone when it was touched; all of it is empty since.
+    /// Returns true when a page was missing at an access; the whole mapping is empty since.
     pub(super) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Acquire)
     }
@@ -88,10 +89,7 @@ impl Drop for Watch {
     }
 }
 
-/// Maps `len` bytes of a file.
-///
-/// # Errors
-/// When the file ends before them, or the system refuses.
+/// Maps `len` bytes of a file. Fails when the file is shorter, or the system refuses.
 pub(super) fn map(
     file: File,
     offset: u64,
@@ -114,7 +112,7 @@ pub(super) fn map(
     Ok((Watch(place), mapped))
 }
 
-/// Takes the signal over, once.
+/// Installs the signal's handler, once.
 fn listen() -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +126,7 @@ fn listen() -> io::Result<()> {
     let done = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = on_bus_error as *const () as usize;
-        // On the thread's signal stack where it has one, as the handler before.
+        // The handler runs on the thread's signal stack if it has one, as the previous handler.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGBUS, action, before.as_mut_ptr())
     };
@@ -140,7 +138,7 @@ fn listen() -> io::Result<()> {
     Ok(())
 }
 
-/// Only atomics and system calls: it may interrupt anything.
+/// Handles the signal with atomics and system calls only: it may interrupt any code.
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid structure; for this signal it has an
     // address.
@@ -159,9 +157,10 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
             }
         }
     }
-    // Not ours: what would have happened before happens when the instruction is tried again.
+    // Another address: the previous action is restored, and applies when the instruction is
+    // repeated.
     let before = BEFORE.get().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: it is what the kernel gave us, or null, which changes nothing.
+    // SAFETY: the action is the one that the kernel returned, or null, which changes nothing.
     unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
 }
 

@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_cipher::{CipherSpec, Key, SectorCipher, SectorSize, build};
-use underseal_volume::{Recipe, Segment, SegmentKind, Volume};
+use underseal_volume::{Guard, GuardRule, Recipe, Segment, SegmentKind, Volume};
 
 use super::block::AREA;
 use super::method::Method;
 use crate::fields::{overlap, range};
-use crate::{Error, ErrorKind, Guard, GuardRule, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Where things lie, checked.
 #[derive(Debug)]
@@ -37,9 +37,8 @@ pub(super) struct Layout {
 impl Layout {
     /// Checks the places against a device of `device` bytes, and against each other.
     ///
-    /// # Errors
-    /// `BadHeader` for places that no BitLocker volume has, `TooSmall` where the device ends before
-    /// them.
+    /// Returns `BadHeader` for places that no BitLocker volume has, and `TooSmall` when the device
+    /// ends before them.
     pub(super) fn new(
         device: u64,
         sector: SectorSize,
@@ -87,8 +86,7 @@ impl Layout {
 
     /// The volume: `encrypted` bytes of the device are ciphertext, the rest plaintext.
     ///
-    /// # Errors
-    /// `BadHeader` when `encrypted` is no whole number of sectors, `Memory`.
+    /// Returns `BadHeader` when `encrypted` is no whole number of sectors, and `Memory`.
     pub(super) fn volume(&self, method: Method, key: &Key, encrypted: u64) -> Result<Volume> {
         let unit = self.sector.bytes() as u64;
         if !encrypted.is_multiple_of(unit) {
@@ -129,8 +127,8 @@ impl Parts {
         self.segments.push(Segment { start, len, kind: SegmentKind::Zero });
     }
 
-    /// The bytes `range` of the volume, which lie at `lower`: ciphertext, plaintext, or one after
-    /// the other.
+    /// The bytes `range` of the volume, which lie at `lower`: ciphertext, plaintext, or ciphertext
+    /// followed by plaintext.
     fn stored(&mut self, range: Range<u64>, lower: u64) {
         let len = range.end - range.start;
         let cipher = self.encrypted.saturating_sub(lower).min(len);

@@ -1,12 +1,14 @@
 //! Headers that are written: of new volumes, and of volumes that get another passphrase.
 //!
 //! ```text
-//!   NewHeaders      both headers of a volume, sealed under fresh salts, before the first byte is written
+//!   NewHeaders      both headers of a volume, sealed under fresh salts before the first write
 //!      |
 //!      +-- make     noise over old headers and data; backup header, sync, header, sync
 //!      +-- replace  backup header, sync, header, sync: one of the two opens at every moment
 //!                   a header without a backup: one sector, which a disk writes whole or not at all
 //! ```
+
+use std::ops::ControlFlow;
 
 use getrandom::fill;
 use underseal_cipher::Key;
@@ -16,8 +18,7 @@ use super::place::AREA;
 use super::{Chain, Derivation, HEADER, Header, KEYS, Password, Pim, Place, Prf, SALT, Unlocked};
 use crate::{Error, ErrorKind, Result, fields};
 
-/// The least size of a host: both header areas at both ends, and what the smallest file system
-/// needs.
+/// The least size of a host: both header areas at both ends, and the smallest file system.
 pub const LEAST: u64 = 4 * AREA + 36_864;
 /// Bytes left free behind a small hidden volume, and behind a large one.
 const RESERVES: (u64, u64) = (4096, 2 * AREA);
@@ -37,7 +38,7 @@ pub struct NewOptions {
     pub pim: Pim,
     /// The sector size of the file system to be, in bytes.
     pub sector_size: u32,
-    /// Leaves what the host holds under the data as it is, which shows how much of it is ever
+    /// Keeps the host's old bytes under the data area; they reveal how much of the volume has been
     /// written.
     pub quick: bool,
     /// The size of the hidden volume that is made; none for a normal one, which takes all of the
@@ -95,8 +96,8 @@ impl NewHeaders {
     /// stay.
     ///
     /// # Errors
-    /// `Unsupported` for a system's PRF that its boot loader does not know and what TrueCrypt does
-    /// not have; `TooCostly`, `Memory`, `Io`.
+    /// `Unsupported` for a system PRF that its boot loader does not support, and for derivations
+    /// that TrueCrypt does not have; `TooCostly`, `Memory`, `Io`.
     pub fn again(host: u64, of: &Unlocked, prf: Prf, pim: Pim, password: &Password) -> Result<Self> {
         let unsupported = |why| Err(Error::new(ErrorKind::Unsupported, why));
         let derivation = match of.derivation.veracrypt {
@@ -142,11 +143,15 @@ impl NewHeaders {
 
     /// Makes the volume: first noise over what was there, then the backup header, and the header
     /// last. Before that nothing opens. `told` gets the bytes that were written so far, and all
-    /// that will be.
+    /// that will be, and may stop it before the headers are written.
     ///
     /// # Errors
     /// `Io`.
-    pub fn make(&self, host: &(impl Target + ?Sized), told: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    pub fn make(
+        &self,
+        host: &(impl Target + ?Sized),
+        told: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
         let whole = if self.quick { 0..0 } else { self.data.clone() };
         // New volumes have a backup.
         let backup = self.backup.as_ref().map_or(0, |(_, at)| *at);
@@ -158,7 +163,8 @@ impl NewHeaders {
         let all = ranges.iter().map(|range| range.end - range.start).sum();
         let mut noise = vec![0; PIECE];
         let mut done = 0;
-        // Old headers go first, so that none opens what is noise by then.
+        // Old headers are overwritten first, so that none of them opens data that are already
+        // noise.
         for range in [&ranges[0], &ranges[2], &ranges[1]] {
             let mut at = range.start;
             while at < range.end {
@@ -167,11 +173,13 @@ impl NewHeaders {
                 write(host, at, &noise[..len])?;
                 at += len as u64;
                 done += len as u64;
-                told(done, all);
+                if told(done, all).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
             sync(host)?;
         }
-        self.replace(host)
+        self.replace(host).map(ControlFlow::Continue)
     }
 
     /// Writes the headers, the backup first: at every moment one of the two is whole, old or new.
@@ -198,7 +206,7 @@ impl NewHeaders {
     }
 }
 
-/// A header with these fields under a password, and a salt of its own.
+/// A header with these fields under a password and a fresh salt.
 fn sealed(
     plain: &Key,
     (chain, derivation): (Chain, Derivation),

@@ -84,11 +84,10 @@ impl Prf {
 impl FromStr for Prf {
     type Err = Error;
 
-    /// Takes our names and those of VeraCrypt and cryptsetup: `SHA-512`, `stribog512`, `Streebog`,
-    /// `BLAKE2s`.
+    /// Takes underseal's names and those of VeraCrypt and cryptsetup: `SHA-512`, `stribog512`,
+    /// `Streebog`, `BLAKE2s`.
     ///
-    /// # Errors
-    /// `BadOption` for any other name.
+    /// Returns `BadOption` for any other name.
     fn from_str(name: &str) -> Result<Self> {
         let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_', ' '], "");
         let asked = match &*plain(name) {
@@ -139,7 +138,7 @@ impl Pim {
 
     /// Whether VeraCrypt would ask for a passphrase of 20 characters or more with this multiplier:
     /// it makes fewer rounds than the default.
-    pub fn is_low(self, prf: Prf, system: bool) -> bool {
+    fn is_low(self, prf: Prf, system: bool) -> bool {
         let least = match prf {
             Prf::Argon2id => 12,
             _ if system => 98,
@@ -147,9 +146,24 @@ impl Pim {
         };
         self.0.is_some_and(|pim| pim < least)
     }
+
+    /// Refuses a new passphrase of `len` bytes that is too short for this multiplier. Key files
+    /// make up for any length.
+    ///
+    /// # Errors
+    /// `BadOption`.
+    pub fn check_passphrase(self, prf: Prf, system: bool, len: usize) -> Result<()> {
+        const LONG_ENOUGH: usize = 20;
+        if len >= LONG_ENOUGH || !self.is_low(prf, system) {
+            return Ok(());
+        }
+        let what =
+            format!("a PIM that makes fewer rounds than the default wants {LONG_ENOUGH} bytes of passphrase");
+        Err(Error::new(ErrorKind::BadOption, what))
+    }
 }
 
-/// One way from a password to header keys.
+/// A derivation of header keys from a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Derivation {
     /// The function.
@@ -183,7 +197,8 @@ impl Derivation {
 
     /// The same function and kind of count with another multiplier, for the header of an encrypted
     /// system.
-    /// Fails with `BadOption` for a multiplier beyond those of systems.
+    ///
+    /// Returns `BadOption` for a multiplier beyond those of systems.
     pub(super) fn again_with(self, pim: Pim) -> Result<Self> {
         let all = Self::of_veracrypt(pim).into_iter();
         let same = |of: &Self| (of.prf, of.system) == (self.prf, self.system);
@@ -191,10 +206,9 @@ impl Derivation {
         found.ok_or_else(|| Error::new(ErrorKind::BadOption, "a system's PIM is 65535 at most"))
     }
 
-    /// TrueCrypt's, for a volume that is not a system's.
+    /// TrueCrypt's derivation, for a volume that is not a system's.
     ///
-    /// # Errors
-    /// `BadOption` for a function that TrueCrypt does not have.
+    /// Returns `BadOption` for a function that TrueCrypt does not have.
     pub(super) fn truecrypt(prf: Prf) -> Result<Self> {
         let all = Self::of_truecrypt(Pim::default()).into_iter();
         all.filter(|of| of.prf == prf)
@@ -229,9 +243,9 @@ impl Derivation {
         if pim.0.is_some() { Vec::new() } else { all.map(of).to_vec() }
     }
 
-    /// All ways of VeraCrypt, those of system encryption included: each is a stop on the way to the
-    /// count of a usual volume, or the other way round, so that trying both costs no more than
-    /// trying the higher one.
+    /// All derivations of VeraCrypt, those of system encryption included: each is a stop between
+    /// zero and the count of a usual volume, or the reverse, so that trying both costs no more than
+    /// trying the higher count.
     pub(super) fn of_veracrypt(pim: Pim) -> Vec<Self> {
         let of = |prf, rounds| Self { prf, rounds, memory_kib: 0, veracrypt: true, system: true };
         let usual = Prf::ALL.into_iter().filter_map(|prf| Self::veracrypt(prf, pim).ok());

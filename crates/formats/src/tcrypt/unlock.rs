@@ -4,23 +4,23 @@ use std::ops::Range;
 use std::thread::available_parallelism;
 
 use underseal_cipher::Key;
-use underseal_volume::{KdfLimits, ReadAt, Segment, Volume};
+use underseal_volume::{Guard, GuardRule, KdfLimits, ReadAt, Segment, Volume};
 
 use super::layout::Layout;
 use super::search::{DERIVED, Found, Outcome, Search};
 use super::{Chain, ChainFilter, Derivation, HEADER, Header, Mode, Password, Pim, Place, Prf};
-use crate::{Error, ErrorKind, Facts, Format, Guard, GuardRule, OpenedFormat, Result, fields};
+use crate::{Error, ErrorKind, Facts, Format, OpenedFormat, Result, fields};
 
-/// Which header is unlocked, and what is tried on it.
+/// The header that is unlocked, and the derivations and chains that are tried.
 #[derive(Debug, Clone)]
 pub struct UnlockOptions {
     /// Where the header lies.
     pub place: Place,
     /// VeraCrypt's multiplier of rounds.
     pub pim: Pim,
-    /// These key derivations only; all when there is none.
+    /// The key derivations that are tried; all when the list is empty.
     pub prfs: Vec<Prf>,
-    /// These chains only.
+    /// The chains that are tried.
     pub chains: ChainFilter,
     /// Whether VeraCrypt's derivations are tried.
     pub veracrypt: bool,
@@ -51,7 +51,7 @@ impl Default for UnlockOptions {
 /// An unlocked header.
 #[derive(Debug)]
 pub struct Unlocked {
-    /// Its fields.
+    /// The header's fields.
     pub header: Header,
     /// Where it was found.
     pub place: Place,
@@ -67,7 +67,8 @@ pub struct Unlocked {
 ///
 /// # Errors
 /// `WrongPassphrase` when no header opens, after all trials; `BadHeader` for a header that is
-/// damaged, `Unsupported` for one that is not opened; `TooSmall` for an image without room for a
+/// damaged, `Unsupported` for a header that this crate does not open; `TooSmall` for an image
+/// without room for a
 /// header; `TooCostly`, `Io`, `Memory`.
 pub fn unlock(
     image: &(impl ReadAt + ?Sized),
@@ -144,7 +145,7 @@ impl UnlockOptions {
 
 impl Unlocked {
     /// The volume over its host of `host` bytes. `partition`: the range of the disk that is opened
-    /// of a system's encrypted area; all of the area when there is none.
+    /// of a system's encrypted area; `None` opens all of the area.
     ///
     /// # Errors
     /// `TooSmall` for data beyond the host, `BadHeader`, `BadOption` for a partition outside of the
@@ -170,10 +171,10 @@ impl Unlocked {
     }
 
     /// The volume with the hidden one inside guarded: a write that touches the hidden volume fails
-    /// before anything of it is written, and so does every later one.
+    /// before any byte of it is written, and so does every later write.
     ///
     /// # Errors
-    /// As [`Unlocked::open`]; `BadOption` when the hidden volume does not lie inside of this one.
+    /// As [`Unlocked::open`]; `BadOption` when the hidden volume does not lie inside this volume.
     pub fn open_around(&self, hidden: &Self, host: u64) -> Result<OpenedFormat> {
         let (outer, inner) = (self.layout(host, None)?, hidden.layout(host, None)?);
         let protected = inner.protected();
@@ -207,7 +208,7 @@ impl Unlocked {
         old.then_some("its mode is of TrueCrypt before 4.1, and no other program writes it any more")
     }
 
-    /// What the header says.
+    /// The facts of the header.
     pub fn facts(&self) -> Facts {
         let (header, of) = (&self.header, self.derivation);
         let mut facts = Facts::new(Format::Tcrypt);

@@ -1,5 +1,5 @@
-//! TrueCrypt and VeraCrypt images of an independent maker: each opens to the plaintext that the
-//! manifest tells of, takes its writes, or is refused for the manifest's reason.
+//! TrueCrypt and VeraCrypt images of an independent maker: each opens to the manifest's plaintext,
+//! takes its writes, or is refused for the manifest's reason.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -12,12 +12,12 @@ use underseal_cipher::{InOutBuf, Key};
 use underseal_formats::tcrypt::{
     ChainFilter, KeyFiles, Password, Pim, Place, Prf, UnlockOptions, Unlocked, unlock,
 };
-use underseal_formats::{ErrorKind, GuardRule, OpenedFormat, Result};
-use underseal_volume::{Hash, ReadAt};
+use underseal_formats::{ErrorKind, OpenedFormat, Result};
+use underseal_volume::{GuardRule, Hash, ReadAt};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
 
-/// The images in a folder of their own.
+/// The images in a temporary folder.
 fn images() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let archive = format!("{FOLDER}/images.tar.xz");
@@ -42,7 +42,7 @@ fn number(entry: &Value, field: &str) -> u64 {
     entry[field].as_u64().unwrap()
 }
 
-/// The password of an entry, whose key files lie in `folder`.
+/// The password of an entry with key files in `folder`.
 fn password(entry: &Value, folder: &Path) -> Result<Password> {
     let mut files = KeyFiles::new()?;
     for name in entry["keyfiles"].as_array().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! `reencrypt`: what the users of a volume notice while it gets another key.
+//! `reencrypt`: the load that a volume's users can run while the volume gets another key.
 
 mod disk;
 
@@ -26,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 const AT_REST: &str = "at rest";
 const GIVES_WAY: &str = "gives way";
 
-/// What is measured: how fast it may go, and how long its steps may be.
+/// The variants that are measured: the rate, and the length of a step.
 const WAYS: [(&str, Option<ReencryptionVariant>); 6] = [
     (AT_REST, None),
     (GIVES_WAY, Some(ReencryptionVariant { rate: Rate::GiveWay, hot_zone: 64 << 20 })),
@@ -42,7 +42,7 @@ const WAYS: [(&str, Option<ReencryptionVariant>); 6] = [
     ("full, 1 MiB steps", Some(ReencryptionVariant { rate: Rate::Full, hot_zone: 1 << 20 })),
 ];
 
-/// What the volume does in each part of the time line.
+/// The parts of the time line, and whether the volume is reencrypted in each.
 const LINE: [(&str, bool); 8] = [
     ("1: at rest", false),
     ("2: at rest", false),
@@ -54,7 +54,7 @@ const LINE: [(&str, bool); 8] = [
     ("8: at rest", false),
 ];
 
-/// What the users did, and how fast the volume was reencrypted meanwhile, in MB/s.
+/// The users' load, and the rate of the reencryption meanwhile, in MB/s.
 struct ServedRun {
     users: LoadResult,
     moved: f64,
@@ -98,7 +98,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
                 bytes >> 20
             ),
             "the load: one thread, reads and writes of 4 KiB anywhere, half of each, 8 at a time".into(),
-            "\"gives way\" is what reencryption does unless it is told otherwise".into(),
+            "\"gives way\" is the default of reencryption".into(),
         ],
         answer: format!(
             "While the volume is reencrypted at {}, giving way, p99 is {} that at rest, and {} of the requests are left.",
@@ -123,7 +123,8 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     })
 }
 
-/// The latency part by part of the time: before, while it gives way, and afterwards.
+/// Measures the latency in parts of the time: before the reencryption, while it gives way, and
+/// afterwards.
 fn time_line(lab: &Lab<'_>, rounds: usize, disk: &ExperimentDisk, load: &Load) -> Result<Panel> {
     let how = WAYS[1].1;
     let rounds = interleaved(lab, rounds, "reencrypt: time line", 1, |_| {

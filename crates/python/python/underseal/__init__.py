@@ -39,9 +39,11 @@ __all__ = [
     "WrongPassphrase",
     "check",
     "format",
+    "format_veracrypt",
     "info",
     "open",
     "protect_process",
+    "reencrypt",
     "restore",
 ]
 
@@ -418,6 +420,119 @@ def format(
         _path(header),
         force,
     )
+
+
+def reencrypt(
+    image,
+    passphrase,
+    *,
+    mode="reencrypt",
+    cipher=None,
+    key_size=None,
+    sector_size=None,
+    keep_key=False,
+    keep_passphrases=(),
+    lose_keyslots=False,
+    resilience=None,
+    resilience_hash=None,
+    hotzone_size=None,
+    reduce=None,
+    header=None,
+    pbkdf=None,
+    label=None,
+    force=False,
+    progress=None,
+):
+    """Reencrypts the closed volume on an image in place; True when that is finished.
+
+    ``image`` is a path, an ``nbd:`` or ``rbd:`` address, or a file object that can be written to. ``mode`` is one of:
+
+    - ``"reencrypt"``: a LUKS2 volume gets a new key, and the ``cipher`` and ``sector_size`` that are named (sizes are in
+      bytes). ``passphrase`` and ``keep_passphrases`` open the keyslots that are kept; others are lost only with
+      ``lose_keyslots``. ``keep_key`` changes nothing but cipher and sectors.
+    - ``"encrypt"``: plain data get a header, and ``passphrase`` opens it. The header needs room: ``reduce`` gives up so many
+      bytes at the end of the image, and the data move by half of that; or ``header`` names a new file for it. ``pbkdf`` and
+      ``label`` are the new header's.
+    - ``"decrypt"``: the image holds the plain data afterwards. ``header`` names a new file, to which a header in front of the
+      data is moved: until the end it is the volume's header.
+    - ``"resume"``: goes on with what is under way, and begins nothing.
+
+    ``progress(done, total)`` is called before each step, of ``hotzone_size`` bytes at most (64 MiB by default), and at the
+    end. When it returns ``False`` the reencryption stops, and the result is False. An exception, also Ctrl-C's, stops it
+    too, and is raised. What was stopped, killed or cut off by a power cut goes on with ``mode="resume"``, or with the same
+    call, or in cryptsetup; meanwhile the volume opens for reading. ``resilience`` is ``"checksum"``, ``"journal"`` or
+    ``"none"``, with which a crash loses data. ``force`` makes sectors larger although nothing is known of what is on the
+    volume, and decrypts over the start of an image that has no header any more.
+
+    >>> half = lambda done, total: done < total // 2
+    >>> reencrypt("disk.img", "correct horse", cipher="serpent-xts-plain64", hotzone_size=1 << 20, progress=half)
+    False
+    >>> reencrypt("disk.img", "correct horse", mode="resume")
+    True
+    """
+    request = {
+        "mode": mode,
+        "cipher": cipher,
+        "key_size": key_size,
+        "sector_size": sector_size,
+        "keep_key": bool(keep_key),
+        "resilience": resilience,
+        "resilience_hash": resilience_hash,
+        "hotzone_size": hotzone_size,
+        "reduce": reduce,
+        "header": _path(header),
+        "lose_keyslots": bool(lose_keyslots),
+        "force": bool(force),
+        "pbkdf": _pbkdf(pbkdf),
+        "label": label,
+    }
+    is_path = _is_path(image)
+    kept = [_secret(each) for each in keep_passphrases]
+    path, device = (_path(image), None) if is_path else (None, image)
+    return _underseal.reencrypt(path, device, _secret(passphrase), kept, request, progress)
+
+
+def format_veracrypt(
+    path,
+    passphrase,
+    *,
+    cipher=None,
+    hash=None,
+    pim=0,
+    sector_size=512,
+    quick=False,
+    hidden_size=None,
+    keyfiles=(),
+    force=False,
+    progress=None,
+):
+    """Makes a new VeraCrypt volume on an existing image file or block device; True when it was completed.
+
+    Old headers are overwritten first, then the data are filled with random bytes (not with ``quick``), and the new headers are
+    written last. ``progress(done, total)`` is called about each MiB; when it returns ``False`` or raises, the filling stops,
+    and nothing opens. ``hidden_size`` makes a hidden volume of so many bytes at the end of a volume that is there: what the
+    outer file system has there is lost, so this needs ``force``, which else overwrites a LUKS header or file system.
+
+    ``cipher`` is ``"aes"``, ``"serpent-twofish-aes"``, ``"AES(Twofish)"``; ``hash`` is ``"sha512"``, ``"whirlpool"``,
+    ``"argon2id"``. A ``pim`` with fewer rounds than the default wants a passphrase of 20 bytes, or ``keyfiles``.
+
+    >>> format_veracrypt("vera.img", "correct horse battery", pim=1)
+    True
+    >>> with open("vera.img", type="tcrypt", passphrase="correct horse battery", pim=1) as volume:
+    ...     volume.size
+    786432
+    """
+    request = {
+        "cipher": cipher,
+        "hash": hash,
+        "pim": pim,
+        "sector_size": sector_size,
+        "quick": bool(quick),
+        "hidden_size": hidden_size,
+        "keyfiles": [os.fsdecode(file) for file in keyfiles],
+        "force": bool(force),
+    }
+    return _underseal.format_veracrypt(os.fsdecode(path), _secret(passphrase), request, progress)
 
 
 def restore(path, backup, *, force=False):

@@ -1,6 +1,6 @@
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Optional, Protocol, Union
 
 __version__: str
@@ -115,5 +115,40 @@ def format(
     header: Optional[_Path] = ...,
     force: bool = ...,
 ) -> None: ...
+def reencrypt(
+    image: Union[_Path, _FileObject, BinaryIO],
+    passphrase: _Secret,
+    *,
+    mode: str = ...,
+    cipher: Optional[str] = ...,
+    key_size: Optional[int] = ...,
+    sector_size: Optional[int] = ...,
+    keep_key: bool = ...,
+    keep_passphrases: Sequence[_Secret] = ...,
+    lose_keyslots: bool = ...,
+    resilience: Optional[str] = ...,
+    resilience_hash: Optional[str] = ...,
+    hotzone_size: Optional[int] = ...,
+    reduce: Optional[int] = ...,
+    header: Optional[_Path] = ...,
+    pbkdf: Optional[_Pbkdf] = ...,
+    label: Optional[str] = ...,
+    force: bool = ...,
+    progress: Optional[Callable[[int, int], Any]] = ...,
+) -> bool: ...
+def format_veracrypt(
+    path: _Path,
+    passphrase: _Secret,
+    *,
+    cipher: Optional[str] = ...,
+    hash: Optional[str] = ...,
+    pim: int = ...,
+    sector_size: int = ...,
+    quick: bool = ...,
+    hidden_size: Optional[int] = ...,
+    keyfiles: Sequence[_Path] = ...,
+    force: bool = ...,
+    progress: Optional[Callable[[int, int], Any]] = ...,
+) -> bool: ...
 def restore(path: _Path, backup: bytes, *, force: bool = ...) -> None: ...
 def check(path: _Path) -> dict[str, Any]: ...

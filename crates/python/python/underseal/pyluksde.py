@@ -145,7 +145,16 @@ class volume:
     tell = get_offset
 
     def get_size(self):
-        return self._unlocked().size
+        """The length of the data, which the header of a locked volume tells, too."""
+        if self._volume is not None:
+            return self._volume.size
+        if self._info is None:
+            raise IOError("volume not open")
+        segments = self._info["segments"]
+        if len(segments) != 1:
+            raise IOError("volume is locked")
+        size = segments[0]["size"]
+        return _length(self._image) - segments[0]["offset"] if size is None else size
 
     def _cipher(self):
         segments = self._info["segments"] if self._info else []
@@ -168,6 +177,18 @@ class volume:
     encryption_method = property(get_encryption_method)
     encryption_chaining_mode = property(get_encryption_chaining_mode)
     volume_identifier = property(get_volume_identifier)
+
+
+def _length(image):
+    if not hasattr(image, "seek"):
+        with io.open(image, "rb") as file:
+            return file.seek(0, io.SEEK_END)
+    position = image.tell()
+    try:
+        image.seek(0, io.SEEK_END)
+        return image.tell()
+    finally:
+        image.seek(position)
 
 
 def _info(image):

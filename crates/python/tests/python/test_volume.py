@@ -207,9 +207,14 @@ class Shims(Case):
         locked = pyluksde.open(path)
         self.assertTrue(locked.is_locked())
         self.assertRaises(IOError, locked.read, 1)
+        self.assertEqual(locked.get_size(), size)
         locked.set_password("wrong")
         self.assertFalse(locked.unlock())
         locked.close()
+        self.assertRaises(IOError, locked.get_size)
+        with open(path, "rb") as file:
+            locked.open_file_object(file)
+            self.assertEqual((locked.is_locked(), locked.size), (True, size))
 
     def test_dissect(self):
         from underseal.dissect import LUKS, is_luks_volume

@@ -1,18 +1,18 @@
 //! Rings that the helper makes for the sandboxed server: seccomp sees no operation of a ring, so a
-//! ring that the server could make itself would get past the filters.
+//! ring made by the server itself would bypass the filters.
 //!
 //! ```text
 //!   server                                    helper
-//!   a message: what ring it needs   ---->     makes the ring, disabled, with its restrictions
-//!                                   <----     errno, and what the kernel has said of the ring
-//!   io_uring_setup(2), which waits  ---->     answers with the ring's descriptor (seccomp_unotify(2))
+//!   a message: ring parameters      ---->     makes the ring, disabled, with its restrictions
+//!                                   <----     errno, and Linux's `struct io_uring_params`
+//!   io_uring_setup(2), which waits  ---->     answers with the ring's descriptor (seccomp_unotify)
 //!   maps the ring, and enables it
 //! ```
 //!
-//! A socket carries no descriptor of a ring (Linux 6.7); the answer to a system call does. The
-//! kernel asks the helper for every io_uring_setup(2) of the server, whose arguments nobody looks
-//! at: without a message before it, it fails with `EPERM`. A ring belongs to the thread that
-//! enables it, and takes no other restrictions than its first.
+//! A socket carries no descriptor of a ring (Linux 6.7); the answer to a system call does. Linux
+//! notifies the helper of every io_uring_setup(2) of the server, whose arguments are never read:
+//! without a message before it, it fails with `EPERM`. A ring belongs to the thread that enables
+//! it, and takes no other restrictions than its first.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -27,42 +27,42 @@ use super::{HELPER, files};
 /// A server's request for a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingRequest {
-    /// How many operations it takes at a time.
+    /// The number of operations at a time.
     pub entries: u32,
-    /// How many completions it keeps until they are taken; more than `entries`.
+    /// The number of completions that it stores; larger than `entries`.
     pub completions: u32,
-    /// The ring is for the one thread that enables it.
+    /// Only the thread that enables the ring uses it.
     pub single_issuer: bool,
-    /// The ring gives drivers commands of their own. The helper's rings may do so only where
+    /// Whether the ring sends drivers their own commands. The helper's rings may do so only if
     /// [`will_give_commands`] came before the sandbox.
     pub commands: bool,
 }
 
-/// A ring that was made.
+/// A finished ring.
 #[derive(Debug)]
 pub struct RingMade {
-    /// The ring, which is disabled and has its restrictions.
+    /// The ring, disabled and with its restrictions.
     pub fd: OwnedFd,
-    /// `struct io_uring_params`, as the kernel has filled it in.
+    /// `struct io_uring_params`, as filled in by the kernel.
     pub parameters: Vec<u8>,
 }
 
-/// Makes a ring in the helper. What rings may do is its to say.
+/// A function that makes a ring in the helper, and decides on the ring's restrictions.
 pub type RingMaker = fn(RingRequest) -> io::Result<RingMade>;
 
-/// The longest message: a letter, and a request.
+/// The longest message: an opcode byte, and a request.
 const LONGEST: usize = 11;
-/// The longest answer: an errno, and `struct io_uring_params`, which has 120 bytes.
+/// The length of the longest answer: an errno, and `struct io_uring_params`, which has 120 bytes.
 const LONGEST_ANSWER: usize = 4 + 256;
 
-/// Whether the helper makes this process's rings. Locked for reading while a ring is made, so that
-/// it does not change meanwhile.
+/// True when the helper makes this process's rings. Locked for reading while a ring is made, so
+/// that it does not change meanwhile.
 static BY_HELPER: RwLock<bool> = RwLock::new(false);
 
-/// Makes a ring: by `itself` until the sandbox, later with what the helper has made.
+/// Makes a ring: by `itself` until the sandbox, later with `of_helper` and the helper's ring.
 ///
 /// # Errors
-/// Those of the two; that the helper is gone.
+/// Errors of `itself` or `of_helper`, and `BrokenPipe` when the helper is gone.
 pub fn ring<T>(
     request: RingRequest,
     itself: impl FnOnce() -> io::Result<T>,
@@ -72,13 +72,13 @@ pub fn ring<T>(
     if *by_helper { of_helper(ask_for(request)?) } else { itself() }
 }
 
-/// Tells the helper, before the sandbox, that rings of this process give drivers commands of their
-/// own.
+/// Tells the helper, before the sandbox, that rings of this process send drivers their own
+/// commands.
 pub fn will_give_commands() {
     if let Some(socket) = HELPER.get().and_then(|helper| helper.rings.as_ref()) {
         let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = exchange(&socket, b"c", None, &mut [0; LONGEST_ANSWER]) {
-            log::warn!("rings that are made later give drivers no commands: {e}");
+            log::warn!("later rings cannot send commands to drivers: {e}");
         }
     }
 }
@@ -89,7 +89,7 @@ fn gone(_: Errno) -> io::Error {
 
 fn ask_for(request: RingRequest) -> io::Result<RingMade> {
     let helper = HELPER.get().and_then(|helper| helper.rings.as_ref()).ok_or(Errno::PERM)?;
-    // Until the ring is here: the helper keeps one at a time.
+    // Locked until the ring is here: the helper keeps one at a time.
     let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
     let mut message = [0; LONGEST];
     message[0] = b'r';
@@ -99,20 +99,19 @@ fn ask_for(request: RingRequest) -> io::Result<RingMade> {
     let mut answer = [0; LONGEST_ANSWER];
     let len = exchange(&socket, &message, None, &mut answer)?;
     let fd = loop {
-        // SAFETY: the call is not made: the helper answers it, and the arguments are looked at by
-        // nobody.
+        // SAFETY: the call is not made: the helper answers it, and the arguments are never read.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, std::ptr::null::<u8>()) };
         match i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             fd => break fd?,
         }
     };
-    // SAFETY: the descriptor was put there for this thread, and nobody else knows it.
+    // SAFETY: the descriptor was installed for this thread, and no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     Ok(RingMade { fd, parameters: answer[4..len].to_vec() })
 }
 
-/// Sends a message, with a descriptor perhaps, and takes the answer: its length.
+/// Sends a message, with a descriptor if any, and receives the answer. Returns the answer's length.
 fn exchange(
     socket: &OwnedFd,
     message: &[u8],
@@ -139,35 +138,34 @@ fn send(socket: &OwnedFd, parts: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> rustix
     rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
-/// From now on no thread of this process gets a ring but from the helper.
+/// Makes the helper the only source of rings for every thread of this process.
 ///
-/// # Errors
-/// Why it stays as it was.
+/// Returns the reason when the process keeps making its rings.
 pub(crate) fn hand_over() -> Result<(), String> {
     let helper = HELPER.get().and_then(|helper| helper.rings.as_ref()).ok_or("there is no helper")?;
     let mut by_helper = BY_HELPER.write().unwrap_or_else(PoisonError::into_inner);
     let listener = listener().map_err(|e| match e.raw_os_error() {
         Some(libc::EBUSY) => "another program is told of this one's system calls already".into(),
-        Some(libc::EINVAL) => "this kernel, before 5.9, cannot tell another process of system calls".into(),
-        _ => format!("the kernel tells the helper of no system calls: {e}"),
+        Some(libc::EINVAL) => "this kernel, before 5.9, cannot send system calls to another process".into(),
+        _ => format!("the kernel does not send system calls to the helper: {e}"),
     })?;
-    // There is no way back: whatever becomes of the listener, the server makes no ring itself.
+    // This step is final: if the listener fails, the server still makes no ring itself.
     *by_helper = true;
     let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(e) = exchange(&socket, b"!", Some(listener.as_fd()), &mut [0; LONGEST_ANSWER]) {
-        log::error!("no ring can be made any more, so no client can come: {e}");
+        log::error!("no ring can be made any more, so no client can connect: {e}");
     }
     Ok(())
 }
 
-/// Makes the kernel ask whoever has the descriptor for every io_uring_setup(2) of every thread of
+/// Makes Linux notify the holder of the descriptor of every io_uring_setup(2) of every thread of
 /// this process.
 fn listener() -> io::Result<OwnedFd> {
     #[expect(clippy::cast_possible_truncation, reason = "codes of 16 bits")]
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let program = [
-        // The number of the call, which begins `struct seccomp_data`. The other filters look at the
-        // architecture.
+        // The number of the call, which is the first field of `struct seccomp_data`. The other
+        // filters check the architecture.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         #[expect(clippy::cast_possible_truncation, reason = "425 everywhere")]
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
@@ -175,7 +173,7 @@ fn listener() -> io::Result<OwnedFd> {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: 4, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the option takes numbers. The filter needs it where the thread is not root's.
+    // SAFETY: the option takes numbers. The filter needs it if the thread is not root's.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     let set = |flags: libc::c_ulong| {
         // SAFETY: the kernel reads the program, and keeps a copy.
@@ -197,8 +195,8 @@ fn listener() -> io::Result<OwnedFd> {
         | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH
         | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-    // A thread that waits for the helper is let go by nothing but its end (Linux 5.19): not by a
-    // signal, which would make the call come twice.
+    // A thread that waits for the helper is interrupted only by its end (Linux 5.19): not by a
+    // signal, which would repeat the call.
     set(all | WAIT_KILLABLE_RECV).or_else(|_| set(all))
 }
 
@@ -208,22 +206,23 @@ const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
 /// The helper's state of rings.
 #[derive(Default)]
 struct Rings {
-    /// Whether rings may give drivers commands.
+    /// True when rings may send drivers commands.
     commands: bool,
-    /// From the sandbox on: what the kernel asks through.
+    /// The descriptor of Linux's notifications, from the sandbox on.
     listener: Option<OwnedFd>,
-    /// A ring that waits for the server to ask the kernel.
+    /// A ring that is ready for the server's call.
     made: Option<OwnedFd>,
 }
 
-/// Answers until the server is gone.
+/// Answers until the server has ended.
 pub(super) fn serve(socket: &OwnedFd, make: RingMaker) -> io::Result<()> {
     let mut rings = Rings::default();
     let mut message = [0; LONGEST];
     loop {
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
         fds.extend(rings.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
-        // A ring that ends interrupts, too: the kernel has it forgotten by whoever made it.
+        // A ring that ends interrupts the poll as well, since Linux cleans it up in the thread that
+        // made it.
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         let told = fds[0].revents();
         let asked = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
@@ -272,13 +271,13 @@ impl Rings {
         }
     }
 
-    /// Answers the kernel, which asks for a thread of the server.
+    /// Answers the kernel's request for a thread of the server.
     fn answer_kernel(&mut self) {
         let Some(listener) = &self.listener else { return };
         let listener = listener.as_raw_fd();
         // SAFETY: numbers, of which zeros are a value.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure that the request is made for. An error: the thread has ended
+        // SAFETY: the structure that the request is made for. After an error the thread has ended
         // meanwhile, or was interrupted.
         if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
             return;
@@ -290,7 +289,7 @@ impl Rings {
                     self.made = None;
                     return;
                 }
-                // The thread asks again.
+                // The thread repeats its call.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return,
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
@@ -299,9 +298,9 @@ impl Rings {
     }
 }
 
-/// Puts the descriptor in the place of the call's result, in two steps. In one
-/// (`SECCOMP_ADDFD_FLAG_SEND`) the result would be 0 when this thread is interrupted in it; and the
-/// kernel interrupts who has made a ring when that ends.
+/// Installs the descriptor as the call's result, in two steps. In one step
+/// (`SECCOMP_ADDFD_FLAG_SEND`) the result would be 0 when this thread is interrupted; and Linux
+/// interrupts the thread that made a ring when the ring ends.
 fn put(listener: i32, id: u64, fd: &OwnedFd) -> io::Result<()> {
     let number = |fd: i32| fd.cast_unsigned();
     let added = libc::seccomp_notif_addfd {
@@ -328,6 +327,6 @@ fn put(listener: i32, id: u64, fd: &OwnedFd) -> io::Result<()> {
 
 fn respond(listener: i32, id: u64, val: i64, error: i32) {
     let response = libc::seccomp_notif_resp { id, val, error, flags: 0 };
-    // SAFETY: the structure that the request is made for. Who has ended meanwhile needs no answer.
+    // SAFETY: the structure that the request is made for. A thread that has ended needs no answer.
     unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) };
 }

@@ -1,7 +1,7 @@
-//! Calls that were refused: they fail, and the log names each of them once.
+//! Refused calls: they fail, and the log names each of them once.
 //!
-//! The kernel sends the thread SIGSYS instead of making the call. In a handler nothing can be
-//! logged, so the number goes through a pipe to a thread that does.
+//! The kernel sends the thread SIGSYS instead of making the call. A handler cannot log, so the
+//! number goes through a pipe to a thread that logs.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -15,12 +15,12 @@ use std::thread;
 use rustix::pipe::{PipeFlags, pipe_with};
 use syscalls::Sysno;
 
-/// The pipe's end for the handler.
+/// The pipe's end in the handler.
 static TOLD_TO: AtomicI32 = AtomicI32::new(-1);
-/// A bit for each call that was told of.
+/// A bit for each call that was logged.
 static TOLD: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-/// What the kernel says with SIGSYS (sigaction(2), after three numbers and their padding).
+/// The siginfo of SIGSYS (sigaction(2), after three numbers and their padding).
 #[repr(C)]
 struct Refused {
     head: [c_int; 4],
@@ -31,8 +31,7 @@ struct Refused {
 
 /// Makes refused calls fail from now on, in this process.
 ///
-/// # Errors
-/// When there is no pipe or thread for it.
+/// Returns the error of a failed pipe, thread or `sigaction(2)`.
 pub(crate) fn listen() -> io::Result<()> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     // A handler never waits.
@@ -44,11 +43,11 @@ pub(crate) fn listen() -> io::Result<()> {
             tell(i32::from_ne_bytes(number));
         }
     })?;
-    // The handler's for good.
+    // The handler keeps it for good.
     TOLD_TO.store(write.into_raw_fd(), Ordering::Release);
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeros are a valid sigaction, whose handler and flags are set before it is used; the
-    // handler calls only what a handler may.
+    // handler calls only async-signal-safe functions.
     let done = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handle as *const () as usize;
@@ -61,8 +60,8 @@ pub(crate) fn listen() -> io::Result<()> {
 fn tell(number: i32) {
     let name = usize::try_from(number).ok().and_then(Sysno::new).map_or("an unknown one", |call| call.name());
     log::error!(
-        "the sandbox has refused the system call {name} ({number}): a fault of underseal's or of a library's, or somebody's \
-         who should not be here; it failed with EPERM, and is told of once"
+        "the sandbox has refused the system call {name} ({number}): a fault of underseal's or of a library's, or an \
+         intruder's attempt; it failed with EPERM, and is logged once"
     );
 }
 
@@ -82,7 +81,7 @@ extern "C" fn handle(_: c_int, info: *const Refused, context: *mut c_void) {
     }
 }
 
-/// The call's result, in the register where the kernel would leave it.
+/// Writes the call's result to the register where the kernel would leave it.
 #[cfg(target_arch = "x86_64")]
 fn fail(context: &mut libc::ucontext_t) {
     const RAX: usize = libc::REG_RAX as usize;
@@ -100,6 +99,6 @@ fn fail(context: &mut libc::ucontext_t) {
     context.uc_mcontext.__gregs[A0] = i64::from(-libc::EPERM).cast_unsigned();
 }
 
-/// There are no filters here: see `filters`.
+/// Processors without filters never refuse a call: see `filters`.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 fn fail(_: &mut libc::ucontext_t) {}

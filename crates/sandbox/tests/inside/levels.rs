@@ -1,4 +1,4 @@
-//! Kernels that have less than the sandbox wants.
+//! Kernels without some features of the sandbox.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn lacks(call: i64, errno: i32) {
     lacks_where(call, Vec::new(), errno);
 }
 
-/// The same, where a rule says so of its arguments.
+/// The same, for calls whose arguments match a rule.
 fn lacks_where(call: i64, rules: Vec<SeccompRule>, errno: i32) {
     let filter = SeccompFilter::new(
         [(call, rules)].into(),
@@ -28,7 +28,7 @@ fn a_kernel_without_landlock_is_told_of_once() {
         assert_eq!(state.missing.len(), 1, "{state:?}");
         File::open("/etc/passwd").unwrap();
         let log = LOG.lock().unwrap();
-        assert!(log.len() == 1 && log[0].starts_with("WARN the sandbox goes without Landlock"), "{log:?}");
+        assert!(log.len() == 1 && log[0].starts_with("WARN the sandbox lacks Landlock"), "{log:?}");
     });
 }
 
@@ -48,7 +48,7 @@ fn a_kernel_without_seccomp_keeps_the_rest() {
 #[test]
 fn a_filter_that_is_there_already_is_not_taken_for_ours() {
     alone("levels::a_filter_that_is_there_already_is_not_taken_for_ours", || {
-        // As some sandboxes have it: an option of prctl(2) that they do not know is not permitted.
+        // As in some sandboxes: unknown options of prctl(2) are not permitted.
         let known = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Gt, 100).unwrap();
         lacks_where(libc::SYS_prctl, vec![SeccompRule::new(vec![known]).unwrap()], libc::EPERM);
         let (go, gone) = mpsc::channel::<()>();

@@ -1,5 +1,5 @@
-//! A session with a TPM: who holds its key proves each command, and what passes the bus is
-//! encrypted (part 1, chapters 19 and 21).
+//! A session with a TPM: a holder of the session's key proves each command, and parameters on the
+//! bus are encrypted (part 1, chapters 19 and 21).
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -16,11 +16,12 @@ const NULL: u32 = 0x4000_0007;
 const AES: u16 = 0x0006;
 const SHA256: u16 = 0x000b;
 const CFB: u16 = 0x0043;
-/// The attributes of a session: what the caller sends is encrypted, what the TPM sends is.
+/// The attributes of a session: parameters from the caller are encrypted, parameters from the TPM
+/// are.
 const DECRYPT: u8 = 0x20;
 const ENCRYPT: u8 = 0x40;
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum For {
     Hmac = 0,
@@ -35,18 +36,18 @@ pub(super) struct Session {
     nonce: Vec<u8>,
 }
 
-/// One command with an authorization: its handles' names and its parameters.
+/// A command with an authorization: its handles' names and its parameters.
 pub(super) struct Command<'c> {
     pub(super) code: u32,
     pub(super) handle: u32,
     pub(super) name: &'c [u8],
     pub(super) parameters: &'c [u8],
-    /// The authorization value of what the handle names, if the policy asks for it.
+    /// The authorization value of the handle's object, if the policy asks for it.
     pub(super) auth: &'c [u8],
 }
 
 impl Session {
-    /// Starts one, salted with a secret for `key` (a point of P-256) where there is one.
+    /// Starts a session, salted with a secret for `key` (a point of P-256) if given.
     pub(super) fn start(
         channel: &mut Channel,
         of: For,
@@ -78,9 +79,9 @@ impl Session {
         Ok(Ok(Self { handle, key, nonce: theirs }))
     }
 
-    /// Sends a command that this session authorizes; the answer's parameters. The first parameter
-    /// is encrypted on its way to the TPM if it is `hidden`; on its way back it always is. The
-    /// session ends with it.
+    /// Sends a command with this session's authorization. Returns the answer's parameters. The
+    /// first parameter is encrypted on its way to the TPM if `hidden`, and always on its way back.
+    /// The session ends with it.
     pub(super) fn authorize(
         self,
         channel: &mut Channel,
@@ -127,7 +128,7 @@ impl Session {
             let digest = sha256(&[&0_u32.to_be_bytes(), &command.code.to_be_bytes(), returned]);
             let expected = hmac(key.as_bytes(), &[&digest, theirs, &ours, &[attributes]]);
             if Key::new(&expected)? != Key::new(proof)? {
-                return Err(Error::new(ErrorKind::Failed, "what answers is not the TPM that was asked"));
+                return Err(Error::new(ErrorKind::Failed, "the answer is not from the expected TPM"));
             }
         }
         let mut returned = Key::new(returned)?;
@@ -139,7 +140,8 @@ impl Session {
     }
 }
 
-/// A random secret that only the owner of `point` can find out, and what tells it.
+/// A random secret that only the owner of `point` can compute, and the public point that conveys
+/// it.
 fn salt(point: &[u8; 64]) -> Result<(Key, Vec<u8>)> {
     let failed = || Error::new(ErrorKind::Failed, "no secret can be agreed on with the TPM's key");
     let random = SystemRandom::new();
@@ -154,12 +156,13 @@ fn salt(point: &[u8; 64]) -> Result<(Key, Vec<u8>)> {
     Ok((salt.map_err(|_| failed())??, told))
 }
 
-/// 32 bytes out of a key (KDFa).
+/// Derives 32 bytes from a key (KDFa).
 fn kdf_a(key: &[u8], label: &[u8], u: &[u8], v: &[u8]) -> Result<Key> {
     Ok(Key::new(&hmac(key, &[&1_u32.to_be_bytes(), label, u, v, &256_u32.to_be_bytes()]))?)
 }
 
-/// Encrypts or decrypts in place: AES-128 in cipher feedback, its key and IV made of both nonces.
+/// Encrypts or decrypts in place: AES-128 in cipher feedback, with key and IV derived from both
+/// nonces.
 fn cfb(key: &Key, newer: &[u8], older: &[u8], data: &mut [u8], encrypt: bool) -> Result<()> {
     let made = kdf_a(key.as_bytes(), b"CFB\0", newer, older)?;
     let (key, iv) = made.as_bytes().split_at(16);
@@ -171,14 +174,14 @@ fn cfb(key: &Key, newer: &[u8], older: &[u8], data: &mut [u8], encrypt: bool) ->
         for (at, byte) in piece.iter_mut().enumerate() {
             let given = *byte;
             *byte ^= block[at];
-            // What is fed back is the ciphertext, whichever of both that is.
+            // The ciphertext is fed back, in both directions.
             before[at] = if encrypt { *byte } else { given };
         }
     }
     Ok(())
 }
 
-/// The contents of the buffer that parameters begin with.
+/// Returns the contents of the first buffer in parameters.
 fn first_buffer(parameters: &mut Key) -> Option<&mut [u8]> {
     let len = Reader(parameters.as_bytes()).u16()?;
     parameters.as_mut_bytes().get_mut(2..2 + usize::from(len))

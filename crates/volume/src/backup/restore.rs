@@ -1,8 +1,8 @@
-//! A backup on its way back.
+//! The restore of a backup.
 //!
-//! Where the same layout stands on the device, passphrases are its old ones or the backup's after a
-//! crash, never none: the backup's key material goes where nothing is needed any more; what has no
-//! such place stands elsewhere until the old header is gone.
+//! If the device has the same layout, after a crash either its old passphrases open it or the
+//! backup's, never none: the backup's key material goes to unused places; key material without an
+//! unused place is kept elsewhere until the old header is gone.
 
 use std::ops::Range;
 
@@ -14,38 +14,38 @@ use crate::signature::{LOOKED_AT, signature};
 use crate::{Error, ErrorKind, Header, ReadAt, Result, Target, format, storage};
 use underseal_error::with_causes;
 
-/// What a restore finds where it is going to write.
+/// The contents that a restore would overwrite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// The header of the same volume.
     Same,
-    /// The header of the same volume, whose data have another key than the backup's, or are just
-    /// getting one.
+    /// The header of the same volume, whose data have another key than the backup's, or are being
+    /// reencrypted.
     OtherKey,
     /// A sound header of another volume, with its UUID if it has one, or of the other LUKS version.
     Another(Option<Uuid>),
-    /// A header that is damaged, and why.
+    /// A damaged header, and its fault.
     Damaged(String),
-    /// Something else: its name.
+    /// Another format: its name.
     Foreign(&'static str),
     /// Neither a header nor zeros.
     Unknown,
-    /// Zeros.
+    /// Only zeros.
     Nothing,
 }
 
-/// What a restore may do.
+/// Options of a restore.
 #[derive(Debug, Clone, Default)]
 pub struct RestoreOptions {
-    /// The header stands apart from its data, so its file may grow.
+    /// True for a detached header, whose file may grow.
     pub detached: bool,
-    /// Goes on where no room is left to keep what is there until the backup is on disk: a crash may
-    /// then lose both.
+    /// Permits a restore where no room is left to keep the old contents until the backup is on
+    /// disk: a crash may then lose both.
     pub in_place: bool,
 }
 
 impl Backup {
-    /// What a restore would overwrite.
+    /// Returns the contents that a restore would overwrite.
     ///
     /// # Errors
     /// `Busy`, `Io`.
@@ -54,14 +54,14 @@ impl Backup {
         Ok(self.look(device)?.0)
     }
 
-    /// Puts the header and its keyslots back, over what [`Backup::found_on`] told the caller.
+    /// Restores the header and its keyslots, over the contents that [`Backup::found_on`] reported.
     ///
     /// # Errors
-    /// `BadOption` when the header that is there keeps its data or its keyslots in other places;
-    /// `Unsupported` when the backup's requires what cannot be put back; `TooSmall` when it does
-    /// not fit; `NoRoom` when a crash could lose both, unless that is allowed; `Busy` when
-    /// something else stands there meanwhile, and while the volume that is there is being
-    /// reencrypted; `Io`.
+    /// `BadOption` when the existing header has its data or its keyslots in other places;
+    /// `Unsupported` when the backup has a requirement that cannot be restored; `TooSmall` when it
+    /// does not fit; `NoRoom` when a crash could lose both, unless that is permitted; `Busy` when
+    /// the contents have changed meanwhile, and while the existing volume is being reencrypted;
+    /// `Io`.
     pub fn restore(
         &self,
         on: &(impl Target + ?Sized),
@@ -73,7 +73,7 @@ impl Backup {
         if now != *found {
             return Err(changed());
         }
-        // A reencryption that runs just now would lose its key and its progress.
+        // A running reencryption would lose its key and its progress.
         let _no_reencryption = match &old {
             Some(old) if is_reencrypted(old) => ReencryptionLock::take_turn(old.uuid(), LockTo::Change)?,
             _ => None,
@@ -94,7 +94,7 @@ impl Backup {
         Header::read(on)
     }
 
-    /// What is there, and the header if there is a sound one.
+    /// Returns the device's contents, and the header if it is sound.
     fn look(&self, device: &(impl ReadAt + ?Sized)) -> Result<(Found, Option<Header>)> {
         let header = match Header::parse(device) {
             Ok(header) => header,
@@ -122,8 +122,8 @@ impl Backup {
         Ok((found, Some(header)))
     }
 
-    /// What a reencryption leaves on the device has moved on since; of other requirements nobody
-    /// knows what they would need.
+    /// Refuses headers that cannot be restored. The data of a reencryption may have changed since
+    /// the backup; the needs of unknown requirements are unknown.
     fn may_come_back(&self) -> Result<()> {
         let requirements = self.header.info().requirements;
         let known = |name: &str| name.starts_with("online-reencrypt") || name == "inline-hw-tags";
@@ -157,7 +157,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Over what is no sound header of this layout: none is there until all of the new one is.
+    /// Writes over contents without a sound header of this layout: the new header becomes valid
+    /// last.
     fn write_anew(&self, on: &(impl Target + ?Sized), found: &Found) -> Result<()> {
         let _lock = on.lock(LockTo::Change)?;
         if self.look(on)?.0 != *found {
@@ -165,7 +166,7 @@ impl Backup {
         }
         let len = self.bytes.len() as u64;
         format::forget_old_headers(on, len.max(self.header.data_offset()))?;
-        // The first sector says that there is a header, and the second copy says it, too.
+        // The first sector identifies a header, and so does the second copy.
         let first_area = self.header.areas().into_iter().map(|(_, area)| area.start).min().unwrap_or(len);
         for range in [first_area..len, 512..first_area, 0..512] {
             storage::write(on, range.start, part(&self.bytes, &range))?;
@@ -175,7 +176,7 @@ impl Backup {
     }
 }
 
-/// Whether a reencryption of the volume is under way, running or not.
+/// Returns true when the volume has a reencryption, running or not.
 fn is_reencrypted(header: &Header) -> bool {
     header.info().requirements.iter().any(|name| name.contains("reencrypt"))
 }
@@ -184,27 +185,24 @@ fn changed() -> Error {
     Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again")
 }
 
-/// A backup for a device on which something lies elsewhere would tear the volume apart.
+/// Makes the error for a backup with another layout: restoring it would tear the volume apart.
 pub(crate) fn elsewhere(what: &str) -> Error {
     let context = format!("the {what} lie elsewhere in the backup than on the device: is it this volume's?");
     Error::new(ErrorKind::BadOption, context)
 }
 
-/// Where key material goes at first.
+/// The places that key material is written to first.
 pub(crate) struct Plan {
     /// Areas that may be written at once.
     pub(crate) direct: Vec<Range<u64>>,
-    /// Areas whose place is needed until the old header is gone: their keyslots, and where they
-    /// stand until then.
+    /// Areas whose place is needed until the old header is gone: their keyslots, and their
+    /// temporary places.
     pub(crate) moved: Vec<(u32, Range<u64>, u64)>,
 }
 
 impl Plan {
-    /// `new` areas, out of the backup's `bytes`, beside the `old` ones that are in use; all of them
-    /// lie `within`.
-    ///
-    /// # Errors
-    /// `NoRoom` when an area finds no place for a while; `Io`.
+    /// Plans the `new` areas from the backup's `bytes`, beside the `old` ones in use; all of them
+    /// are `within` a range. Fails with `NoRoom` when an area finds no temporary place; with `Io`.
     pub(crate) fn new(
         on: &(impl ReadAt + ?Sized),
         bytes: &[u8],
@@ -217,10 +215,8 @@ impl Plan {
             old.iter().chain(new.iter().map(|(_, area)| area)).cloned().collect();
         for (number, area) in new {
             let there = storage::read(on, area.start, part(bytes, area).len())?;
-            if there == part(bytes, area) {
-                continue;
-            }
-            if old.iter().all(|other| apart(area, other)) {
+            // Bytes that are there already may be in memory only.
+            if there == part(bytes, area) || old.iter().all(|other| apart(area, other)) {
                 plan.direct.push(area.clone());
                 continue;
             }
@@ -235,7 +231,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Writes what may be written now, and syncs.
+    /// Writes the areas that may be written now, and syncs.
     pub(crate) fn write(&self, on: &(impl Target + ?Sized), bytes: &[u8]) -> Result<()> {
         for area in &self.direct {
             storage::write(on, area.start, part(bytes, area))?;
@@ -247,23 +243,14 @@ impl Plan {
     }
 }
 
-/// Writes those of a range's bytes that differ, and syncs: what another header had there is gone
-/// then.
+/// Writes a range's bytes, and syncs: what another header had there is gone then. What is there
+/// already is written, too, since it may be in memory only.
 pub(crate) fn copy(on: &(impl Target + ?Sized), bytes: &[u8], range: Range<u64>) -> Result<()> {
-    const STEP: u64 = 64 << 10;
-    let mut at = range.start;
-    while at < range.end {
-        let end = range.end.min(at + STEP);
-        let wanted = part(bytes, &(at..end));
-        if storage::read(on, at, wanted.len())? != wanted {
-            storage::write(on, at, wanted)?;
-        }
-        at = end;
-    }
+    storage::write(on, range.start, part(bytes, &range))?;
     storage::sync(on)
 }
 
-/// The first place within a range where `len` bytes are free.
+/// Returns the first place in a range where `len` bytes are free.
 pub(crate) fn free_place(taken: &[Range<u64>], len: u64, within: Range<u64>) -> Option<u64> {
     const ALIGNMENT: u64 = 4096;
     let mut places: Vec<u64> = taken.iter().map(|area| area.end.next_multiple_of(ALIGNMENT)).collect();
@@ -280,7 +267,7 @@ pub(crate) fn apart(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.end <= other.start || other.end <= one.start
 }
 
-/// Of a backup: its header was read, so its areas lie within.
+/// Returns a part of a backup: its header was read, so its areas lie within.
 pub(crate) fn part<'b>(bytes: &'b [u8], range: &Range<u64>) -> &'b [u8] {
     let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[at(range.start)..at(range.end)]

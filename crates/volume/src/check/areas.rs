@@ -1,4 +1,4 @@
-//! Whether key material looks like key material: split and encrypted, it cannot be told from noise.
+//! The check that key material looks like noise: split and encrypted, it cannot be told from noise.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ pub(super) fn look(
     for slot in header.info().keyslots.iter().filter(|slot| slot.af_stripes.is_some()) {
         let place = format!("keyslots.{}.area", slot.number);
         let key_len = usize::try_from(slot.key_bits / 8).unwrap_or(0);
-        // A last sector that is filled in part may hold zeros.
+        // The last sector may be filled in part, with zeros behind.
         let len = key_len * af::STRIPES / SECTOR * SECTOR;
         let bytes = match storage::read(device, slot.area_offset, len) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == ErrorKind::TooSmall => {
-                let what = "reaches beyond the end of what the header is on";
+                let what = "reaches beyond the end of the header's device";
                 findings.push(damage(place, what, "compare its size with the original's: was it cut short?"));
                 continue;
             }
@@ -39,7 +39,7 @@ pub(super) fn look(
     Ok(())
 }
 
-/// Runs of sectors that are not noise.
+/// Returns runs of sectors that are not noise.
 fn patterns(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, sector) in (0..).step_by(SECTOR).zip(bytes.chunks_exact(SECTOR)) {
@@ -54,14 +54,14 @@ fn patterns(bytes: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether the bytes of a sector come about equally often: Pearson's chi-squared, with 255 degrees
-/// of freedom. Noise gives 255 on average and more than 600 never (beyond 10 standard deviations);
-/// text gives thousands.
+/// Returns true when the bytes of a sector are about equally frequent: Pearson's chi-squared, with
+/// 255 degrees of freedom. Noise yields 255 on average and never more than 600 (beyond 10 standard
+/// deviations); text yields thousands.
 fn is_noise(sector: &[u8]) -> bool {
     let mut counts = [0u32; 256];
     sector.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
     let squares: u32 = counts.iter().map(|count| count * count).sum();
-    // Each is expected SECTOR / 256 = 2 times.
+    // The expected count of each byte is SECTOR / 256 = 2.
     squares / 2 - 512 <= 600
 }
 

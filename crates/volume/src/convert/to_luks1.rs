@@ -14,7 +14,7 @@ use crate::text::FixedText;
 use crate::{Error, ErrorKind, Hash, Kdf, Result, Target, storage};
 
 const SECTOR: usize = 512;
-/// Where LUKS1's first key material lies in every header that cryptsetup makes.
+/// The place of LUKS1's first key material in every header that cryptsetup makes.
 const FIRST_PLACE: u64 = 4096;
 /// LUKS1's names are shorter than this.
 const NAME_LEN: usize = 32;
@@ -22,10 +22,11 @@ const NAME_LEN: usize = 32;
 pub(super) fn convert(mut header: Header, on: &(impl Target + ?Sized)) -> Result<()> {
     match translate(&header) {
         Err(e) if e.kind() != ErrorKind::NoRoom => return Err(e),
-        _ => arrange(&mut header, on)?,
+        _ => secure(&mut header, on)?,
     }
+    arrange(&mut header, on)?;
     let new = translate(&header)?.encode();
-    // From here on the second copy counts alone for a moment.
+    // From here on only the second copy counts for a moment.
     header.repair(on)?;
     let _lock = on.lock(LockTo::Change)?;
     header.is_unchanged(on)?;
@@ -35,10 +36,17 @@ pub(super) fn convert(mut header: Header, on: &(impl Target + ?Sized)) -> Result
     storage::sync(on)?;
     storage::write(on, 0, &new[..SECTOR])?;
     storage::sync(on)?;
-    // What is left of the two copies would be found again if LUKS1's header were ever lost.
+    // The remains of the two copies would be found again if LUKS1's header were ever lost.
     let rest = usize::try_from(header.keyslots_begin()).unwrap_or(2 * SECTOR) - 2 * SECTOR;
     storage::write(on, 2 * SECTOR as u64, &vec![0; rest])?;
     storage::sync(on)
+}
+
+/// Puts on stable storage what key material moves from, and what counts until LUKS1's header is
+/// whole.
+fn secure(header: &mut Header, on: &(impl Target + ?Sized)) -> Result<()> {
+    let _lock = on.lock(LockTo::Change)?;
+    header.secure(on)
 }
 
 /// Moves key material, while the header is still LUKS2's, to where a new LUKS1 header would have
@@ -60,12 +68,12 @@ fn arrange(header: &mut Header, on: &(impl Target + ?Sized)) -> Result<()> {
     Ok(())
 }
 
-/// Where LUKS1's eight keyslots are in every header that cryptsetup makes.
+/// Returns the places of LUKS1's eight keyslots in every header that cryptsetup makes.
 fn usual_places(len: u64) -> impl Iterator<Item = u64> {
     (0..SLOTS as u64).map(move |number| FIRST_PLACE + number * len)
 }
 
-/// The same, in LUKS1's words.
+/// Translates the header to LUKS1.
 fn translate(header: &Header) -> Result<Phdr> {
     let metadata = header.metadata();
     luks2::activate::requirements(&metadata.config.requirements)?;
@@ -126,7 +134,7 @@ fn translate(header: &Header) -> Result<Phdr> {
     })
 }
 
-/// The one segment: where it begins, and how it is encrypted.
+/// Returns the single segment: its start, and its cipher.
 fn data(metadata: &Metadata) -> Result<(u64, &Crypt)> {
     let [segment] = metadata.segments.values().collect::<Vec<_>>()[..] else {
         return Err(lacks("segments: LUKS1 has one"));
@@ -189,7 +197,7 @@ fn keyslot(slot: &Keyslot, crypt: &Crypt, hash: Hash) -> Result<Slot> {
     Ok(Slot { iterations: *iterations, salt, offset: slot.area.0 })
 }
 
-/// Where each of the eight keyslots lies: those in use where they are, the others where room is
+/// Returns the place of each of the eight keyslots: those in use stay, the others get the room
 /// left.
 fn places(slots: &[Option<Slot>; SLOTS], len: u64, data: u64, keyslots_end: u64) -> Result<[u64; SLOTS]> {
     let end = if data == 0 { keyslots_end } else { data };

@@ -15,16 +15,21 @@ use crate::luks2::keyslot::new::area_size;
 use crate::luks2::store::Copies;
 use crate::{Error, ErrorKind, Hash, Result, Target, af, storage};
 
-/// The smallest: LUKS1 keeps key material close to the start.
+/// The smallest header size: LUKS1 keeps key material close to the start.
 const HEADER_SIZE: u64 = SIZES[0];
 const KEYSLOTS_BEGIN: u64 = 2 * HEADER_SIZE;
 /// cryptsetup's ceiling.
 const MAX_KEYSLOTS_SIZE: u64 = 128 << 20;
-/// What luksmeta keeps behind LUKS1's keyslots, for clevis.
+/// The mark of luksmeta's data behind LUKS1's keyslots, which clevis uses.
 const LUKSMETA: [u8; 8] = *b"LUKSMETA";
 
 pub(super) fn convert(mut header: luks1::Header, on: &(impl Target + ?Sized)) -> Result<()> {
     let keyslots = room(&header, on)?;
+    {
+        // LUKS1's header counts until LUKS2's is whole, and key material moves from its areas.
+        let _lock = on.lock(LockTo::Change)?;
+        header.secure(on)?;
+    }
     make_way(&mut header, on, &keyslots)?;
     let phdr = &header.phdr;
     let binary = Binary {
@@ -42,7 +47,7 @@ pub(super) fn convert(mut header: luks1::Header, on: &(impl Target + ?Sized)) ->
     copies.write_over_luks1(on)
 }
 
-/// Where LUKS2's keyslots may lie.
+/// Returns the room for LUKS2's keyslots.
 fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64>> {
     let phdr = &header.phdr;
     if phdr.cipher.is_null() {
@@ -71,14 +76,14 @@ fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64
     Ok(KEYSLOTS_BEGIN..end)
 }
 
-/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's; where
-/// there is room, to places side by side behind them: cryptsetup converts back what leaves room for
-/// eight.
+/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's; if
+/// possible, to adjacent places behind them: cryptsetup can then convert back, since eight keyslots
+/// fit.
 fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &Range<u64>) -> Result<()> {
     let len = area_size(header.phdr.key_bytes);
     let step = usize::try_from(len).unwrap_or(usize::MAX);
     let side_by_side: Vec<u64> = keyslots.clone().step_by(step).take(SLOTS).collect();
-    // One that blocks the others goes elsewhere once, and gives them room.
+    // A keyslot that blocks the others is moved elsewhere once, and makes room.
     let mut detours: Vec<u32> = header.areas().into_iter().map(|(number, _)| number).collect();
     loop {
         header.spread(on, &side_by_side)?;
@@ -117,7 +122,7 @@ fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &
     Ok(())
 }
 
-/// The way of a keyslot's key material to the first of these places that it can have.
+/// Returns the moves of a keyslot's key material to the first of these places that is possible.
 fn way(
     header: &luks1::Header,
     number: u32,
@@ -194,7 +199,8 @@ fn document(phdr: &Phdr, keyslots: &Range<u64>) -> Map<String, Value> {
     ])
 }
 
-/// Whole pages, as cryptsetup has them, unless another's key material begins in the last one.
+/// Returns the size of an area: whole pages, as in cryptsetup, unless another keyslot's key
+/// material begins in the last page.
 fn size_of_area(phdr: &Phdr, slot: &Slot, end: u64) -> u64 {
     let whole = area_size(phdr.key_bytes);
     let next =

@@ -1,42 +1,32 @@
-//! A header that another program, or an old one, wrote badly: what can be told without a key.
+//! The repair of a header that another program wrote badly, as far as no key is needed.
 
-use super::FIRST_PLACE;
 use super::phdr::{ACTIVE, FIRST_SLOT, INACTIVE, LEN, MAGIC, Phdr, SLOT_LEN, SLOTS, STRIPES, word};
+use super::{FIRST_PLACE, write_new};
 use crate::lock::LockTo;
 use crate::{ErrorKind, ReadAt, Result, Target, af, storage};
 
-/// What ends the first sector of a disk that was given a partition table; it lies in keyslot 6.
+/// The end of the first sector of a disk with a partition table; it lies in keyslot 6.
 const PARTITION_MARK: [u8; 2] = [0x55, 0xaa];
-/// Key lengths of which it is known where a header would keep its keyslots.
+/// Key lengths for which the places of keyslots are known.
 const KEY_SIZES: [u32; 3] = [16, 32, 64];
 
-/// What could be made good; none where no LUKS1 header is. Nothing, in a sound one.
-///
-/// # Errors
-/// Outside: `Io`. Inside: why no repair would make it a header.
+/// Returns the possible repairs; `None` without a LUKS1 header, and an empty list for a sound one.
+/// Fails with `Io`; the inner error says why no repair would make it a header.
 pub(crate) fn repairs(from: &(impl ReadAt + ?Sized)) -> Result<Option<Result<Vec<String>>>> {
     let Some(bytes) = read(from)? else { return Ok(None) };
     Ok(Some(repaired(&bytes).map(|(_, done)| done)))
 }
 
-/// Makes good what can be; what was done.
-///
-/// # Errors
-/// `NoHeader` when it is no LUKS1 header; `BadHeader`, `Unsupported` when no repair would make it
-/// one; `Busy`, `Io`.
+/// Repairs the header, and returns the repairs. Fails with `NoHeader` without a LUKS1 header; with
+/// `BadHeader`, `Unsupported` when no repair would make it one; with `Busy`, `Io`.
 pub(crate) fn repair(on: &(impl Target + ?Sized)) -> Result<Vec<String>> {
     let _lock = on.lock(LockTo::Change)?;
     let Some(bytes) = read(on)? else {
         return Err(crate::Error::new(ErrorKind::NoHeader, "no LUKS1 header"));
     };
     let (new, done) = repaired(&bytes)?;
-    // The second sector first: the first one says what is in use.
-    for range in [512..LEN, 0..512] {
-        if new[range.clone()] != bytes[range.clone()] {
-            storage::write(on, range.start as u64, &new[range])?;
-            storage::sync(on)?;
-        }
-    }
+    // Also where nothing differs: an earlier repair may be in memory only.
+    write_new(on, &new)?;
     Ok(done)
 }
 
@@ -49,7 +39,7 @@ fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<[u8; LEN]>> {
     }
 }
 
-/// The header as it should be, and what is different. Keyslots in use are never touched.
+/// Returns the header as it should be, and the differences. Keyslots in use are never changed.
 fn repaired(bytes: &[u8; LEN]) -> Result<([u8; LEN], Vec<String>)> {
     let (mut new, mut done) = (*bytes, Vec::new());
     if let Some(mode) = bytes.get(40..72).filter(|mode| mode.starts_with(b"ecb-")) {
@@ -63,7 +53,7 @@ fn repaired(bytes: &[u8; LEN]) -> Result<([u8; LEN], Vec<String>)> {
         new[name].make_ascii_lowercase();
     }
     if KEY_SIZES.contains(&word(bytes, 108)) && word(bytes, FIRST_SLOT + 40) >= 8 {
-        // Where one lay, another may find its place: until there is none to make good.
+        // A repaired slot may make room for another one: the loop ends when no slot needs repair.
         while let Some(slot) = (0..SLOTS).find_map(|number| free_slot(&mut new, number)) {
             done.push(slot);
         }
@@ -72,7 +62,7 @@ fn repaired(bytes: &[u8; LEN]) -> Result<([u8; LEN], Vec<String>)> {
     Ok((new, done))
 }
 
-/// Makes a keyslot that is not in use what it is in a new header, if it is not.
+/// Resets a keyslot that is not in use to its state in a new header, if it differs.
 fn free_slot(bytes: &mut [u8; LEN], number: usize) -> Option<String> {
     let at = FIRST_SLOT + number * SLOT_LEN;
     let state = word(bytes, at);
@@ -83,12 +73,12 @@ fn free_slot(bytes: &mut [u8; LEN], number: usize) -> Option<String> {
     let place = u64::from(word(bytes, at + 40)) * 512;
     let marked = number == 6 && bytes[510..512] == PARTITION_MARK;
     let lost = word(bytes, at + 44) != STRIPES || place < FIRST_PLACE || past_payload(bytes, place + len);
-    // One with an unknown state and iterations may have been in use.
+    // A slot with an unknown state and iterations may have been in use.
     let unknown = state != INACTIVE && (word(bytes, at + 4) == 0 || lost || marked);
     if !(marked || lost || unknown) {
         return None;
     }
-    // Readers want all eight places apart, in use or not.
+    // Readers require all eight places to be disjoint, used or not.
     let others = (0..SLOTS).filter(|other| *other != number);
     let others = others.map(|other| u64::from(word(bytes, FIRST_SLOT + other * SLOT_LEN + 40)) * 512);
     let others: Vec<u64> = others.collect();
@@ -101,13 +91,13 @@ fn free_slot(bytes: &mut [u8; LEN], number: usize) -> Option<String> {
     let fresh = places.find(is_free)?;
     let mut put = |at: usize, field: [u8; 4]| bytes[at..at + 4].copy_from_slice(&field);
     put(at, INACTIVE.to_be_bytes());
-    // Below 8 MiB: of keys of at most 64 bytes.
+    // All places are below 8 MiB, with keys of at most 64 bytes.
     put(at + 40, u32::try_from(fresh / 512).unwrap_or(0).to_be_bytes());
     put(at + 44, STRIPES.to_be_bytes());
     if number == 6 {
         bytes[at + 4..at + 40].fill(0);
     }
-    let why = if marked { "a partition table's mark lies in it" } else { "it says nonsense" };
+    let why = if marked { "a partition table's mark lies in it" } else { "its values are invalid" };
     Some(format!("keyslot {number} is not in use, and {why}"))
 }
 

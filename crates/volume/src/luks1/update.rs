@@ -1,15 +1,16 @@
-//! The one way by which a LUKS1 header changes.
+//! The only way to change a LUKS1 header.
 //!
 //! ```text
-//!   lock -> read again -> the same? -> edit -> parse it as a reader would -> what must be on disk before -> its sectors
+//!   lock -> read again -> the same? -> edit -> parse it as a reader would -> secure what was read
+//!     -> what must be on disk before -> its sectors
 //! ```
 //!
-//! There is one copy, without a checksum, in two sectors, and a disk promises to write one sector
-//! whole and no more. A change of one sector is one write. Keyslot 6 alone lies in both: when it
-//! comes, its end is on disk before the sector that says it is in use; when it goes, that sector is
-//! on disk first. So no reader ever sees half of it. Keyslot 7 lies in the second one, away from
-//! the key's digest; where both headers have another there, it is under another number for a while
-//! (`restore`).
+//! The header has one copy, without a checksum, in two sectors, and a disk guarantees to write one
+//! sector as a whole, and no more. A change of one sector is one write. Only keyslot 6 lies in
+//! both: when it is added, its end is on disk before the sector that marks it as used; when it is
+//! removed, that sector is on disk first. So no reader ever sees half of it. Keyslot 7 lies in the
+//! second sector, away from the key's digest; where old and new header have different ones, the new
+//! one temporarily has another number (`restore`).
 
 mod config;
 mod keyslots;
@@ -33,15 +34,14 @@ const FIRST_FIRST: Sectors = [0..SECTOR, SECTOR..LEN];
 const SECOND_FIRST: Sectors = [SECTOR..LEN, 0..SECTOR];
 
 impl Header {
-    /// Changes the header that was read from `on`, and takes over what is there afterwards.
+    /// Changes the header that was read from `on`, and updates this value.
     ///
-    /// `edit` changes the fields; of keyslot 6 and what else lies in the other sector, one at a
-    /// time. `before` gets what `edit` returned and puts on disk, synced, whatever the new header
-    /// relies on. A crash at any instant leaves the old header or the new one.
-    ///
-    /// # Errors
-    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `BadHeader`
-    /// when no reader would take it; those of `edit` and `before`; `Io`.
+    /// `edit` changes the fields; of keyslot 6 and the rest of the second sector, one at a time.
+    /// `before` gets the result of `edit` and puts everything on disk, synced, that the new header
+    /// relies on. A crash at any instant leaves the old header or the new one. Fails with `Busy`
+    /// when another program has changed the header since it was read, or keeps its lock; with
+    /// `BadHeader` when no reader would accept it; with the errors of `edit` and `before`; with
+    /// `Io`.
     pub(super) fn update<T>(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -55,15 +55,21 @@ impl Header {
         let told = edit(&mut new)?;
         let bytes = new.encode();
         Phdr::parse(&bytes)?;
+        // The header that was read may be in memory only, and the disk have an older one.
+        if !self.is_secured {
+            write_new(on, &self.phdr.bytes)?;
+        }
+        self.is_secured = false;
         before(&told)?;
         write(on, &self.phdr.bytes, &bytes, order(&self.phdr, &new).unwrap_or(SECOND_FIRST))?;
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
         self.phdr = read(on)?.ok_or_else(gone)?;
+        self.is_secured = true;
         Ok(told)
     }
 }
 
-/// Writes a header where there is none: the sector with the magic last.
+/// Writes a header where there is none, or again where it is: the sector with the magic last.
 pub(crate) fn write_new(to: &(impl Target + ?Sized), bytes: &[u8; LEN]) -> Result<()> {
     for range in SECOND_FIRST {
         storage::write(to, range.start as u64, &bytes[range])?;
@@ -72,10 +78,10 @@ pub(crate) fn write_new(to: &(impl Target + ?Sized), bytes: &[u8; LEN]) -> Resul
     Ok(())
 }
 
-/// In which order the sectors are written such that a reader in between finds keyslots of the old
-/// header or the new one, and each of them whole: what lies in the second sector must not go before
-/// the first one does, or come after it. None where neither order does, as none is needed for a
-/// change of one keyslot.
+/// Returns the order of the sectors' writes in which a reader in between finds only whole keyslots
+/// of the old header or the new one: a keyslot of the second sector must not be removed before the
+/// first sector is written, or added after it. Returns `None` where neither order suffices, which
+/// no change of one keyslot needs.
 fn order(old: &Phdr, new: &Phdr) -> Option<Sectors> {
     let mut pairs = old.slots.iter().zip(&new.slots).skip(STRADDLER);
     if pairs.clone().all(|(old, new)| old.is_none() || old == new) {

@@ -8,7 +8,7 @@ use crate::{
     volume,
 };
 
-/// Flags of a header that ask for discards to be passed down.
+/// The flag of a header that permits discards.
 const ALLOW_DISCARDS: &str = "allow-discards";
 
 /// The flag of a header whose integrity layer writes in place.
@@ -23,7 +23,7 @@ pub(super) fn activate(
     let discards = options.allow_discards || metadata.config.flags.iter().any(|flag| flag == ALLOW_DISCARDS);
     let is_authenticated = integrity_layer(metadata)?.is_some();
     if options.allow_discards && is_authenticated {
-        let context = "an authenticated volume takes no discards: what was discarded would not fit its tags";
+        let context = "an authenticated volume takes no discards: discarded blocks would not fit their tags";
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     let discards = discards && !is_authenticated;
@@ -35,7 +35,7 @@ pub(super) fn activate(
     Ok(volume.with_dispatch(DispatchFlags::of_luks2(&metadata.config.flags)))
 }
 
-/// The volume that the regular segments make, each of which has the one key.
+/// Builds the volume of the regular segments, all with the same key.
 fn regular(
     metadata: &Metadata,
     key: &VolumeKey,
@@ -46,7 +46,7 @@ fn regular(
     let mut start = 0u64;
     for (&number, segment) in metadata.segments.iter().filter(|(_, s)| !s.is_backup()) {
         let place = || format!("segments.{number}");
-        // The reason says the place already.
+        // The reason names the place already.
         let crypt = segment.crypt.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
         let mut protecting = metadata.digests.iter().filter(|(_, digest)| digest.segments.contains(&number));
         let Some(key) = protecting.find_map(|(digest, _)| key.of(*digest)) else {
@@ -75,7 +75,7 @@ fn one(
         return authenticated(segment, crypt, integrity, key, (start, data_size), options);
     }
     if segment.offset == 0 && !options.detached {
-        let context = "the data begins at byte 0, so this header stands apart from it: name both files";
+        let context = "the data begins at byte 0, so this header is detached: name both files";
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
@@ -86,8 +86,8 @@ fn one(
     Ok(made.with_recipe(recipe))
 }
 
-/// A segment over dm-integrity's layout, which begins where the segment says: it is all of what
-/// that provides.
+/// Builds a segment over dm-integrity's layout, which begins at the segment's offset: the segment
+/// is all that the layout provides.
 fn authenticated(
     segment: &Segment,
     crypt: &Crypt,
@@ -114,10 +114,8 @@ fn authenticated(
     Ok(crate::Segment::stored(start, len, 0, crypt.iv_tweak, cipher).with_recipe(recipe))
 }
 
-/// What the volume's one segment keeps beside its sectors, and where.
-///
-/// # Errors
-/// `Unsupported` for a header that has it beside other segments.
+/// Returns the layer of the volume's only segment. Fails with `Unsupported` for a header with an
+/// authenticated segment beside others.
 pub(crate) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLayer>> {
     let regular = || metadata.segments.values().filter(|segment| !segment.is_backup());
     let mut layers = regular().filter_map(|segment| {
@@ -139,7 +137,7 @@ pub(crate) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLay
     }
 }
 
-/// Two segments over the same bytes would let one overwrite the other.
+/// Refuses overlapping segments, which would overwrite each other.
 fn apart(segments: &[crate::Segment]) -> Result<()> {
     let range = |s: &crate::Segment| s.as_stored().map(|stored| (stored.lower, stored.lower + s.len));
     let mut ranges: Vec<(u64, u64)> = segments.iter().filter_map(range).collect();
@@ -153,13 +151,13 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
     }
 }
 
-/// Refuses a header that asks for what this build does not know, or whose data is being
-/// reencrypted: only that goes on.
+/// Refuses a header with a requirement that this build lacks, or whose data are being reencrypted,
+/// which only a resume may handle.
 pub(crate) fn requirements(requirements: &[String]) -> Result<()> {
     requirements.first().map_or(Ok(()), |first| Err(refused(first)))
 }
 
-/// Why a header with this requirement is refused.
+/// Makes the error for a header with this requirement.
 pub(super) fn refused(requirement: &str) -> Error {
     let context = if requirement == "offline-reencrypt" {
         "config.requirements: \"offline-reencrypt\": a reencryption in the old form is under way, which only the cryptsetup-reencrypt \

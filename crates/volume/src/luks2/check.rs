@@ -1,9 +1,9 @@
-//! What must hold between the parts of the metadata.
+//! The rules between the parts of the metadata.
 
 use super::metadata::{Keyslot, Metadata, Segment};
 use crate::{Error, ErrorKind, Result, af};
 
-/// cryptsetup's ceiling.
+/// The limit of cryptsetup.
 const MAX_KEYSLOTS_SIZE: u64 = 128 << 20;
 
 pub(super) fn check(metadata: &Metadata, header_size: u64) -> Result<()> {
@@ -17,7 +17,7 @@ fn bad(why: String) -> Error {
     Error::new(ErrorKind::BadHeader, why)
 }
 
-/// Where the area for keyslots ends.
+/// Returns the end of the area for keyslots.
 fn keyslots_area(metadata: &Metadata, header_size: u64) -> Result<u64> {
     let size = metadata.config.keyslots_size;
     if !size.is_multiple_of(4096) || size > MAX_KEYSLOTS_SIZE {
@@ -65,10 +65,10 @@ fn segments(metadata: &Metadata, keyslots_end: u64) -> Result<()> {
             return Err(bad(format!("segments.{number}: segment {i} is missing before it")));
         }
         if i >= regular.len() && !segment.is_backup() {
-            return Err(bad(format!("segments.{number}: stands behind what only a reencryption uses")));
+            return Err(bad(format!("segments.{number}: is behind the segments of a reencryption")));
         }
     }
-    // A header apart from its data may say 0; every other offset leaves room for a header.
+    // A detached header may have offset 0; every other offset leaves room for a header.
     let is_apart = regular.iter().any(|(_, segment)| segment.offset == 0);
     for (i, &(number, segment)) in regular.iter().enumerate() {
         if !is_apart && segment.offset < keyslots_end {
@@ -118,7 +118,7 @@ fn references(metadata: &Metadata) -> Result<()> {
             return Err(bad(format!("digests.{number}: keyslot {slot} has another digest already")));
         }
     }
-    // Of those of a reencryption an older one has no digest.
+    // Of keyslots of a reencryption, older ones have no digest.
     let mut keys = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == "luks2");
     match keys.find(|(number, _)| !owned.contains(*number)) {
         Some((number, _)) => Err(bad(format!("keyslots.{number}: no digest tells whether its key is right"))),

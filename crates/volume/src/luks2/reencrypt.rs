@@ -1,12 +1,12 @@
-//! Reencryption as LUKS2 keeps it: in the header.
+//! Reencryption, kept in a LUKS2 header.
 //!
 //! ```text
-//!   requirement, keyslot "reencrypt", backup segments --slot--> Reencryption --digest--> who wrote it had the keys
-//!   regular segments ------------------------------------shape--> Plan, Progress --> Volume (activate), Ledger (ledger, finish)
+//!   requirement, keyslot "reencrypt", backup segments --slot--> Reencryption --digest--> trusted
+//!   regular segments --shape--> Plan, Progress --> Volume (activate), Ledger (ledger, finish)
 //! ```
 //!
-//! `begin` writes all of it for the first time, in one update of the header; `sign` gives a digest
-//! to metadata that have none.
+//! `begin` writes all of these parts for the first time, in one update of the header. `sign` adds a
+//! digest to metadata without a digest.
 
 mod activate;
 mod arrange;
@@ -24,7 +24,7 @@ mod unfinished_start;
 
 pub(super) use activate::activate;
 pub use begin::{BeginOptions, NewKey, Passphrase};
-pub use decrypt::DecryptOptions;
+pub use decrypt::{DecryptOptions, OverwrittenStart};
 pub use encrypt::{EncryptOptions, NewVolume};
 pub use ledger::{Ledger, ResumeOptions};
 use slot::Reencryption;
@@ -36,34 +36,34 @@ use super::metadata::Metadata;
 use crate::Result;
 use crate::reencrypt::{Direction, Mode};
 
-/// How far a reencryption is, as its header says.
+/// The state of a reencryption according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// What becomes of the volume.
+    /// The direction of the change: encryption, reencryption or decryption.
     pub mode: Mode,
-    /// In which order.
+    /// The order of the steps.
     pub direction: Direction,
-    /// Where it stands.
+    /// The stage of the reencryption.
     pub stage: Stage,
 }
 
-/// Where a reencryption stands.
+/// The stage of a reencryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Between two steps.
     Clean,
-    /// In the middle of a step, which has to be made good before anything else.
+    /// In the middle of a step, which has to be recovered before anything else.
     Hot,
-    /// All of the data is new: only the old keys are still there.
+    /// All of the data is new; only the old keys are still in the header.
     Final,
 }
 
 impl Header {
-    /// The reencryption that is under way, if any.
+    /// Returns the reencryption in progress, if any.
     ///
     /// # Errors
-    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where
-    /// its parts do not fit each other.
+    /// `Unsupported` for features that this build does not know, and for metadata without a digest;
+    /// `BadHeader` when the parts contradict each other.
     pub fn reencryption(&self) -> Result<Option<Status>> {
         let metadata = self.metadata();
         let Some(found) = Reencryption::parse(metadata)? else { return Ok(None) };
@@ -72,7 +72,7 @@ impl Header {
     }
 }
 
-/// Whether the header says that one is under way, whether or not it can be gone on with.
+/// Returns true when the header names a reencryption in progress, even one that cannot be resumed.
 pub(super) fn is_under_way(metadata: &Metadata) -> bool {
     metadata.config.requirements.iter().any(|name| is_reencryption(name))
 }

@@ -11,14 +11,14 @@ use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, HeaderDigest, Result};
 use underseal_error::with_causes;
 
-/// One sound copy.
+/// A sound copy.
 pub(super) struct Copy {
     pub(super) binary: Binary,
     pub(super) metadata: Metadata,
     digest: HeaderDigest,
 }
 
-/// The header as its sound copy or copies say.
+/// The header according to its sound copies.
 pub(super) struct Stored {
     pub(super) binary: Binary,
     pub(super) metadata: Metadata,
@@ -26,7 +26,7 @@ pub(super) struct Stored {
     pub(super) damage: Option<Damage>,
 }
 
-/// A copy that is bad or out of date, next to a good one.
+/// A bad or old copy, next to a good copy.
 #[derive(Debug, Clone)]
 pub(super) struct Damage {
     pub(super) place: HeaderCopy,
@@ -34,23 +34,22 @@ pub(super) struct Damage {
     pub(super) in_place: InPlace,
 }
 
-/// The bytes where a bad copy should be.
+/// The bytes in the place of a bad copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InPlace {
-    /// A damaged copy, or zeros: it may be written again.
+    /// A damaged copy, or zeros: the copy may be written again.
     Copy,
-    /// Neither: it may belong to another program.
+    /// Other bytes, which may belong to another program.
     Unknown,
-    /// The device does not read them.
+    /// The device cannot read the bytes.
     Unreadable,
 }
 
 impl Damage {
-    /// Whether the copy may be written again.
+    /// Checks that the copy may be written again.
     ///
-    /// # Errors
-    /// `Ambiguous` where other bytes than a header's are in its place; `Io` where the device does
-    /// not tell.
+    /// Fails with `Ambiguous` when other bytes than a header's are in its place, and with `Io` when
+    /// the device cannot read the place.
     pub(super) fn may_be_overwritten(&self) -> Result<()> {
         match self.in_place {
             InPlace::Copy => Ok(()),
@@ -67,17 +66,17 @@ impl Damage {
     }
 }
 
-/// Reads both copies and takes the newer sound one; none when neither place has the magic.
+/// Reads both copies and returns the newer sound copy, or `None` when neither place has the magic.
 pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
     read_beside(from, in_place_of_first)
 }
 
-/// As [`read`], where the second copy counts whatever stands in the first one's place.
+/// Like [`read`], but the second copy counts whatever the first copy's place contains.
 pub(super) fn read_over(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
     read_beside(from, |_, _| Ok(true))
 }
 
-/// `beside` tells whether what stands in place of the first copy may be somebody else's.
+/// `beside` returns true when the bytes in place of the first copy may belong to another program.
 fn read_beside<D: ReadAt + ?Sized>(
     from: &D,
     beside: impl Fn(&D, &Binary) -> Result<bool>,
@@ -89,7 +88,7 @@ fn read_beside<D: ReadAt + ?Sized>(
             Ok(Some(newer(first, second)))
         }
         Err(first) => {
-            // The first copy cannot say how long it is, so the second may be at any of its places.
+            // The first copy gives no size, so the second copy may be at any of its places.
             let mut found = SIZES.iter().map(|&size| read_copy(from, HeaderCopy::Second, Some(size)));
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
@@ -109,7 +108,7 @@ fn read_beside<D: ReadAt + ?Sized>(
                 Some(Err(second)) if absent(&first) => {
                     Err(second.within("only the second header copy is left"))
                 }
-                // A disk that fails is no damaged header, whatever the second copy says.
+                // A failing disk is no damaged header, whatever the second copy contains.
                 Some(Err(_)) if first.kind() == ErrorKind::Io => Err(first),
                 Some(Err(second)) => {
                     let context = format!("both header copies are bad; the second: {}", with_causes(&second));
@@ -122,14 +121,13 @@ fn read_beside<D: ReadAt + ?Sized>(
     }
 }
 
-/// Whether what stands where the first copy was may be somebody else's: it is neither zeros nor a
-/// damaged copy.
+/// Returns true when the bytes in the first copy's place may belong to another program: when they
+/// are neither zeros nor a damaged copy.
 ///
-/// A second copy outlives what is made on a device later: a partition table writes to the first
-/// sector only.
+/// A second copy survives later changes of the device: a partition table writes to the first sector
+/// only.
 ///
-/// # Errors
-/// `Ambiguous` where it is known and no LUKS header; `Io`.
+/// Fails with `Ambiguous` when the bytes are a known signature other than LUKS, and with `Io`.
 fn in_place_of_first(from: &(impl ReadAt + ?Sized), second: &Binary) -> Result<bool> {
     let len = storage::size(from)?.min(LOOKED_AT);
     let start = storage::read(from, 0, usize::try_from(len).unwrap_or(binary::LEN))?;
@@ -140,7 +138,7 @@ fn in_place_of_first(from: &(impl ReadAt + ?Sized), second: &Binary) -> Result<b
         );
         return Err(Error::new(ErrorKind::Ambiguous, context));
     }
-    // The second copy lies beyond it.
+    // The second copy is beyond these bytes.
     let start = &start[..binary::LEN];
     Ok(start.iter().any(|&byte| byte != 0) && !second.is_damaged_in(start))
 }
@@ -152,15 +150,14 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// # Errors
-    /// `BadOption` when the metadata does not fit its area.
+    /// Fails with `BadOption` when the metadata does not fit its area.
     pub(crate) fn new(binary: Binary, document: &Map<String, Value>) -> Result<Self> {
         let area = json::fill_area(document, binary.json_len())?;
         Ok(Self { binary, area })
     }
 
-    /// Writes one after the other, so that one is whole at every instant: `first` is the place
-    /// whose copy may be lost, where one of them is bad already (the caller has the lock).
+    /// Writes the copies in turn, so that one copy is whole at every instant. `first` is the place
+    /// whose copy may be lost, if a copy is already bad (the caller has the lock).
     pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: HeaderCopy) -> Result<()> {
         let places = match first {
             HeaderCopy::First => [HeaderCopy::First, HeaderCopy::Second],
@@ -169,16 +166,16 @@ impl Copies {
         places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
     }
 
-    /// Writes both copies over a LUKS1 header, which counts until the first sector is written: the
-    /// second copy counts then, and in the end both do (the caller has the lock, and nobody needs
-    /// the places any more).
+    /// Writes both copies over a LUKS1 header, which counts until the first sector is written. Then
+    /// the second copy counts, and in the end both copies (the caller has the lock, and the places
+    /// are not needed any more).
     pub(crate) fn write_over_luks1(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         self.write_from_the_end(to)
     }
 
-    /// Writes the second copy, then the first one, of it the first sector as soon as all but its
-    /// binary header is there: what stood in that sector counts until then, and from then on the
-    /// second copy, until both do.
+    /// Writes the second copy, then the first copy. The first sector of the first copy comes after
+    /// the rest of that copy. The old contents of that sector count until then, and from then on
+    /// the second copy, until both copies are complete.
     pub(crate) fn write_from_the_end(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         write_copy(to, &self.binary, &self.area, HeaderCopy::Second)?;
         let first = self.binary.encode(HeaderCopy::First, &crate::random::bytes()?, &self.area);
@@ -191,12 +188,11 @@ impl Copies {
         storage::sync(to)
     }
 
-    /// The same with another document, which `edit` makes of this one, its parse and the size of a
-    /// copy.
+    /// Returns copies with another document, which `edit` makes from this document, its parse and
+    /// the size of a copy.
     ///
-    /// # Errors
-    /// Those of `edit`; `BadOption` when the metadata does not fit its area, `BadHeader` when no
-    /// reader would take it.
+    /// Fails with the errors of `edit`, with `BadOption` when the metadata does not fit its area,
+    /// and with `BadHeader` when no reader would accept the document.
     pub(crate) fn edited(
         self,
         edit: impl FnOnce(&mut Map<String, Value>, &Metadata, u64) -> Result<()>,
@@ -209,64 +205,59 @@ impl Copies {
         Ok(edited)
     }
 
-    /// The metadata, read back from the bytes that are going to be written.
+    /// Returns the metadata, read back from the bytes that will be written.
     pub(crate) fn metadata(&self) -> Result<Metadata> {
         Metadata::parse(json::parse_area(&self.area)?, self.binary.size)
     }
 }
 
-/// Writes the bad copy again from the good one, with a fresh salt, under the header's lock.
+/// Rewrites the bad copy from the good copy, with a fresh salt, under the header's lock.
 pub(super) fn repair(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
     damage.may_be_overwritten()?;
     let _lock = to.lock(LockTo::Change)?;
-    unchanged(to, stored)?;
+    secure(to, &unchanged(to, stored)?)?;
     mend(to, stored)
 }
 
-/// As [`repair`], whatever stands in the bad copy's place.
+/// Like [`repair`], whatever the bad copy's place contains.
 pub(super) fn repair_over(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let _lock = to.lock(LockTo::Change)?;
-    is_same(read_over(to)?, stored)?;
+    secure(to, &is_same(read_over(to)?, stored)?)?;
     mend(to, stored)
 }
 
-/// As [`repair`], for who has the lock and knows that nobody else's bytes are in the bad one's
-/// place.
+/// Like [`repair`], for a caller that has the lock and knows that the bad copy's place belongs to
+/// no other program.
 pub(super) fn mend(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
-/// Writes the good copies again as they are read: after a sync that failed they may be in memory
-/// only. Bytes that do not change cannot be torn (the caller has the lock).
+/// Puts the good copies on stable storage, one after the other: see [`storage::secure`] (the caller
+/// has the lock).
 pub(super) fn secure(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let size = stored.binary.size;
     let bad = stored.damage.as_ref().map(|damage| damage.place);
-    for place in [HeaderCopy::First, HeaderCopy::Second].into_iter().filter(|place| Some(*place) != bad) {
-        let offset = place.offset(size);
-        let bytes = storage::read(to, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
-        storage::write(to, offset, &bytes)?;
-    }
-    storage::sync(to)
+    let good = [HeaderCopy::First, HeaderCopy::Second].into_iter().filter(|place| Some(*place) != bad);
+    good.map(|place| place.offset(size)).try_for_each(|at| storage::secure(to, at..at + size))
 }
 
-/// Refuses to go on when the header on disk is no longer the one that was read.
+/// Fails when the header on disk is no longer the header that was read.
 pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
     is_same(read(to)?, before)
 }
 
 fn is_same(now: Option<Stored>, before: &Stored) -> Result<Stored> {
-    // A header that was put back from a backup may have the same number and other contents.
+    // A header restored from a backup may have the same number and other contents.
     let same =
         |now: &Stored| now.binary == before.binary && now.metadata.document == before.metadata.document;
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
     now.filter(same).ok_or_else(changed)
 }
 
-/// Whether the second copy of a header, of which nothing is damaged, says something else than the
-/// first.
+/// Returns true when the second copy of a header without damage differs from the first copy.
 pub(super) fn copies_differ(from: &(impl ReadAt + ?Sized), stored: &Stored) -> Result<bool> {
     match read_copy(from, HeaderCopy::Second, Some(stored.binary.size)) {
         Ok(second) => {
@@ -278,7 +269,7 @@ pub(super) fn copies_differ(from: &(impl ReadAt + ?Sized), stored: &Stored) -> R
     }
 }
 
-/// Invalid header, JSON, valid header, each on disk before the next.
+/// Writes an invalid header, the JSON area, and the valid header, each on disk before the next.
 fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: HeaderCopy) -> Result<()> {
     let offset = place.offset(binary.size);
     let bytes = binary.encode(place, &crate::random::bytes()?, area);
@@ -289,7 +280,7 @@ fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: 
     storage::sync(to)
 }
 
-/// Reads one copy; `size` is what its size must be.
+/// Reads a copy. `size` is the size that it must have.
 fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>) -> Result<Copy> {
     let offset = place.offset(size.unwrap_or(0));
     let within = |e: Error| e.within(format_args!("LUKS2 header copy at byte {offset}"));
@@ -305,7 +296,7 @@ fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>
         let area = storage::read(from, offset + binary::LEN as u64, binary.json_len())?;
         binary.verify(&bytes, &area)?;
         let metadata = Metadata::parse(json::parse_area(&area)?, binary.size)?;
-        // What was parsed ends with a zero.
+        // The parsed text ends with a zero.
         let text = area.split(|&byte| byte == 0).next().unwrap_or_default();
         let digest = HeaderDigest::of(&[binary.uuid.as_bytes(), &[0], text]);
         Ok(Copy { binary, metadata, digest })
@@ -313,7 +304,8 @@ fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>
     read().map_err(within)
 }
 
-/// Both copies, the first being sound: the newer wins, the first when equal.
+/// Decides between both copies when the first copy is sound: the newer copy wins, or the first copy
+/// of equal copies.
 fn newer(first: Copy, second: Result<Copy>) -> Stored {
     let Copy { binary, metadata, digest } = first;
     let damage = |place, why: &str| Some(Damage { place, why: why.into(), in_place: InPlace::Copy });
@@ -348,7 +340,7 @@ fn absent(e: &Error) -> bool {
     e.kind() == ErrorKind::NoHeader
 }
 
-/// A file that ends before a header could begin has none.
+/// A file that ends before the header's place has no header.
 fn nothing_there(e: Error) -> Error {
     if e.kind() == ErrorKind::TooSmall {
         Error::new(ErrorKind::NoHeader, "the file ends before it")

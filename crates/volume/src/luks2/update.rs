@@ -1,7 +1,9 @@
-//! The one way by which a header changes.
+//! The only way to change a header.
 //!
 //! ```text
-//!   lock -> read again -> the same? -> edit the document -> parse it as a reader would -> what must be on disk before -> copy, copy
+//!   lock -> read again -> the same? -> edit the document -> parse it as a reader would
+//!     -> secure what was read
+//!     -> what must be on disk before -> copy, copy
 //! ```
 
 mod config;
@@ -23,18 +25,17 @@ use crate::lock::LockTo;
 use crate::{Error, ErrorKind, Result, Target};
 
 impl Header {
-    /// Changes the header that was read from `on`, and takes over what is there afterwards.
+    /// Changes the header that was read from `on`, and keeps the header on disk afterwards.
     ///
-    /// `edit` changes the document: what this build does not understand stays in it. `before` gets
-    /// what `edit` returned and puts on disk, synced, whatever the new header relies on: a
-    /// keyslot's area, or data that has moved. It runs when nothing but a write can fail any more.
-    /// A crash at any instant leaves the old header or the new one.
+    /// `edit` changes the document; parts that this build does not understand stay. `before` gets
+    /// the result of `edit`, and puts on disk, synced, the bytes that the new header relies on: a
+    /// keyslot's area, or moved data. It runs when nothing but a write can fail any more. A crash
+    /// at any instant leaves the old header or the new header.
     ///
-    /// # Errors
-    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `Ambiguous`
-    /// when what stands in a copy's place may be something else; `BadOption` when the metadata
-    /// would not fit its area; `BadHeader` when no reader would take it; those of `edit` and
-    /// `before`; `Io`.
+    /// Fails with `Busy` when another program changed the header since it was read, or keeps its
+    /// lock; `Ambiguous` when a copy's place may contain something else; `BadOption` when the
+    /// metadata would not fit its area; `BadHeader` when no reader would accept it; the errors of
+    /// `edit` and `before`; `Io`.
     pub(super) fn update<T, D: Target + ?Sized>(
         &mut self,
         on: &D,
@@ -44,10 +45,9 @@ impl Header {
         self.update_all(on, |_, document, metadata| edit(document, metadata), before)
     }
 
-    /// As [`Header::update`], where the binary header changes, too.
+    /// Like [`Header::update`], with changes of the binary header.
     ///
-    /// # Errors
-    /// Its.
+    /// Fails with the errors of [`Header::update`].
     pub(super) fn update_all<T, D: Target + ?Sized>(
         &mut self,
         on: &D,
@@ -57,7 +57,7 @@ impl Header {
         self.update_with(on, false, edit, before)
     }
 
-    /// As [`Header::update_all`], where what the header notes as not wiped may be wiped by now.
+    /// Like [`Header::update_all`]. With `is_wiped`, the noted areas are wiped by now.
     fn update_with<T, D: Target + ?Sized>(
         &mut self,
         on: &D,
@@ -70,7 +70,7 @@ impl Header {
         now.damage.as_ref().map_or(Ok(()), |damage| damage.may_be_overwritten())?;
         let mut document = now.metadata.document.clone();
         let mut binary = now.binary.clone();
-        // Before a new keyslot may lie there.
+        // Before a new keyslot may use the area.
         if is_wiped || unwiped::wipe_noted(on, &now) {
             unwiped::forget(&mut document);
         }
@@ -80,16 +80,19 @@ impl Header {
             seqid.ok_or_else(|| Error::new(ErrorKind::BadHeader, "its updates cannot be counted on"))?;
         let copies = Copies::new(Binary { seqid, ..binary }, &document)?;
         copies.metadata()?;
-        before(&told)?;
-        if now.damage.is_some() {
-            // The good one may be in memory only, and the disk have the other, which is written
-            // first.
+        // The header that was read may be in memory only, and the disk have an older one, which
+        // needs what is overwritten from here on; of a good copy and a bad one it may have the bad
+        // one.
+        if !self.is_secured || now.damage.is_some() {
             store::secure(on, &now)?;
         }
+        self.is_secured = false;
+        before(&told)?;
         // Of a good copy and a bad one the good one is written last.
         copies.write(on, now.damage.map_or(HeaderCopy::First, |damage| damage.place))?;
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
         self.stored = store::read(on)?.ok_or_else(gone)?;
+        self.is_secured = true;
         Ok(told)
     }
 }

@@ -1,5 +1,5 @@
-//! A step that was cut: what protects it tells what its bytes were, and it is done again. It may be
-//! cut again, anywhere.
+//! Recovery of an interrupted step: its protection tells the old bytes, and the step is repeated.
+//! The recovery may be interrupted, too, at any point.
 
 use std::ops::Range;
 
@@ -11,12 +11,10 @@ use super::{Protection, Step};
 use crate::{Error, ErrorKind, Result, storage};
 
 impl Engine<'_> {
-    /// Makes sure of the ledger's word, and does the step again that is under way by it, if there
-    /// is one.
+    /// Secures the ledger's record, and repeats the step in progress, if any.
     ///
-    /// # Errors
-    /// `BadHeader` when what protects it does not fit what is there: see
-    /// [`super::Options::keep_lost`]; `Io`.
+    /// Fails with `BadHeader` when the protection does not match the bytes on disk (see
+    /// [`super::Options::keep_lost`]), and with `Io`.
     pub(super) fn recover(&mut self) -> Result<()> {
         let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
             return self.patiently(|this| this.ledger.secure());
@@ -35,7 +33,7 @@ impl Engine<'_> {
             }
         };
         let again = self.ledger.secure().and_then(|()| self.redo(&step)).and_then(|()| {
-            // As of any step: data before the record that says it is there.
+            // As in every step: the data before its record.
             storage::sync(self.work.data)?;
             self.record(step.finished())?;
             self.ledger.unlock();
@@ -49,8 +47,8 @@ impl Engine<'_> {
         })
     }
 
-    /// Brings all of a step into its new form. All of it is written, also what is there already:
-    /// after a sync that failed, what is read may be in memory only.
+    /// Converts all of a step to its new form. Blocks that are new already are written again: after
+    /// a failed sync, the bytes that are read may be in memory only.
     fn redo(&mut self, step: &Step) -> Result<()> {
         let mut made = Made::default();
         for piece in self.work.pieces(step) {
@@ -59,7 +57,7 @@ impl Engine<'_> {
                 Protection::Journal => self.by_journal(step, &piece, &mut made.new)?,
                 Protection::Checksum { .. } => self.by_checksums(step, &piece, &mut made)?,
                 Protection::None => {
-                    return Err(Error::new(ErrorKind::BadHeader, "nothing protects the step that was cut"));
+                    return Err(Error::new(ErrorKind::BadHeader, "nothing protects the interrupted step"));
                 }
             }
             storage::write(self.work.data, step.target + piece.start, &made.new)?;
@@ -100,7 +98,7 @@ fn lost(at: u64) -> Error {
     let context = format!(
         "the block at byte {at} of the volume is neither what it was nor what it was to become: a disk that writes less than a \
          block at once tore it, or what protected it was lost; nothing was changed there. \
-         \"underseal reencrypt --resume-only --keep-lost\" goes on without what was in it"
+         \"underseal reencrypt --resume-only --keep-lost\" continues without its contents"
     );
     Error::new(ErrorKind::BadHeader, context)
 }

@@ -1,18 +1,19 @@
-//! The state file: a reencryption's ledger for volumes that have no header.
+//! The state file: a reencryption's ledger for volumes without a header.
 //! `docs/reencryption-state.md` is its format.
 //!
 //! ```text
-//!   byte 0        a copy of the document     each is written in turn, so one of them is whole at every instant     copies
-//!   byte 16384    the other one
-//!   byte 32768    the area, for what protects a step
+//!   byte 0        a copy of the document     written in turn, so a copy is always whole     copies
+//!   byte 16384    the other copy
+//!   byte 32768    the area, for the protection of a step
 //! ```
 //!
-//! It holds no key. It holds what tells the right keys from others, and a seal over all of the
-//! document that only who has them can make: nobody else can have a volume decrypted, or old and
-//! new bytes taken for each other.
+//! The file holds no key. It holds proofs of the right keys, and a seal over all of the document
+//! that needs the keys: without the keys, an attacker cannot cause a decryption, or an exchange of
+//! old and new bytes.
 
 mod copies;
 mod document;
+pub mod marker;
 mod seal;
 
 use serde::Serialize;
@@ -27,19 +28,19 @@ use crate::lock::HeaderLock;
 use crate::storage::{self, Target};
 use crate::{Error, ErrorKind, KdfLimits, Key, LockTo, Result};
 
-/// Where the area begins.
+/// The beginning of the area.
 const AREA: u64 = 2 * copies::LEN;
 
-/// The keys of a volume's two forms; none where it is stored as it is.
+/// The keys of a volume's two forms. `None` stands for plaintext.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys<'k> {
-    /// Of the old form.
+    /// The key of the old form.
     pub old: Option<&'k Key>,
-    /// Of the new form.
+    /// The key of the new form.
     pub new: Option<&'k Key>,
 }
 
-/// A state file as it was found, which nobody has confirmed yet.
+/// A state file as it was read, not yet confirmed by the keys.
 pub struct State<'a> {
     on: &'a dyn Target,
     document: Document,
@@ -48,28 +49,28 @@ pub struct State<'a> {
     lock: Option<HeaderLock<'a>>,
 }
 
-/// What a state file says of itself to anybody.
+/// The information in a state file that needs no key.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
-    /// The reencryption's name.
+    /// The reencryption's UUID.
     pub identity: Uuid,
-    /// What is done: reencrypt, encrypt, decrypt.
+    /// The change: reencrypt, encrypt or decrypt.
     pub mode: super::Mode,
-    /// The volume's size.
+    /// The volume's size in bytes.
     pub size: u64,
-    /// How many of its bytes are new.
+    /// The number of new bytes.
     pub done: u64,
-    /// Whether it is to be recovered before anybody uses the volume.
+    /// True when the volume needs recovery before its next use.
     pub hot: bool,
-    /// Whether all of it is over.
+    /// True when the reencryption is over.
     pub finished: bool,
-    /// The old cipher, if there is one.
+    /// The old cipher, if any.
     pub old: Option<String>,
-    /// The new cipher, if there is one.
+    /// The new cipher, if any.
     pub new: Option<String>,
 }
 
-/// A state file whose keys are known: a ledger. It stays locked until this is dropped.
+/// A state file with confirmed keys: a ledger. It stays locked until this value is dropped.
 pub struct StateLedger<'a> {
     on: &'a dyn Target,
     plan: Plan,
@@ -80,15 +81,14 @@ pub struct StateLedger<'a> {
 }
 
 impl<'a> State<'a> {
-    /// How many rounds PBKDF2 takes over each key, if nobody asks for others: they may come from a
-    /// passphrase.
+    /// The default number of PBKDF2 rounds over each key, which may come from a passphrase.
     pub const ITERATIONS: u32 = 500_000;
 
-    /// Reads a state file, and keeps it locked: to change it, or to look at it.
+    /// Reads a state file, and keeps it locked: to change it, or to read it.
     ///
     /// # Errors
-    /// `NoHeader` when it is none; `BadHeader` when neither copy is sound; `Busy` when somebody
-    /// else uses it; `Io`.
+    /// `NoHeader` when it is no state file; `BadHeader` when neither copy is sound; `Busy` when
+    /// another process uses it; `Io`.
     pub fn read(on: &'a dyn Target, to: LockTo) -> Result<Self> {
         let lock = on.lock(to)?;
         let (copies, text) = Copies::read(on)?;
@@ -96,17 +96,18 @@ impl<'a> State<'a> {
         Ok(Self { on, document, text, copies, lock })
     }
 
-    /// What it says.
+    /// Returns the information that needs no key.
     pub fn about(&self) -> About {
         self.document.about()
     }
 
-    /// Goes on with it, over a data device of `data_size` bytes.
+    /// Confirms the keys, and resumes the reencryption over a data device of `data_size` bytes.
     ///
     /// # Errors
-    /// `WrongKey`, naming which; `Untrusted` when somebody without the keys has written it;
-    /// `BadLayout` when the device is not as large as it was, or the plan is none; `TooSmall` when
-    /// the file ends before its area does; `Unsupported` for its ciphers; `TooCostly`, `Memory`.
+    /// `WrongKey`, with the name of the key; `Untrusted` when the file was written without the
+    /// keys; `BadLayout` when the device's size has changed, or the plan is invalid; `TooSmall`
+    /// when the file ends before its area does; `Unsupported` for its ciphers; `TooCostly`,
+    /// `Memory`.
     pub fn unlock(self, keys: Keys<'_>, data_size: u64) -> Result<StateLedger<'a>> {
         let Self { on, document, text, copies, lock } = self;
         let seal = document.unseal(keys, &Budget::new(KdfLimits::default()))?;
@@ -122,13 +123,13 @@ impl<'a> State<'a> {
 }
 
 impl<'a> StateLedger<'a> {
-    /// Begins a state file for a plan, over a data device of `data_size` bytes. When this returns
-    /// it is on stable storage, but for its name in its folder; no data have changed.
+    /// Creates a state file for a plan, over a data device of `data_size` bytes. On return the file
+    /// is on stable storage, except its name in its folder; no data has changed.
     ///
     /// # Errors
     /// `BadLayout` when the plan cannot be carried out; `BadOption` when keys and ciphers do not
-    /// fit, or a state is there already; `TooCostly` for more rounds than [`State::unlock`] does;
-    /// `Busy` when somebody else uses the file; `Memory`, `Io`.
+    /// fit, or the file already has a state; `TooCostly` for more rounds than [`State::unlock`]
+    /// allows; `Busy` when another process uses the file; `Memory`, `Io`.
     pub fn create(
         on: &'a dyn Target,
         plan: Plan,
@@ -146,7 +147,7 @@ impl<'a> StateLedger<'a> {
             })?;
         }
         let mut copies = Copies::begin(on)?;
-        // The limits of whoever goes on with it.
+        // The limits of a later [`State::unlock`].
         let budget = || Budget::new(KdfLimits::default());
         let document = Document::new(&plan, keys, data_size, iterations, &budget())?;
         let seal = document.unseal(keys, &budget())?;
@@ -154,24 +155,24 @@ impl<'a> StateLedger<'a> {
         Ok(Self { on, plan, document, seal, copies, _lock: lock })
     }
 
-    /// What it says.
+    /// Returns the information that needs no key.
     pub fn about(&self) -> About {
         self.document.about()
     }
 
-    /// Where a range of the area lies in the file.
+    /// Returns the place of a range of the area in the file.
     fn place(&self, at: u64, len: usize) -> Result<u64> {
         let beyond = || Error::new(ErrorKind::TooSmall, format!("{len} bytes at {at} are beyond the area"));
         let end = at.checked_add(len as u64).filter(|end| *end <= self.plan.area);
         end.map(|_| AREA + at).ok_or_else(beyond)
     }
 
-    /// Writes a changed document, and takes it over once it is on stable storage.
+    /// Writes a changed document, and keeps it once it is on stable storage.
     fn update(&mut self, change: impl FnOnce(&mut Document)) -> Result<()> {
         let mut document = self.document.clone();
         change(&mut document);
         document.count()?;
-        // Whatever becomes of this one, its number is used.
+        // Even after an error, the number counts as used.
         self.document.set_count(&document);
         self.copies.write(self.on, &document, &self.seal)?;
         self.document = document;
@@ -216,7 +217,7 @@ impl Ledger for StateLedger<'_> {
             storage::scrub(data, place)?;
             storage::sync(data)?;
         }
-        // The area has held old bytes, or what tells them from others.
+        // The area has held old bytes, or their hashes.
         storage::scrub(self.on, AREA..AREA + self.plan.area).map_err(within)?;
         storage::sync(self.on).map_err(within)?;
         self.update(Document::set_finished).map_err(within)

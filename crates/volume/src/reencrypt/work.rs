@@ -1,7 +1,7 @@
-//! Bytes from one form to the other.
+//! Conversion of bytes from one form to another.
 //!
-//! A piece goes through the processors in chunks that stay in a cache: each is read, hashed,
-//! decrypted and encrypted by one of them at once.
+//! The processors convert a piece in chunks that fit in a cache: one processor reads, hashes,
+//! decrypts and encrypts a chunk.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -19,29 +19,29 @@ use crate::{Error, ErrorKind, Result};
 /// A multiple of every sector size and every checksum's block.
 const CHUNK: usize = 256 << 10;
 
-/// Where the work is done, and by how many.
+/// The data, the plan and the number of workers.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) data: &'a (dyn Target + Sync),
     pub(super) plan: &'a Plan,
     pub(super) workers: usize,
-    /// How much of a step is made at once.
+    /// The number of bytes of a step that are converted at once.
     pub(super) piece: u64,
 }
 
 /// A piece of a step, made in memory.
 #[derive(Default)]
 pub(super) struct Made {
-    /// Which bytes of the step.
+    /// The bytes of the step.
     pub(super) piece: Range<u64>,
-    /// In their new form.
+    /// The bytes in their new form.
     pub(super) new: Bytes,
-    /// What goes to the area: hashes of old bytes, or these themselves.
+    /// The bytes for the area: hashes of old bytes, or the old bytes themselves.
     pub(super) guard: Bytes,
 }
 
 impl Step {
-    /// How many bytes go to the area for so many of its first ones.
+    /// Returns the number of bytes in the area for the first `bytes` bytes of the step.
     pub(super) fn guard_len(&self, bytes: u64) -> u64 {
         plan::room(self.protection, bytes)
     }
@@ -53,21 +53,20 @@ impl<'a> Work<'a> {
         Self { data, plan, workers: options.workers, piece }
     }
 
-    /// A step's bytes, counted from its start, in runs that fit in memory.
+    /// Returns the parts of a step that fit in memory, counted from the step's start.
     pub(super) fn pieces(&self, step: &Step) -> impl Iterator<Item = Range<u64>> + use<> {
         let (len, piece) = (step.len(), self.piece);
         (0..len.div_ceil(piece)).map(move |i| i * piece..len.min((i + 1) * piece))
     }
 
-    /// Whether all of a step is made at once.
+    /// Returns true when all of a step is made at once.
     pub(super) fn is_one_piece(&self, step: &Step) -> bool {
         step.len() <= self.piece
     }
 
-    /// Reads a piece and makes its new form, and what protects it. After an error nothing is made.
+    /// Reads a piece and makes its new form and its protection. After an error the piece is empty.
     ///
-    /// # Errors
-    /// `Io`, `TooSmall`, `Memory`.
+    /// Fails with `Io`, `TooSmall` and `Memory`.
     pub(super) fn make(&self, step: &Step, piece: Range<u64>, made: &mut Made) -> Result<()> {
         made.piece = piece.clone();
         let all = self.make_all(step, piece, made);
@@ -88,7 +87,7 @@ impl<'a> Work<'a> {
         self.share(parts, |((at, chunk), guard)| {
             let (from, place) = (step.source + at, step.range.start + at);
             if step.protection == Protection::Journal {
-                // What is read stays in the guard.
+                // The bytes that are read stay in the guard.
                 storage::read_into(self.data, from, guard)?;
                 return self.renew_into(place, guard, chunk);
             }
@@ -101,29 +100,28 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Old bytes of the volume, from its byte `at` on, become new ones.
+    /// Converts old bytes of the volume, from its byte `at` on, to new bytes.
     pub(super) fn renew(&self, at: u64, bytes: &mut [u8]) {
         recrypt(&self.plan.old, &self.plan.new, at, bytes);
     }
 
-    /// As [`Work::renew`], from one place to another.
+    /// Like [`Work::renew`], from one buffer to another.
     fn renew_into(&self, at: u64, old: &[u8], new: &mut [u8]) -> Result<()> {
         let Plan { old: from, new: to, .. } = self.plan;
-        let unequal = |_| Error::new(ErrorKind::BadLayout, "a journal is as long as what it protects");
+        let unequal = |_| Error::new(ErrorKind::BadLayout, "a journal needs the length of its step");
         from.cipher.decrypt(sector(from, at), InOutBuf::new(old, new).map_err(unequal)?);
         to.cipher.encrypt(sector(to, at), new.into());
         Ok(())
     }
 
-    /// New bytes become again what they were.
+    /// Converts new bytes to the old bytes.
     pub(super) fn age(&self, at: u64, bytes: &mut [u8]) {
         recrypt(&self.plan.new, &self.plan.old, at, bytes);
     }
 
-    /// Spreads parts over the processors.
+    /// Divides parts among the processors.
     ///
-    /// # Errors
-    /// The first one's, by whoever met it.
+    /// Fails with the first error of any worker.
     pub(super) fn share<T: Send>(
         &self,
         parts: impl Iterator<Item = T> + Send,
@@ -135,7 +133,7 @@ impl<'a> Work<'a> {
         let Some(first) = next() else { return Ok(()) };
         let Some(second) = next() else { return one(first) };
         thread::scope(|scope| {
-            // A thread that cannot be had is not needed.
+            // A thread that cannot be started is not needed.
             let another = || thread::Builder::new().spawn_scoped(scope, work).ok();
             let others: Vec<_> = (1..self.workers).map_while(|_| another()).collect();
             let mine = one(first).and_then(|()| one(second)).and_then(|()| work());
@@ -144,13 +142,12 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What a thread of ours returned.
+/// Returns the result of a thread of this module.
 pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Cuts what protects chunks as they are cut: as many parts as there are chunks, also where nothing
-/// protects.
+/// Cuts the protection into one part for each chunk; the parts are empty without a protection.
 pub(super) fn chunks(guard: &mut [u8], len: usize) -> Box<dyn Iterator<Item = &mut [u8]> + Send + '_> {
     match len {
         0 => Box::new(std::iter::repeat_with(|| &mut [][..])),
@@ -158,12 +155,12 @@ pub(super) fn chunks(guard: &mut [u8], len: usize) -> Box<dyn Iterator<Item = &m
     }
 }
 
-/// How many bytes of the area protect a chunk.
+/// Returns the number of bytes of the area that protect a chunk.
 pub(super) fn guard_chunk(step: &Step) -> usize {
     usize::try_from(step.guard_len(CHUNK as u64)).unwrap_or(usize::MAX)
 }
 
-/// The chunks of a piece.
+/// Returns the chunks of a piece.
 pub(super) fn in_chunks(bytes: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> + Send {
     bytes.chunks_mut(CHUNK).enumerate().map(|(i, chunk)| ((i * CHUNK) as u64, chunk))
 }
@@ -173,7 +170,7 @@ fn recrypt(from: &Stored, to: &Stored, at: u64, bytes: &mut [u8]) {
     to.cipher.encrypt(sector(to, at), bytes.into());
 }
 
-/// How a form's cipher counts the sector at the volume's byte `at`.
+/// Returns the sector number of the volume's byte `at` for a form's cipher.
 fn sector(form: &Stored, at: u64) -> u64 {
     form.iv_offset.wrapping_add(at >> 9)
 }

@@ -1,4 +1,4 @@
-//! Reencryptions of ours that have begun, of every kind, and disks that are gone or fail in the
+//! Reencryptions started by underseal, of every kind, and disks that disappear or fail in the
 //! middle.
 
 use std::cell::Cell;
@@ -20,9 +20,9 @@ use crate::support::*;
 
 pub(crate) const CHECKSUM: Protection = Protection::Checksum { hash: Hash::Sha256, block: 4096 };
 pub(crate) const KIB: u64 = 1 << 10;
-/// Of the data.
+/// The size of the data.
 pub(crate) const SIZE: u64 = 320 * KIB;
-/// Where the data begins with a header in front.
+/// The beginning of the data behind a header in front.
 pub(crate) const OFFSET: u64 = 512 * KIB;
 
 pub(crate) fn options(detached: bool) -> FormatOptions {
@@ -41,7 +41,7 @@ pub(crate) fn pattern(len: u64) -> Vec<u8> {
     (0..len / 8).flat_map(word).collect()
 }
 
-/// A volume of ours, filled with what [`pattern`] gives.
+/// A volume made by underseal, filled with [`pattern`].
 pub(crate) fn volume(scratch: &Scratch, detached: bool) -> (Disk, VolumeKey) {
     let data = scratch.image("data", if detached { SIZE } else { OFFSET + SIZE });
     let header = if detached { scratch.image("header", 0) } else { data.clone() };
@@ -74,8 +74,8 @@ pub(crate) fn begin(disk: &Disk, key: VolumeKey, change: impl FnOnce(&mut BeginO
     header.begin_reencryption(&file, key, &passphrases, size(&disk.data), &options).unwrap()
 }
 
-/// A file that is gone after so many writes, those of all that share the count, or of which one
-/// write fails.
+/// A file that disappears after a number of writes, counted over all files with the same counter,
+/// or that fails a single write.
 pub(crate) struct Dying<'c> {
     file: File,
     left: &'c AtomicU64,
@@ -100,7 +100,7 @@ impl Target for Dying<'_> {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         match self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
             Ok(1) => {
-                // Of the last one a part arrives.
+                // A part of the last write arrives.
                 Target::write_all_at(&self.file, &bytes[..bytes.len() / 1024 * 512], offset)?;
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -123,7 +123,7 @@ impl Target for Dying<'_> {
     }
 }
 
-/// Goes on until that many writes have been made: whether it came to its end before.
+/// Resumes until that many writes have been made. Returns true when the end was reached before.
 pub(crate) fn die(disk: &Disk, key: &VolumeKey, writes: u64) -> bool {
     fail(disk, key, writes, false)
 }
@@ -143,7 +143,7 @@ pub(crate) fn fail(disk: &Disk, key: &VolumeKey, writes: u64, comes_back: bool) 
     outcome.is_ok_and(|outcome| outcome == Outcome::Finished)
 }
 
-/// A reencryption of ours that has begun.
+/// A reencryption that underseal has started.
 pub(crate) fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, &'static str)> {
     let in_place = |change: fn(&mut BeginOptions), what| {
         let (disk, key) = volume(scratch, false);
@@ -213,7 +213,7 @@ pub(crate) fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, 
             let keyslots_size = Some(144 * KIB);
             let format = FormatOptions { data_offset: None, keyslots_size, ..options(false) };
             let new = NewVolume::prepare(size(&data), &secret, encrypt(format, Some(360 * KIB))).unwrap();
-            new.write_in_front(&open(&data)).unwrap();
+            new.begin(&open(&data), None).unwrap();
             Some((Disk { header: data.clone(), data }, new.into_key(), "encryption, header in front"))
         }
         9 => {

@@ -1,4 +1,4 @@
-//! Who does the crypto of a piece.
+//! The crypto of a piece, on this thread or on a worker.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::workers::{CryptoWork, Task, TaskOutcome};
 use crate::{Affinity, Dispatch, Error, ErrorKind, WriteOrder};
 
 impl Queue {
-    /// Starts a request or part whose turn has come.
+    /// Starts a request or part after its admission.
     pub(super) fn dispatch(&mut self, index: u32) {
         let slot = self.slots.get(index);
         if slot.order == WriteOrder::Arrival && slot.op.changes() && slot.op != SlotOperation::Discard {
@@ -27,7 +27,7 @@ impl Queue {
         }
     }
 
-    /// The bytes of a piece are there.
+    /// Decrypts a piece that was read, by the policy.
     pub(super) fn decrypt(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         match slot.dispatch {
@@ -55,14 +55,14 @@ impl Queue {
         }
     }
 
-    /// The bytes of a piece are to be written.
+    /// Encrypts a piece, by the policy.
     pub(super) fn encrypt(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         slot.since = self.now;
         match slot.dispatch {
             Dispatch::Inline | Dispatch::Adaptive => self.encrypt_here(index, buffer),
             Dispatch::Workers { affinity } => {
-                // Who has encrypted it writes it, where nobody else has a say in the order.
+                // The worker writes the piece too, where no order of writes is required.
                 let alone = slot.order == WriteOrder::AsReady && !slot.op.is_durable();
                 let work = if alone { CryptoWork::EncryptAndWrite } else { CryptoWork::Encrypt };
                 self.give(index, buffer, work, affinity, false)
@@ -89,7 +89,7 @@ impl Queue {
         self.write(index, buffer)
     }
 
-    /// Others have encrypted a piece: it goes down now, or in [`Queue::write_in_order`].
+    /// Submits a piece that a worker has encrypted, now or in [`Queue::write_in_order`].
     pub(super) fn encrypted(&mut self, index: u32, buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
         match slot.order {
@@ -137,14 +137,14 @@ impl Queue {
                 StepOutcome::Pending
             }
             Err(mut task) => {
-                // No worker can be had: the volume goes on without.
+                // The system has no threads for workers: this thread does the task.
                 task.run(&mut self.channels);
                 self.task_result(task)
             }
         }
     }
 
-    /// A worker is done with a piece.
+    /// Takes a finished task from a worker.
     pub(in super::super) fn task_over(&mut self, task: Task) {
         let index = task.slot;
         if task.is_surplus {
@@ -180,13 +180,13 @@ impl Queue {
                 self.fail(index, buffer, error)
             }
             (TaskOutcome::Untouched | TaskOutcome::Died, _) => {
-                let context = "a worker failed amid the request; the log tells more";
+                let context = "a worker panicked in the request; see the log";
                 self.fail(index, buffer, Error::new(ErrorKind::Worker, context))
             }
         }
     }
 
-    /// The cipher refuses a sector: one that was read is counted.
+    /// The error of a sector that the cipher refuses; in a read it is counted.
     pub(super) fn broken(&self, was_read: bool, refused: CryptoFailure) -> Error {
         if let (true, CryptoFailure::Refused(at)) = (was_read, refused) {
             self.post.stats.mismatches.add(at);
@@ -194,7 +194,7 @@ impl Queue {
         refused.into()
     }
 
-    /// The crypto of a piece is done.
+    /// Counts a piece whose crypto is done.
     fn crypto_over(&mut self, index: u32, who: CryptoSite) {
         let now = self.tick();
         let slot = self.slots.get(index);

@@ -1,4 +1,4 @@
-//! How a connection is lost, and made again.
+//! The loss of a connection, and its reconnection.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::monotonic;
 /// The pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A connection that lasted so long was a good one: the next outage is a new one.
+/// After this time a connection was a good one, and its loss begins a new outage.
 const LASTING: Duration = Duration::from_secs(10);
-/// A request that was in flight when so many connections broke is asked for alone from then on.
+/// The number of broken connections after which a request in flight is sent alone.
 const SUSPECT: u32 = 2;
-/// A request with which so many connections broke, the last ones with nothing else in flight,
-/// fails.
+/// The number of broken connections, the last ones with nothing else in flight, after which a
+/// request fails.
 const MOST_BREAKS: u32 = SUSPECT + 3;
 
-/// A time without a connection, until one has answered a request.
+/// The time without a connection, until one has answered a request.
 pub(super) struct Outage {
     since: Duration,
     attempts: u32,
-    /// There was a connection before.
+    /// True after an earlier connection.
     pub(super) lost: bool,
-    /// What was logged last.
+    /// The last logged reason.
     said: String,
-    /// Requests fail until one is answered.
+    /// True while requests fail, until one is answered.
     given_up: bool,
-    /// The last attempt led to a connection: the server is there, and hangs up.
+    /// The last attempt led to a connection, which the server closed.
     hangs_up: bool,
     last: Duration,
 }
@@ -42,12 +42,12 @@ impl NbdRequest {
 }
 
 impl LinkState {
-    /// The connection cannot go on. What is in flight is asked again on the next one.
+    /// Handles a lost connection. Requests in flight are sent again on the next one.
     pub(super) fn lost(&mut self, why: &str) {
         self.disconnected(why, true);
     }
 
-    /// The same. `suspects`: one of the requests in flight may be the reason.
+    /// As [`lost`](Self::lost). `suspects`: one of the requests in flight may be the cause.
     pub(super) fn disconnected(&mut self, why: &str, suspects: bool) {
         let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
         socket.shut();
@@ -73,8 +73,8 @@ impl LinkState {
             self.questions = self.questions.wrapping_add(1);
             flight.ask(&export, shared.losses.mark(), self.questions);
         }
-        // Suspects go behind all others, so that those are answered, and each suspect comes to its
-        // turn.
+        // Suspects go behind all other requests, so that those are answered, and each suspect has
+        // its turn.
         let is_suspect =
             |index: &u32| self.flights[*index as usize].as_ref().is_some_and(NbdRequest::is_suspect);
         let (suspects, others): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_suspect);
@@ -82,14 +82,14 @@ impl LinkState {
         let all = others.into_iter().chain(unsent).chain(suspects);
         self.outbox = all.filter(|&index| self.flights[index as usize].is_some()).collect();
         if !self.is_idle() {
-            // At once, perhaps the server is there; one that answers nothing, or not this, is not
-            // asked in a frenzy.
+            // The next try is at once, since the server may be there; a server with no or wrong
+            // replies is not tried in a tight loop.
             if was_good && !self.careful { self.try_now() } else { self.pause() }
         }
     }
 
-    /// Takes the requests in flight, the oldest first, out of those that are to be sent: where none
-    /// was sent, the one that would have been.
+    /// Takes the requests in flight, the oldest first, with the one that is sent in part. If none
+    /// was sent, takes the next one.
     fn take_in_flight(&mut self) -> Vec<u32> {
         let is_sent = |flight: &Option<NbdRequest>| flight.as_ref().is_some_and(|flight| flight.is_sent);
         let sent = (0..).zip(&self.flights).filter(|(_, flight)| is_sent(flight));
@@ -101,9 +101,9 @@ impl LinkState {
         in_flight
     }
 
-    /// A connection broke with these requests in flight. One of them that the server cannot bear
-    /// fails alone. It is known by this: with nothing else in flight it breaks one connection after
-    /// the other, while the server answers others, or until `reconnect-delay` is over.
+    /// Notes that a connection broke with these requests in flight. A request that the server
+    /// cannot bear fails alone: with nothing else in flight it breaks one connection after the
+    /// other, while the server answers other requests, or until `reconnect-delay` is over.
     fn suspect(&mut self, in_flight: &[u32], now: Duration) {
         let limit = self.shared.address.reconnect_delay;
         let given_up = self.outage.as_ref().is_some_and(|outage| outage.given_up);
@@ -134,7 +134,7 @@ impl LinkState {
         self.careful = self.flights.iter().flatten().any(NbdRequest::is_suspect);
     }
 
-    /// Whether the next request may be sent. A suspect is in flight alone.
+    /// True when the next request may be sent. A suspect is in flight alone.
     pub(super) fn may_ask_next(&self) -> bool {
         let next = self.outbox.front().and_then(|&index| self.flights[index as usize].as_ref());
         let mut in_flight = self.flights.iter().flatten().filter(|flight| flight.is_sent);
@@ -145,7 +145,7 @@ impl LinkState {
             }
     }
 
-    /// Looks whether an idle connection has broken.
+    /// Checks whether an idle connection has broken.
     pub(in super::super) fn look(&mut self) {
         if let Phase::Up(socket) = &self.phase
             && self.is_idle()
@@ -155,7 +155,7 @@ impl LinkState {
         }
     }
 
-    /// The first request after a time without connection.
+    /// Connects for the first request without a connection.
     pub(super) fn want_connection(&mut self) {
         if let Some(spare) = self.shared.take_spare() {
             return self.connected(spare);
@@ -166,13 +166,13 @@ impl LinkState {
             && now < outage.last + LONGEST_PAUSE
         {
             if outage.hangs_up {
-                // It may answer this one.
+                // The server may answer this request.
                 self.phase = Phase::Pausing(outage.last + LONGEST_PAUSE);
                 return;
             }
             return self.fail_all("the server is still gone");
         }
-        // Nobody has waited until now.
+        // No request has waited so far.
         if self.outage.as_ref().is_none_or(|outage| !outage.given_up) {
             let lost = self.outage.as_ref().is_some_and(|outage| outage.lost);
             self.outage = Some(Outage::new(lost));
@@ -216,7 +216,7 @@ impl LinkState {
                     None => self.connected(NegotiatedConnection::new(socket, &export)),
                     Some(why) => {
                         socket.shut();
-                        self.failed(&format!("what is served there is another export: {why}"));
+                        self.failed(&format!("another export is served there: {why}"));
                     }
                 }
             }
@@ -224,8 +224,7 @@ impl LinkState {
         }
     }
 
-    /// The export has grown, and this connection does not reach all of it: everything on it is
-    /// answered, and it ends in order.
+    /// Ends a connection that is too small for the export, after all its requests were answered.
     pub(super) fn renew(&mut self) {
         let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
         if socket.is_dead() {
@@ -252,7 +251,7 @@ impl LinkState {
         self.send();
     }
 
-    /// An attempt came to nothing.
+    /// Handles a failed attempt.
     fn failed(&mut self, why: &str) {
         if let Phase::Trying(attempt, _) = &self.phase {
             attempt.socket().shut();
@@ -277,7 +276,7 @@ impl LinkState {
         self.check_limit();
     }
 
-    /// Requests do not wait for ever.
+    /// Fails waiting requests after the time limit.
     pub(super) fn check_limit(&mut self) {
         let now = monotonic();
         let limit = self.shared.address.reconnect_delay;
@@ -314,7 +313,7 @@ impl LinkState {
         }
     }
 
-    /// The connection, if it is whole and nobody uses it, for somebody else to use.
+    /// Takes the connection, if it works and is idle, for another channel.
     pub(in super::super) fn release(&mut self) -> Option<NegotiatedConnection> {
         self.look();
         if !self.is_idle() || !matches!(self.phase, Phase::Up(_)) {

@@ -1,4 +1,6 @@
-//! An image that is open, and what is asked of it.
+//! An open image, and its calls of the library.
+
+#![expect(unsafe_code, reason = "librbd's C functions")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
@@ -15,27 +17,30 @@ use crate::rbd::quiet::BlockedSignals;
 use crate::rbd::snapshots::SnapshotEvent;
 use crate::{Buffer, Io};
 
-/// An image that is open. All queues use the one: each would be another owner of its lock.
+/// An open image. All queues share it: each image that is opened would be another owner of its
+/// lock.
 pub(in crate::rbd) struct Image {
     pub(super) handle: Handle,
     pub(super) calls: &'static Calls,
     pub(super) watch: Option<u64>,
-    /// How often the image's header has changed. A thread of librbd's counts, as long as it watches.
+    /// The number of changes of the image's header, which a thread of librbd counts during the
+    /// watch.
     pub(super) changes: Arc<AtomicU64>,
-    /// Where words about snapshots go, as long as they are heard.
+    /// The receiver of snapshot messages, during the watch.
     pub(super) asked: Option<Box<SnapshotWatcher>>,
     pub(super) pool: Pool,
 }
 
-/// What is told of snapshots, and by whom that is heard.
+/// The receiver of snapshot messages, and the state of the watch.
 pub(super) struct SnapshotWatcher {
     tell: mpsc::Sender<SnapshotEvent>,
     watch: AtomicU64,
-    /// So many times librbd waits for the image to rest.
+    /// The number of snapshots for which librbd waits for a pause.
     waits: AtomicU32,
 }
 
-// SAFETY: librbd takes calls on one image from any thread, and at the same time; nothing else is behind the pointers.
+// SAFETY: librbd allows concurrent calls on one image from any thread; nothing else is behind the
+// pointers.
 unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
@@ -55,22 +60,22 @@ impl Image {
 
     fn number(&self, of: unsafe extern "C" fn(Handle, *mut u64) -> c_int) -> std::result::Result<u64, Errno> {
         let mut number = 0;
-        // SAFETY: the image is open; the number is written.
+        // SAFETY: the image is open; the call writes the number.
         answer(unsafe { of(self.handle, &raw mut number) }).map(|_| number)
     }
 
-    /// What is in force of these options for this image, whoever has set it: this program, the pool or the image. None: it has no such
-    /// option.
+    /// Returns the values in force of these options for this image, set by this program, the pool
+    /// or the image. `None`: librbd has no option of this name.
     pub(in crate::rbd) fn settings<const N: usize>(
         &self,
         names: [&CStr; N],
     ) -> std::result::Result<[Option<String>; N], Errno> {
-        // Ceph 16 has a hundred.
+        // Ceph 16 has a hundred options.
         const MOST: c_int = 1 << 14;
         let mut count: c_int = 1 << 10;
         let settings = loop {
             let mut settings: Vec<Setting> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
-            // SAFETY: the image is open; it writes so many at most, and how many there are.
+            // SAFETY: the image is open; the call writes at most `count` entries, and their number.
             let listed = unsafe {
                 (self.calls.rbd_config_image_list)(self.handle, settings.as_mut_ptr(), &raw mut count)
             };
@@ -82,7 +87,7 @@ impl Image {
             }
         };
         let mut settings = settings;
-        // SAFETY: so many were written.
+        // SAFETY: the call wrote `count` entries.
         unsafe { settings.set_len(usize::try_from(count).unwrap_or(0)) };
         let found = names.map(|name| {
             // SAFETY: the names and values are strings until they are cleaned up below.
@@ -90,15 +95,15 @@ impl Image {
             // SAFETY: as above.
             Some(unsafe { CStr::from_ptr(one.value) }.to_string_lossy().into_owned())
         });
-        // SAFETY: what was listed, once.
+        // SAFETY: the list comes from librbd, and is cleaned up once.
         unsafe { (self.calls.rbd_config_image_list_cleanup)(settings.as_mut_ptr(), count) };
         Ok(found)
     }
 
-    /// The image's own name, which is never given to another one: digits and letters.
+    /// The image's id, which no other image ever gets: digits and Latin characters.
     pub(in crate::rbd) fn id(&self) -> std::result::Result<String, Errno> {
         let mut id = [0_u8; 256];
-        // SAFETY: it writes so many bytes at most, a zero the last of them.
+        // SAFETY: the call writes at most the buffer's length, with a zero at the end.
         answer(unsafe { (self.calls.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()) })?;
         let id = CStr::from_bytes_until_nul(&id).ok().and_then(|id| id.to_str().ok());
         let id = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric()));
@@ -111,15 +116,18 @@ impl Image {
         unsafe { (self.calls.rados_get_instance_id)(self.pool.cluster.handle) }
     }
 
-    /// The numbers of the clients that have the image open to write, and answer: this one is among them.
+    /// Returns the numbers of the clients that have the image open for writing and answer,
+    /// including this one.
     ///
-    /// They are told that the image's header may have changed, which each answers, and which changes nothing.
+    /// The clients get a notification that the image's header may have changed, which each answers,
+    /// and which changes nothing.
     pub(in crate::rbd) fn present(&self, patience: Duration) -> std::result::Result<Vec<u64>, Errno> {
         let header = CString::new(format!("rbd_header.{}", self.id()?)).map_err(|_| Errno::IO)?;
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let (mut reply, mut len) = (ptr::null_mut(), 0);
         let _quiet = BlockedSignals::begin();
-        // SAFETY: the pool is open; nothing is sent, and where the reply is, is written.
+        // SAFETY: the pool is open; nothing is sent, and the call writes the reply's address and
+        // length.
         let notified = answer(unsafe {
             (self.calls.rados_notify2)(
                 self.pool.handle,
@@ -134,52 +142,54 @@ impl Image {
         let present = if reply.is_null() {
             Vec::new()
         } else {
-            // SAFETY: so many bytes are there, until they are freed below.
+            // SAFETY: the reply has `len` bytes, until it is freed below.
             let present = answered(unsafe { std::slice::from_raw_parts(reply.cast(), len) });
-            // SAFETY: it came from there, and is not used any more.
+            // SAFETY: the memory comes from librados, and is not used any more.
             unsafe { (self.calls.rados_buffer_free)(reply) };
             present
         };
         match notified {
-            // Some have not answered: whoever has died is among those for half a minute.
+            // Some clients have not answered: a dead one is among them for half a minute.
             Ok(_) | Err(Errno::TIMEDOUT) => Ok(present),
             Err(e) => Err(e),
         }
     }
 
-    /// Takes the lock that keeps other writers away, and keeps it until the image is closed. Waits for one whose owner has died.
+    /// Takes the exclusive lock, until the image is closed. Waits for the lock of a dead owner.
     pub(in crate::rbd) fn lock(&self) -> std::result::Result<(), Errno> {
         let _quiet = BlockedSignals::begin();
         // SAFETY: the image is open.
         answer(unsafe { (self.calls.rbd_lock_acquire)(self.handle, EXCLUSIVE) }).map(drop)
     }
 
-    /// Takes the lock from who has it at this address, and shuts that client out: nothing that it has sent is done any more.
+    /// Takes the lock from the client at this address, and shuts that client out: its pending
+    /// requests are not carried out any more.
     pub(in crate::rbd) fn break_lock(&self, address: &str) -> std::result::Result<(), Errno> {
         let address = CString::new(address).map_err(|_| Errno::INVAL)?;
         let _quiet = BlockedSignals::begin();
-        // SAFETY: the image is open; the string is read only.
+        // SAFETY: the image is open; the string is only read.
         answer(unsafe { (self.calls.rbd_lock_break)(self.handle, EXCLUSIVE, address.as_ptr()) }).map(drop)
     }
 
-    /// Where its owner is, as the cluster says now: what it [lists](Self::lockers) may be as of some while ago.
+    /// The address of the lock's owner, as the cluster reports it now: the [list](Self::lockers) of
+    /// owners may be old.
     pub(in crate::rbd) fn owner(&self) -> Option<String> {
         let (mut mode, mut owners, mut count) = (0, [ptr::null_mut(); 4], 4);
-        // SAFETY: the image is open; it writes so many owners at most, and how many there are.
+        // SAFETY: the image is open; the call writes at most `count` owners, and their number.
         answer(unsafe {
             let to = owners.as_mut_ptr();
             (self.calls.rbd_lock_get_owners)(self.handle, &raw mut mode, to, &raw mut count)
         })
         .ok()?;
         let of = owners.first().filter(|owner| count > 0 && !owner.is_null());
-        // SAFETY: a string, until it is cleaned up below.
+        // SAFETY: the pointer is a string, until it is cleaned up below.
         let owner = of.map(|owner| unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned());
-        // SAFETY: what was listed, once.
+        // SAFETY: the list comes from librbd, and is cleaned up once.
         unsafe { (self.calls.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
         owner
     }
 
-    /// Who has it: the names of clients and where they are.
+    /// The owners of the lock: names of clients, and their addresses.
     pub(in crate::rbd) fn lockers(&self) -> Vec<(String, String)> {
         const ROOM: usize = 4096;
         let mut texts = [(); 4].map(|()| vec![0_u8; ROOM]);
@@ -187,7 +197,8 @@ impl Image {
         let mut exclusive = 0;
         let [tag, clients, cookies, addresses] = &mut texts;
         let [of_tag, of_clients, of_cookies, of_addresses] = &mut lens;
-        // SAFETY: each text has as much room as its length says; what was written is told in it.
+        // SAFETY: each buffer has the length that is passed for it; the call writes the used
+        // lengths.
         let count = unsafe {
             (self.calls.rbd_list_lockers)(
                 self.handle,
@@ -203,7 +214,7 @@ impl Image {
             )
         };
         let count = usize::try_from(count).unwrap_or(0);
-        // One after the other, each with a zero at its end.
+        // The words follow each other, each with a zero at its end.
         let words = |text: &[u8]| -> Vec<String> {
             text.split(|byte| *byte == 0)
                 .take(count)
@@ -213,22 +224,22 @@ impl Image {
         words(clients).into_iter().zip(words(addresses)).collect()
     }
 
-    /// Has changes of the image's header noted from now on.
+    /// Starts to count changes of the image's header.
     pub(in crate::rbd) fn watch(&mut self) -> std::result::Result<(), Errno> {
         let (mut watch, noted) = (0, Arc::as_ptr(&self.changes).cast_mut().cast());
         let _quiet = BlockedSignals::begin();
-        // SAFETY: `changes` stays until `drop` has ended the watching.
+        // SAFETY: `changes` stays in place until `drop` has ended the watch.
         answer(unsafe { (self.calls.rbd_update_watch)(self.handle, &raw mut watch, changed, noted) })?;
         self.watch = Some(watch);
         Ok(())
     }
 
-    /// How often the image's header has changed since it is watched.
+    /// The number of changes of the image's header since the watch began.
     pub(in crate::rbd) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Has it said from now on when snapshots are made, which wait until the image [rests](Self::rests).
+    /// Starts to report snapshots, which wait for [`rests`](Self::rests).
     pub(in crate::rbd) fn watch_snapshots(
         &mut self,
         tell: mpsc::Sender<SnapshotEvent>,
@@ -239,32 +250,34 @@ impl Image {
         let asker = Box::new(SnapshotWatcher { tell, watch: AtomicU64::new(0), waits: AtomicU32::new(0) });
         let (to, mut watch) = (ptr::from_ref(&*asker).cast_mut().cast(), 0);
         let _quiet = BlockedSignals::begin();
-        // SAFETY: `asker` stays where it is until `drop` has ended the watching; the number is written.
+        // SAFETY: `asker` stays in place until `drop` has ended the watch; the call writes the
+        // number.
         answer(unsafe { (self.calls.rbd_quiesce_watch)(self.handle, begins, ends, to, &raw mut watch) })?;
         asker.watch.store(watch, Ordering::SeqCst);
         self.asked = Some(asker);
         Ok(())
     }
 
-    /// Answers who wants to make a snapshot: the image rests, or cannot.
+    /// Answers the program that makes a snapshot: requests are paused, or cannot be.
     pub(in crate::rbd) fn rests(&self, rests: std::result::Result<(), Errno>) {
         let Some(asker) = &self.asked else { return };
         let one_less = |waits: u32| waits.checked_sub(1);
         if asker.waits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
             let result = rests.map_or_else(|e| -e.raw_os_error(), |()| 0);
             let watch = asker.watch.load(Ordering::SeqCst);
-            // SAFETY: the image is open, and librbd waits for this.
+            // SAFETY: the image is open, and librbd waits for this call.
             unsafe { (self.calls.rbd_quiesce_complete)(self.handle, watch, result) };
         }
     }
 
-    /// Has nothing said of snapshots any more. Who wants to make one meanwhile is told that the image does not rest: else librbd would wait.
+    /// Ends the reports of snapshots. A snapshot that waits meanwhile fails: librbd would wait for
+    /// ever.
     pub(in crate::rbd) fn watch_no_snapshots(&mut self) {
         let this = &*self;
         let Some(asker) = &this.asked else { return };
         let watch = asker.watch.load(Ordering::SeqCst);
         let unwatch = || {
-            // SAFETY: the image is open, and this is done once.
+            // SAFETY: the image is open, and the watch is ended once.
             unsafe { (this.calls.rbd_quiesce_unwatch)(this.handle, watch) };
         };
         thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, unwatch) {
@@ -282,11 +295,12 @@ impl Image {
         self.asked = None;
     }
 
-    /// The runs of a range that are stored, by whole objects.
+    /// The stored runs of a range, in whole objects.
     pub(in crate::rbd) fn stored(&self, range: Range<u64>) -> std::result::Result<Vec<Range<u64>>, Errno> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let len = range.end.saturating_sub(range.start);
-        // SAFETY: `stored` gets the list, which nobody else uses until this returns; null: since the image was made.
+        // SAFETY: `stored` gets the list, which has no other user until the call returns; a null
+        // pointer means the time since the image was made.
         answer(unsafe {
             let to = ptr::from_mut(&mut runs).cast();
             (self.calls.rbd_diff_iterate2)(self.handle, ptr::null(), range.start, len, 1, 1, stored, to)
@@ -294,10 +308,8 @@ impl Image {
         Ok(runs)
     }
 
-    /// Hands a request over. Its memory is librbd's until it is `over`, which a thread of librbd's says.
-    ///
-    /// # Errors
-    /// It is over at once, and was not begun.
+    /// Starts a request. librbd owns the memory until a thread of librbd calls `over`. Returns the
+    /// request with the error when it was not begun.
     pub(in crate::rbd) fn start<F: ImageRequest>(
         &self,
         mut flight: Box<F>,
@@ -305,12 +317,13 @@ impl Image {
         let what = ImageOperation::of(flight.io());
         let mut completion = ptr::null_mut();
         let flight = Box::into_raw(flight);
-        // SAFETY: it writes the handle; `over` gets the flight back.
+        // SAFETY: the call writes the handle; `over` gets the request back.
         let made =
             unsafe { (self.calls.rbd_aio_create_completion)(flight.cast(), over::<F>, &raw mut completion) };
         let started = answer(made).and_then(|_| {
-            // SAFETY: the image is open. The memory is the flight's, which stays as it is until `over` has it: so it is valid, nobody
-            // else uses it, and `ImageOperation::of` took it from the slices that are meant.
+            // SAFETY: the image is open. The request owns the memory, and stays in place until
+            // `over` gets it: so the memory is valid and has no other user, and
+            // `ImageOperation::of` took it from the request's own slices.
             answer(unsafe {
                 match what {
                     ImageOperation::Read(offset, to, len) => {
@@ -330,11 +343,11 @@ impl Image {
                 }
             })
             .inspect_err(|_| {
-                // SAFETY: it was not begun with, so nobody calls `over`.
+                // SAFETY: no request was begun with the completion, so `over` is not called.
                 unsafe { (self.calls.rbd_aio_release)(completion) };
             })
         });
-        // SAFETY: what was taken out of its box above, and went nowhere.
+        // SAFETY: the pointer was taken out of its box above, and was not passed on.
         started.map(drop).map_err(|e| (unsafe { Box::from_raw(flight) }, e))
     }
 }
@@ -342,7 +355,8 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         self.watch_no_snapshots();
-        // SAFETY: the image is open, and nobody else has the handle. Both wait until no callback runs any more.
+        // SAFETY: the image is open, and the handle has no other user. Both calls wait until no
+        // callback runs any more.
         unsafe {
             if let Some(watch) = self.watch {
                 (self.calls.rbd_update_unwatch)(self.handle, watch);
@@ -352,23 +366,24 @@ impl Drop for Image {
     }
 }
 
-/// A request that librbd has, with its memory.
+/// A request in librbd, with its memory.
 pub(in crate::rbd) trait ImageRequest: Send + 'static {
-    /// What is asked for.
+    /// The request's operation and memory.
     fn io(&mut self) -> &mut Io;
 
-    /// It is over: how many bytes were read, 0, or a negative error number. A thread of librbd's says so, which must not wait.
+    /// Takes the request back at its end: the number of bytes read, 0, or a negative error number.
+    /// A thread of librbd calls this, and must not wait.
     fn over(self: Box<Self>, result: i64);
 }
 
-/// A request in librbd's words.
+/// A request in the form of librbd's calls.
 enum ImageOperation {
     Read(u64, *mut c_char, usize),
     Write(u64, *const c_char, usize),
     Flush,
     Discard(u64, u64),
     Zero(u64, usize, c_int),
-    /// Not one of librbd's.
+    /// An operation that librbd does not have.
     Nothing,
 }
 
@@ -398,8 +413,9 @@ impl ImageOperation {
     }
 }
 
-/// The numbers of the clients in the reply to a notification: how many there are; of each its number, its watch's, and how many bytes
-/// it answers, and those. What comes after them are those that did not answer.
+/// The numbers of the clients in the reply to a notification. The reply has their number; for each
+/// the client's number, its watch's, the length of its answer, and the answer. Clients without an
+/// answer follow.
 fn answered(mut reply: &[u8]) -> Vec<u64> {
     fn take<'r, const N: usize>(reply: &mut &'r [u8]) -> Option<&'r [u8; N]> {
         let (taken, rest) = reply.split_first_chunk()?;
@@ -417,13 +433,13 @@ fn answered(mut reply: &[u8]) -> Vec<u64> {
     (0..count).map_while(|_| next()).collect()
 }
 
-/// On a thread of librbd's: the request goes where it is waited for, and nothing else happens.
+/// Called by a thread of librbd: sends the request to its channel, and does nothing else.
 unsafe extern "C" fn over<F: ImageRequest>(completion: Handle, flight: *mut c_void) {
-    // SAFETY: the flight that `start` gave away, which comes back once.
+    // SAFETY: `start` gave the request away, and gets it back once.
     let flight = unsafe { Box::from_raw(flight.cast::<F>()) };
-    // There is one: else nothing was started.
+    // The libraries are loaded: otherwise no request was started.
     let Ok(calls) = calls() else { return };
-    // SAFETY: it is over, and nobody else has it.
+    // SAFETY: the completion is over, and has no other user.
     let result = unsafe {
         let result = (calls.rbd_aio_get_return_value)(completion);
         (calls.rbd_aio_release)(completion);
@@ -432,18 +448,18 @@ unsafe extern "C" fn over<F: ImageRequest>(completion: Handle, flight: *mut c_vo
     flight.over(result as i64);
 }
 
-/// On a thread of librbd's, which must not ask for anything.
+/// Called by a thread of librbd, which must not call librbd.
 unsafe extern "C" fn changed(noted: *mut c_void) {
-    // SAFETY: the image's, which ends the watching before it goes.
+    // SAFETY: the image owns the counter, and ends the watch before it is dropped.
     unsafe { &*noted.cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
 }
 
-/// On a thread of librbd's, which must not wait.
+/// Called by a thread of librbd, which must not wait.
 unsafe extern "C" fn begins(asker: *mut c_void) {
-    // SAFETY: the image's, which ends the watching before it goes.
+    // SAFETY: the image owns the watcher, and ends the watch before it is dropped.
     let asker = unsafe { &*asker.cast::<SnapshotWatcher>() };
     let tell = asker.tell.clone();
-    // Whoever closes the image may answer at once, and let go of the asker.
+    // A thread that closes the image may answer at once, and drop the watcher.
     asker.waits.fetch_add(1, Ordering::SeqCst);
     let _ = tell.send(SnapshotEvent::Begins);
 }
@@ -454,9 +470,9 @@ unsafe extern "C" fn ends(asker: *mut c_void) {
     let _ = unsafe { &*asker.cast::<SnapshotWatcher>() }.tell.send(SnapshotEvent::Ends);
 }
 
-/// On the thread that asks.
+/// Called by the thread that asks.
 unsafe extern "C" fn stored(offset: u64, len: usize, exists: c_int, runs: *mut c_void) -> c_int {
-    // SAFETY: the list of `Image::stored`, which waits for this.
+    // SAFETY: the list belongs to `Image::stored`, which waits for this call.
     let runs = unsafe { &mut *runs.cast::<Vec<Range<u64>>>() };
     if exists != 0 {
         let end = offset.saturating_add(len as u64);
@@ -481,7 +497,7 @@ mod tests {
             reply.extend(u32::try_from(answer.len()).unwrap().to_le_bytes());
             reply.extend(answer);
         }
-        // One that did not answer.
+        // A client without an answer.
         let whole = reply.len();
         reply.extend([1, 0, 0, 0].into_iter().chain([9; 16]));
         assert_eq!(answered(&reply), [4121, 4133]);

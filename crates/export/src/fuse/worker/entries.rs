@@ -1,5 +1,7 @@
 //! Requests that come through io_uring: the thread's entries, and the commands that answer them.
 
+#![expect(unsafe_code, reason = "commands of FUSE over io_uring")]
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,18 +15,18 @@ use super::{Origin, Worker};
 use crate::door::Took;
 use crate::{Error, ErrorKind, Result};
 
-/// This many replies, or bytes in replies, go to the kernel before the thread takes more requests.
+/// The number of unsent replies after which the thread submits them before it takes more requests.
 const DUE: usize = 8;
 const DUE_BYTES: usize = 64 << 10;
 
 /// A thread's entries.
 pub(super) struct ThreadEntries {
     ring: RingEntries,
-    /// ThreadEntries whose requests have arrived, or wait for room.
+    /// The entries whose requests have arrived, or wait for room.
     arrived: VecDeque<u32>,
-    /// Replies that the kernel has not been given yet, and their bytes.
+    /// The number of replies that are not submitted yet, and their bytes.
     unsent: (usize, usize),
-    /// Why the kernel took no entries.
+    /// The error with which the kernel refused entries.
     refused: Option<Errno>,
     is_registered: bool,
     home: HomeProcessors,
@@ -44,12 +46,12 @@ impl ThreadEntries {
         })
     }
 
-    /// Whether a request is there that was not begun.
+    /// Returns true when a request has arrived that has not begun.
     pub(super) fn has_waiting(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// Whether the kernel has any of them.
+    /// Returns true when the kernel has any of the entries.
     pub(super) fn are_live(&self) -> bool {
         self.ring.live() > 0
     }
@@ -64,8 +66,8 @@ impl ThreadEntries {
 }
 
 impl Worker {
-    /// Gives the kernel this thread's entries. From when all threads have done so, requests come
-    /// there.
+    /// Registers this thread's entries with the kernel. Once all threads have done so, the kernel
+    /// passes requests through them.
     pub(in super::super) fn register(&mut self) -> Result<()> {
         let refused =
             |e| Error::new(ErrorKind::FuseDevice, "the kernel takes no requests' memory").with_source(e);
@@ -88,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Notes what the kernel answered to an entry's command.
+    /// Handles the kernel's completion of an entry's command.
     pub(super) fn entry_answered(&mut self, number: u32, result: i32) {
         let Some(entries) = &mut self.entries else { return };
         match entries.ring.answered(number, result) {
@@ -103,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// The thread has slept, and has seen what came.
+    /// Notes that the thread has slept, and how many requests have arrived.
     pub(super) fn has_woken(&mut self) {
         if let Some(entries) = &mut self.entries
             && entries.has_waiting()
@@ -112,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// Begins a request that has arrived in an entry; nothing when there is none.
+    /// Starts a request that has arrived in an entry; returns `None` when none has.
     pub(super) fn take_from_entries(&mut self) -> Result<Option<Took>> {
         if self.entries.is_none() {
             return Ok(None);
@@ -147,10 +149,9 @@ impl Worker {
         }
     }
 
-    /// Puts the payload together again that the queue had a part of.
+    /// Joins the part of a payload that the queue had with the rest.
     pub(super) fn payload_is_back(&mut self, number: u32, data: Option<Buffer>, rest: Buffer) -> Result<()> {
-        // Without it the kernel would write the next request to memory that something else may
-        // have.
+        // Without that part the kernel would write the next request to memory that may be in use.
         let gone = || Error::new(ErrorKind::Io, "a request's memory did not come back from the queue");
         self.put_back(number, (data.ok_or_else(gone)?, rest));
         Ok(())
@@ -164,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// Answers the request in an entry, and waits there for the next.
+    /// Answers the request in an entry, and waits in the same entry for the next request.
     pub(super) fn commit(
         &mut self,
         number: u32,
@@ -178,7 +179,7 @@ impl Worker {
         unsafe { self.queue.long_command(self.channel.as_fd(), &command, number) }
     }
 
-    /// The kernel has all replies, or will before the thread sleeps.
+    /// Notes that the kernel has all replies, or will have them before the thread sleeps.
     pub(super) fn handed_over(&mut self) {
         if let Some(entries) = &mut self.entries {
             entries.unsent = (0, 0);

@@ -1,4 +1,4 @@
-//! From bytes to requests under way.
+//! From received bytes to requests in flight.
 
 use std::io;
 
@@ -9,27 +9,28 @@ use super::inbox::IN_PLACE;
 use crate::nbd::protocol::{CommandFlags, Errno, REQUEST_LEN, RequestHeader, RequestType};
 use crate::{Error, ErrorKind, Result};
 
-/// The rest of a large write, or of one that is refused but whose payload still has to come in.
+/// A large write that is being received, or a refused write whose payload still has to arrive.
 pub(super) struct Payload {
     pub(super) request: RequestHeader,
     pub(super) filled: usize,
-    /// Where it goes; without memory it is thrown away and `refused` is the answer.
+    /// The payload's memory, or the error of a refused write, whose payload is dropped.
     pub(super) into: std::result::Result<Buffer, Errno>,
 }
 
-/// What became of the next request in the inbox.
+/// The result of taking the next request from the inbox.
 #[derive(PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It is under way or answered.
+    /// The request is in flight or answered.
     Yes,
-    /// Not all of it has arrived.
+    /// Not all of the request has arrived.
     NeedsBytes,
     /// The queue has no room: completions come first.
     NeedsRoom,
 }
 
 impl Transmission {
-    /// Receives into the inbox or the payload under way. True when something came, be it the end.
+    /// Receives into the inbox or the current payload. Returns true when bytes or the stream's end
+    /// arrived.
     pub(super) fn receive(&mut self) -> Result<bool> {
         let (wanted, received) = match &mut self.payload {
             Some(Payload { into: Ok(buffer), filled, .. }) => {
@@ -61,7 +62,7 @@ impl Transmission {
     pub(super) fn take_request(&mut self) -> Result<Taken> {
         let Some(header) = self.inbox.header() else { return Ok(Taken::NeedsBytes) };
         let request = RequestHeader::parse(header)
-            .map_err(|e| Error::new(ErrorKind::Protocol, "the client lost the thread").with_source(e))?;
+            .map_err(|e| Error::new(ErrorKind::Protocol, "the client sent no request").with_source(e))?;
         if self.tickets.is_full() {
             return Ok(Taken::NeedsRoom);
         }
@@ -107,7 +108,7 @@ impl Transmission {
         Taken::Yes
     }
 
-    /// Moves a payload on: from the inbox first, then straight from the socket.
+    /// Continues a payload: from the inbox first, then straight from the socket.
     pub(super) fn take_payload(&mut self, mut payload: Payload) -> Result<Taken> {
         let len = payload.request.length as usize;
         let arrived = self.inbox.take(len - payload.filled);

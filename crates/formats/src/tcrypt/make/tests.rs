@@ -25,6 +25,11 @@ fn opens(image: &[u8], place: Place, text: &[u8]) -> Result<Unlocked> {
     unlock(image, &password(text), &options)
 }
 
+/// A progress that goes on.
+fn on(_: u64, _: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
 /// A write and its place; none for a sync.
 type Logged = Option<(u64, Vec<u8>)>;
 
@@ -39,8 +44,8 @@ impl Recorder {
         Self { bytes: RefCell::new(bytes), log: RefCell::default() }
     }
 
-    /// Calls `check` with everything that the disk may hold after a power cut: all writes before
-    /// the last sync, and of those since any one missing, and the last one cut at any sector.
+    /// Calls `check` with every content that the disk may have after a power cut: all writes before
+    /// the last sync, and of the later writes any one missing, and the last one cut at any sector.
     fn after_each_cut(&self, before: &[u8], mut check: impl FnMut(&[u8])) {
         let apply = |disk: &mut [u8], (at, bytes): &(u64, Vec<u8>)| {
             let at = usize::try_from(*at).unwrap();
@@ -106,10 +111,14 @@ fn a_new_volume_opens_by_both_headers_and_so_does_a_hidden_one_inside() {
     let outer =
         NewHeaders::prepare(HOST, &password(b"outer"), &options("serpent-twofish-aes", None)).unwrap();
     let mut last = (0, 1);
-    outer.make(&disk, &mut |done, all| last = (done, all)).unwrap();
+    let mut tell = |done, all| {
+        last = (done, all);
+        ControlFlow::Continue(())
+    };
+    assert!(outer.make(&disk, &mut tell).unwrap().is_continue());
     assert_eq!(last, (HOST, HOST), "all of the host is written");
     let hidden = NewHeaders::prepare(HOST, &password(b"hidden"), &options("aes", Some(128 << 10))).unwrap();
-    hidden.make(&disk, &mut |_, _| ()).unwrap();
+    assert!(hidden.make(&disk, &mut on).unwrap().is_continue());
     let image = disk.bytes.into_inner();
     for (place, text, want) in [
         (Place::Normal, &b"outer"[..], 131_072..HOST - 131_072),
@@ -141,12 +150,12 @@ fn a_volume_that_is_made_opens_as_a_whole_or_not_at_all_after_a_power_cut() {
     let before = vec![0; usize::try_from(host).unwrap()];
     let disk = Recorder::over(before.clone());
     let new = NewHeaders::prepare(host, &password(b"new"), &options("aes", None)).unwrap();
-    new.make(&disk, &mut |_, _| ()).unwrap();
+    assert!(new.make(&disk, &mut on).unwrap().is_continue());
     let data = disk.bytes.borrow()[usize::try_from(2 * AREA).unwrap()..][..4096].to_vec();
     let mut seen = [false; 2];
     disk.after_each_cut(&before, |disk| {
         let opens = [Place::Normal, Place::Backup].map(|place| opens(disk, place, b"new").is_ok());
-        // The header is last: what it opens is complete.
+        // The header is written last: a header that opens implies a complete volume.
         assert!(!opens[0] || opens[1], "a header without its backup");
         if opens[1] {
             assert_eq!(disk[usize::try_from(2 * AREA).unwrap()..][..4096], data[..]);
@@ -161,7 +170,7 @@ fn a_volume_that_is_made_opens_as_a_whole_or_not_at_all_after_a_power_cut() {
 fn a_passphrase_that_is_changed_is_the_old_or_the_new_one_after_a_power_cut() {
     let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
     let made = NewHeaders::prepare(HOST, &password(b"old"), &options("aes-twofish-serpent", None)).unwrap();
-    made.make(&disk, &mut |_, _| ()).unwrap();
+    assert!(made.make(&disk, &mut on).unwrap().is_continue());
     disk.log.borrow_mut().clear();
     let before = disk.bytes.borrow().clone();
     let old = opens(&before, Place::Normal, b"old").unwrap();
@@ -184,6 +193,68 @@ fn a_passphrase_that_is_changed_is_the_old_or_the_new_one_after_a_power_cut() {
     for place in [Place::Normal, Place::Backup] {
         assert_eq!(opens(&image, place, b"old").unwrap_err().kind(), ErrorKind::WrongPassphrase);
         opens(&image, place, b"new").unwrap();
+    }
+}
+
+#[test]
+fn a_header_without_a_backup_opens_by_the_old_or_the_new_passphrase_after_a_power_cut() {
+    let made = |chain| {
+        let disk = Recorder::over(vec![7; usize::try_from(HOST).unwrap()]);
+        let made = NewHeaders::prepare(HOST, &password(b"old"), &options(chain, None)).unwrap();
+        write(&disk, 0, &made.header).unwrap();
+        disk.bytes.into_inner()
+    };
+    // Without a backup that opens; of an old volume; of a system.
+    type Change = fn(&mut Unlocked);
+    let cases: [(Change, Place, u64, bool); 3] = [
+        (|_| (), Place::Normal, 0, true),
+        (|of| of.header.version = 3, Place::Normal, 0, false),
+        (|of| (of.place, of.at) = (Place::System, 62 * 512), Place::System, 62 * 512, false),
+    ];
+    for (change, place, at, has_backup) in cases {
+        let image = made("aes");
+        let mut unlocked = opens(&image, Place::Normal, b"old").unwrap();
+        change(&mut unlocked);
+        // The header as such a volume has it, and nothing else.
+        let mut before = vec![7; image.len()];
+        let alone = NewHeaders::again(HOST, &unlocked, Prf::Sha512, pim(1), &password(b"old")).unwrap();
+        assert_eq!((alone.at, alone.has_backup()), (at, has_backup));
+        before[usize::try_from(at).unwrap()..][..HEADER].copy_from_slice(&alone.header);
+        let old = opens(&before, place, b"old").unwrap();
+        assert!(opens(&before, Place::Backup, b"old").is_err());
+        let key = old.volume_key().unwrap();
+        let disk = Recorder::over(before.clone());
+        let new = NewHeaders::again(HOST, &old, Prf::Sha512, pim(1), &password(b"new")).unwrap();
+        new.replace(&disk).unwrap();
+        let mut seen = [0; 2];
+        disk.after_each_cut(&before, |disk| {
+            let by = [b"old", b"new"].map(|text| opens(disk, place, text).ok());
+            assert!(by.iter().flatten().all(|of| of.volume_key().unwrap() == key));
+            let opened = by.map(|of| usize::from(of.is_some()));
+            assert_eq!(opened[0] + opened[1], 1, "one passphrase opens the header");
+            (seen[0], seen[1]) = (seen[0] + opened[0], seen[1] + opened[1]);
+        });
+        assert!(seen[0] > 0 && seen[1] > 0, "{place:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_volume_whose_making_is_stopped_does_not_open() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    let old = NewHeaders::prepare(HOST, &password(b"old"), &options("aes", None)).unwrap();
+    old.replace(&disk).unwrap();
+    let new = NewHeaders::prepare(HOST, &password(b"new"), &options("aes", None)).unwrap();
+    for stop_at in [1, HOST] {
+        let mut tell = |done, all| {
+            assert_eq!(all, HOST);
+            if done >= stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        assert!(new.make(&disk, &mut tell).unwrap().is_break());
+        let image = disk.bytes.borrow();
+        for place in [Place::Normal, Place::Backup] {
+            assert!(opens(&image, place, b"new").is_err(), "{stop_at} {place:?}");
+        }
+        assert!(opens(&image, Place::Normal, b"old").is_err(), "old headers go first");
     }
 }
 

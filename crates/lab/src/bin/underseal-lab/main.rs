@@ -1,11 +1,11 @@
-//! The laboratory: what Underseal costs beside its limits and its peers, and the published
-//! experiments. Nothing of it is in the program that serves volumes.
+//! The laboratory: measurements of Underseal beside its limits and its peers, and the published
+//! experiments. The program that serves volumes contains no part of the laboratory.
 //!
 //! ```text
 //!   cli/     arguments and their help
 //!   bench    `bench ..`              the interleaved measurements of the crate underseal-bench
 //!   lab      `list  run  report`     the experiments of this crate's library
-//!   failure  one line what happened, one line what to do, the exit status
+//!   failure  one line for the failure, one line for the remedy, the exit status
 //! ```
 
 mod bench;
@@ -34,7 +34,7 @@ fn run(cli: LabCli) -> Result<()> {
     let quiet = cli.quiet;
     let progress = |text: &str| {
         if !quiet {
-            // With stderr gone there is nobody to tell.
+            // A closed stderr leaves no place for the message.
             let _ = writeln!(io::stderr().lock(), "underseal-lab: {text}");
         }
     };
@@ -72,7 +72,7 @@ fn print(text: &str) -> Result<()> {
     written.map_err(|e| ProgramFailure::new("cannot write to stdout").because(&e))
 }
 
-/// What programs read: a report's fields, and the version of their meaning.
+/// A report for programs: its fields, and the version of their meaning.
 #[derive(Serialize)]
 struct Versioned<T> {
     json_version: u32,
@@ -88,8 +88,8 @@ fn versioned(report: &impl Serialize) -> Result<String> {
     json(&Versioned { json_version: 1, report })
 }
 
-/// A report as JSON.
+/// Returns a report as JSON.
 fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
-    Ok(text.map_err(|e| ProgramFailure::new("the report cannot be said in JSON").because(&e))? + "\n")
+    Ok(text.map_err(|e| ProgramFailure::new("the report cannot be JSON-encoded").because(&e))? + "\n")
 }

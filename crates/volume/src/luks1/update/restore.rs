@@ -1,8 +1,8 @@
-//! All of a header in place of another, out of a backup.
+//! The restore of a whole header from a backup.
 //!
-//! What the old header still needs is left alone until it is gone. A keyslot whose area, or whose
-//! sector of the header, cannot be written until then comes at another place or under another
-//! number first.
+//! The parts that the old header needs are left alone until it is gone. A keyslot whose area, or
+//! whose sector of the header, cannot be written until then first gets another place or another
+//! number.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::luks1::{Header, unchanged};
 use crate::{ErrorKind, ReadAt, Result, Target, af, storage};
 
 impl Header {
-    /// # Errors
-    /// `BadOption` unless this header keeps its data where the other does, under a key as long.
+    /// Fails with `BadOption` unless this header has its data where the old one does, with a key of
+    /// the same length.
     pub(crate) fn fits_over(&self, old: &Self) -> Result<()> {
         if self.phdr.payload_offset != old.phdr.payload_offset {
             return Err(elsewhere("data"));
@@ -24,7 +24,7 @@ impl Header {
         if self.phdr.key_bytes == old.phdr.key_bytes { Ok(()) } else { Err(elsewhere("keyslots")) }
     }
 
-    /// Puts `new` in place of this header, with its keyslots out of `bytes`.
+    /// Replaces this header by `new`, with its keyslots from `bytes`.
     pub(crate) fn restore(
         mut self,
         on: &(impl Target + ?Sized),
@@ -41,7 +41,7 @@ impl Header {
                 if let Some(carrier) = steps.carrier {
                     self.put_whole(on, carrier, || steps.material.write(on, bytes))?;
                     used.extend(areas(&self));
-                    // Nobody needs the old areas any more.
+                    // The old areas are not needed any more.
                     self.put_whole(on, new.phdr.clone(), || {
                         areas(new).try_for_each(|area| copy(on, bytes, area))
                     })?;
@@ -57,7 +57,7 @@ impl Header {
         let _lock = on.lock(LockTo::Change)?;
         unchanged(on, &self)?;
         copy(on, bytes, keyslots.clone())?;
-        // Beyond the backup's end is nothing of it that would overwrite what was there.
+        // Beyond the backup's end no part of it overwrites the old contents.
         for area in used.into_iter().filter(|area| area.end > keyslots.end) {
             storage::scrub(on, area.start.max(keyslots.end)..area.end)?;
         }
@@ -65,19 +65,19 @@ impl Header {
     }
 }
 
-/// How a header takes another's place.
+/// The steps from one header to another.
 struct Steps {
-    /// What comes first, where the new one cannot come at once.
+    /// The header in between, where the new one cannot follow at once.
     carrier: Option<Phdr>,
     material: Material,
 }
 
-/// Key material out of a backup, and where it is written while the old header counts.
+/// Key material of a backup, and where it is written while the old header counts.
 #[derive(Default)]
 struct Material(Vec<(Range<u64>, u64)>);
 
 impl Material {
-    /// Writes it, and syncs.
+    /// Writes the key material, and syncs.
     fn write(&self, on: &(impl Target + ?Sized), bytes: &[u8]) -> Result<()> {
         self.0.iter().try_for_each(|(area, place)| storage::write(on, *place, part(bytes, area)))?;
         storage::sync(on)
@@ -85,8 +85,8 @@ impl Material {
 }
 
 impl Steps {
-    /// # Errors
-    /// `NoRoom` when no header in between would keep the old keyslots or have the new ones; `Io`.
+    /// Finds the steps. Fails with `NoRoom` when no header in between keeps the old keyslots or has
+    /// the new ones; with `Io`.
     fn find(
         on: &(impl ReadAt + ?Sized),
         bytes: &[u8],
@@ -108,7 +108,8 @@ impl Steps {
             let is_split = !at_once && number >= super::STRADDLER && old.slots[number] != new.slots[number];
             if is_split || !(is_there || is_free) {
                 carried.push(number);
-            } else if !is_there {
+            } else {
+                // Bytes that are there already may be in memory only.
                 material.0.push((own.clone(), own.start));
             }
         }
@@ -118,7 +119,8 @@ impl Steps {
         let mut search = Search { old, new, used, len, within, is_sound: old.is_sound() && new.is_sound() };
         let mut found = search.carry(&carried);
         if found.is_none() && search.is_sound {
-            // Better one that cryptsetup would refuse for an instant than one that nobody opens.
+            // A header that cryptsetup would refuse for an instant is better than one that does not
+            // open.
             search.is_sound = false;
             found = search.carry(&carried);
         }
@@ -132,7 +134,7 @@ impl Steps {
     }
 }
 
-/// Looks for the header in between.
+/// The search for the header in between.
 struct Search<'h> {
     old: &'h Phdr,
     new: &'h Phdr,
@@ -140,12 +142,12 @@ struct Search<'h> {
     used: Vec<Range<u64>>,
     len: u64,
     within: Range<u64>,
-    /// Whether cryptsetup takes both, and all between is to be taken, too.
+    /// True when cryptsetup accepts both headers, so the ones in between must be accepted, too.
     is_sound: bool,
 }
 
 impl Search<'_> {
-    /// The new header with these keyslots at other places or under other numbers, and those places.
+    /// Returns the new header with these keyslots at other places or numbers, and those places.
     fn carry(&self, carried: &[usize]) -> Option<(Phdr, Vec<u64>)> {
         let mut header = self.new.clone();
         carried.iter().for_each(|number| header.slots[*number] = None);
@@ -174,8 +176,7 @@ impl Search<'_> {
         Some((header, places))
     }
 
-    /// The areas that are in use by any of the three headers, and where it matters those that are
-    /// not.
+    /// Returns the areas in use by any of the three headers, and with `all` also the unused ones.
     fn taken(&self, between: &Phdr, all: bool) -> Vec<Range<u64>> {
         let area = |place: u64| place..place.saturating_add(self.len);
         let mut taken = self.used.clone();
@@ -194,7 +195,7 @@ impl Search<'_> {
         is_within && self.taken(between, false).iter().all(|other| apart(&own, other))
     }
 
-    /// Whether it can come after the old header, and the new one after it.
+    /// Returns true when it can follow the old header, and the new one can follow it.
     fn leads(&self, between: &Phdr) -> bool {
         self.follows(self.old, between) && self.follows(between, self.new)
     }

@@ -1,5 +1,5 @@
-//! What a reencryption that begins says of itself: requirement, keyslot, backups, segments, and the
-//! digest over it.
+//! The parts of the document that describe a new reencryption: requirement, keyslot, backups,
+//! segments, and the digest over them.
 
 use serde_json::{Map, Value, json};
 use underseal_cipher::Key;
@@ -17,31 +17,32 @@ use crate::{Hash, Result, VolumeKey};
 
 pub(super) type Document = Map<String, Value>;
 
-/// A reencryption that is to begin.
+/// A reencryption that is about to start.
 pub(super) struct Arrangement {
     pub(super) mode: Mode,
     pub(super) direction: Direction,
-    /// Of steps that are written over their own source; never by the source.
+    /// The protection of steps that are written over their own source; never
+    /// [`Protection::Source`].
     pub(super) protection: Protection,
     pub(super) shift: Option<u64>,
-    /// The segments as they were and will be, and what is moved, with the digests of their keys.
+    /// The old segment, the new segment, and the moved segment, with the digests of their keys.
     pub(super) previous: (Value, Option<u32>),
     pub(super) last: (Value, Option<u32>),
     pub(super) moved: Option<Value>,
-    /// The volume's size while this goes on, and whether its last segment reaches to the end of the
-    /// device.
+    /// The volume's size during the reencryption, and whether its last segment reaches to the end
+    /// of the device.
     pub(super) size: u64,
     pub(super) open: bool,
-    /// Rounds of the digest over all this.
+    /// The rounds of the digest over these parts.
     pub(super) iterations: u32,
 }
 
 impl Arrangement {
-    /// Writes it into the document, which says nothing of it yet but keyslots and digests of its
-    /// keys, and signs it. It is taken only if it can be gone on with.
+    /// Writes the reencryption into the document, and signs it. The document has only keyslots and
+    /// digests of the keys so far. The result is accepted only if the reencryption can be resumed.
     ///
-    /// # Errors
-    /// `NoRoom`; `BadLayout`, `BadHeader`, `TooSmall` where it does not fit the volume.
+    /// Fails with `NoRoom`, and with `BadLayout`, `BadHeader` or `TooSmall` when the reencryption
+    /// does not fit the volume.
     pub(super) fn write(
         &self,
         document: &mut Document,
@@ -75,7 +76,7 @@ impl Arrangement {
     }
 
     fn slot(&self, room: &mut Room) -> Result<Value> {
-        // Where the data moves nothing is kept of a step but of the one that stays in its place.
+        // Where the data moves, only the part that stays in place has its steps protected.
         let area = if self.shift.is_some() && !(self.moves_first() && self.mode == Mode::Decrypt) {
             let start = room.take(4096)?;
             start..start + 4096
@@ -100,7 +101,7 @@ impl Arrangement {
         }))
     }
 
-    /// Puts one regular segment there, as it was, and the backups behind it.
+    /// Inserts the regular segment with the old state, and the backups behind it.
     fn backups(&self, document: &mut Document) -> Result<()> {
         let flagged = |(segment, digest): &(Value, Option<u32>), flag: &str| {
             let mut segment = segment.clone();
@@ -129,13 +130,12 @@ impl Arrangement {
     }
 }
 
-/// Refuses a document that could not record each step: as many segments as there ever are, with the
-/// longest numbers.
+/// Refuses a document that could not record each step: with the largest number of segments, and
+/// with the longest numbers.
 ///
-/// # Errors
-/// `NoRoom`.
+/// Fails with `NoRoom`.
 pub(super) fn steps_fit(document: &Document, of: &Reencryption, plan: &Plan, header_size: u64) -> Result<()> {
-    // A short number takes less than the word for a size that is open.
+    // A short number takes less room than the word for an open size.
     const LONG: u64 = 10_000_000;
     let (long, far) = (plan.size.max(LONG), plan.end().max(LONG));
     let all = [plan.moved.map(|_| Which::Moved), Some(Which::New), Some(Which::Hot), Some(Which::Old)];
@@ -144,11 +144,11 @@ pub(super) fn steps_fit(document: &Document, of: &Reencryption, plan: &Plan, hea
     let mut widest = document.clone();
     write_segments(&mut widest, of, &parts, None)?;
     let area = usize::try_from(header_size).unwrap_or(usize::MAX).saturating_sub(BINARY_LEN);
-    let full = "the header has no room for what the steps record in it: remove what it need not hold, such as tokens";
+    let full = "the header has no room for the records of steps: remove unneeded parts, such as tokens";
     json::fill_area(&widest, area).map(drop).map_err(|e| crate::keyslots::no_room(full).with_source(e))
 }
 
-/// What the area is and what it keeps, without its place.
+/// Returns the area's type and parameters, without its place.
 pub(super) fn area_words(protection: Protection, shift: Option<u64>, guards_moved: bool) -> Value {
     let mut words = match protection {
         _ if shift.is_some() && !guards_moved => json!({ "type": "datashift" }),
@@ -167,12 +167,12 @@ pub(super) fn area_words(protection: Protection, shift: Option<u64>, guards_move
     words
 }
 
-/// The requirement of a reencryption whose metadata are of this version.
+/// Returns the requirement of a reencryption whose metadata have this version.
 pub(super) fn requirement(version: u8) -> String {
     format!("online-reencrypt-v{version}")
 }
 
-/// Puts a digest of the keyslot there over nothing, so that the document can be parsed and then
+/// Inserts a digest of the keyslot over no data, so that the document can be parsed and then
 /// signed.
 pub(super) fn add_digest(document: &mut Document, slot: u32, iterations: u32) -> Result<()> {
     let digests = words::object(document.get_mut("digests"), "digests")?;
@@ -183,7 +183,7 @@ pub(super) fn add_digest(document: &mut Document, slot: u32, iterations: u32) ->
     Ok(())
 }
 
-/// Makes the digest over what the document says anew.
+/// Renews the digest over the metadata.
 pub(super) fn sign(document: &mut Document, header_size: u64, key: &VolumeKey) -> Result<()> {
     let (metadata, of) = parse(document, header_size)?;
     let keys =
@@ -196,7 +196,7 @@ pub(super) fn sign(document: &mut Document, header_size: u64, key: &VolumeKey) -
     words::insert(document, "digests", of.digest, made)
 }
 
-/// A digest that belongs to a keyslot and to no data.
+/// Returns a digest that belongs to a keyslot and to no data.
 fn of_slot(input: &Key, slot: u32, hash: Hash, iterations: u32) -> Result<Value> {
     let mut made = format::digest(input, slot, hash, iterations)?;
     made["segments"] = json!([]);
@@ -206,6 +206,6 @@ fn of_slot(input: &Key, slot: u32, hash: Hash, iterations: u32) -> Result<Value>
 pub(super) fn parse(document: &Document, header_size: u64) -> Result<(Metadata, Reencryption)> {
     let metadata = Metadata::parse(document.clone(), header_size)?;
     let of = Reencryption::parse(&metadata)?
-        .ok_or_else(|| bad("config.requirements: no reencryption is said there"))?;
+        .ok_or_else(|| bad("config.requirements: no reencryption is named"))?;
     Ok((metadata, of))
 }

@@ -1,5 +1,5 @@
-//! The start of a reencryption to another key, cipher, sector size or place: one update of the
-//! header brings all of it.
+//! The start of a reencryption to another key, cipher, sector size or place: all in one update of
+//! the header.
 
 use serde_json::{Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
@@ -20,58 +20,58 @@ use crate::{
     Cost, Error, ErrorKind, Hash, Kdf, NewKeyslot, Pbkdf, Result, Target, VolumeKey, unlock, volume,
 };
 
-/// What a volume is to become.
+/// The target of a reencryption.
 #[derive(Debug)]
 pub struct BeginOptions {
-    /// Its cipher; none keeps it.
+    /// The new cipher. `None` keeps the old cipher.
     pub cipher: Option<CipherSpec>,
-    /// Its sector size; none keeps it.
+    /// The new sector size. `None` keeps the old sector size.
     pub sector_size: Option<SectorSize>,
-    /// Its key.
+    /// The new key.
     pub key: NewKey,
-    /// In which order.
+    /// The order of the steps.
     pub direction: Direction,
-    /// What a step that is written over its own source is protected by; never the source.
+    /// The protection of a step that is written over its own source; never [`Protection::Source`].
     pub protection: Protection,
-    /// The data moves so many bytes towards the end, backward, and the volume gets so much smaller:
-    /// the room for keyslots grows by it.
+    /// The number of bytes by which the data moves towards the end, backward. The volume gets
+    /// smaller by this number, and the room for keyslots grows by it.
     pub shift: Option<u64>,
-    /// Only the first so many bytes of the volume, which has no more from now on: the rest of the
-    /// device stays as it is, but its key goes in the end.
+    /// The number of bytes at the volume's start that stay a part of the volume. The rest of the
+    /// device keeps its bytes, but its key is removed in the end.
     pub size: Option<u64>,
-    /// The header is in another file than the data.
+    /// The header is detached.
     pub detached: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
-    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what
-    /// begins.
+    /// The volume is open. Its server has the lock of reencryptions, shared, and carries out the
+    /// reencryption.
     pub is_open: bool,
 }
 
-/// The key that a volume gets.
+/// The new key of a volume.
 #[derive(Debug)]
 pub enum NewKey {
-    /// The one that it has.
+    /// The old key.
     Keep,
-    /// A random one of so many bytes; none takes the old one's length where the cipher stays, else
-    /// the cipher's largest.
+    /// A random key of this many bytes. `None` stands for the old key's length if the cipher stays,
+    /// else for the cipher's largest key.
     Random(Option<usize>),
-    /// This one.
+    /// The given key.
     Given(Key),
 }
 
-/// A passphrase that goes on opening the volume.
+/// A passphrase that still opens the volume after the reencryption.
 #[derive(Debug)]
 pub struct Passphrase<'p> {
-    /// The keyslot that it opens now.
+    /// The keyslot that the passphrase opens now.
     pub slot: u32,
-    /// It itself.
+    /// The passphrase.
     pub passphrase: &'p Key,
-    /// The keyslot that it opens from now on; see [`Header::like_keyslot`].
+    /// The keyslot that the passphrase will open; see [`Header::like_keyslot`].
     pub new: NewKeyslot,
 }
 
-/// Ready to be written: all that takes time is done.
+/// New parts of the header, ready to be written: all slow work is done.
 struct New<'p> {
     slots: Vec<(u32, &'p NewKeyslot, Made)>,
     digest: Option<Value>,
@@ -79,10 +79,11 @@ struct New<'p> {
 }
 
 impl Header {
-    /// A keyslot as costly as one that is there, for the same passphrase.
+    /// Returns the parameters of a new keyslot as costly as `slot`, for the same passphrase.
     ///
     /// # Errors
-    /// `NoKeyslot` when it is not there; `Unsupported` for kinds that this build does not know.
+    /// `NoKeyslot` when the keyslot does not exist; `Unsupported` for kinds that this build does
+    /// not know.
     pub fn like_keyslot(&self, slot: u32) -> Result<NewKeyslot> {
         let old = self.metadata().keyslots.get(&slot).ok_or_else(|| not_in_use(slot))?;
         let old = old.passphrase.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
@@ -98,26 +99,26 @@ impl Header {
         Ok(NewKeyslot::new(pbkdf))
     }
 
-    /// The keyslots of the data's key whose passphrases are not among these: they are lost when
-    /// another key takes its place.
+    /// Returns the keyslots of the data's key that are missing in `kept`. Their passphrases are
+    /// lost when another key replaces the key.
     pub fn lost_keyslots(&self, kept: &[u32]) -> Vec<u32> {
         let metadata = self.metadata();
         let slots = metadata.keyslots.keys().copied();
         slots.filter(|slot| keyslot::opens_data(metadata, *slot) && !kept.contains(slot)).collect()
     }
 
-    /// Begins a reencryption, in one update: the header says what it was, what it will be, and how
-    /// far it is. No data is touched. `key` is the volume's, and comes back with the new one;
-    /// `data_size` is the size of the device that holds the data.
+    /// Begins a reencryption in one update: the header describes the old state, the new state and
+    /// the progress. No data is touched. `key` is the volume's key; the result adds the new key.
+    /// `data_size` is the size of the data device.
     ///
-    /// Where the key changes, only the passphrases that are given go on opening the volume when it
-    /// has come to its end.
+    /// If the key changes, only the given passphrases open the volume after the end.
     ///
     /// # Errors
-    /// `BadOption` for what does not fit the volume, or where no passphrase is given for a new key;
-    /// `Unsupported` for volumes that cannot be reencrypted, and while one is under way; `Busy`
-    /// when somebody else is about to; `NoRoom` when keyslots or what protects a step do not fit
-    /// the header; `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
+    /// `BadOption` for options that do not fit the volume, and for a new key without a passphrase;
+    /// `Unsupported` for volumes that cannot be reencrypted, and during another reencryption;
+    /// `Busy` when another process starts a reencryption at the same time; `NoRoom` when keyslots
+    /// or the protection of a step do not fit the header; `WrongKey`, `BadLayout`, `TooSmall`,
+    /// `NullCipher`, `Io`, `Memory`.
     pub fn begin_reencryption(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -137,7 +138,7 @@ impl Header {
         let same = cipher == crypt.cipher && sector_size == crypt.sector_size && options.shift.is_none();
         if same && matches!(options.key, NewKey::Keep) {
             return Err(bad(
-                "nothing would change: say which key, cipher or sector size the volume is to have",
+                "nothing would change: name the key, cipher or sector size that the volume should get",
             ));
         }
         unlock::allow_null(&cipher, options.allow_null)?;
@@ -175,7 +176,7 @@ impl Header {
             last["sector_size"] = sector_size.bytes().into();
             last["offset"] = (segment.offset + shift).to_string().into();
             if let Some(part) = part {
-                // Nobody who opens it in the end takes what still has the old key for data.
+                // So that readers after the end do not take the part under the old key for data.
                 last["size"] = part.to_string().into();
             }
             let arrangement = Arrangement {
@@ -201,7 +202,8 @@ impl Header {
 }
 
 impl BeginOptions {
-    /// By how much the data moves: what it moves over is the volume's own end, which it gives up.
+    /// Returns the number of bytes by which the data moves. The data moves over the volume's own
+    /// end, which is given up.
     fn shift(&self, segment: &Segment) -> Result<u64> {
         match self.shift {
             None => Ok(0),
@@ -210,13 +212,13 @@ impl BeginOptions {
             }
             Some(_) if self.size.is_some() => Err(bad("data that moves is reencrypted as a whole")),
             Some(_) if segment.size.is_some() => Err(bad(
-                "the volume has a size of its own: data that moves would overwrite what lies behind it",
+                "the volume has a size of its own: data that moves would overwrite the bytes behind it",
             )),
             Some(shift) => Ok(shift),
         }
     }
 
-    /// The new key, or none where the old one stays.
+    /// Returns the new key, or `None` when the old key stays.
     fn new_key(&self, old: &Crypt, cipher: &CipherSpec, old_key: &Key) -> Result<Option<Key>> {
         let sizes = underseal_cipher::key_sizes(cipher)
             .map_err(|e| bad(format!("cannot use cipher {cipher}")).with_source(e))?;
@@ -242,7 +244,7 @@ impl<'p> New<'p> {
     fn prepare(metadata: &Metadata, key: Option<Key>, passphrases: &'p [Passphrase<'p>]) -> Result<Self> {
         let Some(key) = key else { return Ok(Self { slots: vec![], digest: None, key: None }) };
         let Some(first) = passphrases.first() else {
-            return Err(bad("without a passphrase that goes on opening it, nobody could open the volume"));
+            return Err(bad("without a passphrase for the new key, the volume could never be opened"));
         };
         let make = |Passphrase { slot, passphrase, new }: &'p Passphrase<'p>| {
             let old = metadata.keyslots.get(slot).filter(|_| keyslot::opens_data(metadata, *slot));
@@ -255,8 +257,8 @@ impl<'p> New<'p> {
         Ok(Self { slots, digest: Some(digest), key: Some(key) })
     }
 
-    /// Puts the new keyslots and their digest into the document: its number, and where the areas
-    /// go.
+    /// Writes the new keyslots and their digest into the document. Returns the digest's number and
+    /// the places of the areas.
     fn write(
         &self,
         document: &mut Document,
@@ -286,7 +288,8 @@ impl<'p> New<'p> {
     }
 }
 
-/// The one segment of a volume that can be reencrypted, with its cipher and the digest of its key.
+/// Returns the segment of a volume that can be reencrypted, with its cipher and the digest of its
+/// key.
 pub(super) fn eligible(metadata: &Metadata) -> Result<(u32, &Segment, &Crypt)> {
     let unsupported = |why: &str| Error::new(ErrorKind::Unsupported, why);
     activate::requirements(&metadata.config.requirements)?;
@@ -309,7 +312,7 @@ pub(super) fn eligible(metadata: &Metadata) -> Result<(u32, &Segment, &Crypt)> {
     Ok((*digest.0, segment, crypt))
 }
 
-/// As many rounds as the digest of the data's key has.
+/// Returns the number of rounds of the data's digest.
 pub(super) fn iterations(metadata: &Metadata, digest: u32) -> u32 {
     match metadata.digests.get(&digest).map(|digest| &digest.check) {
         Some(Ok(check)) => match check.kdf {

@@ -1,11 +1,15 @@
-//! The start of a decryption. The data end up at the start of their device, where no header is: it
-//! stands apart, or is exported first.
+//! The start of a decryption. In the end the data begins at byte 0 of its device, without a header,
+//! so the header must be detached, or is exported first.
 //!
 //! ```text
-//!   header copied to a file, synced -> forgotten on the device -> first data copied over it, synced -> file: under way, one update
+//!   header copied to a file, synced -> wiped on the device
+//!     -> first data copied over it, synced -> file: in progress, one update
 //! ```
-//! Until the file says that it is under way, it is a plain header apart from its data; a start that
-//! was cut off is made again with it.
+//! Until the file names the decryption, it is a plain detached header. An interrupted start is
+//! repeated with this file.
+
+use std::fs::{self, File};
+use std::path::Path;
 
 use serde_json::json;
 
@@ -19,47 +23,58 @@ use crate::luks2::metadata::Metadata;
 use crate::luks2::update::room::Room;
 use crate::luks2::{Header, keyslot, store};
 use crate::reencrypt::{Direction, Mode, Protection};
-use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage, volume};
+use crate::signature::{LOOKED_AT, signature};
+use crate::storage::new_file::new_file;
+use crate::{Error, ErrorKind, ReadAt, Result, Target, VolumeKey, storage, volume};
 
-/// How a volume is decrypted where it is.
+/// How a volume is decrypted in place.
 #[derive(Debug, Clone)]
 pub struct DecryptOptions {
-    /// In which order; data that moves do so forward.
+    /// The order of the steps. Data that moves does so forward.
     pub direction: Direction,
-    /// What a step that is written over its own source is protected by; never the source. Data that
-    /// move want some.
+    /// The protection of a step that is written over its own source; never [`Protection::Source`].
+    /// Data that moves needs a protection.
     pub protection: Protection,
-    /// The most bytes that are moved out of the way at first, and decrypted in one step at last;
-    /// none takes as many as can be.
+    /// The largest number of bytes that are moved away at the start, and decrypted in one step at
+    /// the end. `None` takes as many as possible.
     pub first: Option<u64>,
-    /// Only the first so many bytes of data that do not move; the rest of the device stays as it
-    /// is.
+    /// The size of the part to decrypt, if the data does not move. The rest of the device stays as
+    /// it is.
     pub size: Option<u64>,
-    /// Data that move do so to byte 0, over what lies before them: its header was there, and is
-    /// exported.
+    /// Data that moves does so to byte 0, over the bytes in front of it: the place of the exported
+    /// header.
     pub over_header: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
-    /// The volume is open: its server has the lock of reencryptions, shared, and goes on with what
-    /// begins.
+    /// The volume is open. Its server has the lock of reencryptions, shared, and carries out the
+    /// decryption.
     pub is_open: bool,
+}
+
+/// The start of a device over which data will move that are decrypted: their header was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverwrittenStart {
+    /// In bytes.
+    pub len: u64,
+    /// The format that begins there, if it is known.
+    pub signature: Option<&'static str>,
 }
 
 /// A start that is decided.
 struct Start {
     arrangement: Arrangement,
-    /// What is copied to the start of the device: from where, and how much.
+    /// The bytes that are copied to the start of the device: offset and length.
     moved: Option<(u64, u64)>,
 }
 
 impl Header {
-    /// Takes the header from the device to a new file, which has it from then on: its data can be
-    /// decrypted then. The caller makes sure that the file's name is on stable storage before.
-    /// Decryption is checked first; see [`Header::begin_decryption`].
+    /// Moves the header from the device to a new file, so that the data can be decrypted. The
+    /// caller makes sure that the file's name is on stable storage before. All checks of the
+    /// decryption come first; see [`Header::begin_decryption`].
     ///
     /// # Errors
-    /// Those of [`Header::begin_decryption`]. Until the file is written and synced, nothing is
-    /// changed on the device.
+    /// The kinds of [`Header::begin_decryption`]. Until the file is written and synced, the device
+    /// is unchanged.
     pub fn export(
         &self,
         device: &(impl Target + ?Sized),
@@ -91,14 +106,50 @@ impl Header {
         Ok(exported)
     }
 
+    /// Moves the header from in front of the data to a new file, and begins to decrypt them. The
+    /// file, which is durable under its name before the header leaves the device, is returned.
+    ///
+    /// # Errors
+    /// `BadOption` when the file is there already; those of [`Header::export`] and
+    /// [`Header::begin_decryption`].
+    pub fn begin_decryption_into(
+        &self,
+        path: &Path,
+        device: &(impl Target + ?Sized),
+        key: &VolumeKey,
+        options: &DecryptOptions,
+    ) -> Result<File> {
+        let file = new_file(path)?;
+        let exported = self.export(device, &file, key, options);
+        if exported.is_err() && file.metadata().is_ok_and(|new| new.len() == 0) {
+            // Nothing of the header is in it.
+            let _ = fs::remove_file(path);
+        }
+        exported?.begin_decryption(&file, device, key, options).map_err(|e| e.in_file(path))?;
+        Ok(file)
+    }
+
+    /// The start of the device that decrypted data will move over; none where they do not move.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn overwritten_start(&self, data: &(impl ReadAt + ?Sized)) -> Result<Option<OverwrittenStart>> {
+        let len = self.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
+        if len == 0 {
+            return Ok(None);
+        }
+        let start = storage::read(data, 0, usize::try_from(len.min(LOOKED_AT)).unwrap_or(0))?;
+        Ok(Some(OverwrittenStart { len, signature: signature(&start) }))
+    }
+
     /// Begins to decrypt data whose header stands apart, on `on`. Data that begin at another byte
     /// than 0 of `data` are moved there.
     ///
     /// # Errors
-    /// `BadOption` for what does not fit the volume, and where something else may lie in the way of
-    /// data that move; `Unsupported` for volumes that cannot be decrypted, and while a reencryption
-    /// is under way; `Busy` when somebody else is about to; `NoRoom`, `WrongKey`, `BadLayout`,
-    /// `TooSmall`, `NullCipher`, `Io`, `Memory`.
+    /// `BadOption` for options that do not fit the volume, and when other bytes may be in the way
+    /// of data that moves; `Unsupported` for volumes that cannot be decrypted, and during a
+    /// reencryption; `Busy` when another process starts a reencryption at the same time; `NoRoom`,
+    /// `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
     pub fn begin_decryption(
         &mut self,
         on: &(impl Target + ?Sized),
@@ -114,8 +165,8 @@ impl Header {
         {
             store::unchanged(on, &self.stored)?;
             self.is_exported_from(data)?;
-            // What is left of it after an export that was cut off would be taken for a header, and
-            // the data for damage.
+            // After an interrupted export, the rest of the old header would be taken for a header,
+            // and the data for damage.
             forget_old_headers(data, from)?;
             copy((data, from), (data, 0), len)?;
             storage::sync(data)?;
@@ -129,8 +180,8 @@ impl Header {
         self.update(on, edit, |()| Ok(()))
     }
 
-    /// Refuses to write to the start of a device that has a header still; what an export leaves of
-    /// this one when it is cut off is none.
+    /// Refuses to write to the start of a device that still has a header. The rest of this header
+    /// after an interrupted export is accepted.
     fn is_exported_from(&self, data: &(impl Target + ?Sized)) -> Result<()> {
         match crate::Header::read(data) {
             Err(e) if e.kind() == ErrorKind::NoHeader => Ok(()),
@@ -138,11 +189,11 @@ impl Header {
                 Ok(())
             }
             Ok(_) => Err(bad("the device of the data has a header: that is to be exported first")),
-            Err(e) => Err(e.within("what is at the start of the data's device")),
+            Err(e) => Err(e.within("the bytes at the start of the data's device")),
         }
     }
 
-    /// Refuses what could not be begun, before anything is written.
+    /// Refuses a decryption that could not begin, before anything is written.
     fn try_decryption(&self, key: &VolumeKey, data_size: u64, options: &DecryptOptions) -> Result<()> {
         let metadata = self.metadata();
         keyslot::confirm(metadata, key)?;
@@ -170,7 +221,7 @@ impl Start {
         };
         if shift > 0 && !options.over_header {
             return Err(bad(format!(
-                "data at byte {shift} of their device would be moved over what lies before them: only where their header was"
+                "data at byte {shift} of their device would be moved over the bytes before them: allowed over their own header only"
             )));
         }
         let mut previous = metadata.document["segments"]["0"].clone();
@@ -207,7 +258,7 @@ impl Start {
     }
 }
 
-/// The longest step in place that an area of so many bytes protects.
+/// Returns the length of the longest step in place that an area of `area` bytes protects.
 fn first_len(protection: Protection, area: u64) -> Result<u64> {
     match protection {
         Protection::Checksum { hash, block } => Ok((area / hash.output_len() as u64).saturating_mul(block)),

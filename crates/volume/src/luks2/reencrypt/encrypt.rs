@@ -1,10 +1,11 @@
-//! The start of an encryption: a new header over data that is there, which says of all of it that
-//! it is not encrypted yet.
+//! The start of an encryption: a new header that describes existing data as plaintext so far.
 //!
-//! With a header apart it is written in one go, and no data is touched. A header in front needs the
-//! place of the first data: see `unfinished_start.rs`.
+//! A detached header is written at once, and no data is touched. A header in front needs the place
+//! of the first data: see `unfinished_start.rs`.
 
 use std::fmt;
+use std::fs::File;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use underseal_cipher::{Key, SectorSize};
@@ -17,37 +18,40 @@ use crate::format::{self, Parts, bad};
 use crate::luks2::Header;
 use crate::luks2::update::room::Room;
 use crate::reencrypt::{Direction, Mode, Protection};
+use crate::storage::new_file::new_file;
 use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
 
-/// How plain data is encrypted where it is.
+/// How plain data is encrypted in place.
 #[derive(Debug)]
 pub struct EncryptOptions {
-    /// What the header says. Where it is in front of the data, its data offset is what the data
-    /// moves by.
+    /// The header's parameters. If the header is in front of the data, its data offset is the
+    /// distance by which the data moves.
     pub format: FormatOptions,
-    /// In which order; with a header in front always backward.
+    /// The order of the steps; with a header in front always backward.
     pub direction: Direction,
-    /// What a step that is written over its own source is protected by; never the source.
+    /// The protection of a step that is written over its own source; never [`Protection::Source`].
     pub protection: Protection,
-    /// With a header in front: how many bytes at the end of the device hold nothing, and are given
-    /// up: twice what the data moves by.
+    /// With a header in front: the number of unused bytes at the end of the device, which are given
+    /// up. The number is twice the distance by which the data moves.
     pub reduce: Option<u64>,
-    /// With a header apart: only the first so many bytes; the rest of the device stays as it is.
+    /// With a detached header: the size of the part to encrypt. The rest of the device stays as it
+    /// is.
     pub size: Option<u64>,
 }
 
-/// An encryption that is ready to begin. From here on only reading and writing can fail.
+/// An encryption that is ready to start. From here on only reads and writes can fail.
 pub struct NewVolume {
     new: NewHeader,
-    /// How the first data is moved out of the header's way.
+    /// The move of the first data out of the header's way.
     moved: Option<UnfinishedStart>,
 }
 
 impl NewVolume {
-    /// Decides all of it, and derives its keys, for data on `data_size` bytes. Nothing is written.
+    /// Makes all decisions about the encryption of data on `data_size` bytes, and derives the keys.
+    /// Nothing is written.
     ///
     /// # Errors
-    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit
+    /// `BadOption` when the options contradict each other; `TooSmall` when the header does not fit
     /// before the data's end; `NoRoom`, `BadLayout`, `NullCipher`, `Memory`.
     pub fn prepare(data_size: u64, passphrase: &Key, options: EncryptOptions) -> Result<Self> {
         let EncryptOptions { mut format, mut direction, protection, reduce, size } = options;
@@ -58,7 +62,7 @@ impl NewVolume {
             (Some(_), true) => return Err(bad("a header apart from the data takes no room from it")),
             (None, false) => {
                 return Err(bad(
-                    "a header in front of the data needs room: say what is given up at the end of the device",
+                    "a header in front of the data needs room: name the bytes to give up at the end of the device",
                 ));
             }
         };
@@ -115,7 +119,7 @@ impl NewVolume {
         Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
     }
 
-    /// Writes a header that is apart from its data, in one go.
+    /// Writes a detached header at once.
     ///
     /// # Errors
     /// `BadOption` for a header in front; `Busy`, `TooSmall`, `Io`.
@@ -127,16 +131,48 @@ impl NewVolume {
     }
 
     /// Puts the header in front of the data. A start that is cut off is found by
-    /// [`UnfinishedStart::find`].
-    ///
-    /// # Errors
-    /// `BadOption` for a header apart; `Busy`, `TooSmall`, `Io`.
-    pub fn write_in_front(&self, device: &(impl Target + ?Sized)) -> Result<()> {
+    /// [`UnfinishedStart::find`]. Fails with `BadOption` for a header in a file of its own.
+    pub(crate) fn write_in_front(&self, device: &(impl Target + ?Sized)) -> Result<()> {
         let Some(start) = &self.moved else { return Err(bad("this header is apart from its data")) };
+        // The mark of an earlier start may be on the disk still, and it names another copy.
+        storage::secure(device, 0..UnfinishedStart::LEN)?;
         copy((device, 0), (device, start.copied_to), start.len)?;
         storage::sync(device)?;
         start.mark(device)?;
         self.new.write_from_the_end(device)
+    }
+
+    /// Makes sure that the data are plain before their encryption is prepared. Undoes a start that
+    /// was cut off; returns whether there was one.
+    ///
+    /// # Errors
+    /// `BadOption` when the data have a header; those of a damaged one, which is no plain data;
+    /// `Busy`, `Io`.
+    pub fn find_plain(data: &(impl Target + ?Sized)) -> Result<bool> {
+        match crate::Header::read(data) {
+            Err(e) if e.kind() == ErrorKind::NoHeader => Ok(false),
+            Err(e) if e.kind() == ErrorKind::UnfinishedStart => UnfinishedStart::undo_any(data),
+            Ok(_) => Err(bad("is encrypted already")),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Begins: writes the header in front of the data, or to a new file, which is returned.
+    ///
+    /// # Errors
+    /// `BadOption` when the file is there already, or the header is not for that place; `Busy`,
+    /// `TooSmall`, `Io`.
+    pub fn begin(&self, data: &(impl Target + ?Sized), header: Option<&Path>) -> Result<Option<File>> {
+        let Some(path) = header else {
+            self.write_in_front(data)?;
+            return Ok(None);
+        };
+        if self.moved.is_some() {
+            return Err(bad("this header is in front of its data"));
+        }
+        let file = new_file(path)?;
+        self.write(&file).map_err(|e| e.in_file(path))?;
+        Ok(Some(file))
     }
 
     /// The volume key.
@@ -151,7 +187,7 @@ impl fmt::Debug for NewVolume {
     }
 }
 
-/// Where data with a header in front of it comes to lie.
+/// The place of data with a header in front of it.
 struct Place {
     shift: u64,
     size: u64,
@@ -189,7 +225,7 @@ pub(super) fn linear(offset: u64, size: Option<u64>) -> Value {
     json!({ "type": "linear", "offset": offset.to_string(), "size": size })
 }
 
-/// The size of data from byte 0 on.
+/// Returns the size of data that begins at byte 0.
 fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u64> {
     let whole = volume::data_length(data_size, 0, None, sector_size)?;
     let unit = sector_size.bytes();
@@ -201,7 +237,7 @@ fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u
     }
 }
 
-/// Two headers of one volume, of which it cannot be told which one describes it.
+/// The message about two headers of one volume, when nothing decides which header describes it.
 pub(super) fn differ(front: &Header, apart: &Header) -> String {
     format!(
         "the device of the data has a header of this volume, too (its update {}), and so has the file apart (its update {}): only the one \
@@ -210,8 +246,8 @@ pub(super) fn differ(front: &Header, apart: &Header) -> String {
     )
 }
 
-/// Copies bytes from one place to another, which do not overlap. They may be plaintext, so none are
-/// left in memory.
+/// Copies bytes to another place that does not overlap. The bytes may be plaintext, so no copy
+/// stays in memory.
 pub(super) fn copy(
     (from, source): (&(impl Target + ?Sized), u64),
     (to, target): (&(impl Target + ?Sized), u64),

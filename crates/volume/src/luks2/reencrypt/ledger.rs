@@ -1,4 +1,4 @@
-//! Plan and progress in the header: the regular segments say how far it is.
+//! Plan and progress in the header: the regular segments record the progress.
 //!
 //! | step                    | here                                                        |
 //! | ----------------------- | ----------------------------------------------------------- |
@@ -23,23 +23,23 @@ use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Step, Which};
 use crate::storage::kept_lock::KeptLock;
 use crate::{Error, ErrorKind, ReadAt as _, Result, Target, VolumeKey, storage};
 
-/// How long users of a step's range wait for the header's lock. An update of a header takes less,
-/// and a step that meets a longer one begins again later.
+/// The longest time for which users of a step's range wait for the header's lock. An update of a
+/// header takes less time; a step that waits longer is repeated later.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// How a reencryption goes on.
+/// How a reencryption is resumed.
 #[derive(Debug, Clone, Default)]
 pub struct ResumeOptions {
-    /// The header is in another file than the data.
+    /// The header is detached.
     pub detached: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
-    /// The longest step in bytes; none takes what is usual.
+    /// The longest step in bytes. `None` takes the usual length.
     pub hot_zone: Option<u64>,
 }
 
-/// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. While it is there nobody else
-/// reencrypts the volume.
+/// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. As long as this value exists, no other
+/// process reencrypts the volume.
 pub struct Ledger<'d> {
     pub(super) header: Header,
     pub(super) on: KeptLock<'d>,
@@ -47,44 +47,44 @@ pub struct Ledger<'d> {
     plan: Plan,
     progress: Progress,
     pub(super) given: ShapeInput,
-    /// The keys vouch for the plan.
+    /// The keys confirm the plan.
     pub(super) vouched: bool,
-    /// The last segment reaches to the end of the device, however long that is.
+    /// The last segment reaches to the end of the device, whatever its size.
     open: bool,
-    /// What an update that failed would have recorded.
+    /// The progress that a failed update would have recorded.
     unsure: Option<Progress>,
-    /// The header has forgotten the reencryption, and these areas of it are to be wiped.
+    /// The areas to be wiped, after the header has forgotten the reencryption.
     ended: Option<Vec<Range<u64>>>,
     _lock: Option<ReencryptionLock>,
 }
 
 impl<'d> Ledger<'d> {
-    /// Takes up the reencryption that the header says is under way, after checking all that the
-    /// keys vouch for. `on` is what the header is on, `data_size` the size of the device that holds
-    /// the data.
+    /// Resumes the reencryption of the header, after all checks that the keys allow. `on` is the
+    /// header's device, `data_size` the size of the data device.
     ///
     /// # Errors
-    /// `BadOption` when none is under way; `Busy` when it is gone on with elsewhere;
-    /// `WrongPassphrase` when the key has not all that is needed; `Untrusted` when somebody without
-    /// the keys wrote what the header says; `BadHeader`, `BadLayout`, `TooSmall`, `NullCipher`,
-    /// `Unsupported` when it cannot be gone on with; `Io`, `Memory`.
+    /// `BadOption` when no reencryption is in progress; `Busy` when another process carries it out;
+    /// `WrongPassphrase` when a key is missing; `Untrusted` when the metadata were written without
+    /// the keys; `BadHeader`, `BadLayout`, `TooSmall`, `NullCipher`, `Unsupported` when it cannot
+    /// be resumed; `Io`, `Memory`.
     pub fn resume(
         on: &'d (dyn Target + Sync),
         key: &VolumeKey,
         data_size: u64,
         options: &ResumeOptions,
     ) -> Result<Self> {
-        // What was read before it was locked may be out of date.
+        // A header that was read before the lock may be out of date.
         let lock = ReencryptionLock::take(read(on)?.uuid(), LockTo::Change)?;
         let mut ledger = Self::resume_under(lock.as_ref(), on, key, data_size, options)?;
         ledger._lock = lock;
         Ok(ledger)
     }
 
-    /// The same for who holds this volume's lock as long as this is there, or cannot take it.
+    /// Like [`Self::resume`], for a caller that holds this volume's lock as long as this value
+    /// exists, or that cannot take the lock.
     ///
     /// # Errors
-    /// As for [`Ledger::resume`]; `Busy` when the lock is another volume's.
+    /// The kinds of [`Ledger::resume`]; `Busy` when the lock is another volume's.
     pub fn resume_under(
         lock: Option<&ReencryptionLock>,
         on: &'d (dyn Target + Sync),
@@ -94,7 +94,7 @@ impl<'d> Ledger<'d> {
     ) -> Result<Self> {
         let header = read(on)?;
         if lock.is_some_and(|lock| !lock.is_of(header.uuid())) {
-            let context = "what is locked is the reencryption of another volume; try again";
+            let context = "the lock belongs to another volume's reencryption; try again";
             return Err(Error::new(ErrorKind::Busy, context));
         }
         let metadata = header.metadata();
@@ -124,24 +124,24 @@ impl<'d> Ledger<'d> {
         })
     }
 
-    /// The header as it stands.
+    /// Returns the present header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Takes the header as it is on the disk after an update of it has failed: as it was, or with
-    /// `attempt` recorded.
+    /// Takes the header from the disk after an update has failed: the old header, or the header
+    /// with `attempt` recorded.
     fn settle(&mut self, attempt: Progress) -> Result<()> {
         let mut after = self.header.json().clone();
         write_segments(&mut after, &self.of, &self.plan.parts(attempt), self.open.then_some(self.plan.size))?;
         self.take_either(&after).map(drop)
     }
 
-    /// Takes the header as it is on the disk, in which others may change what is not the
-    /// reencryption's: cryptsetup removes keyslots meanwhile. Whether anything is another.
+    /// Takes the header from the disk, after other programs may have changed parts that do not
+    /// belong to the reencryption: cryptsetup removes keyslots meanwhile. Returns true when the
+    /// header has changed.
     ///
-    /// # Errors
-    /// `Busy` when somebody changed how far it is.
+    /// Fails with `Busy` when the progress has changed.
     pub(super) fn refresh(&mut self) -> Result<bool> {
         let before = self.header.json().clone();
         self.take_either(&before)
@@ -158,7 +158,7 @@ impl<'d> Ledger<'d> {
         Ok(is_other)
     }
 
-    /// Goes on with another plan, which the header holds by now.
+    /// Continues with another plan that the header holds now.
     pub(super) fn taken_over(&mut self, plan: Option<Plan>) -> Result<()> {
         self.of = parse(&self.header)?;
         self.plan = plan.unwrap_or_else(|| self.plan.clone());
@@ -184,11 +184,13 @@ fn parse(header: &Header) -> Result<Reencryption> {
     Reencryption::parse(header.metadata())?.ok_or_else(none)
 }
 
-/// What a document says of its reencryption, and nobody else changes while it goes on.
+/// The parts of a document that belong to its reencryption, and that no other program changes
+/// meanwhile.
 fn own(document: &Map<String, Value>, of: &Reencryption) -> Value {
     let digest = |(number, digest): (&String, &Value)| {
         let mut digest = digest.clone();
-        // Those of a key come and go; without segments it is none of the reencryption's.
+        // Digests of keys come and go. A digest without segments does not belong to the
+        // reencryption.
         if *number != of.digest.to_string() {
             digest.as_object_mut().map(|digest| digest.shift_remove("keyslots"));
         }
@@ -206,7 +208,7 @@ fn own(document: &Map<String, Value>, of: &Reencryption) -> Value {
     })
 }
 
-/// Puts the regular segments into the document, and behind them the backups. A last segment that
+/// Writes the regular segments into the document, and the backups behind them. A last segment that
 /// ends at byte `open` reaches to the end of the device.
 pub(super) fn write_segments(
     document: &mut Map<String, Value>,
@@ -288,13 +290,15 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
     fn secure(&mut self) -> Result<()> {
         self.refresh()?;
         let _lock = self.on.lock(LockTo::Change)?;
-        store::secure(&self.on, &store::unchanged(&self.on, &self.header.stored)?)
+        store::secure(&self.on, &store::unchanged(&self.on, &self.header.stored)?)?;
+        self.header.is_secured = true;
+        Ok(())
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         if at == 0 {
-            // Not every user can take the lock: somebody else's step may be protected by what is
-            // there.
+            // Not every user can take the lock: another process's step may be protected by the
+            // bytes there.
             self.lock()?;
             let refreshed = self.refresh();
             self.unlock();
@@ -325,7 +329,7 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
             self.settle(attempt)?;
         }
         let mut recorded = self.write_record(progress);
-        // Before it writes, an update refuses a header that somebody else changed.
+        // An update refuses a header that another program has changed, before writing.
         let was_changed = recorded.as_ref().err().is_some_and(|e| e.kind() == ErrorKind::Busy);
         if was_changed && self.refresh().unwrap_or(false) {
             recorded = self.write_record(progress);
@@ -338,15 +342,15 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
             return Err(e);
         }
         if self.ended.is_none() {
-            // Its backups have other numbers now.
+            // The backups have other numbers now.
             self.of = parse(&self.header)?;
         }
         self.progress = progress;
         Ok(())
     }
 
-    /// Of a volume that moves, cryptsetup recovers the last step from the wrong place; what it
-    /// moves away from is there until the end.
+    /// In a volume that moves, cryptsetup recovers the last step from the wrong place. The source
+    /// of the move exists until the end.
     fn repeats(&self, step: &Step) -> bool {
         self.plan.mode == Mode::Reencrypt
             && step.protection == Protection::Source
@@ -363,10 +367,10 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 }
 
 impl Ledger<'_> {
-    /// Whether the record of the last step is the end of the reencryption. cryptsetup takes a
-    /// header that says that all is new for one that has not begun, does all of it again, and
-    /// destroys the data. Of an encryption that moves its data it does not, and what is left of the
-    /// plaintext is wiped while the header says where it is.
+    /// Returns true when the record of the last step is the end of the reencryption. cryptsetup
+    /// takes a header that calls all of the data new for a reencryption that has not begun, repeats
+    /// all of it, and destroys the data. An encryption that moves its data is an exception: the
+    /// rest of the plaintext is wiped while the header has its place.
     fn ends_with(&self, progress: Progress) -> bool {
         let moves = self.plan.mode == Mode::Encrypt && self.plan.protection == Protection::Source;
         self.plan.step(progress).is_none() && !moves

@@ -1,7 +1,7 @@
-//! From the regular segments to how far it is, and back.
+//! From the regular segments to the progress, and back.
 //!
-//! Nobody vouches for them, so they are taken only in the one shape that a plan and its progress
-//! give.
+//! No digest covers the regular segments, so they are accepted only in the shape that a plan and
+//! its progress give.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::luks2::metadata::{Metadata, Segment};
 use crate::reencrypt::{Moved, Part, Plan, Progress, Protection, Which};
 use crate::{Error, ErrorKind, Recipe, Result, Stored, VolumeKey, recipe, unlock, volume};
 
-/// What cryptsetup takes for what a disk writes whole, where it knows nothing of the disk.
+/// The block size that cryptsetup assumes to be written whole by a disk of unknown parameters.
 const PAGE: u64 = 4096;
 
-/// What the device and the caller add to a header.
+/// The device's and the caller's additions to a header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShapeInput {
     /// The size of the data device.
@@ -25,11 +25,11 @@ pub(crate) struct ShapeInput {
     pub(crate) hot_zone: Option<u64>,
     /// Accepts data that is not encrypted under the name of a cipher.
     pub(crate) allow_null: bool,
-    /// The header is in another file than the data.
+    /// The header is detached.
     pub(crate) detached: bool,
 }
 
-/// Where a header's reencryption stands.
+/// Returns the stage of a header's reencryption.
 pub(crate) fn stage(metadata: &Metadata, of: &Reencryption) -> Stage {
     let regular: Vec<_> = metadata.segments.iter().filter(|(_, segment)| !segment.is_backup()).collect();
     match regular[..] {
@@ -39,12 +39,11 @@ pub(crate) fn stage(metadata: &Metadata, of: &Reencryption) -> Stage {
     }
 }
 
-/// Plan and progress. `key` must have all that is needed.
+/// Returns plan and progress. `key` must have all keys that are needed.
 ///
-/// # Errors
-/// `BadHeader` where the regular segments are in no shape that this reencryption goes through;
-/// `BadLayout` where it cannot be carried out at all; `WrongPassphrase` without one of the keys;
-/// `TooSmall`, `NullCipher`, `Unsupported`, `Memory`.
+/// Fails with `BadHeader` when the regular segments have no shape that this reencryption goes
+/// through; `BadLayout` when it cannot be carried out at all; `WrongPassphrase` without one of the
+/// keys; `TooSmall`, `NullCipher`, `Unsupported`, `Memory`.
 pub(crate) fn read(
     metadata: &Metadata,
     of: &Reencryption,
@@ -66,15 +65,14 @@ pub(crate) fn read(
     }
     plan.check_progress(progress).map_err(|e| e.within("segments"))?;
     if plan.parts(progress) != found {
-        return Err(bad("segments: no reencryption of this kind goes through what they say"));
+        return Err(bad("segments: no reencryption of this kind goes through their state"));
     }
     Ok((plan, progress))
 }
 
-/// The plan alone, for a volume of this size.
+/// Returns the plan alone, for a volume of this size.
 ///
-/// # Errors
-/// As [`read`].
+/// Fails with the errors of [`read`].
 pub(crate) fn planned(
     metadata: &Metadata,
     of: &Reencryption,
@@ -86,10 +84,9 @@ pub(crate) fn planned(
     plan(of, [old?, new?], given, size)
 }
 
-/// The same as [`read`] where all is new: the old key may be gone, and nothing is done with it.
+/// Like [`read`], when all of the data is new: the old key may be gone, and is not used.
 ///
-/// # Errors
-/// As [`read`].
+/// Fails with the errors of [`read`].
 pub(crate) fn read_final(
     metadata: &Metadata,
     of: &Reencryption,
@@ -106,8 +103,8 @@ pub(crate) fn read_final(
     Ok((plan, Progress { done: size, hot: None }))
 }
 
-/// Whether the last segment reaches to the end of the device, also where the step under way, which
-/// says its length, is the last.
+/// Returns true when the last segment reaches to the end of the device, even if the step in
+/// progress, which has a length, is the last.
 pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: ShapeInput, size: u64) -> bool {
     let last = metadata.segments.values().rfind(|segment| !segment.is_backup());
     let to_end = || {
@@ -119,11 +116,11 @@ pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: ShapeInput,
     })
 }
 
-/// Of a part that reaches to the end of its device.
+/// The end of a part that reaches to the end of its device.
 const OPEN: u64 = u64::MAX;
 
 impl Part {
-    /// The same part, where it is open, up to the volume's end.
+    /// Returns the same part; an open part ends at the volume's end.
     fn ending_by(mut self, end: u64) -> Self {
         if self.range.end == OPEN {
             self.range.end = end;
@@ -132,7 +129,7 @@ impl Part {
     }
 }
 
-/// What each regular segment is.
+/// Returns the state of each regular segment.
 fn parts(metadata: &Metadata, of: &Reencryption) -> Result<Vec<(u32, Part)>> {
     let mut start = 0u64;
     let mut parts = Vec::new();
@@ -155,7 +152,8 @@ fn parts(metadata: &Metadata, of: &Reencryption) -> Result<Vec<(u32, Part)>> {
     Ok(parts)
 }
 
-/// What a regular segment that begins at byte `start` of the volume is, if it is anything.
+/// Returns the state of a regular segment that begins at byte `start` of the volume, if it has a
+/// known state.
 fn which(
     metadata: &Metadata,
     of: &Reencryption,
@@ -203,22 +201,23 @@ fn is_hot(segment: &Segment) -> bool {
     segment.flags.iter().any(|flag| flag == HOT)
 }
 
-/// The size of the volume while it is reencrypted: what its segments say, or to the end of the
-/// device.
+/// Returns the size of the volume during the reencryption: the size in its segments, or to the end
+/// of the device.
 fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: ShapeInput) -> Result<u64> {
     let Some((number, last)) = parts.last() else { return Err(bad("segments: none")) };
     if last.range.end != OPEN {
         return Ok(last.range.end);
     }
-    // cryptsetup's encryption that moves, cut off when all is new: the volume will reach further
-    // than what was encrypted, over the place where the first data were kept.
+    // cryptsetup's encryption that moves the data, interrupted when all of the data is new: the
+    // volume will reach further than the encrypted part, over the place where the first data was
+    // kept.
     let all_new = parts.iter().all(|(_, part)| part.which == Which::New);
     if let (true, Some(_), Some(size)) = (all_new, &of.moved, of.previous.segment.size) {
         return Ok(size);
     }
     let unit = [&of.previous, &of.last].into_iter().filter_map(|lay| Some(lay.crypt()?.sector_size)).max();
     let unit = unit.unwrap_or(SectorSize::S512);
-    // Data that moves has room at its old place and at its new one.
+    // Data that moves has room both at its old place and at its new place.
     let (old, new) = (of.previous.segment.offset, of.last.segment.offset);
     let reserved = old.max(new) - if last.which == Which::New { new } else { old };
     let offset = metadata.segments[number].offset;
@@ -234,7 +233,7 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: ShapeInput, size: u64
             Protection::Checksum { hash, block: u64::from(block) }
         }
         Some(AreaContents::Journal) => Protection::Journal,
-        // Nothing is written over its own source where the data moves.
+        // Where the data moves, no step is written over its own source.
         Some(AreaContents::Nothing) | None => Protection::None,
     };
     let alignment = match of.resilience.kept {
@@ -273,7 +272,7 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: ShapeInput, size: u64
     }
 }
 
-/// One form of the data, with its cipher.
+/// Returns the old or the new form of the data, with its cipher.
 fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> Result<Stored> {
     let place = format!("segments.{}", lay.number);
     let lower = lay.segment.offset;
@@ -282,7 +281,7 @@ fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> R
         return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: None });
     };
     if lower == 0 && !given.detached {
-        let context = "the data begins at byte 0, so this header stands apart from it: name both files";
+        let context = "the data begins at byte 0, so this header is detached: name both files";
         return Err(Error::new(ErrorKind::BadLayout, context).within(place));
     }
     unlock::allow_null(&crypt.cipher, given.allow_null).map_err(|e| e.within(&place))?;
@@ -293,7 +292,7 @@ fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> R
     Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: Some(Arc::new(recipe)) })
 }
 
-/// One of the keys is not there.
+/// The error about a missing key.
 pub(crate) fn lacks(metadata: &Metadata, digest: u32) -> Error {
     let slots = metadata.digests.get(&digest).map_or(&[][..], |digest| &digest.keyslots);
     let slots: Vec<String> = slots.iter().map(u32::to_string).collect();

@@ -1,8 +1,8 @@
-//! What a header says of its reencryption: the requirement, the keyslot `reencrypt`, the backup
-//! segments.
+//! The parts of a header that describe its reencryption: the requirement, the keyslot `reencrypt`,
+//! the backup segments.
 //!
-//! Whoever holds the volume keys vouches for all of it but the regular segments, which say how far
-//! it is (`digest`); those must have the one shape that the rest allows (`shape`).
+//! A digest made with the volume keys covers all parts but the regular segments, which record the
+//! progress (`digest`). Those segments must have the shape that the other parts allow (`shape`).
 
 use std::ops::Range;
 
@@ -14,73 +14,73 @@ use crate::{Error, ErrorKind, Hash, Result};
 
 /// The type of the keyslot.
 pub(crate) const KIND: &str = "reencrypt";
-/// The flag of the segment of a step that is under way.
+/// The flag of the segment with the step in progress.
 pub(crate) const HOT: &str = "in-reencryption";
 pub(crate) const PREVIOUS: &str = "backup-previous";
 pub(crate) const FINAL: &str = "backup-final";
 pub(crate) const MOVED: &str = "backup-moved-segment";
 const REQUIREMENT: &str = "online-reencrypt";
 
-/// A reencryption that a header says is under way.
+/// A reencryption in progress according to its header.
 #[derive(Debug, Clone)]
 pub(crate) struct Reencryption {
-    /// Of its metadata: 2, or 3 for a decryption that moves the data.
+    /// The version of its metadata: 2, or 3 for a decryption that moves the data.
     pub(crate) version: u8,
-    /// The keyslot that keeps its state.
+    /// The keyslot with its state.
     pub(crate) slot: u32,
     /// The digest over its metadata.
     pub(crate) digest: u32,
     pub(crate) mode: Mode,
     pub(crate) direction: Direction,
-    /// On the header's device.
+    /// The range on the header's device.
     pub(crate) area: Range<u64>,
     pub(crate) resilience: Resilience,
-    /// How all of the data was.
+    /// The old state of the data.
     pub(crate) previous: Lay,
-    /// How all of the data will be.
+    /// The new state of the data.
     pub(crate) last: Lay,
-    /// What was moved out of the way before it began.
+    /// The part that was moved away at the start.
     pub(crate) moved: Option<Lay>,
 }
 
-/// How a step that is cut off is made good.
+/// How an interrupted step is recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resilience {
-    /// What is kept of a step that is written over its own source; none where there is no such
-    /// step.
+    /// The contents of the area for a step that is written over its own source. `None` when there
+    /// is no such step.
     pub(crate) kept: Option<AreaContents>,
     /// The bytes that the data moves by.
     pub(crate) shift: Option<u64>,
 }
 
-/// The contents of the area: what a step that is cut off is finished from.
+/// The contents of the area, from which an interrupted step is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AreaContents {
     /// A hash of each block.
     Checksums { hash: Hash, block: u32 },
     /// All of the old bytes.
     Journal,
-    /// Nothing: what is cut off is lost.
+    /// Nothing: an interrupted step is lost.
     Nothing,
 }
 
-/// One way in which the data lies.
+/// The old, new or moved state of the data.
 #[derive(Debug, Clone)]
 pub(crate) struct Lay {
     /// The segment's number.
     pub(crate) number: u32,
     pub(crate) segment: Segment,
-    /// The digest of its key; none where it is not encrypted.
+    /// The digest of the segment's key. `None` when the segment is not encrypted.
     pub(crate) digest: Option<u32>,
 }
 
 impl Lay {
-    /// Its cipher; none where the data is not encrypted.
+    /// Returns the cipher, or `None` when the data is not encrypted.
     pub(crate) fn crypt(&self) -> Option<&Crypt> {
         self.segment.crypt.as_ref().ok()
     }
 
-    /// Whether a segment's bytes are of the same type, cipher and sector size.
+    /// Returns true when a segment's bytes have the same type, cipher and sector size.
     pub(crate) fn is_like(&self, segment: &Segment) -> bool {
         self.segment.kind == segment.kind
             && match (&self.segment.crypt, &segment.crypt) {
@@ -96,11 +96,10 @@ impl Lay {
 }
 
 impl Reencryption {
-    /// What the header says; none where none is under way.
+    /// Returns the reencryption in the header, or `None` when no reencryption is in progress.
     ///
-    /// # Errors
-    /// `Unsupported` for what this build does not know or nobody can vouch for; `BadHeader` where
-    /// its parts do not fit each other.
+    /// Fails with `Unsupported` for features that this build does not know, and for metadata
+    /// without a digest; `BadHeader` when the parts contradict each other.
     pub(crate) fn parse(metadata: &Metadata) -> Result<Option<Self>> {
         let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
         let (first, second) = (slots.next(), slots.next());
@@ -148,20 +147,19 @@ impl Reencryption {
         Ok(Some(parsed))
     }
 
-    /// The digests of the keys that open it, the old one's first.
+    /// Returns the digests of the reencryption's keys, the old key's first.
     pub(crate) fn digests(&self) -> Vec<u32> {
         let mut all: Vec<u32> = [&self.previous, &self.last].iter().filter_map(|lay| lay.digest).collect();
         all.dedup();
         all
     }
 
-    /// How it was, how it will be, and what was moved, in the order in which they stand behind the
-    /// regular segments.
+    /// Returns the old, the new and the moved state, in their order behind the regular segments.
     pub(crate) fn backups(&self) -> impl Iterator<Item = &Lay> {
         [Some(&self.previous), Some(&self.last), self.moved.as_ref()].into_iter().flatten()
     }
 
-    /// No key but its own is of any segment.
+    /// Checks that no other key belongs to a segment.
     fn keys_are_its(&self, metadata: &Metadata) -> Result<()> {
         let its = self.digests();
         let other = |(number, digest): &(&u32, &Digest)| !digest.segments.is_empty() && !its.contains(number);
@@ -199,8 +197,8 @@ impl Reencryption {
         Ok(())
     }
 
-    /// cryptsetup says of data with a header apart that they move where room was given up, and
-    /// leaves them where they are: nothing protects a step then.
+    /// cryptsetup describes an encryption with a detached header and `reduce-device-size` as one
+    /// that moves the data, and leaves the data in its place. Nothing protects a step then.
     fn stays_in_place(&mut self) {
         let moves = self.previous.segment.offset != self.last.segment.offset || self.moved.is_some();
         if self.mode == Mode::Encrypt && self.resilience.kept.is_none() && !moves {
@@ -208,8 +206,8 @@ impl Reencryption {
         }
     }
 
-    /// The data moves by the shift, from where it was to where it will be, in the one direction in
-    /// which nothing is overwritten that is still needed.
+    /// Checks that the data moves by the shift, from the old place to the new place, in the only
+    /// direction in which no needed bytes are overwritten.
     fn fits_places(&self) -> Result<()> {
         let (old, new) = (self.previous.segment.offset, self.last.segment.offset);
         let by = match self.direction {
@@ -228,7 +226,7 @@ impl Reencryption {
         }
     }
 
-    /// What was moved lies where nothing else is, and is like what it was.
+    /// Checks that the moved part has a place of its own, and the old state's type and cipher.
     fn moved_fits(&self) -> Result<()> {
         let Some(moved) = &self.moved else {
             return match self.mode {
@@ -244,7 +242,7 @@ impl Reencryption {
         if let Some(crypt) = crypt_of(&moved.segment, &place)?
             && crypt.iv_tweak != 0
         {
-            return Err(bad(format!("{place}.iv_tweak: what was moved is the beginning of the data")));
+            return Err(bad(format!("{place}.iv_tweak: the moved part is the beginning of the data")));
         }
         if moved.digest != self.previous.digest {
             return Err(bad(format!("{place}: its key is not that of segments.{}", self.previous.number)));
@@ -254,7 +252,7 @@ impl Reencryption {
         };
         let begins = moved.segment.offset;
         let fits = match self.mode {
-            // To the end of the device, behind what is moved by the shift.
+            // To the end of the device, behind the part moved by the shift.
             Mode::Encrypt => {
                 let end = self.previous.segment.size.and_then(|size| size.checked_add(shift));
                 self.direction == Direction::Backward && end.is_some_and(|end| begins >= end)
@@ -270,7 +268,7 @@ impl Reencryption {
     }
 }
 
-/// Which version the requirement is of; none where there is no requirement at all.
+/// Returns the version of the requirement, or `None` without a requirement.
 fn version(requirements: &[String]) -> Result<Option<u8>> {
     let place = "config.requirements";
     let unsupported = |why: String| Err(Error::new(ErrorKind::Unsupported, format!("{place}: {why}")));
@@ -297,13 +295,12 @@ fn version(requirements: &[String]) -> Result<Option<u8>> {
     }
 }
 
-/// Whether the requirement is of version 1, whose metadata have no digest, and the only one.
+/// Returns true when the only requirement is of version 1, whose metadata have no digest.
 pub(super) fn is_version_1(metadata: &Metadata) -> bool {
     metadata.config.requirements == [REQUIREMENT]
 }
 
-/// Whether the requirement is of a version with a digest, and the only one, and the digest is
-/// missing.
+/// Returns true when the only requirement is of a version with a digest, and the digest is missing.
 pub(super) fn lacks_digest(metadata: &Metadata) -> bool {
     let mut slots = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == KIND);
     let (Ok(Some(_)), Some((&slot, _)), None) =
@@ -323,7 +320,7 @@ pub(crate) fn is_reencryption(name: &str) -> bool {
     version.is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Without a reencryption no step is under way.
+/// Checks that no step is in progress without a reencryption.
 fn no_step(metadata: &Metadata) -> Result<()> {
     let is_hot = |segment: &&Segment| segment.flags.iter().any(|flag| flag == HOT);
     match metadata.segments.iter().find(|(_, segment)| is_hot(segment)) {
@@ -394,7 +391,7 @@ fn resilience(area: &Node<'_>, len: u64) -> Result<Resilience> {
     Ok(Resilience { kept, shift })
 }
 
-/// The digest that belongs to the keyslot and to no data.
+/// Returns the digest that belongs to the keyslot and to no data.
 fn digest(metadata: &Metadata, slot: u32) -> Result<u32> {
     let Some((number, digest)) = metadata.digests.iter().find(|(_, digest)| is_its_digest(digest, slot))
     else {
@@ -410,7 +407,7 @@ fn digest(metadata: &Metadata, slot: u32) -> Result<u32> {
     }
 }
 
-/// The one backup segment with a flag.
+/// Returns the only backup segment with a flag.
 fn backup(metadata: &Metadata, flag: &str) -> Result<Option<Lay>> {
     let flagged = |segment: &Segment| segment.flags.iter().any(|name| name == flag);
     let mut found = metadata.segments.iter().filter(|(_, segment)| flagged(segment));
@@ -425,7 +422,7 @@ fn backup(metadata: &Metadata, flag: &str) -> Result<Option<Lay>> {
     Ok(Some(Lay { number, segment: segment.clone(), digest: key_of(metadata, number)? }))
 }
 
-/// The digest of a segment's key, if it has one; of several it is nobody's.
+/// Returns the digest of a segment's key, if it has one. More than one digest is an error.
 fn key_of(metadata: &Metadata, segment: u32) -> Result<Option<u32>> {
     let mut digests = metadata.digests.iter().filter(|(_, digest)| digest.segments.contains(&segment));
     match (digests.next(), digests.next()) {
@@ -436,10 +433,9 @@ fn key_of(metadata: &Metadata, segment: u32) -> Result<Option<u32>> {
     }
 }
 
-/// A segment's cipher, if it is encrypted.
+/// Returns a segment's cipher, if it is encrypted.
 ///
-/// # Errors
-/// `Unsupported` for what this build does not do.
+/// Fails with `Unsupported` for features that this build does not support.
 pub(crate) fn crypt_of<'s>(segment: &'s Segment, place: &str) -> Result<Option<&'s Crypt>> {
     if segment.kind == "linear" {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The start of an encryption whose header comes in front of the data, written so that it can be
-//! cut off anywhere.
+//! The start of an encryption with a header in front of the data. The start may be interrupted at
+//! any point.
 //!
 //! The header needs the place of the first data, which is copied to the end of the device first:
 //! ```text
@@ -15,18 +15,18 @@
 //! 5. the mark again ([`StartPhase::Cleared`]);
 //! 6. everything of the header but its first sector; then that sector, in the place of the mark.
 //!
-//! So sector 0 says at every moment which one holds: the plain data, the mark, or the header. While
-//! the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards, and needs nothing
-//! else, by whatever name the device is opened.
+//! So sector 0 always tells what the device holds: the plain data, the mark, or the header. As long
+//! as the mark is there, [`UnfinishedStart::undo`] takes the same steps backwards, and needs
+//! nothing else, whatever name the device is opened by.
 //!
 //! The kernel mounts many file systems without their sector 0 (ext4 has its superblock at byte
-//! 1024, btrfs at 64 KiB), and who mounts one behind the mark must keep what is written then. In
-//! phase `Marked` no sector is changed but sector 0 and the superblock's, and that one is the file
-//! system's own where it is not zeros; so nothing else is copied back. In phase `Clearing` the
-//! superblocks that are known are not there; a file system may have one that is not, so sectors
-//! that are not zeros stay, and the others are copied back. In phase `Cleared` there is nothing in
-//! the first MiB to mount by, and everything is copied back: the rest of it first, and no second
-//! copy of a header is left by then, which another program would make the first one of.
+//! 1024, btrfs at 64 KiB), and writes to a file system that is mounted behind the mark must be
+//! kept. In phase `Marked` only sector 0 and the superblock's sector are changed; a superblock that
+//! is not zeros is the file system's own; so no other sector is copied back. In phase `Clearing`
+//! the known superblocks are cleared; a file system may have an unknown superblock, so sectors that
+//! are not zeros stay, and the others are copied back. In phase `Cleared` no superblock is left in
+//! the first MiB, and all of it is copied back: sector 0 last, so that no second copy of a header
+//! is left by then, from which another program would restore the first copy.
 
 use crate::format::forget_second_copies;
 use crate::lock::LockTo;
@@ -36,45 +36,49 @@ use crate::{Error, ErrorKind, Hash, ReadAt, Result, Target, storage};
 
 /// The first bytes of the mark.
 const MAGIC: &[u8; 16] = b"underseal start\n";
-/// The versions of marks without a phase: the header is written right behind these marks.
+/// The versions of marks without a phase. The header is written directly behind these marks.
 const WITHOUT_PHASE: [u64; 2] = [1, 2];
-/// The version that is written.
+/// The version of new marks.
 const VERSION: u64 = 3;
 const SECTOR: usize = 512;
 /// The bytes of the mark before its SHA-256.
 const HASHED: usize = 64;
 
-/// An encryption that was cut off before its header was in front of the data.
+/// An encryption that was interrupted before its header was in front of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnfinishedStart {
-    /// How many bytes from byte 0 on were copied, and where to.
+    /// The number of copied bytes, from byte 0 on.
     pub(super) len: u64,
     pub(super) copied_to: u64,
     /// The size of the device when the start began.
     pub(super) device: u64,
     pub(super) phase: StartPhase,
-    /// The superblocks of what is on the device: a bit for each of [`SUPERBLOCK_SECTORS`].
+    /// The superblocks on the device: a bit for each of [`SUPERBLOCK_SECTORS`].
     pub(super) superblocks: u64,
 }
 
-/// How far a start has come.
+/// The phase of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartPhase {
-    /// Behind the mark all is as it was, but that superblocks may be zeros.
+    /// Behind the mark all sectors are unchanged, except that superblocks may be zeros.
     Marked,
-    /// Superblocks were zeros when this phase began; other sectors of the first MiB are zeros or as
-    /// they were.
+    /// Superblocks were zeros when this phase began. Other sectors of the first MiB are zeros or
+    /// unchanged.
     Clearing,
-    /// The first MiB was zeros when this phase began; behind the mark is anything.
+    /// The first MiB was zeros when this phase began; the sectors behind the mark may have any
+    /// contents.
     Cleared,
 }
 
 impl UnfinishedStart {
+    /// How many bytes the mark takes from byte 0 on.
+    pub(super) const LEN: u64 = SECTOR as u64;
+
     /// Finds the mark of a start that was cut off.
     ///
     /// # Errors
-    /// `BadHeader` when the mark is damaged or of another version, or the device has another size
-    /// than it had; `Io` when the rest of the mark cannot be read.
+    /// `BadHeader` when the mark is damaged or of another version, or when the device's size has
+    /// changed; `Io` when the rest of the mark cannot be read.
     pub fn find(device: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         let size = storage::size(device)?;
         if size < SECTOR as u64 {
@@ -94,16 +98,29 @@ impl UnfinishedStart {
         Ok(Some(start))
     }
 
+    /// Undoes a start that was cut off, if there is one; returns whether there was one.
+    ///
+    /// # Errors
+    /// Those of [`UnfinishedStart::find`] and [`UnfinishedStart::undo`].
+    pub fn undo_any(device: &(impl Target + ?Sized)) -> Result<bool> {
+        let Some(start) = Self::find(device)? else { return Ok(false) };
+        start.undo(device)?;
+        Ok(true)
+    }
+
     /// Copies the first data back. The device is then what it was before the encryption began, or
     /// what those have made of it who mounted it meanwhile. It can be cut off and done again.
     ///
     /// # Errors
-    /// `Busy` when the device has changed since it was looked at; `Io`.
+    /// `Busy` when the device has changed since the mark was read; `Io`.
     pub fn undo(&self, device: &(impl Target + ?Sized)) -> Result<()> {
         let _lock = device.lock(LockTo::Change)?;
         if Self::find(device)?.as_ref() != Some(self) {
             return Err(Error::new(ErrorKind::Busy, "the device was changed meanwhile; try again"));
         }
+        // An earlier try may be in memory only. The mark says of it that the rest is there.
+        storage::secure(device, SECTOR as u64..(self.known().max(SECTOR)) as u64)?;
+        storage::secure(device, 0..SECTOR as u64)?;
         if self.phase == StartPhase::Cleared {
             self.clear(device)?;
             forget_second_copies(device, self.len)?;
@@ -130,7 +147,7 @@ impl UnfinishedStart {
         copy((device, self.copied_to + from), (device, from), to.saturating_sub(from))
     }
 
-    /// Copies back those sectors of the first MiB that are zeros, but for superblocks.
+    /// Copies back the sectors of the first MiB that are zeros, except superblocks.
     fn fill(&self, device: &(impl Target + ?Sized)) -> Result<()> {
         let known = self.known();
         let (there, copied) =
@@ -156,12 +173,12 @@ impl UnfinishedStart {
         Ok(())
     }
 
-    /// How many bytes are looked at and cleared.
+    /// Returns the number of bytes that are checked and cleared.
     fn known(&self) -> usize {
         usize::try_from(self.len.min(LOOKED_AT)).unwrap_or(SECTOR)
     }
 
-    /// Where superblocks are.
+    /// Returns the offsets of the superblocks.
     fn superblocks(&self) -> impl Iterator<Item = u64> {
         let Self { superblocks, len, .. } = *self;
         let found =
@@ -176,14 +193,14 @@ impl UnfinishedStart {
         storage::sync(device)
     }
 
-    /// Writes zeros over the first MiB behind the mark, as far as it is copied.
+    /// Writes zeros over the copied part of the first MiB, behind the mark.
     fn clear(&self, device: &(impl Target + ?Sized)) -> Result<()> {
         storage::write(device, SECTOR as u64, &vec![0; self.known().saturating_sub(SECTOR)])?;
         storage::sync(device)
     }
 
-    /// Writes the mark over the first sector, which is at the end by now, and clears the rest of
-    /// the first MiB as far as it is copied.
+    /// Writes the mark over the first sector, whose copy exists by now, and clears the rest of the
+    /// copied part of the first MiB.
     pub(super) fn mark(mut self, device: &(impl Target + ?Sized)) -> Result<()> {
         self.superblocks = superblocks(&storage::read(device, 0, self.known())?);
         self.write(device, StartPhase::Marked)?;
@@ -198,8 +215,8 @@ impl UnfinishedStart {
         storage::sync(device)
     }
 
-    /// The mark: magic; version, length, place of the copy, size of the device, phase, superblocks,
-    /// as little-endian numbers of 8 bytes; the SHA-256 of these 64 bytes; zeros.
+    /// Returns the mark: magic; version, length, place of the copy, size of the device, phase,
+    /// superblocks, as little-endian numbers of 8 bytes; the SHA-256 of these 64 bytes; zeros.
     fn encode(&self) -> [u8; SECTOR] {
         let mut mark = [0; SECTOR];
         mark[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -249,7 +266,46 @@ fn bad(why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::failed_syncs;
     use crate::storage::recorder::Recorder;
+
+    #[test]
+    fn a_start_that_is_undone_again_after_a_sync_that_failed_leaves_the_data() {
+        let (len, end) = (256 << 10, 1 << 20);
+        let plain: Vec<u8> = (0..end).map(|i| u8::try_from(i * 7 / 512 % 251 + 1).unwrap()).collect();
+        let start = UnfinishedStart {
+            len: len as u64,
+            copied_to: (end - len) as u64,
+            device: end as u64,
+            phase: StartPhase::Marked,
+            superblocks: 0b11,
+        };
+        let undo = |device: &crate::reencrypt::tests::faults::Disk| match UnfinishedStart::find(device)? {
+            Some(start) => start.undo(device),
+            None => Err(Error::new(ErrorKind::NoHeader, "no start")),
+        };
+        for phase in [StartPhase::Marked, StartPhase::Clearing, StartPhase::Cleared] {
+            let start = UnfinishedStart { phase, ..start };
+            let mut cut = plain.clone();
+            cut.copy_within(..len, end - len);
+            for superblock in start.superblocks().map(|at| usize::try_from(at).unwrap()) {
+                cut[superblock..superblock + SECTOR].fill(0);
+            }
+            if phase != StartPhase::Marked {
+                cut[SECTOR..len].fill(0);
+            }
+            cut[..SECTOR].copy_from_slice(&start.encode());
+            failed_syncs::each(&cut, undo, undo, |told, found, n| {
+                let found = Recorder::new(found);
+                // The first sector may be there in memory only: the mark is on the disk still.
+                if let Some(left) = UnfinishedStart::find(&found).unwrap() {
+                    assert!(told.is_err(), "{phase:?}, sync {n}");
+                    left.undo(&found).unwrap();
+                }
+                assert!(found.bytes()[..len] == plain[..len], "{phase:?}, sync {n}");
+            });
+        }
+    }
 
     #[test]
     fn forged_and_torn_marks_are_refused() {

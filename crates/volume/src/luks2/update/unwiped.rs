@@ -1,15 +1,16 @@
-//! A note in the header of areas that are to be wiped and are not yet: a token that opens nothing.
+//! A note in the header of areas that are still to be wiped: a token that opens nothing.
 //!
-//! The end of a reencryption is one update that forgets old keyslots and what protected the last
-//! step. Their bytes are wiped after it, so a power cut in between would leave them. The update
-//! therefore names them in a token, which goes when they are wiped:
+//! The end of a reencryption is one update that forgets old keyslots and the last step's
+//! protection. Their bytes are wiped after it, so a power cut in between would leave them. The
+//! update therefore names them in a token, which is removed when they are wiped:
 //!
 //! ```text
-//!   "5": { "type": "underseal-wipe", "keyslots": [], "areas": [{ "offset": "32768", "size": "258048" }] }
+//!   "5": { "type": "underseal-wipe", "keyslots": [],
+//!          "areas": [{ "offset": "32768", "size": "258048" }] }
 //! ```
 //! Each later update of the header wipes them first, and so does opening the volume for writing.
-//! cryptsetup keeps tokens that it does not know. A note can be written by anybody who writes the
-//! header: only what lies among the keyslots and belongs to none of them is wiped.
+//! cryptsetup keeps tokens of unknown types. An attacker who writes the header can write a note:
+//! only areas within the keyslots' room that belong to no keyslot are wiped.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ use crate::{ErrorKind, Result, Target, storage};
 /// The token's type.
 const KIND: &str = "underseal-wipe";
 
-/// Notes that these areas are to be wiped. Where no token's number is free there is no note.
+/// Notes that these areas are to be wiped. If no token's number is free, the note is left out.
 pub(in crate::luks2) fn note(document: &mut Map<String, Value>, areas: &[Range<u64>]) -> Result<()> {
     let tokens = words::object(document.get_mut("tokens"), "tokens")?;
     let number =
@@ -37,23 +38,23 @@ pub(in crate::luks2) fn note(document: &mut Map<String, Value>, areas: &[Range<u
     Ok(())
 }
 
-/// Takes all notes out of the document.
+/// Removes all notes from the document.
 pub(super) fn forget(document: &mut Map<String, Value>) {
     if let Some(tokens) = document.get_mut("tokens").and_then(Value::as_object_mut) {
         tokens.retain(|_, token| !is_note(token));
     }
 }
 
-/// Wipes what a header's notes name, if there is any, once the header itself is on stable storage:
-/// whether nothing is left to wipe.
+/// Wipes the areas in a header's notes, if any, once the header itself is on stable storage.
+/// Returns true when nothing is left to wipe.
 pub(super) fn wipe_noted(on: &(impl Target + ?Sized), now: &Stored) -> bool {
     let areas = noted(&now.metadata);
-    // The other copy may need what is there.
+    // The other copy may need the bytes in these areas.
     let wipe = || store::secure(on, now).and_then(|()| wipe(on, now, &areas, None));
     areas.is_empty() || now.damage.is_none() && wipe().is_ok()
 }
 
-/// Wipes areas, but for what keyslots have there. The keyslot `own` is the one whose area is wiped.
+/// Wipes areas, except keyslots' areas. The keyslot `own` is the keyslot whose area is wiped.
 pub(in crate::luks2) fn wipe(
     on: &(impl Target + ?Sized),
     now: &Stored,
@@ -70,8 +71,8 @@ pub(in crate::luks2) fn wipe(
     storage::sync(on)
 }
 
-/// The parts of these areas that lie in `all` and in none of `used`: in order, and apart from each
-/// other.
+/// Returns the parts of these areas that are in `all` and in none of `used`: in order, and without
+/// overlaps.
 fn free(areas: &[Range<u64>], mut used: Vec<Range<u64>>, all: &Range<u64>) -> Vec<Range<u64>> {
     let mut areas = areas.to_vec();
     areas.sort_unstable_by_key(|area| area.start);
@@ -98,7 +99,7 @@ fn is_note(token: &Value) -> bool {
     token["type"] == KIND
 }
 
-/// The areas of all notes. What is no area is left out.
+/// Returns the areas of all notes. Malformed areas are left out.
 fn noted(metadata: &Metadata) -> Vec<Range<u64>> {
     let tokens = metadata.document.get("tokens").and_then(Value::as_object);
     let notes = tokens.into_iter().flat_map(Map::values).filter(|token| is_note(token));
@@ -111,28 +112,29 @@ fn noted(metadata: &Metadata) -> Vec<Range<u64>> {
 }
 
 impl Header {
-    /// Whether the header notes areas that are to be wiped.
+    /// Returns true when the header notes areas that are to be wiped.
     pub(crate) fn has_unwiped(&self) -> bool {
         !noted(self.metadata()).is_empty()
     }
 
-    /// Wipes what an earlier change of the header was cut off before wiping: whether there was any.
+    /// Wipes the areas that an earlier, interrupted change of the header left. Returns true if any
+    /// area was left.
     ///
     /// # Errors
-    /// `Busy` when another program changed the header since it was read; `Locked` while another one
-    /// holds its lock; `Io`.
+    /// `Busy` when another program changed the header since it was read; `Locked` while another
+    /// program holds its lock; `Io`.
     pub fn wipe_unwiped(&mut self, on: &(impl Target + ?Sized)) -> Result<bool> {
         if !self.has_unwiped() {
             return Ok(false);
         }
         self.update(on, |_, _| Ok(()), |()| Ok(()))?;
         match self.has_unwiped() {
-            true => Err(crate::Error::new(ErrorKind::Io, "what a header has forgotten cannot be wiped")),
+            true => Err(crate::Error::new(ErrorKind::Io, "areas removed from a header cannot be wiped")),
             false => Ok(true),
         }
     }
 
-    /// An update as by a program that does not know the note.
+    /// An update by a program that does not know the note.
     #[cfg(test)]
     pub(in crate::luks2) fn update_unwiped(
         &mut self,
@@ -142,12 +144,12 @@ impl Header {
         self.update_with(on, true, |_, document, metadata| edit(document, metadata), |()| Ok(()))
     }
 
-    /// Takes the note out of the header: all of it is wiped. Where that cannot be done now, the
-    /// next update wipes it once more.
+    /// Removes the note from the header after all of it is wiped. If that is impossible now, the
+    /// next update wipes the areas again.
     pub(in crate::luks2) fn forget_wiped(&mut self, on: &(impl Target + ?Sized)) {
         for _ in 0..2 {
             match self.update_with(on, true, |_, _, _| Ok(()), |()| Ok(())) {
-                // Another program changed what is none of this one's.
+                // Another program changed other parts of the header.
                 Err(e) if e.kind() == ErrorKind::Busy => match Self::read(on) {
                     Ok(Some(now)) if now.uuid() == self.uuid() => *self = now,
                     _ => return,

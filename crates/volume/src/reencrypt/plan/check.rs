@@ -1,4 +1,4 @@
-//! Plans and progress that came from a disk, held to what the arithmetic relies on.
+//! Checks of plans and progress that were read from a disk, for all conditions of the arithmetic.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use super::{Direction, Mode, Plan, Progress, Protection};
 use crate::volume::Stored;
 use crate::{Error, ErrorKind, Result};
 
-/// No disk writes more at once; that of the largest sectors.
+/// The size of the largest sectors. No disk writes more at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
-/// Positions are a file's.
+/// The largest position in a file.
 const END: u64 = i64::MAX as u64;
 
 impl Plan {
-    /// Refuses a plan that cannot be carried out. Every other method of it may be called only after
-    /// this has taken it.
+    /// Refuses a plan that cannot be carried out. The other methods may be called only after this
+    /// check.
     ///
     /// # Errors
-    /// `BadLayout`, saying what does not fit.
+    /// `BadLayout`, with the condition that is not met.
     pub fn check(&self) -> Result<()> {
         let unit = self.unit();
         let sound = self.alignment.is_power_of_two() && self.alignment >= unit && self.alignment <= END;
@@ -41,13 +41,14 @@ impl Plan {
     fn check_forms(&self) -> Result<()> {
         let plain = |form: &Stored| form.cipher.is_null();
         match self.mode {
-            Mode::Encrypt => held(plain(&self.old), || "what is encrypted is encrypted already".into()),
+            Mode::Encrypt => held(plain(&self.old), || "the old form is encrypted already".into()),
             Mode::Decrypt => held(plain(&self.new), || "what is decrypted would stay encrypted".into()),
             Mode::Reencrypt => Ok(()),
         }
     }
 
-    /// No step may write to what is only there in its old form, but for its own source.
+    /// Checks that no step overwrites bytes that exist only in their old form, except its own
+    /// source.
     fn check_place(&self) -> Result<()> {
         let (unit, shift) = (self.unit(), self.shift());
         let towards_end = self.new.lower > self.old.lower;
@@ -83,19 +84,19 @@ impl Plan {
                 && self.alignment.is_multiple_of(block);
             held(fits, || format!("blocks of {block} bytes cannot tell old sectors from new ones"))?;
         }
-        // The moved run is done at once.
+        // The moved part is done at once.
         let least = self.moved.map_or(self.alignment, |moved| moved.len);
         held(self.protects(least), || {
             format!("an area of {} bytes is too small to protect a step of {least}", self.area)
         })
     }
 
-    /// Whether there is room for what protects a step in place of this length.
+    /// Returns true when the area has room for the protection of a step in place of this length.
     fn protects(&self, len: u64) -> bool {
         match self.protection {
             Protection::None => true,
             Protection::Checksum { hash, block } => {
-                // As `room`, which is not for numbers from a disk.
+                // As in `room`, which is not for numbers from a disk.
                 let hashes = len.div_ceil(block).checked_mul(hash.output_len() as u64);
                 hashes.is_some_and(|need| need <= self.area)
             }
@@ -107,7 +108,7 @@ impl Plan {
     /// Refuses progress that this plan, which is [checked](Plan::check), never makes.
     ///
     /// # Errors
-    /// `BadLayout`, saying what does not fit.
+    /// `BadLayout`, with the condition that is not met.
     pub fn check_progress(&self, progress: Progress) -> Result<()> {
         let Progress { done, hot } = progress;
         let unit = self.unit();
@@ -118,7 +119,7 @@ impl Plan {
         let is_moved = done == rest && self.moved.is_some();
         let left = if is_moved { self.size - done } else { rest.saturating_sub(done) };
         let sound = hot > 0 && hot <= left && hot.is_multiple_of(unit) && (!is_moved || hot == left);
-        let beside = || format!("a step of {hot} bytes after {done} of {} is none of this plan's", self.size);
+        let beside = || format!("a step of {hot} bytes after {done} of {} is not in this plan", self.size);
         held(sound, beside)?;
         let Some(step) = self.step(progress) else { return Err(bad(beside())) };
         let protected = match step.protection {

@@ -6,21 +6,21 @@ use crate::info::hex;
 use crate::storage::{self, Target};
 use crate::{Error, ErrorKind, Hash, Result};
 
-/// What each copy takes.
+/// The length of each copy.
 pub(super) const LEN: u64 = 16 << 10;
 
 const MAGIC: &str = "underseal reencryption state\n";
 const CHECKSUM: &str = "sha256:";
 const SEAL: &str = "hmac-sha256:";
-/// A line's hash and its end.
+/// The digits of a line's hash. A line end follows.
 const DIGITS: usize = 64;
 
-/// Where the document was last written, if it was.
+/// The place of the newest copy, if any.
 pub(super) struct Copies {
     newest: Option<Place>,
 }
 
-/// Where a copy lies.
+/// The place of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,
@@ -36,14 +36,14 @@ impl Place {
     }
 }
 
-/// A copy whose checksum is right.
+/// A copy with a correct checksum.
 pub(super) struct Text {
     /// The seal's digits, and the document.
     lines: String,
 }
 
 impl Text {
-    /// Holds a copy to its magic and its checksum.
+    /// Parses a copy and checks its magic and its checksum.
     fn parse(bytes: &[u8]) -> Result<Self> {
         let none = || Error::new(ErrorKind::NoHeader, "this is no state of a reencryption");
         let bad =
@@ -51,12 +51,12 @@ impl Text {
         let rest = bytes.strip_prefix(MAGIC.as_bytes()).ok_or_else(none)?;
         let (line, rest) = rest.split_at_checked(CHECKSUM.len() + DIGITS + 1).ok_or_else(none)?;
         if line != checksum(rest).as_bytes() {
-            return Err(bad("its checksum is another"));
+            return Err(bad("its checksum is wrong"));
         }
         let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
         let (text, zeros) = rest.split_at(end);
         if zeros.iter().any(|&byte| byte != 0) {
-            return Err(bad("something stands behind it"));
+            return Err(bad("it has bytes behind its end"));
         }
         let lines = std::str::from_utf8(text).map_err(|e| bad("it is no text").with_source(e))?;
         let digits = lines.strip_prefix(SEAL).and_then(|rest| rest.split_at_checked(DIGITS));
@@ -66,35 +66,33 @@ impl Text {
         }
     }
 
-    /// What the seal is over.
+    /// Returns the sealed part.
     pub(super) fn json(&self) -> &str {
         &self.lines[SEAL.len() + DIGITS + 1..]
     }
 
-    /// The seal's digits.
+    /// Returns the seal's digits.
     pub(super) fn seal(&self) -> &str {
         &self.lines[SEAL.len()..SEAL.len() + DIGITS]
     }
 }
 
 impl Copies {
-    /// For a file in which nothing is yet.
+    /// Returns the copies of an empty file.
     ///
-    /// # Errors
-    /// `BadOption` when something is.
+    /// Fails with `BadOption` when the file is not empty.
     pub(super) fn begin(on: &dyn Target) -> Result<Self> {
         let bytes = storage::read(on, 0, usize::try_from(2 * LEN).unwrap_or(usize::MAX))?;
         if bytes.iter().any(|&byte| byte != 0) {
-            let context = "the state file holds something already; go on with that, or name another file";
+            let context = "the state file is not empty; resume its reencryption, or name another file";
             return Err(Error::new(ErrorKind::BadOption, context));
         }
         Ok(Self { newest: None })
     }
 
-    /// Reads both and takes the newer sound one.
+    /// Reads both copies and returns the newer sound copy.
     ///
-    /// # Errors
-    /// `NoHeader`, `BadHeader`, `Io`.
+    /// Fails with `NoHeader`, `BadHeader` and `Io`.
     pub(super) fn read(on: &dyn Target) -> Result<(Self, Text)> {
         let read = |place: Place| -> Result<(u64, Place, Text)> {
             let mut bytes = vec![0; usize::try_from(LEN).unwrap_or(usize::MAX)];
@@ -122,10 +120,9 @@ impl Copies {
         Ok((Self { newest: Some(place) }, text))
     }
 
-    /// Writes the newest copy again as it is: bytes that do not change cannot be torn.
+    /// Rewrites the newest copy unchanged: unchanged bytes cannot be torn.
     ///
-    /// # Errors
-    /// `Io`.
+    /// Fails with `Io`.
     pub(super) fn secure(&self, on: &dyn Target) -> Result<()> {
         let Some(place) = self.newest else { return Ok(()) };
         let bytes = storage::read(on, place.offset(), usize::try_from(LEN).unwrap_or(usize::MAX))?;
@@ -134,10 +131,9 @@ impl Copies {
     }
 
     /// Writes the document in place of the older copy. Until this returns without an error, the
-    /// newest copy is the one before.
+    /// newest copy is the previous copy.
     ///
-    /// # Errors
-    /// `BadOption` when it does not fit; `Io`.
+    /// Fails with `BadOption` when the document does not fit, and with `Io`.
     pub(super) fn write(&mut self, on: &dyn Target, document: &Document, seal: &Seal) -> Result<()> {
         let json = document.print()?;
         let mut rest = format!("{SEAL}{}\n{json}", seal.of(&json)?).into_bytes();
@@ -160,7 +156,7 @@ impl Copies {
     }
 }
 
-/// Why there is no sound copy.
+/// Returns why no copy is sound.
 fn neither(on: &dyn Target, first: Error, second: Error) -> Error {
     let read = |place: Place| {
         let left = storage::size(on).map_or(0, |size| size.saturating_sub(place.offset()));
@@ -168,7 +164,8 @@ fn neither(on: &dyn Target, first: Error, second: Error) -> Error {
     };
     let (Ok(one), Ok(other)) = (read(Place::First), read(Place::Second)) else { return first };
     let is_empty = |place: &[u8]| place.iter().all(|&byte| byte == 0);
-    // The second is first written when a step is under way, or all that nothing protects are done.
+    // The second copy is first written with the first step in progress, or after all steps without
+    // protection.
     if (is_empty(&one) || one.starts_with(MAGIC.as_bytes())) && is_empty(&other) {
         let context = "the state was cut off as it was made: nothing has begun, unless it was to be without protection (\"none\"). \
                        Remove the file, and begin again";
@@ -177,7 +174,7 @@ fn neither(on: &dyn Target, first: Error, second: Error) -> Error {
     if first.kind() == ErrorKind::NoHeader { second } else { first }
 }
 
-/// The line that says the checksum of what follows it.
+/// Returns the line with the checksum of the bytes behind it.
 fn checksum(rest: &[u8]) -> String {
     format!("{CHECKSUM}{}\n", hex(&Hash::Sha256.digest(&[rest])))
 }

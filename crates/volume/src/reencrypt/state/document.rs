@@ -13,11 +13,11 @@ use crate::reencrypt::{Direction, Mode, Moved, Plan, Progress, Protection};
 use crate::volume::Stored;
 use crate::{Error, ErrorKind, Key, Recipe, Result, recipe};
 
-/// The only version there is.
+/// The only version.
 const VERSION: u32 = 1;
 
-/// A number of 64 bits: decimal digits in a string, since many readers of JSON take numbers for
-/// floating ones.
+/// A number of 64 bits: decimal digits in a string, since many JSON readers convert numbers to
+/// floating point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Decimal(u64);
@@ -105,10 +105,10 @@ struct Done {
 }
 
 impl Document {
-    /// Of a plan at its start.
+    /// Returns the document of a plan at its start.
     ///
-    /// # Errors
-    /// `BadOption` when a form's cipher and key do not fit; `TooCostly`, `Memory`, `Io`.
+    /// Fails with `BadOption` when a form's cipher and key do not fit, and with `TooCostly`,
+    /// `Memory` and `Io`.
     pub(super) fn new(
         plan: &Plan,
         keys: Keys<'_>,
@@ -136,15 +136,14 @@ impl Document {
         })
     }
 
-    /// # Errors
-    /// `BadHeader`; `Unsupported` for another version.
+    /// Fails with `BadHeader`, and with `Unsupported` for another version.
     pub(super) fn parse(json: &str) -> Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
         let bad = |e: serde_json::Error| {
-            Error::new(ErrorKind::BadHeader, "the state says something that its format forbids")
+            Error::new(ErrorKind::BadHeader, "the state has a name or value that its format forbids")
                 .with_source(e)
         };
         let Version { version } = serde_json::from_str(json).map_err(bad)?;
@@ -159,25 +158,23 @@ impl Document {
         Ok(document)
     }
 
-    /// # Errors
-    /// `BadOption` when it cannot be printed, which does not happen.
+    /// Fails with `BadOption` when the document cannot be printed, which does not happen.
     pub(super) fn print(&self) -> Result<String> {
         serde_json::to_string(self)
             .map_err(|e| Error::new(ErrorKind::BadOption, "the state cannot be written").with_source(e))
     }
 
-    /// Confirms the keys, and makes what seals are made with.
+    /// Confirms the keys. Returns the seal made with them.
     ///
-    /// # Errors
-    /// `WrongKey`, naming which; `BadHeader`, `TooCostly`, `Memory`.
+    /// Fails with `WrongKey`, with the name of the key, and with `BadHeader`, `TooCostly` and
+    /// `Memory`.
     pub(super) fn unseal(&self, keys: Keys<'_>, budget: &Budget) -> Result<Seal> {
         let old = self.old.share(keys.old, budget).map_err(|e| e.within("the old key"))?;
         let new = self.new.share(keys.new, budget).map_err(|e| e.within("the new key"))?;
         Seal::new(&[old, new].into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// # Errors
-    /// `BadLayout` when the data device is not as large as it was.
+    /// Fails with `BadLayout` when the data device's size has changed.
     pub(super) fn fits(&self, data_size: u64) -> Result<()> {
         if data_size == self.device_size.0 {
             return Ok(());
@@ -190,10 +187,9 @@ impl Document {
         Err(Error::new(ErrorKind::BadLayout, context))
     }
 
-    /// The plan, with its ciphers. It is not checked.
+    /// Returns the plan, with its ciphers. It is not checked.
     ///
-    /// # Errors
-    /// `Unsupported`, `BadHeader`, `Memory`.
+    /// Fails with `Unsupported`, `BadHeader` and `Memory`.
     pub(super) fn plan(&self, keys: Keys<'_>) -> Result<Plan> {
         Ok(Plan {
             mode: self.mode,
@@ -225,15 +221,14 @@ impl Document {
         self.finished = true;
     }
 
-    /// How many times it was written: of two copies the higher one is newer.
+    /// Returns the number of writes. The newer copy has the larger number.
     pub(super) fn counted(&self) -> u64 {
         self.count.0
     }
 
     /// Counts a change.
     ///
-    /// # Errors
-    /// `BadHeader` when there is no higher number.
+    /// Fails with `BadHeader` when no larger number exists.
     pub(super) fn count(&mut self) -> Result<()> {
         let next = self.count.0.checked_add(1);
         let next =
@@ -242,7 +237,7 @@ impl Document {
         Ok(())
     }
 
-    /// Takes over how far another one counted.
+    /// Copies the number of writes from another document.
     pub(super) fn set_count(&mut self, other: &Self) {
         self.count = other.count;
     }
@@ -250,7 +245,7 @@ impl Document {
     pub(super) fn about(&self) -> About {
         let cipher = |form: &Form| {
             let name = &form.crypt.as_ref()?.cipher;
-            // What is no cipher may be anything.
+            // A name that is no cipher may have any characters.
             let spec = name.parse::<CipherSpec>();
             Some(spec.map_or_else(|_| crate::printable(name), |spec| spec.to_string()))
         };
@@ -281,12 +276,12 @@ impl Form {
             }),
             (None, None) if stored.cipher.is_null() => None,
             (Some(_), _) => return bad("its cipher needs a key of its length"),
-            (None, _) => return bad("it has a key or a cipher that nobody can make again"),
+            (None, _) => return bad("it has a key or a cipher that cannot be rebuilt"),
         };
         Ok(Self { offset: Decimal(stored.lower), crypt })
     }
 
-    /// The key's share of the seal.
+    /// Returns the key's share of the seal.
     fn share(&self, key: Option<&Key>, budget: &Budget) -> Result<Option<Key>> {
         match (&self.crypt, key) {
             (Some(crypt), Some(key)) if usize::try_from(crypt.key_size) == Ok(key.len()) => {
@@ -309,7 +304,7 @@ impl Form {
             return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: None });
         };
         let bad = |e: underseal_cipher::Error| {
-            Error::new(ErrorKind::BadHeader, "a cipher or sector size is none").with_source(e)
+            Error::new(ErrorKind::BadHeader, "a cipher or sector size is invalid").with_source(e)
         };
         let recipe = Recipe {
             cipher: crypt.cipher.parse().map_err(bad)?,
@@ -344,7 +339,7 @@ impl Shield {
             }
             ("journal", None, None) => Ok(Protection::Journal),
             ("source", None, None) => Ok(Protection::Source),
-            _ => Err(Error::new(ErrorKind::BadHeader, "the state names a protection that is none")),
+            _ => Err(Error::new(ErrorKind::BadHeader, "the state names an invalid protection")),
         }
     }
 }

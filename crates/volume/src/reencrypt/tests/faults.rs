@@ -1,5 +1,5 @@
-//! A disk that fails, fills up, forgets what it did not sync, and loses power. What is not synced
-//! reaches it or not.
+//! A disk that fails, fills up, forgets unsynced bytes, and loses power. Unsynced bytes may reach
+//! it or not.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,28 +9,28 @@ use super::*;
 
 const BLOCK: usize = 512;
 
-/// What goes wrong, once for each time that it is set.
+/// A fault. It happens once for each time that it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The read after so many.
+    /// The read after this many reads.
     Read(u64),
-    /// The write after so many, of which half arrives.
+    /// The write after this many writes; half of it arrives.
     Write(u64),
-    /// There is room for so many blocks that were never written, until more is made.
+    /// A full disk: only this many new blocks can be written, until more room is made.
     Full(u64),
-    /// The sync after so many. What it was to keep is lost at the next loss of power, and not
+    /// The sync after this many syncs. The bytes are lost at the next loss of power, and not
     /// before.
     Sync(u64),
-    /// Everything, after so many reads, writes and syncs, until it is repaired.
+    /// All calls after this many reads, writes and syncs, until the disk is repaired.
     Dead(u64),
 }
 
 pub(crate) struct Disk(Mutex<Inner>);
 
 struct Inner {
-    /// What reads give.
+    /// The bytes that reads return.
     cache: Vec<u8>,
-    /// What is there after a loss of power.
+    /// The bytes that survive a loss of power.
     kept: Vec<u8>,
     dirty: BTreeSet<usize>,
     written: BTreeSet<usize>,
@@ -44,11 +44,12 @@ impl Disk {
         Self(Mutex::new(Inner { kept: bytes.clone(), cache: bytes, dirty, written, fault: None, writes: 0 }))
     }
 
-    pub(crate) fn set(&self, fault: Option<Fault>) {
-        self.0.lock().unwrap().fault = fault;
+    /// Sets what goes wrong next, and returns what has not gone wrong yet.
+    pub(crate) fn set(&self, fault: Option<Fault>) -> Option<Fault> {
+        std::mem::replace(&mut self.0.lock().unwrap().fault, fault)
     }
 
-    /// Loses power: of what was not synced, what `arrived` says is there.
+    /// Loses power: `arrived` decides which unsynced bytes survive.
     pub(crate) fn lose_power(&self, mut arrived: impl FnMut() -> bool) {
         let mut inner = self.0.lock().unwrap();
         let dirty = std::mem::take(&mut inner.dirty);
@@ -56,12 +57,12 @@ impl Disk {
         inner.cache = inner.kept.clone();
     }
 
-    /// Reads, whatever fails: somebody else's read.
+    /// Reads, whatever fails: the read of a user.
     pub(crate) fn get(&self, buf: &mut [u8], offset: u64) {
         self.0.lock().unwrap().cache[..].read_exact_at(buf, offset).unwrap();
     }
 
-    /// Writes what is there at once, whatever fails: somebody else's write and flush.
+    /// Writes bytes that survive at once, whatever fails: the write and flush of a user.
     pub(crate) fn put(&self, bytes: &[u8], offset: u64) {
         let mut inner = self.0.lock().unwrap();
         let at = usize::try_from(offset).unwrap();
@@ -76,7 +77,7 @@ impl Inner {
         self.kept[range.clone()].copy_from_slice(&self.cache[range]);
     }
 
-    /// Whether a fault of this kind, or a disk that dies, strikes now.
+    /// Returns true when a fault of this kind, or a dead disk, is due now.
     fn strikes(&mut self, is_kind: impl Fn(&Fault) -> bool) -> bool {
         let dies = matches!(self.fault, Some(Fault::Dead(_)));
         let Some(fault) = self.fault.as_mut().filter(|fault| dies || is_kind(fault)) else { return false };
@@ -139,7 +140,7 @@ impl Target for Disk {
         }
         inner.writes += 1;
         if inner.writes.is_multiple_of(3) {
-            // Nobody has to ask for it.
+            // The bytes also survive without a sync.
             let dirty = std::mem::take(&mut inner.dirty);
             dirty.into_iter().for_each(|block| inner.keep(block));
         }

@@ -1,4 +1,4 @@
-//! The reader of a measurement: gets text row by row, or a file of JSON that is whole at any time.
+//! The reader of a measurement: writes text row by row, or a JSON file that is whole at any time.
 
 use std::fmt::Display;
 use std::fs;
@@ -24,12 +24,12 @@ pub(super) struct RowReader<P> {
     printed: String,
     /// The last report, for stdout or for the end of the file.
     report: Option<Value>,
-    /// Rows could not be shown, and the rest could not either.
+    /// The reason why rows could not be shown.
     failure: Option<ProgramFailure>,
     signal: Arc<AtomicUsize>,
 }
 
-/// A report's fields, and whether all of its rows are there.
+/// A report's fields, and whether the rows are complete.
 #[derive(Serialize)]
 struct Rows<'a> {
     complete: bool,
@@ -38,7 +38,7 @@ struct Rows<'a> {
 }
 
 impl<P: Fn(&str)> RowReader<P> {
-    /// Takes SIGINT, SIGTERM and SIGHUP over: the first is noted, and the next has its default
+    /// Handles SIGINT, SIGTERM and SIGHUP: the first is noted, and the second has its default
     /// effect.
     pub(super) fn new(json: Option<PathBuf>, progress: P) -> Result<Self> {
         let (signal, is_second) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -57,7 +57,7 @@ impl<P: Fn(&str)> RowReader<P> {
         self.json.as_deref() == Some(Path::new("-"))
     }
 
-    /// Ends the rows, whatever the measurement ended with.
+    /// Ends the rows, for a finished, failed or interrupted measurement.
     pub(super) fn finish(mut self, measured: Result<()>) -> Result<()> {
         let signal = self.signal.load(Ordering::Relaxed);
         let complete = measured.is_ok() && self.failure.is_none() && signal == 0;
@@ -73,7 +73,7 @@ impl<P: Fn(&str)> RowReader<P> {
         }
     }
 
-    /// Shows `text`, a report's, as far as it is new.
+    /// Shows the new part of a report's text.
     fn print(&mut self, text: String) -> Result<()> {
         match text.strip_prefix(&self.printed) {
             Some(new) => print(new)?,
@@ -104,7 +104,7 @@ impl<P: Fn(&str)> RowReader<P> {
         if self.json.is_some() {
             let report = serde_json::to_value(so_far);
             self.report = Some(
-                report.map_err(|e| ProgramFailure::new("the report cannot be said in JSON").because(&e))?,
+                report.map_err(|e| ProgramFailure::new("the report cannot be JSON-encoded").because(&e))?,
             );
         }
         self.write(false)

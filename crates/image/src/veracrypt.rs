@@ -1,0 +1,169 @@
+//! New volumes of VeraCrypt.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::Key;
+use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Pim, Prf};
+
+use crate::foreign::password;
+use crate::lower::Lower;
+use crate::new::refuse_what_is_there;
+use crate::open::size_of;
+use crate::traces::without_traces;
+use crate::{Error, ErrorKind, Result};
+
+/// Options of a new volume of VeraCrypt.
+#[derive(Debug, Clone)]
+pub struct VeracryptOptions {
+    chain: Chain,
+    prf: Prf,
+    pim: Pim,
+    sector_size: u32,
+    quick: bool,
+    hidden: Option<u64>,
+    key_files: Vec<PathBuf>,
+    force: bool,
+}
+
+/// How the making of a volume ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Formatted {
+    /// The volume opens.
+    Completed,
+    /// The caller's progress stopped it: no header was written, and headers that were there before
+    /// are gone.
+    Stopped,
+}
+
+impl VeracryptOptions {
+    /// AES in XTS, SHA-512, and VeraCrypt's default rounds; a normal volume that takes all of the
+    /// image.
+    ///
+    /// # Errors
+    /// `Unsupported` where this build lacks the cipher.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            chain: Chain::of_veracrypt("aes")?,
+            prf: Prf::Sha512,
+            pim: Pim::default(),
+            sector_size: 512,
+            quick: false,
+            hidden: None,
+            key_files: vec![],
+            force: false,
+        })
+    }
+
+    /// The ciphers, in VeraCrypt's or cryptsetup's words: `serpent-twofish-aes`,
+    /// `AES(Twofish(Serpent))`.
+    ///
+    /// # Errors
+    /// `BadOption` for ciphers that VeraCrypt does not have.
+    pub fn cipher(mut self, name: &str) -> Result<Self> {
+        self.chain = Chain::of_veracrypt(name)?;
+        Ok(self)
+    }
+
+    /// The function under the key derivation: `sha512`, `whirlpool`, `argon2id`.
+    ///
+    /// # Errors
+    /// `BadOption` for another name.
+    pub fn prf(mut self, name: &str) -> Result<Self> {
+        self.prf = name.parse()?;
+        Ok(self)
+    }
+
+    /// VeraCrypt's Personal Iterations Multiplier; 0 for none. One that makes fewer rounds than the
+    /// default wants a passphrase of 20 bytes, or key files.
+    ///
+    /// # Errors
+    /// `BadOption` for one that VeraCrypt does not take.
+    pub fn pim(mut self, pim: u32) -> Result<Self> {
+        self.pim = Pim::new(pim)?;
+        Ok(self)
+    }
+
+    /// The sector size of the file system to be, 512 to 4096 bytes.
+    #[must_use]
+    pub fn sector_size(mut self, bytes: u32) -> Self {
+        self.sector_size = bytes;
+        self
+    }
+
+    /// Leaves under the data what the image holds, which shows how much of it is ever written. By
+    /// default all of it is filled with random bytes.
+    #[must_use]
+    pub fn quick(mut self, quick: bool) -> Self {
+        self.quick = quick;
+        self
+    }
+
+    /// Makes a hidden volume of this size at the end of a volume that is there. What the outer
+    /// file system has there is lost, so this wants [`VeracryptOptions::force`] too.
+    #[must_use]
+    pub fn hidden(mut self, bytes: u64) -> Self {
+        self.hidden = Some(bytes);
+        self
+    }
+
+    /// Adds a key file, or all files of a folder.
+    #[must_use]
+    pub fn key_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.key_files.push(path.into());
+        self
+    }
+
+    /// Overwrites what is there.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+}
+
+/// Makes a new volume of VeraCrypt on an image or block device of the right size, or a hidden
+/// volume inside of one. The passphrase may be empty where there are key files.
+///
+/// Old headers are overwritten first, then the data are filled with random bytes, and the new
+/// headers are written last. `progress` gets the bytes that were written so far and all bytes,
+/// about each MiB; with [`ControlFlow::Break`] it stops the filling.
+///
+/// # Errors
+/// `BadOption` for options that do not fit, and when the image holds a LUKS header or a file
+/// system, unless forced; `TooSmall`; `WrongPassphrase` for an empty passphrase without key files,
+/// and one that is too long; `Busy` when another program uses the image; `Io`, `Memory`.
+pub fn format_veracrypt(
+    path: impl AsRef<Path>,
+    passphrase: &[u8],
+    options: &VeracryptOptions,
+    mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Formatted> {
+    let path = path.as_ref();
+    let format = || -> Result<Formatted> {
+        let passphrase = Key::new(passphrase)?;
+        let len = if options.key_files.is_empty() { passphrase.len() } else { usize::MAX };
+        options.pim.check_passphrase(options.prf, false, len)?;
+        let image = Lower::open(path, true)?;
+        if !options.force {
+            refuse(&image, options)?;
+        }
+        let password = password(Some(&passphrase), options.key_files.iter())?;
+        let &VeracryptOptions { chain, prf, pim, sector_size, quick, hidden, .. } = options;
+        let new = NewOptions { chain, prf, pim, sector_size, quick, hidden };
+        let headers = NewHeaders::prepare(size_of(&image)?, &password, &new)?;
+        let made = headers.make(&image, &mut progress)?;
+        Ok(if made.is_break() { Formatted::Stopped } else { Formatted::Completed })
+    };
+    without_traces(format).map_err(|e| e.in_file(path))
+}
+
+/// Refuses to overwrite what is there without force.
+fn refuse(image: &Lower, options: &VeracryptOptions) -> Result<()> {
+    if options.hidden.is_none() {
+        return refuse_what_is_there(image);
+    }
+    let what = "the hidden volume takes the end of the outer one, and what lies there is lost: pass force if \
+                the outer file system uses nothing of it";
+    Err(Error::new(ErrorKind::BadOption, what))
+}

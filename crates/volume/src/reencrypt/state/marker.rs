@@ -1,0 +1,199 @@
+//! Beside an image without a header: a file that tells that the image is in the middle of a
+//! reencryption, and where its state is.
+//!
+//! Nothing in such an image can tell. Each program that opens one looks for
+//! `IMAGE.underseal-state`, which is the state itself, or names it
+//! (`docs/reencryption-state.md`). Block devices and servers have no place beside them.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{About, State};
+use crate::storage::new_file::new_file;
+use crate::{Error, ErrorKind, LockTo, ReadAt, Result};
+
+/// The most bytes of a marker.
+const LEN: usize = 8 << 10;
+const VERSION: u32 = 1;
+
+/// The file beside an image whose reencryption goes on.
+pub struct Marker {
+    path: PathBuf,
+    file: File,
+}
+
+/// An unfinished reencryption of an image, as the file beside the image names it.
+#[derive(Debug)]
+pub struct MarkedReencryption {
+    /// The reencryption's identity, which its state has, too.
+    pub identity: Uuid,
+    /// Where its state is.
+    pub state: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    #[serde(rename = "underseal reencryption marker")]
+    version: u32,
+    identity: Uuid,
+    state: PathBuf,
+}
+
+/// Where the marker of an image is, if the image can have one.
+pub fn place(image: &Path) -> Option<PathBuf> {
+    let image = fs::canonicalize(image).ok()?;
+    let mut name = image.file_name()?.to_owned();
+    name.push(".underseal-state");
+    fs::metadata(&image).is_ok_and(|about| about.is_file()).then(|| image.with_file_name(name))
+}
+
+/// Whether a name is taken, if only by a link to a file that is not there now: that may be the
+/// state, on a disk that is not.
+fn is_there(path: &Path) -> bool {
+    !fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
+fn io_error(path: &Path, doing: &str, e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("{}: {doing}", path.display())).with_source(e)
+}
+
+/// The reencryption that an image is in the middle of; none where nothing beside the image tells of
+/// one, or all is new.
+///
+/// # Errors
+/// `BadOption` when something else is there; `Io` and those of the state when it cannot be read.
+pub fn look(image: &Path) -> Result<Option<MarkedReencryption>> {
+    let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
+    if let Some(about) = about(&path)? {
+        let marked = MarkedReencryption { identity: about.identity, state: path };
+        return Ok((!about.finished).then_some(marked));
+    }
+    let Some(Text { identity, state, .. }) = read(&path)? else { return Ok(None) };
+    // The reencryption may have ended where no program could remove this file.
+    let is_over =
+        state.exists() && about(&state)?.is_some_and(|about| about.finished && about.identity == identity);
+    Ok((!is_over).then_some(MarkedReencryption { identity, state }))
+}
+
+/// The summary of a state file; none where the file is no state.
+fn about(path: &Path) -> Result<Option<About>> {
+    let on = File::open(path).map_err(|e| io_error(path, "cannot open", e))?;
+    match State::read(&on, LockTo::Read) {
+        Ok(state) => Ok(Some(state.about())),
+        Err(e) if matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::TooSmall) => Ok(None),
+        Err(e) => Err(e.in_file(path)),
+    }
+}
+
+/// The text of a marker; none where the marker is blank.
+fn read(path: &Path) -> Result<Option<Text>> {
+    let failed = |e| io_error(path, "cannot be read", e);
+    let file = File::open(path).map_err(failed)?;
+    let other = || {
+        let what = format!("{}: is neither a state nor a marker of one", path.display());
+        Error::new(ErrorKind::BadOption, what)
+    };
+    let len = usize::try_from(ReadAt::size(&file).map_err(failed)?).ok().filter(|len| *len <= LEN);
+    let mut bytes = vec![0; len.ok_or_else(other)?];
+    FileExt::read_exact_at(&file, &mut bytes, 0).map_err(failed)?;
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(None);
+    }
+    let text: Text = serde_json::from_slice(&bytes).map_err(|_| other())?;
+    if text.version == VERSION { Ok(Some(text)) } else { Err(other()) }
+}
+
+impl Marker {
+    /// Makes the marker, on stable storage with its name; none where the image can have none, or
+    /// the state itself is there.
+    ///
+    /// # Errors
+    /// `BadOption` when something is there; `Io`.
+    pub fn make(image: &Path, state: &Path, identity: Uuid) -> Result<Option<Self>> {
+        let Some(path) = place(image) else { return Ok(None) };
+        let whole = |path: &Path| fs::canonicalize(path).map_err(|e| io_error(path, "cannot be found", e));
+        let state = whole(state)?;
+        if path.exists() {
+            if whole(&path)? == state {
+                return Ok(None);
+            }
+            // Of one that has come to its end.
+            fs::remove_file(&path).map_err(|e| io_error(&path, "cannot be removed", e))?;
+        }
+        let failed = |e| io_error(&path, "cannot be written", e);
+        let text = Text { version: VERSION, identity, state };
+        let text = serde_json::to_vec(&text).map_err(|e| failed(e.into()))?;
+        let mut file = new_file(&path)?;
+        file.write_all(&text).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        Ok(Some(Self { path, file }))
+    }
+
+    /// The marker that is there, for the program that ends the reencryption; none where the image
+    /// has none of its own.
+    ///
+    /// # Errors
+    /// As [`look`].
+    pub fn open(image: &Path) -> Result<Option<Self>> {
+        let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
+        if about(&path)?.is_some() {
+            return Ok(None);
+        }
+        let file = File::options().read(true).write(true).open(&path);
+        file.map(|file| Some(Self { path: path.clone(), file }))
+            .map_err(|e| io_error(&path, "cannot open", e))
+    }
+
+    /// Takes the marker away: all is new. A server that may not remove it leaves it blank.
+    ///
+    /// # Errors
+    /// `Io`: the marker still tells of the reencryption.
+    pub fn end(&self) -> Result<()> {
+        let len = ReadAt::size(&self.file).ok().and_then(|len| usize::try_from(len).ok());
+        let blank = vec![b' '; len.unwrap_or(0).min(LEN)];
+        let done = self.file.write_all_at(&blank, 0).and_then(|()| self.file.sync_all());
+        // A blank marker tells of no reencryption.
+        let _ = fs::remove_file(&self.path);
+        done.map_err(|e| io_error(&self.path, "tells still that the image is being reencrypted", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_state_that_is_not_there_now_keeps_the_image_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        fs::write(&image, [0; 512]).unwrap();
+        assert!(look(&image).unwrap().is_none());
+        let state = place(&image).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("unplugged"), &state).unwrap();
+        assert_eq!(look(&image).unwrap_err().kind(), ErrorKind::Io);
+        fs::remove_file(&state).unwrap();
+        assert!(look(&image).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_marker_tells_of_its_reencryption_until_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let [image, state] = ["image", "state"].map(|name| folder.path().join(name));
+        fs::write(&image, [0; 512]).unwrap();
+        fs::write(&state, []).unwrap();
+        let identity = Uuid::from_u128(7);
+        let marker = Marker::make(&image, &state, identity).unwrap().unwrap();
+        let found = look(&image).unwrap().unwrap();
+        assert_eq!((found.identity, found.state), (identity, fs::canonicalize(&state).unwrap()));
+        marker.end().unwrap();
+        assert!(look(&image).unwrap().is_none() && !place(&image).unwrap().exists());
+        fs::write(place(&image).unwrap(), "a note").unwrap();
+        assert_eq!(look(&image).unwrap_err().kind(), ErrorKind::BadOption);
+    }
+}
