@@ -1,4 +1,4 @@
-//! What the command takes. The help and the manual pages come out of these types.
+//! The command line. The help and the manual pages are made from these types.
 
 mod control;
 mod dm;
@@ -108,11 +108,14 @@ pub(crate) enum Command {
     Control(Control),
     Completions(CompletionsArgs),
     Man(ManArgs),
+    /// Asks udisks, for a server with --desktop
+    #[command(hide = true)]
+    DesktopHelper,
 }
 
 impl Cli {
-    /// Notes the words that it was parsed from, the program's name left out, for one that goes on
-    /// with what they ask for.
+    /// Notes the arguments that the command was parsed from, for a new server of a handover, which
+    /// runs with them.
     pub(crate) fn started_with(&mut self, words: Vec<OsString>) {
         if let Command::Open(args) = &mut self.command {
             args.serve.origin = Some(words);
@@ -120,7 +123,7 @@ impl Cli {
     }
 }
 
-/// How much is told.
+/// The verbosity of messages.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct Verbosity {
@@ -133,7 +136,7 @@ pub(crate) struct Verbosity {
 }
 
 impl Verbosity {
-    /// The least important line that is written.
+    /// Returns the least important level that is written.
     pub(crate) fn level(&self) -> log::LevelFilter {
         match (self.quiet, self.verbose) {
             (true, _) => log::LevelFilter::Error,

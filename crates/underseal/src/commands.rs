@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 mod check;
 mod completions;
@@ -30,10 +30,7 @@ pub(crate) use table::{Active, over};
 use crate::cli::{Cli, Command};
 use crate::error::Result;
 
-/// Does what was asked.
-///
-/// # Errors
-/// Why it could not, ready to be shown.
+/// Runs the command. The error is ready to be shown.
 pub(crate) fn run(cli: Cli) -> Result<()> {
     let quiet = cli.verbosity.quiet;
     match cli.command {
@@ -57,14 +54,15 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Ps(args) => host::ps(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::DesktopHelper => open::help_desktop(),
     }
 }
 
-/// Whether two paths name one file, or one block device.
+/// Returns true when two paths lead to one file, or one block device.
 fn same_file(a: &Path, b: &Path) -> bool {
     let about = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
-        // A device has as many nodes as somebody makes.
+        // A device can have any number of nodes.
         let is_device = file.file_type().is_block_device();
         Some(if is_device { (true, file.rdev(), 0) } else { (false, file.dev(), file.ino()) })
     };

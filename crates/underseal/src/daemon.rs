@@ -1,4 +1,4 @@
-//! Going into the background once everything works.
+//! Becoming a daemon once the volume is open.
 //!
 //! ```text
 //!   parent   fork --- waits on a pipe ------------------------> exits: 0, or as the child did
@@ -7,6 +7,8 @@
 //!
 //! The child does all the work, before and after, because locked memory and threads do not survive
 //! a fork.
+
+#![expect(unsafe_code, reason = "fork(2)")]
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,40 +22,38 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// The child's promise to tell its parent.
+/// The child's duty to notify its parent.
 pub(crate) struct Child {
     parent: OwnedFd,
-    /// Opened while files still can be.
+    /// /dev/null, opened while files can still be opened.
     null: File,
-    /// Descriptors that whoever started the parent had open.
+    /// Descriptors that the parent inherited.
     inherited: Vec<RawFd>,
-    /// It has left the terminal already.
+    /// True once the child has left the terminal.
     has_left: bool,
 }
 
 static DETACHED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process has left its terminal.
+/// Returns true when this process has left its terminal.
 pub(crate) fn is_detached() -> bool {
     DETACHED.load(Ordering::Relaxed)
 }
 
 /// Forks. The child returns; the parent does not.
 ///
-/// There must be no other thread yet, and no descriptor of our own.
-///
-/// # Errors
+/// No other thread may exist yet, and no descriptor that this program has opened. Fails with
 /// `Failed` when the system refuses.
 pub(crate) fn fork() -> Result<Child> {
     let inherited = inherited();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
     let parent = rustix::process::getpid();
     // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the
-    // whole process's state, locks included, and may go on as the parent would have.
+    // whole process's state, locks included, and may continue as the parent would have.
     match unsafe { libc::fork() } {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
-            // Until it is detached the child belongs to its parent, and ends with it.
+            // Until it is detached the child ends with its parent.
             rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
             if rustix::process::getppid() != Some(parent) {
                 return Err(Error::new(Exit::Failed, "interrupted"));
@@ -69,10 +69,8 @@ pub(crate) fn fork() -> Result<Child> {
 }
 
 impl Child {
-    /// Ends neither with its parent any more nor with the terminal.
-    ///
-    /// # Errors
-    /// `Failed` when the system refuses.
+    /// Lets the child outlive its parent and the terminal. Fails with `Failed` when the system
+    /// refuses.
     pub(crate) fn survives(&mut self) -> Result<()> {
         if !self.has_left {
             rustix::process::setsid().map_err(failed)?;
@@ -81,43 +79,38 @@ impl Child {
         rustix::process::set_parent_process_death_signal(None).map_err(failed)
     }
 
-    /// Leaves the terminal and lets the parent end well. Nothing can be said on stdout or stderr
-    /// afterwards.
-    ///
-    /// # Errors
-    /// `Failed` when the system refuses.
+    /// Leaves the terminal and lets the parent exit successfully. Stdout and stderr are closed
+    /// afterwards. Fails with `Failed` when the system refuses.
     pub(crate) fn detach(self) -> Result<()> {
         self.detach_saying("")
     }
 
-    /// As [`Self::detach`]; the parent says something on stdout as it ends.
-    ///
-    /// # Errors
-    /// `Failed` when the system refuses.
+    /// As [`Self::detach`]; the parent prints `last` on stdout as it ends.
     pub(crate) fn detach_saying(mut self, last: &str) -> Result<()> {
         self.survives()?;
-        // The directory that it was started from can be unmounted.
+        // The working directory could no longer be unmounted.
         rustix::process::chdir("/").map_err(failed)?;
         rustix::stdio::dup2_stdin(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stdout(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&self.null).map_err(failed)?;
-        // A passphrase may have come through one of the others, and somebody may wait for the end
-        // of another.
+        // A passphrase may have come through one of the inherited descriptors, and another process
+        // may wait for the end of another one.
         for fd in self.inherited {
-            // SAFETY: it was open before anything here was, and nobody here has it: passphrases are
-            // read from borrowed descriptors. So its number was never given to one of ours.
+            // SAFETY: the descriptor was open before any of this program's, and is not owned here:
+            // passphrases are read from borrowed descriptors. So its number never belonged to one
+            // of this program's descriptors.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         DETACHED.store(true, Ordering::Relaxed);
-        // A parent that is gone needs no answer.
+        // A parent that has ended needs no answer.
         let _ = rustix::io::write(&self.parent, format!("!{last}").as_bytes());
         Ok(())
     }
 }
 
-/// The descriptors that are open besides the standard ones.
+/// Returns the open descriptors apart from the standard ones.
 fn inherited() -> Vec<RawFd> {
-    // Gone by the time that its numbers are used, and with it its own.
+    // The directory is closed by the time its numbers are used, so its own number is invalid then.
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let numbers: Vec<RawFd> = numbers.filter(|fd| *fd > 2).collect();
@@ -127,15 +120,15 @@ fn inherited() -> Vec<RawFd> {
     numbers.into_iter().filter(is_open).collect()
 }
 
-/// Waits until the child is ready or has ended, and gives the exit status.
+/// Waits until the child is ready or has ended, and returns the exit status.
 fn wait_for(child: Option<Pid>, mut ready: File) -> i32 {
-    // The keys that end a program reach both; the child puts the terminal right first, and this one
-    // ends as it does.
+    // The keys that end a program send signals to both; the child restores the terminal first, and
+    // the parent then ends with the child's status.
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
     if ready.read_exact(&mut [0]).is_ok() {
-        // Whoever does not listen has what was asked for all the same.
+        // A closed stdout is ignored: the child has started.
         let _ = io::copy(&mut ready, &mut io::stdout());
         return 0;
     }

@@ -1,15 +1,16 @@
-//! Device mapper for programs on a kernel without: what `underseal dm` runs.
+//! Device mapper for programs on a kernel without one: the processes of `underseal dm`.
 //!
 //! ```text
 //!   run        a command, with the library that its ioctls go through        commands/dm.rs
 //!     |          or with a supervisor that the kernel asks about its system calls   supervise
 //!   install    the same for a whole machine
 //!     |  socket
-//!   back end   underseal_dm::Mapper: names, tables, block nodes; a process that outlives who started it
+//!   back end   underseal_dm::Mapper: names, tables, nodes; a process that outlives its callers
 //!     |- adopt     devices of a back end that was killed
-//!     |- known     what a table server keeps for the next back end
+//!     |- known     facts that a table server keeps for the next back end
 //!     |- host      a load: its devices claimed, and a table server started
 //!     |- layers    tags that a crypt line keeps on another device of device mapper's
+//!     |- apart     processes that make system calls that may hang for ever
 //!     |- lowers    one claim for each lower device, shared by all tables on it
 //!     |- child     a table server, as the back end sees it
 //!     |     |  orders: JSON, descriptors and tables over a socket
@@ -17,11 +18,12 @@
 //!     +- server    a table server: a process for one table, which serves it as a file
 //! ```
 //!
-//! A table has a process of its own, so that one which ends, or is killed, takes its own device
-//! away and no other: requests for it fail. A table that takes the place of another goes on with
-//! the other process's mount.
+//! Each table has a process, so that a process that ends, or is killed, takes only its own device
+//! away: requests for that device fail. A table that replaces another one continues with the mount
+//! of the other's process.
 
 mod adopt;
+pub(crate) mod apart;
 pub(crate) mod backend;
 mod cgroup;
 mod child;
@@ -32,8 +34,10 @@ mod layers;
 mod lowers;
 mod orders;
 mod owner;
+mod patient_line;
 pub(crate) mod server;
 pub(crate) mod supervise;
 
-/// Where a table server whose back end is gone waits for the next one, beside the table's file.
+/// The socket beside the table's file where a table server without a back end waits for the next
+/// one.
 const SERVER_SOCKET: &str = "server";

@@ -1,4 +1,4 @@
-//! The end of every error: one line what happened, one line what to do, and an exit status.
+//! The errors of the command: a line with the event, a line with the remedy, and an exit status.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -21,10 +21,10 @@ use crate::daemon;
 use crate::exit::Exit;
 use crate::output::printable;
 
-/// The result of whatever may end the command.
+/// The result of operations that can end the command.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Why the command ends early. The causes are part of the text by now: nobody above asks for them.
+/// The error that ends the command. Its text includes the causes, so it has no source.
 #[derive(Debug)]
 pub(crate) struct Error {
     exit: Exit,
@@ -40,12 +40,12 @@ impl Error {
         Self { exit, what: what.into(), remedy: None, volume: None, format: None, integrity: None }
     }
 
-    /// Input that is refused before anything was done.
+    /// An input that was refused before any change.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self::new(Exit::Usage, what)
     }
 
-    /// A system call on a file that failed.
+    /// A failed system call on a file.
     pub(crate) fn io(path: &Path, doing: &str, cause: impl Into<std::io::Error>) -> Self {
         Self::new(Exit::Failed, format!("{}: {doing}", path.display())).because(&cause.into())
     }
@@ -56,51 +56,51 @@ impl Error {
         self
     }
 
-    /// What to do about it, in place of what was known before.
+    /// Sets the remedy, and replaces an earlier one.
     pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// The same, where nothing was changed and other arguments would do.
+    /// Marks the error as a refusal: nothing was changed, and other arguments may succeed.
     pub(crate) fn into_usage(mut self) -> Self {
         self.exit = Exit::Usage;
         self
     }
 
-    /// The same, where it leaves the image as nobody knows.
+    /// Marks the image's state as unknown.
     pub(crate) fn into_lost(mut self) -> Self {
         self.exit = Exit::Lost;
         self
     }
 
-    /// Says first where it happened.
+    /// Prepends the place of the error.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
     }
 
-    /// What happened, without what to do about it.
+    /// Returns the message without the remedy.
     pub(crate) fn what(&self) -> String {
         self.what.clone()
     }
 
-    /// What was wrong with a volume's header or key, if it was one of these.
+    /// Returns the kind of an error of a volume's header or key, if it was one.
     pub(crate) fn of_volume(&self) -> Option<volume::ErrorKind> {
         self.volume
     }
 
-    /// The error of a volume of another system, if it was one.
+    /// Returns the kind of an error of another system's volume, if it was one.
     pub(crate) fn of_format(&self) -> Option<formats::ErrorKind> {
         self.format
     }
 
-    /// The kind of an error of the integrity layer.
+    /// Returns the kind of an error of the integrity layer, if it was one.
     pub(crate) fn of_integrity(&self) -> Option<integrity::ErrorKind> {
         self.integrity
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub(crate) fn remedy(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
@@ -109,12 +109,12 @@ impl Error {
         self.exit
     }
 
-    /// Tells the user and gives the exit status. A daemon has no stderr: it tells its log.
+    /// Prints the error and returns the exit status. A daemon has no stderr, and writes to its log.
     pub(crate) fn report(&self) -> ExitCode {
         if daemon::is_detached() {
             log::error!("{}", printable(&self.what));
         } else {
-            // A terminal may be gone.
+            // The terminal may be gone.
             let _ = writeln!(std::io::stderr().lock(), "{self}");
         }
         ExitCode::from(self.exit as u8)
@@ -128,7 +128,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What comes from a header, a file's name or a server must stay on its line.
+        // Text from a header, a file's name or a server must stay on its line.
         write!(f, "underseal: {}", printable(&self.what))?;
         self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\ntry: {}", printable(remedy)))
     }
@@ -162,7 +162,7 @@ impl From<volume::Error> for Error {
             IoKind::WrongKey => (Exit::NoKey, "a key belongs to one volume: is this its image?"),
             IoKind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
             IoKind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
-            IoKind::TooCostly => (Exit::Unsupported, "another keyslot with --key-slot"),
+            IoKind::TooCostly => (Exit::Unsupported, "use another keyslot with --key-slot"),
             IoKind::Untrusted => (
                 Exit::Unsupported,
                 "find out who changed the header; if you did, `underseal info` shows its new digest",
@@ -175,8 +175,8 @@ impl From<volume::Error> for Error {
                 Exit::Unsupported,
                 "`underseal reencrypt --resume-only` makes the device what it was; with --encrypt it begins again",
             ),
-            IoKind::Busy | IoKind::Locked => (Exit::InUse, "again, when the other program has ended"),
-            IoKind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Busy | IoKind::Locked => (Exit::InUse, "retry when the other program has ended"),
+            IoKind::Memory => (Exit::Failed, "retry with more memory free"),
             IoKind::Io => (Exit::Failed, ""),
             _ => (Exit::Failed, ""),
         };
@@ -208,8 +208,8 @@ impl From<formats::Error> for Error {
                 (Exit::Unsupported, "--max-kdf-memory SIZE, or a machine that has more memory")
             }
             Kind::BadOption => (Exit::Usage, ""),
-            Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            Kind::Busy => (Exit::InUse, "retry when the other program has ended"),
+            Kind::Memory => (Exit::Failed, "retry with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self { format: Some(error.kind()), ..Self::of(exit, &error, remedy) }
@@ -221,12 +221,12 @@ impl From<tokens::Error> for Error {
         use tokens::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
             IoKind::NotUsable => (Exit::NoKey, "a passphrase: --no-token"),
-            IoKind::PinWanted => (Exit::NoKey, "on a terminal, or --token-pin-file FILE"),
+            IoKind::PinWanted => (Exit::NoKey, "run on a terminal, or give --token-pin-file FILE"),
             IoKind::WrongPin => {
-                (Exit::NoKey, "the right PIN; most devices lock themselves after a few wrong ones")
+                (Exit::NoKey, "enter the right PIN; most devices lock themselves after a few wrong ones")
             }
             IoKind::NoTool => (Exit::Failed, "install it, or --no-token"),
-            IoKind::NoHardware => (Exit::Failed, "again when it is there, or --no-token"),
+            IoKind::NoHardware => (Exit::Failed, "retry when it is there, or use --no-token"),
             IoKind::Unknown => (Exit::Unsupported, "a passphrase: --no-token"),
             _ => (Exit::Failed, ""),
         };
@@ -237,7 +237,7 @@ impl From<tokens::Error> for Error {
 impl From<cipher::Error> for Error {
     fn from(error: cipher::Error) -> Self {
         match error.kind() {
-            cipher::ErrorKind::Memory => Self::of(Exit::Failed, &error, "again with more memory free"),
+            cipher::ErrorKind::Memory => Self::of(Exit::Failed, &error, "retry with more memory free"),
             _ => Self::of(Exit::Usage, &error, "the default, aes-xts-plain64"),
         }
     }
@@ -255,7 +255,7 @@ impl From<device::Error> for Error {
             }
             IoKind::Alignment => (Exit::Usage, "without --direct"),
             IoKind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
-            IoKind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Memory => (Exit::Failed, "retry with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)
@@ -270,7 +270,7 @@ impl From<datapath::Error> for Error {
                 (Exit::Usage, "")
             }
             IoKind::Unsupported => (Exit::Unsupported, ""),
-            IoKind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
+            IoKind::NoSpace => (Exit::Failed, "retry with more space on the image's disk"),
             IoKind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
             IoKind::NoKey => (Exit::NoKey, ""),
             IoKind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
@@ -294,7 +294,7 @@ impl From<integrity::Error> for Error {
             IoKind::BadOption => (Exit::Usage, ""),
             IoKind::BadKey => (Exit::NoKey, ""),
             IoKind::Unsupported => (Exit::Unsupported, ""),
-            IoKind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Memory => (Exit::Failed, "retry with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self { integrity: Some(error.kind()), ..Self::of(exit, &error, remedy) }
@@ -362,7 +362,7 @@ impl From<ecryptfs::Error> for Error {
                 Exit::InUse,
                 "`underseal ecryptfs umount` where it is mounted, or again when the other tool has ended",
             ),
-            IoKind::Memory => (Exit::Failed, "again with more memory free"),
+            IoKind::Memory => (Exit::Failed, "retry with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

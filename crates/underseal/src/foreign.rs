@@ -11,7 +11,7 @@ use underseal_export::control::status;
 use underseal_formats::bitlk::{self, Bitlk};
 use underseal_formats::fvault2::{self, Fvault2};
 use underseal_formats::loopaes::{self, KeyFile};
-use underseal_formats::{ErrorKind, Facts, Format, GuardRule, OpenedFormat, moved};
+use underseal_formats::{ErrorKind, Facts, Format, OpenedFormat, moved};
 
 pub(crate) use tcrypt::{new_password, new_password_of, unlock_header, with_password};
 
@@ -25,7 +25,7 @@ use crate::part;
 use crate::passphrase::{Secret, secret_file, volume_key_file};
 use crate::reencryption::Bytes;
 
-/// A command's arguments for a volume of another system.
+/// The arguments for a volume of another system.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) image: &'a Path,
@@ -33,7 +33,7 @@ pub(crate) struct Request<'a> {
     pub(crate) tcrypt: &'a TcryptArgs,
     pub(crate) plain: &'a PlainArgs,
     pub(crate) trust: &'a TrustArgs,
-    /// The names of the volume's other images.
+    /// The paths of the volume's other images.
     pub(crate) devices: &'a [OsString],
     volume_key: (Option<&'a Path>, Option<usize>),
 }
@@ -45,13 +45,13 @@ impl<'a> Request<'a> {
         Self { image, secret, tcrypt, plain, trust, devices, volume_key }
     }
 
-    /// The key of a volume, where a file with it is named; of a device, which never ends, so many
+    /// Returns the volume key, if a file with it is named; a device, which never ends, gives `len`
     /// bytes.
     fn volume_key(&self, len: usize) -> Result<Option<Key>> {
         self.volume_key.0.map(|file| volume_key_file(file, self.volume_key.1, len)).transpose()
     }
 
-    /// The bytes of the only key file.
+    /// Returns the bytes of the only key file.
     fn key_file(&self) -> Result<Option<Key>> {
         match self.secret.key_files() {
             [] => Ok(None),
@@ -66,10 +66,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// An image, and the part of it that is used.
+/// An image, and the used part of it.
 pub(crate) type On = (Bytes, Option<Range<u64>>);
 
-/// The other images of a volume, only to be looked at.
+/// Opens the other images of a volume, for reading.
 pub(crate) fn others(devices: &[OsString], part: PartArgs) -> Result<Vec<On>> {
     let open = |path: &OsString| {
         let path = Path::new(path);
@@ -80,11 +80,9 @@ pub(crate) fn others(devices: &[OsString], part: PartArgs) -> Result<Vec<On>> {
     devices.iter().map(open).collect()
 }
 
-/// The format of another system that the image has: the one that is named, or the one whose mark is
-/// there.
-///
-/// # Errors
-/// `Failed` when the image cannot be read; where its first sector cannot, it has no mark.
+/// Returns the format of another system that the image has: the one that is named, or the one with
+/// a signature on the image. Fails with `Failed` when the image cannot be read; an unreadable first
+/// sector has no signature.
 pub(crate) fn format(kind: VolumeType, on: &Bytes) -> Result<Option<Format>> {
     match (kind.format(), kind) {
         (Some(format), _) => Ok(Some(format)),
@@ -97,7 +95,7 @@ pub(crate) fn format(kind: VolumeType, on: &Bytes) -> Result<Option<Format>> {
     }
 }
 
-/// The name of a format in `status`.
+/// Returns the name of a format in `status`.
 pub(crate) fn called(format: Format) -> status::Format {
     match format {
         Format::Tcrypt => status::Format::Tcrypt,
@@ -108,10 +106,7 @@ pub(crate) fn called(format: Format) -> status::Format {
 }
 
 /// Unlocks a volume on an image, or on a part of it, and on others. Its segments count from the
-/// images' beginnings.
-///
-/// # Errors
-/// `NoKey` for a secret that opens nothing; those of the format.
+/// images' beginnings. Fails with `NoKey` for a secret that opens none; with the format's errors.
 pub(crate) fn open(
     of: Request<'_>,
     format: Format,
@@ -155,10 +150,7 @@ fn windows(others: &[On]) -> Vec<Bytes> {
     others.iter().map(|(image, part)| part::window(image, part.as_ref())).collect()
 }
 
-/// The facts of a header that needs no secret; none where a secret opens it first.
-///
-/// # Errors
-/// Those of the format.
+/// Returns the facts of a header that needs no secret; `None` where a secret opens it first.
 pub(crate) fn described(format: Format, on: &Bytes, others: &[On]) -> Result<Option<Facts>> {
     match format {
         Format::Bitlk => Ok(Some(Bitlk::read(&**on)?.facts())),
@@ -167,8 +159,8 @@ pub(crate) fn described(format: Format, on: &Bytes, others: &[On]) -> Result<Opt
     }
 }
 
-/// The volume key of a volume that need not be one that is opened here: converted, or of another
-/// kind.
+/// Returns the volume key, even of a volume that this program does not open: one that is being
+/// converted, or of another kind.
 pub(crate) fn volume_key(of: Request<'_>, format: Format, on: &Bytes) -> Result<Key> {
     let key = match format {
         Format::Bitlk => bitlk_key(of, &Bitlk::read(&**on)?),
@@ -184,7 +176,8 @@ fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
     Ok(volume.activate(key)?)
 }
 
-/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+/// Unlocks with the volume key, the clear key, a startup key or a passphrase, whichever is
+/// available.
 fn bitlk_key(of: Request<'_>, volume: &Bitlk) -> Result<Key> {
     use bitlk::Secret as With;
     let limits = of.trust.limits();
@@ -192,14 +185,13 @@ fn bitlk_key(of: Request<'_>, volume: &Bitlk) -> Result<Key> {
     let unlocked = if let Some(key) = of.volume_key(64)? {
         unlock(&With::VolumeKey(&key))?
     } else if let Some(bytes) = of.key_file()? {
-        // A file that is no startup key holds the password, as for cryptsetup.
+        // A file that is no startup key has the password, as in cryptsetup.
         match unlock(&With::StartupKey(&bytes)) {
             Err(e) if e.kind() == ErrorKind::BadOption => unlock(&With::Passphrase(&bytes))?,
             told => told?,
         }
     } else if volume.has_clear_key() || !volume.takes_passphrase() {
-        // Without protectors that take a passphrase nobody is asked for one: the error says which
-        // there are.
+        // Without protectors for a passphrase none is asked for: the error lists the protectors.
         unlock(&With::Clear)?
     } else {
         of.with_passphrase(|passphrase| Ok(unlock(&With::Passphrase(passphrase))?))?
@@ -215,7 +207,7 @@ fn fvault2(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<OpenedFormat
     Ok(volume.activate(key)?)
 }
 
-/// By the volume key or a passphrase; a key file holds the passphrase, or is
+/// Unlocks with the volume key or a passphrase; a key file has the passphrase, or is
 /// `EncryptedRoot.plist.wipekey`.
 fn fvault2_key(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<(Fvault2, Key)> {
     use fvault2::Secret as With;
@@ -231,15 +223,15 @@ fn fvault2_key(of: Request<'_>, on: &Bytes, others: &[Bytes]) -> Result<(Fvault2
     Ok((volume, key))
 }
 
-/// The metadata on all images.
+/// Reads the metadata on all images.
 fn corestorage(on: &Bytes, others: &[Bytes], wipekey: Option<&Key>) -> Result<Fvault2> {
-    // A trait object of a subtrait is none of the supertrait's by itself.
+    // A trait object of a subtrait does not convert to one of the supertrait by itself.
     let images: Vec<&dyn underseal_volume::ReadAt> =
         [on].into_iter().chain(others).map(|image| -> &dyn underseal_volume::ReadAt { &**image }).collect();
     Ok(Fvault2::read(&images, wipekey)?)
 }
 
-/// By a key file; nothing can tell whether it is the right one.
+/// Opens with a key file; a wrong one cannot be detected.
 fn loopaes(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
     let Some(mut bytes) = of.key_file()? else {
         return Err(Error::usage("loop-AES volumes open with a key file").with_remedy("--key-file FILE"));
@@ -272,7 +264,7 @@ fn loopaes(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
 /// How long gpg may take: it stretches the passphrase.
 const GPG: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// A key file that GPG encrypted with a passphrase.
+/// Decrypts a key file that GPG encrypted with a passphrase.
 fn by_gpg(of: Request<'_>, bytes: &Key) -> Result<Key> {
     let file = of.secret.key_files().first().map_or(of.image, PathBuf::as_path);
     let elsewhere = format!(
@@ -291,7 +283,7 @@ fn size(of: &Bytes) -> Result<u64> {
     of.size().map_err(|e| Error::new(Exit::Failed, "the image's size").because(&e))
 }
 
-/// Puts what the format says about writes into a mapping of the volume.
+/// Applies the format's rules about writes to a mapping of the volume.
 pub(crate) fn guarded(
     mut mapping: underseal_datapath::Mapping,
     opened: &OpenedFormat,
@@ -299,7 +291,7 @@ pub(crate) fn guarded(
     read_only: bool,
 ) -> underseal_datapath::Mapping {
     for guard in &opened.guards {
-        mapping = mapping.with_guard(guard.range.clone(), guard.rule == GuardRule::RefuseAll);
+        mapping = mapping.with_guard(guard.clone());
     }
     match opened.read_only {
         Some(why) if !read_only => {

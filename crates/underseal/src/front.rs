@@ -1,17 +1,17 @@
-//! The program under cryptsetup's name: its verbs, options, questions and exit statuses.
+//! The persona `cryptsetup`: its verbs, options, questions and exit statuses.
 //!
 //! ```text
 //!   cryptsetup luksAddKey disk.img new.key
 //!        |
 //!   args     options by cryptsetup's names
-//!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
+//!   verb     the action, under all of its names; takes: the action's options; fit: combinations
 //!        |
-//!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, key, status, benchmark          what only shows something; tcrypt, foreign: other systems' formats
+//!   open, volume, keyslots, header, tokens, reencrypt: actions as commands --> call --> commands
+//!   look, dump, key, status, benchmark: actions that only show; tcrypt, foreign: other formats
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
-//!   place    where an open volume's plain bytes are; loops: as a block device
+//!   place    the path of an open volume's plain bytes; loops: as a block device
 //! ```
 
 mod args;
@@ -28,6 +28,7 @@ mod keyslots;
 mod look;
 mod loops;
 mod open;
+mod pipe;
 mod place;
 mod reencrypt;
 mod status;
@@ -48,23 +49,23 @@ use self::verb::Verb;
 use crate::manner::{self, Manner};
 use crate::output::print;
 
-/// Whether this process was started as cryptsetup.
+/// Returns true when this process was started as cryptsetup.
 pub(crate) fn is_called() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
     Path::new(&name).file_name() == Some(OsStr::new("cryptsetup"))
 }
 
-/// A loop device is known by its file.
+/// Returns the name that users know a volume by: a loop device's file.
 pub(crate) fn known_as(device: &Path) -> PathBuf {
     loops::file_of(device).unwrap_or_else(|| device.to_owned())
 }
 
-/// Does what cryptsetup would.
+/// Does the action of a `cryptsetup` command line.
 pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     let (mut args, given) = match Args::of_process() {
         Ok(parsed) => parsed,
         Err(e) => {
-            // Its first line says what is wrong; the others speak of options that nobody asked for.
+            // The first line has the error; the others describe options that were not used.
             let text = e.to_string();
             let line = text.lines().next().unwrap_or_default();
             return Failure::wrong(line.trim_start_matches("error: ")).report(false);
@@ -73,7 +74,7 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     crate::start(protected, if args.debug { log::LevelFilter::Debug } else { log::LevelFilter::Warn });
     args.kind = verb::kind(&args.words).map(str::to_owned).or(args.kind);
     let verbose = args.verbose || args.debug;
-    // As there, no time at all means any time.
+    // cryptsetup, too, takes 0 for no limit.
     let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let wrong = if args.kind.as_deref() == Some("tcrypt") { tcrypt::WRONG } else { Manner::NO_KEY };
     manner::speak(Manner::cryptsetup(
@@ -106,6 +107,10 @@ fn act(args: &mut Args, given: &[String]) -> Result<()> {
     let verb = Verb::find(&action.to_string_lossy())?;
     let words = Words { verb, words: words.iter().map(PathBuf::from).collect() };
     takes::check(verb.name, given)?;
+    // No size is any size.
+    for size in [&mut args.keyfile_size, &mut args.new_keyfile_size] {
+        size.take_if(|size| *size == 0);
+    }
     args.fit(verb.name)?;
     if args.test_args {
         return Ok(());
@@ -114,17 +119,19 @@ fn act(args: &mut Args, given: &[String]) -> Result<()> {
         return Err(Failure::unsupported(&format!("{name} is not supported")));
     }
     let _key = keyring::as_key_file(args, verb.name)?;
+    let _line = pipe::as_key_file(args, verb.name)?;
+    let _lines = pipe::as_new_key_file(args, verb.name)?;
     (verb.act)(args, &words)
 }
 
-/// What stands behind the action.
+/// The arguments after the action.
 struct Words<'a> {
     verb: &'a Verb,
     words: Vec<PathBuf>,
 }
 
 impl Words<'_> {
-    /// The one at a place, which must be there.
+    /// Returns the required argument at an index.
     fn need(&self, at: usize, what: &str) -> Result<&PathBuf> {
         let missing = || Failure::wrong(&format!("{}: requires {what} as argument", self.verb.name));
         self.words.get(at).ok_or_else(missing)

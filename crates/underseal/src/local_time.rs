@@ -1,13 +1,15 @@
 //! Times in the machine's time zone, which the C library knows.
 
+#![expect(unsafe_code, reason = "the C library's time zones")]
+
 use std::mem::MaybeUninit;
 
 const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A number of seconds since 1970-01-01 as `ctime` prints it, without its line end: `Sat Jan 11
-/// 00:00:00 2020`.
+/// Formats seconds since 1970-01-01 as `ctime` does, without its line end: `Sat Jan 11 00:00:00
+/// 2020`.
 pub(crate) fn local_time(seconds: i64) -> String {
     let seconds: libc::time_t = seconds;
     let mut broken = MaybeUninit::<libc::tm>::uninit();

@@ -1,4 +1,4 @@
-//! Where log lines go: stderr, a file, or syslog.
+//! The destination of log lines: stderr, a file, or syslog.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,29 +18,25 @@ use crate::output::printable;
 
 /// Writes lines of `level` and above to stderr. Called once, first.
 pub(crate) fn start(level: LevelFilter) {
-    // Fails only when called twice.
+    // This fails only when called twice.
     let _ = log::set_logger(&LOGGER);
     log::set_max_level(level);
 }
 
-/// Appends lines to a file from now on.
-///
-/// # Errors
-/// `Failed` when it cannot be opened.
+/// Appends lines to a file from now on. Fails with `Failed` when it cannot be opened.
 pub(crate) fn to_file(path: &Path) -> Result<()> {
     let failed = |e| Error::io(path, "cannot open the log file", e);
-    // It is opened again from wherever the process stands by then.
+    // The path is made absolute: the process may have another working directory at a later
+    // reopening.
     let path = std::path::absolute(path).map_err(failed)?;
     let file = append(&path).map_err(failed)?;
     LOGGER.redirect(Sink::File { path, file });
     Ok(())
 }
 
-/// Goes on with the log file that a sandboxed server has open, which this process takes over from.
-///
-/// # Errors
-/// `Failed` when `path` does not lead to that file, or when that server can do other things with
-/// the file than append to it.
+/// Continues with the log file that a sandboxed old server has open. Fails with `Failed` when
+/// `path` does not lead to that file, or when the old server can do more with the file than append
+/// to it.
 pub(crate) fn go_on_with(path: &Path, file: Option<File>) -> Result<()> {
     let failed = |e| Error::io(path, "cannot open the log file", e);
     let path = std::path::absolute(path).map_err(failed)?;
@@ -56,14 +52,14 @@ pub(crate) fn go_on_with(path: &Path, file: Option<File>) -> Result<()> {
     let Some(file) = file.filter(|file| appends(file) && is_there(file)) else {
         let what = format!("{}: is not the log file that the server has open", path.display());
         let remedy =
-            "send the server a SIGHUP, which has it open that file; or close the volume, and open it again";
+            "send the server a SIGHUP, so that it opens that file; or close the volume, and open it again";
         return Err(Error::new(Exit::Failed, what).with_remedy(remedy));
     };
     LOGGER.redirect(Sink::File { path, file });
     Ok(())
 }
 
-/// The log file as it is open now, if there is one.
+/// Returns the log file as it is open now, if lines go to a file.
 pub(crate) fn open_file() -> Option<OwnedFd> {
     match &*LOGGER.lock() {
         Sink::File { file, .. } => file.try_clone().ok().map(OwnedFd::from),
@@ -86,8 +82,8 @@ pub(crate) fn to_syslog() {
     LOGGER.redirect(Sink::Syslog(syslog));
 }
 
-/// Opens the log file by its name again, for who has renamed it. Where that fails, lines go on to
-/// the one that is open.
+/// Opens the log file by its name again, after a rename. If that fails, lines are written to the
+/// open file as before.
 pub(crate) fn reopen() {
     let path = match &*LOGGER.lock() {
         Sink::File { path, .. } => path.clone(),
@@ -124,7 +120,7 @@ impl Logger {
 
 /// The system's log. It may end and come back under the same name.
 struct Syslog {
-    /// Gives a connected socket that never waits: a log that is stuck must not hold the server up.
+    /// Returns a connected socket that never waits: a log that hangs must not delay the server.
     connect: fn() -> io::Result<UnixDatagram>,
     socket: Option<UnixDatagram>,
 }
@@ -139,7 +135,7 @@ impl Syslog {
         match self.socket.as_ref().map(|socket| socket.send(line)) {
             Some(Ok(_)) => Ok(()),
             Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
-            // It was started anew, or is there only now.
+            // The log daemon was restarted, or has just started.
             _ => self.connect()?.send(line).map(drop),
         }
     }
@@ -157,7 +153,7 @@ impl Log for Logger {
             let time = humantime::format_rfc3339_millis(SystemTime::now());
             format!("{time} {:5} {message}\n", record.level())
         };
-        // A line that cannot be written has nowhere else to go.
+        // A line that cannot be written is lost.
         let _ = match &mut *self.lock() {
             Sink::Stderr => io::stderr().lock().write_all(timed().as_bytes()),
             Sink::File { file, .. } => file.write_all(timed().as_bytes()),
@@ -172,7 +168,7 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// RFC 3164's number: facility "daemon" (3) and the severity.
+/// Returns RFC 3164's number: facility "daemon" (3) and the severity.
 fn priority(level: Level) -> u8 {
     let severity = match level {
         Level::Error => 3,

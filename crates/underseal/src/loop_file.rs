@@ -1,12 +1,13 @@
-//! The file that a loop device lies on. It is locked with the device: a lock of the device alone
-//! leaves the file open to other programs, and to other loop devices.
+//! The file below a loop device. It is locked with the device: a lock of the device alone leaves
+//! the file open to other programs, and to other loop devices.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use underseal_device::{ErrorKind, FileDevice, lock_image};
@@ -14,36 +15,81 @@ use underseal_dm::{DeviceNumber, backing_file};
 use underseal_export::fuse::SOURCE;
 use underseal_fuse::MountEntry;
 
-/// Device and inode number of a file: several loop devices may lie on it.
+/// The device and inode number of a file: several loop devices may use it.
 pub(crate) type FileId = (DeviceNumber, u64);
+
+/// The open file below a loop device, which is to be locked.
+pub(crate) struct FileBelow {
+    file: File,
+    name: String,
+    exclusive: bool,
+}
+
+impl FileBelow {
+    /// The file below an image; none where the image is no loop device, or its file cannot be
+    /// opened.
+    pub(crate) fn open(image: &File, exclusive: bool) -> Option<Self> {
+        let (path, id) = find(image)?;
+        let name = format!("{}, on which the loop device lies,", path.display());
+        let opened = open_to_lock(&path, id, exclusive);
+        if opened.is_none() {
+            log::warn!("{name} cannot be locked: another program may open it");
+        }
+        opened.map(|(file, exclusive)| Self { file, name, exclusive })
+    }
+
+    fn lock(&self) -> underseal_device::Result<()> {
+        lock_image(&self.file, &self.name, self.exclusive)
+    }
+
+    /// Locks the file once another process, which ends now, has let it go. The lock lasts as long
+    /// as this process.
+    pub(crate) fn lock_after(self, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            match self.lock() {
+                Err(e) if e.kind() == ErrorKind::Locked && Instant::now() < end => {}
+                Err(e) => return log::error!("{e}: another program may write to the volume"),
+                // A volume is served until its process ends.
+                Ok(()) => return std::mem::forget(self.file),
+            }
+        }
+    }
+}
 
 /// Locks the file below an image that is a loop device, for as long as the image is open. `Locked`
 /// when another program has that file.
 pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
-    let Some((path, id)) = find(image.file()) else { return Ok(()) };
-    let name = format!("{}, on which the loop device lies,", path.display());
-    let Some((file, exclusive)) = open_to_lock(&path, id, exclusive) else {
-        log::warn!("{name} cannot be locked: another program may open it");
-        return Ok(());
-    };
-    match lock_image(&file, &name, exclusive) {
+    let Some(below) = FileBelow::open(image.file(), exclusive) else { return Ok(()) };
+    match below.lock() {
         Err(e) if e.kind() == ErrorKind::Locked => Err(e),
         Err(e) => {
             log::warn!("{e}");
             Ok(())
         }
         Ok(()) => {
-            image.keep_open(file);
+            image.keep_open(below.file);
             Ok(())
         }
     }
 }
 
-/// The path and the numbers of the file that a loop device, or a partition of one, lies on. None
-/// for a file that Underseal serves: its server has locked the image, and a server that is
-/// suspended would not answer.
+/// Returns the path and the numbers of the file below a loop device, or below a partition of one.
+/// Returns `None` for a file that Underseal serves: its server has locked the image, and a
+/// suspended server would not answer.
 pub(crate) fn find(node: &File) -> Option<(PathBuf, FileId)> {
-    let number = DeviceNumber::of_node(node.metadata().ok()?.rdev());
+    let path = path_of(DeviceNumber::of_node(node.metadata().ok()?.rdev()))?;
+    Some((path, backing_file(node).ok()?))
+}
+
+/// The path of the file below an image that is a loop device.
+pub(crate) fn below(image: &Path) -> Option<PathBuf> {
+    let of = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
+    path_of(DeviceNumber::of_node(of.rdev()))
+}
+
+/// The path of the file that a loop device, or a partition of one, lies on. As for [`find`].
+pub(crate) fn path_of(number: DeviceNumber) -> Option<PathBuf> {
     let places = ["loop/backing_file", "../loop/backing_file"];
     let read = |place| fs::read(format!("/sys/dev/block/{number}/{place}")).ok();
     let mut path = places.into_iter().find_map(read)?;
@@ -53,14 +99,14 @@ pub(crate) fn find(node: &File) -> Option<(PathBuf, FileId)> {
     if MountEntry::at(&path).is_ok_and(|mounted| mounted.is_some_and(is_served)) {
         return None;
     }
-    Some((path, backing_file(node).ok()?))
+    Some(path)
 }
 
-/// Opens that file, and says whether it may be locked for writing: where that is wanted, and this
-/// user may write it. None where the path leads elsewhere by now.
+/// Opens that file, and returns whether to lock it exclusively: if that is requested, and this user
+/// may write to it. Returns `None` where the path leads elsewhere by now.
 pub(crate) fn open_to_lock(path: &Path, id: FileId, exclusive: bool) -> Option<(File, bool)> {
-    // Another user may have put something else there, so it is looked at before it is opened: a
-    // terminal would become this process's, a tape would be rewound.
+    // Another user may have replaced the file, so it is inspected before it is opened: a terminal
+    // would become this process's, a tape would be rewound.
     let open = open_again_where(path, |file| is_file(file, id))?;
     match open(true) {
         Ok(file) => Some((file, exclusive)),
@@ -68,7 +114,8 @@ pub(crate) fn open_to_lock(path: &Path, id: FileId, exclusive: bool) -> Option<(
     }
 }
 
-/// Opens what a path leads to, for reading or for writing too, where it is what it should be.
+/// Returns a function that opens the file at a path, read-only or for writing, if `is_meant`
+/// accepts it.
 fn open_again_where(
     path: &Path,
     is_meant: impl Fn(&File) -> bool,

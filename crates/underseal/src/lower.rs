@@ -1,5 +1,5 @@
-//! What an image's name leads to: a file or block device; an NBD server's export where the name is
-//! a URI; an image of a Ceph cluster.
+//! The lower device of an image's name: a file or block device; an NBD server's export where the
+//! name is a URI; an image of a Ceph cluster.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
-use crate::reencryption::{Bytes, Where};
+use crate::reencryption::{Bytes, Where, marker};
 
 /// A lower device.
 pub(crate) enum Lower {
@@ -22,7 +22,7 @@ pub(crate) enum Lower {
     Rbd(Arc<RbdDevice>),
 }
 
-/// Where an image is that is no file here.
+/// The address of an image that is not a local file.
 pub(crate) enum Remote {
     /// At an NBD server.
     Nbd(nbd::NbdAddress),
@@ -34,8 +34,15 @@ impl Lower {
     /// Opens a file or an image on Ceph, locked, or connects to a server.
     ///
     /// # Errors
-    /// The device's; `Usage` for a URI that is none.
+    /// The device's; `Usage` for a URI that is none, and for an image without a header that is in
+    /// the middle of a reencryption.
     pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
+        marker::refuse_unfinished(name)?;
+        Self::open_unfinished(name, options)
+    }
+
+    /// As [`Lower::open`], for a caller that knows how far a reencryption is.
+    pub(crate) fn open_unfinished(name: &Path, options: OpenOptions) -> Result<Self> {
         match address(name)? {
             None => {
                 let device = FileDevice::open(name, options)?;
@@ -53,7 +60,7 @@ impl Lower {
             }
             Some(Remote::Rbd(address)) => {
                 let directory = Directory::of_user();
-                // Without one, who comes after this process is only slower.
+                // Without a folder, a later process only has to wait longer.
                 let holders = directory.make().is_ok().then(|| directory.path());
                 Ok(Self::Rbd(Arc::new(RbdDevice::open(&address, options.read_only, holders)?)))
             }
@@ -68,7 +75,7 @@ impl Lower {
         }
     }
 
-    /// The same bytes beside all queues: for headers and reencryptions.
+    /// Returns the same bytes outside of queues: for headers and reencryptions.
     pub(crate) fn again(&self) -> Where {
         match self {
             Self::File(device) => Where::Image(device.clone()),
@@ -86,9 +93,7 @@ impl Lower {
     }
 }
 
-/// What a name means that is no path. What is there under that very name is a file.
-///
-/// # Errors
+/// Parses a name that is no path. An existing file of that name takes precedence. Fails with
 /// `Usage`.
 pub(crate) fn address(name: &Path) -> Result<Option<Remote>> {
     let refused = |e: underseal_device::Error| Error::usage(e.to_string());
@@ -99,30 +104,27 @@ pub(crate) fn address(name: &Path) -> Result<Option<Remote>> {
     }
 }
 
-/// Whether a name is no path.
+/// Returns true when a name is no path.
 pub(crate) fn is_remote(name: &Path) -> bool {
     name.to_str().is_some_and(|text| nbd::NbdAddress::is_uri(text) || rbd::RbdAddress::is_one(text))
 }
 
-/// Opens what holds a header and no data that is served: a detached header, or an image that is
-/// only looked at. It is not locked as an image is, but as each operation on headers does it.
-///
-/// # Errors
-/// `Failed`; the device's.
+/// Opens a file or device for its header only: a detached header, or an image that is only
+/// inspected. It is not locked as an image, but as each operation on headers requires. Fails with
+/// `Failed`, or the device's error.
 pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Bytes> {
     Where::open(path, read_only)?.into_bytes()
 }
 
-/// The bytes of a file that is a device, through an open file of its own. A sync that fails makes
-/// the device's flushes fail.
+/// The bytes of a device's file, through a separate open file. A failed sync makes the device's
+/// flushes fail.
 pub(crate) struct FileBytes {
     device: Arc<FileDevice>,
     file: File,
 }
 
 impl FileBytes {
-    /// # Errors
-    /// When the file cannot be opened any more.
+    /// Fails when the file cannot be opened any more.
     pub(crate) fn new(device: &Arc<FileDevice>) -> Result<Self> {
         Ok(Self { device: device.clone(), file: device.reopen()? })
     }
@@ -160,7 +162,7 @@ impl Target for FileBytes {
     }
 }
 
-/// A device's bytes at any offset, for headers on what is no file. Nobody else can lock them.
+/// A device's bytes at any offset, for headers on remote images, which no other process can lock.
 pub(crate) struct DeviceBytes {
     way: Mutex<Blocking>,
     size: u64,
@@ -168,11 +170,10 @@ pub(crate) struct DeviceBytes {
 }
 
 impl DeviceBytes {
-    /// # Errors
-    /// When the system has no ring or memory for it.
+    /// Fails when the system has no ring or memory.
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
         let Geometry { size, block, .. } = device.geometry();
-        // Whoever reencrypts reads ahead in other threads.
+        // A reencryption reads ahead in other threads.
         Ok(Self { way: Mutex::new(Blocking::passed_on(device)?), size, block: block.into() })
     }
 
@@ -180,7 +181,7 @@ impl DeviceBytes {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blocks that a range lies in, read; and where it begins in them.
+    /// Reads the blocks of a range, and returns the range's start in them.
     fn blocks(&self, offset: u64, len: usize) -> io::Result<(u64, Vec<u8>, usize)> {
         let eof = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let end = offset.checked_add(len as u64).filter(|&end| end <= self.size).ok_or_else(eof)?;
@@ -188,7 +189,7 @@ impl DeviceBytes {
         let span = usize::try_from(end.next_multiple_of(self.block).min(self.size) - first);
         let mut bytes = vec![0; span.map_err(|_| eof())?];
         self.way().read(first, &mut bytes).map_err(io::Error::other)?;
-        // A part of a block.
+        // The range covers a block in part.
         let skip = usize::try_from(offset - first).map_err(|_| eof())?;
         Ok((first, bytes, skip))
     }

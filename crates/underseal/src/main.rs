@@ -1,24 +1,26 @@
-//! The command: what it is asked for, what it does, how it ends.
+//! The command `underseal`.
 //!
 //! ```text
-//!   cli/         arguments and their help      man, completions: out of the same definition
+//!   cli/         arguments and their help      man, completions: from the same definition
 //!     |
 //!   commands/    format  open  info  read  write  table  token
-//!     |             |      |           |               control/  list  status  policy  suspend  message  close  top
-//!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
-//!     |          integrity    what lies between an authenticated volume and its image
-//!     |          tokens       what hardware, servers and the kernel keep: asked before anybody is
+//!     |             |      |           |    control/  list  status  policy  suspend  close  top ..
+//!     |          passphrase/  from a file, a descriptor or the terminal, into locked memory
+//!     |          integrity    the layer between an authenticated volume and its image
+//!     |          tokens       secrets of hardware, servers, the kernel: tried before the terminal
 //!     |          volume       image and key -> a mapping that is ready for requests
-//!     |          foreign      the same for TrueCrypt, VeraCrypt and other systems' formats; part: a partition of a disk
+//!     |          foreign      the same for other systems' formats; part: a partition of a disk
 //!     |          volumes/     /etc/underseal/volumes, for host/: up  down  ps
-//!     |          daemon, pid_file, logging, notify      what runs in the background, or as a service
+//!     |          daemon, pid_file, logging, notify      background processes and services
 //!     |          transfer/, progress          the plain bytes, many requests in flight
 //!     v
-//!   dm/          device mapper's ioctls for programs on kernels without: the back end, and a process for each table
-//!   front/       cryptsetup's verbs and options, when the program is called by that name: into the same commands
-//!   generator     the list of volumes as units, when systemd calls the program by that name
-//!   error, exit  one line what happened, one line what to do, a stable exit status
+//!   dm/          device mapper's ioctls on kernels without it: back end, a process for each table
+//!   front/       the persona `cryptsetup`: its verbs and options, as the same commands
+//!   generator    the list of volumes as units, when systemd calls the program by that name
+//!   error, exit  a line with the event, a line with the remedy, a stable exit status
 //! ```
+
+#![deny(unsafe_code)]
 
 mod cli;
 mod commands;
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Begins to tell what happens, and what cannot be kept to this process.
+/// Starts logging, and warns of memory that is not protected.
 fn start(protected: std::io::Result<()>, level: log::LevelFilter) {
     logging::start(level);
     if let Err(e) = protected {

@@ -1,40 +1,45 @@
-//! As whom the program speaks: as itself, or as cryptsetup when it is called by that name.
+//! The persona of the program: `underseal`, or `cryptsetup` when it is called by that name.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The words that differ, and how often somebody may try.
+/// The persona's words, and its number of attempts.
 #[derive(Debug)]
 pub(crate) struct Manner {
-    /// Where others than a program ask for a passphrase again.
+    /// The request to retype a passphrase; not used for programs.
     pub(crate) again: &'static str,
-    /// A passphrase opened no keyslot.
+    /// The message that a passphrase opened no keyslot.
     pub(crate) wrong: &'static str,
     /// How often a passphrase may be typed.
     pub(crate) tries: u32,
-    /// How long somebody may take to type one.
+    /// How long typing may take.
     pub(crate) patience: Option<Duration>,
-    /// Tells what became of keyslots.
+    /// True when changes of keyslots are reported.
     pub(crate) tells: bool,
+    /// True when clevis's tokens are asked before a passphrase that is given. cryptsetup cannot open
+    /// these tokens.
+    pub(crate) asks_clevis: bool,
+    /// An empty key file is a key, too.
+    pub(crate) takes_nothing: bool,
     /// What stands around a question before something that cannot be undone.
     warning: &'static str,
     sure: &'static str,
-    /// What people know a volume by.
+    /// Returns the name that users know a volume by.
     name: fn(&Path) -> PathBuf,
-    /// The question for a passphrase, and for one that is to come; `{}` is the volume.
+    /// The questions for a passphrase, and for a new one; `{}` is the volume.
     question: &'static str,
     new_question: &'static str,
 }
 
-/// What is told of a keyslot.
+/// A report about a keyslot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Keyslot {
     /// A passphrase opened it.
     Unlocked(u32),
-    /// It is new.
+    /// The keyslot was added.
     Created(u32),
-    /// It is gone.
+    /// The keyslot was removed.
     Removed(u32),
 }
 
@@ -45,6 +50,8 @@ impl Manner {
         tries: 3,
         patience: None,
         tells: false,
+        asks_clevis: true,
+        takes_nothing: false,
         warning: "",
         sure: "\nType YES in capitals to go on: ",
         name: Path::to_path_buf,
@@ -52,10 +59,10 @@ impl Manner {
         new_question: "New passphrase for {}: ",
     };
 
-    /// cryptsetup's words for a passphrase that opens no keyslot.
+    /// cryptsetup's message for a passphrase that opens no keyslot.
     pub(crate) const NO_KEY: &str = "No key available with this passphrase.";
 
-    /// cryptsetup's, which says more when it is asked to.
+    /// The persona `cryptsetup`; `tells` is its option --verbose.
     pub(crate) fn cryptsetup(
         (question, new_question): (&'static str, &'static str),
         wrong: &'static str,
@@ -69,6 +76,8 @@ impl Manner {
             tries,
             patience,
             tells,
+            asks_clevis: false,
+            takes_nothing: true,
             warning: "\nWARNING!\n========\n",
             sure: "\n\nAre you sure? (Type 'yes' in capital letters): ",
             name: crate::front::known_as,
@@ -77,23 +86,23 @@ impl Manner {
         }
     }
 
-    /// The question for a volume's passphrase.
+    /// Returns the question for a volume's passphrase.
     pub(crate) fn question(&self, volume: &Path) -> String {
         let name = (self.name)(volume);
         self.question.replace("{}", &name.display().to_string())
     }
 
-    /// The question for a passphrase that the volume is to get.
+    /// Returns the question for a new passphrase of the volume.
     pub(crate) fn new_question(&self, volume: &Path) -> String {
         self.new_question.replace("{}", &volume.display().to_string())
     }
 
-    /// The question before something that cannot be undone, which YES answers.
+    /// Returns the question before a change that cannot be undone, which YES answers.
     pub(crate) fn sure(&self, what: &str) -> String {
         format!("{}{what}{}", self.warning, self.sure)
     }
 
-    /// Tells what became of a keyslot, if anybody wants to know.
+    /// Reports a change of a keyslot, if the persona does.
     pub(crate) fn tell(&self, volume: &Path, of: Keyslot) {
         let (number, theirs, ours) = match of {
             Keyslot::Unlocked(number) => (number, "unlocked", "opens"),
@@ -101,7 +110,7 @@ impl Manner {
             Keyslot::Removed(number) => (number, "removed", "is gone"),
         };
         if self.tells {
-            // Nobody waits for it.
+            // A closed stdout is ignored.
             let _ = crate::output::print(&format!("Key slot {number} {theirs}.\n"));
         } else {
             log::info!("{}: keyslot {number} {ours}", volume.display());
@@ -111,12 +120,12 @@ impl Manner {
 
 static MANNER: OnceLock<Manner> = OnceLock::new();
 
-/// How this process speaks.
+/// Returns the persona of this process.
 pub(crate) fn manner() -> &'static Manner {
     MANNER.get_or_init(|| Manner::OWN)
 }
 
-/// Settles how this process speaks, before it has said anything.
+/// Sets the persona of this process, before its first message.
 pub(crate) fn speak(manner: Manner) {
     // The first one stays.
     let _ = MANNER.set(manner);

@@ -1,22 +1,24 @@
-//! Memory that opening a volume took and serving it does not need.
+//! Memory that opening a volume needed and serving it does not need.
+
+#![expect(unsafe_code, reason = "memory's limits and locks")]
 
 use std::ops::Range;
 
-/// Pages of files that nobody can have written to: the code and the constants of the program and
+/// Pages of files that cannot have been written to: the code and the constants of the program and
 /// its libraries.
 pub(crate) struct Code(Vec<Range<usize>>);
 
 impl Code {
-    /// Looks where they are, as long as /proc can be read.
+    /// Finds the pages, as long as /proc can be read.
     pub(crate) fn find() -> Self {
         let mut segments = Vec::<Range<usize>>::new();
-        // SAFETY: the function is called, before this returns, with an object that is valid while
-        // it is, and with the pointer to the list, which nobody else has meanwhile.
+        // SAFETY: the function is called, before this returns, with an object that is valid during
+        // the call, and with the pointer to the list, which no other code uses meanwhile.
         unsafe {
             libc::dl_iterate_phdr(Some(add_segments), (&raw mut segments).cast());
         }
-        // Tools that move code into larger pages put memory of no file there: what that has is
-        // nowhere else.
+        // Tools that move code into larger pages use anonymous memory, whose contents exist nowhere
+        // else.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let files: Vec<_> = maps.lines().filter_map(of_a_file).collect();
         let in_file = |segment: &Range<usize>| {
@@ -27,7 +29,7 @@ impl Code {
     }
 }
 
-/// Where a line of /proc/PID/maps has pages of a file that cannot be written to.
+/// Parses the range of a line of /proc/PID/maps that maps a file read-only.
 fn of_a_file(line: &str) -> Option<Range<usize>> {
     let mut words = line.split_ascii_whitespace();
     let (range, may, inode) = (words.next()?, words.next()?, words.nth(2)?);
@@ -36,22 +38,22 @@ fn of_a_file(line: &str) -> Option<Range<usize>> {
     (inode != "0" && !may.contains('w')).then_some(at(start)?..at(end)?)
 }
 
-/// Gives it back: what arguments, header and key derivation had is free, but a heap keeps its pages
-/// for those who ask next, and the code that they ran stays mapped. A host may have hundreds of
-/// servers that are idle.
+/// Releases the memory. The memory of arguments, header and key derivation is free, but the heap
+/// keeps its pages for later allocations, and the code that has run stays mapped. A host may have
+/// hundreds of idle servers.
 pub(crate) fn give_back(code: &Code) {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it looks at the allocator's own lists, under its locks, and gives free pages to the
-    // kernel.
+    // SAFETY: the call works on the allocator's own lists, under its locks, and returns free pages
+    // to the kernel.
     unsafe {
         libc::malloc_trim(0);
     }
-    // The page cache still has them, once for all servers; what is used is mapped again at its
-    // first use, 16 pages a fault.
+    // The page cache still has the pages, once for all servers; used pages are mapped again at
+    // their first use, 16 pages a fault.
     for Range { start, end } in &code.0 {
         // SAFETY: the pages are of private mappings of files, and were not written to: they read as
-        // before. (A breakpoint of a debugger's would be lost.) Where pages are larger, the kernel
-        // refuses what does not begin with one.
+        // before. (A debugger's breakpoint would be lost.) Where pages are larger, the kernel
+        // refuses a range that does not begin at one.
         unsafe { libc::madvise(*start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
     }
 }
@@ -63,8 +65,8 @@ unsafe extern "C" fn add_segments(
     segments: *mut libc::c_void,
 ) -> libc::c_int {
     const PAGE: u64 = 4096;
-    // SAFETY: dl_iterate_phdr() gives an object that is loaded, whose program headers are
-    // `dlpi_phnum` from `dlpi_phdr` on, and what it was called with.
+    // SAFETY: dl_iterate_phdr() passes a loaded object, whose program headers are `dlpi_phnum` from
+    // `dlpi_phdr` on, and the argument that it was called with.
     let (base, headers, segments) = unsafe {
         let object = &*object;
         if object.dlpi_phdr.is_null() {
@@ -73,8 +75,8 @@ unsafe extern "C" fn add_segments(
         let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
         (object.dlpi_addr, headers, &mut *segments.cast::<Vec<Range<usize>>>())
     };
-    // Relocations of what is read only afterwards lie in a writable segment; those in one that is
-    // not would be DT_TEXTREL, which neither Rust's linkers nor Debian's make.
+    // Relocations of data that are read-only afterwards lie in a writable segment; relocations in a
+    // read-only one would be DT_TEXTREL, which neither Rust's linkers nor Debian's make.
     let unwritten =
         headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0);
     for header in unwritten {
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_only_opening_runs_leaves_the_page_tables_and_is_there_when_it_is_called() {
-        // How much of the program's files this process has in its page tables, in KiB.
+        // Returns how much of the program's files is in this process's page tables, in KiB.
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
@@ -103,7 +105,7 @@ mod tests {
         };
         let code = Code::find();
         assert!(code.0.iter().any(|segment| segment.contains(&(give_back as *const () as usize))));
-        // Other tests run meanwhile, and map what they run.
+        // Other tests run meanwhile, and map the code that they run.
         let leaves = |_| {
             let before = resident();
             give_back(&code);

@@ -15,10 +15,9 @@ use crate::reencryption::{Bytes, Where, status_of};
 use crate::tokens;
 use crate::volume::{Access, key_len};
 
-/// The bytes of the image that `--partition` or `--offset-bytes` name; none where neither is given.
-///
-/// # Errors
-/// `Usage` when there is no such partition, or the volume would begin beyond the image's end.
+/// Returns the bytes of the image that `--partition` or `--offset-bytes` name; `None` without these
+/// options. Fails with `Usage` when the partition does not exist, or the volume would begin beyond
+/// the image's end.
 pub(crate) fn range(args: PartArgs, image: &dyn Target) -> Result<Option<Range<u64>>> {
     if let Some(number) = args.partition {
         return Ok(Some(partition(image, number).map_err(Error::from)?));
@@ -33,7 +32,7 @@ pub(crate) fn range(args: PartArgs, image: &dyn Target) -> Result<Option<Range<u
     Ok(Some(start..size))
 }
 
-/// The bytes of a part of an image, or all of them.
+/// Returns the bytes of a part of an image, or all of them.
 pub(crate) fn window(image: &Bytes, part: Option<&Range<u64>>) -> Bytes {
     match part {
         Some(part) => Arc::new(Window::new(image.clone(), part.clone())),
@@ -41,12 +40,9 @@ pub(crate) fn window(image: &Bytes, part: Option<&Range<u64>>) -> Bytes {
     }
 }
 
-/// Unlocks a LUKS volume that lies in a part of the image. The volume counts from the part's
-/// beginning.
-///
-/// # Errors
-/// As for a volume that has an image to itself; `Unsupported` for one that is being reencrypted or
-/// has tags.
+/// Unlocks a LUKS volume in a part of the image. The volume counts from the part's beginning. Fails
+/// as for a volume that has an image to itself; with `Unsupported` for one that is being
+/// reencrypted or has tags.
 pub(crate) fn luks(
     args: &VolumeArgs,
     access: Access,
@@ -55,12 +51,14 @@ pub(crate) fn luks(
 ) -> Result<(Volume, Header, Option<ReencryptionLock>)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let data_size = on.size().map_err(|e| Error::new(Exit::Failed, "the partition's size").because(&e))?;
-    let apart = args.header.as_ref().map(|path| Where::open(path, true)?.into_bytes()).transpose()?;
+    let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)?.into_bytes());
+    let apart = apart.transpose()?;
     let on = apart.as_ref().unwrap_or(on);
     let mut header = Header::read(&**on).map_err(|e| e.in_file(name))?;
     let mut lock = None;
     if let Header::Luks2(_) = header {
-        // No program reencrypts the volume as if it were closed; until now one may have.
+        // From now on no program reencrypts the volume as if it were closed; until now one may have
+        // done so.
         lock = ReencryptionLock::take(header.uuid(), LockTo::Read).map_err(|e| e.in_file(name))?;
         header = Header::read(&**on).map_err(|e| e.in_file(name))?;
     }
@@ -101,6 +99,9 @@ pub(crate) fn luks(
             unlocked.key
         }
     };
+    if !access.read_only {
+        header.secure(&**on).map_err(|e| e.in_file(name))?;
+    }
     let options = ActivateOptions {
         detached: args.header.is_some(),
         allow_discards: access.allow_discards,

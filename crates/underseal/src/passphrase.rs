@@ -1,4 +1,4 @@
-//! Passphrases and keys, from wherever the user keeps them straight into locked memory.
+//! Passphrases and keys, read from the user's source straight into locked memory.
 
 mod source;
 mod terminal;
@@ -16,14 +16,13 @@ use crate::manner::manner;
 
 pub(crate) use source::{
     first_line_if_any, first_line_of_descriptor, first_line_of_file, key_file as secret_file,
+    limited_line_of_descriptor,
 };
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
-/// A volume's key out of a file: so many bits of it, if that is said; of a device, which never
-/// ends, so many bytes.
-///
-/// # Errors
-/// `Usage` when it is empty or too large, or bits are no bytes; `Failed`.
+/// Reads a volume's key from a file: its first `bits` bits, if given; of a device, which never
+/// ends, `len` bytes. Fails with `Usage` when it is empty or too large, or the bits are no whole
+/// number of bytes; with `Failed`.
 pub(crate) fn volume_key_file(path: &Path, bits: Option<usize>, len: usize) -> Result<Key> {
     if bits.is_some_and(|bits| !bits.is_multiple_of(8)) {
         return Err(Error::usage("the key's bits are no whole number of bytes"));
@@ -38,16 +37,16 @@ fn too_many() -> Error {
     Error::usage(what).with_remedy("one of --passphrase-file, --passphrase-fd, --key-file")
 }
 
-/// How long a program may take to find a passphrase: somebody may have to answer it.
+/// How long a program may take to return a passphrase: a person may have to answer it.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// A passphrase, and where it comes from.
+/// The source of a passphrase.
 #[derive(Debug)]
 pub(crate) struct Secret<'a> {
     source: SecretSource<'a>,
-    /// The volume it is for, in questions and errors.
+    /// The volume that it is for, in questions and errors.
     image: &'a Path,
-    /// It takes the place of another, or stands beside it.
+    /// True for a new passphrase beside or instead of the present one.
     second: bool,
 }
 
@@ -56,36 +55,37 @@ impl<'a> Secret<'a> {
         Self { source, image, second: false }
     }
 
-    /// The secret that a volume gets which has one already: to be read after that one.
+    /// The new secret of a volume that has one already: to be read after that one.
     pub(crate) fn another(args: &'a NewSecretArgs, image: &'a Path) -> Self {
         Self::another_from(args.source(), image)
     }
 
-    /// The same, from this source.
+    /// The new secret, from this source.
     pub(crate) fn another_from(source: SecretSource<'a>, image: &'a Path) -> Self {
         Self { source, image, second: true }
     }
 
-    /// Whether somebody at a terminal is asked, and can try again.
+    /// Returns true when a terminal is asked, which permits another attempt.
     pub(crate) fn is_asked(&self) -> bool {
         matches!(self.source, SecretSource::Asked)
     }
 
-    /// Whether it is a key file's bytes, which plain volumes use as they are. cryptsetup hashes
+    /// Returns true for a key file's bytes, which plain volumes use unchanged. cryptsetup hashes
     /// those of stdin.
     pub(crate) fn is_raw_key(&self) -> bool {
         matches!(self.source, SecretSource::KeyFile(path, ..) if path.as_os_str() != "-")
     }
 
-    /// The passphrase of a volume that exists.
-    ///
-    /// # Errors
-    /// `NoKey` when nothing is typed; `Usage` when there is no terminal, or a file is empty or too
-    /// large; `Failed`.
+    /// Reads the passphrase of an existing volume. Fails with `NoKey` when nothing is typed; with
+    /// `Usage` without a terminal, or when a file is empty or too large; with `Failed`.
     pub(crate) fn get(&self) -> Result<Key> {
         match self.source {
             SecretSource::File(path) => source::first_line_of_file(path),
             SecretSource::Descriptor(number) => source::first_line_of_descriptor(number),
+            // cryptsetup makes keyslots for the key that an empty file has; new ones are refused.
+            SecretSource::KeyFile(path, offset, size) if manner().takes_nothing => {
+                source::key_file_or_nothing(path, offset, size)
+            }
             SecretSource::KeyFile(path, offset, size) => source::key_file(path, offset, size),
             SecretSource::Command(command) => {
                 Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?)
@@ -95,9 +95,7 @@ impl<'a> Secret<'a> {
         }
     }
 
-    /// Refuses several secrets where there is one, before anything is opened.
-    ///
-    /// # Errors
+    /// Refuses several secrets where one is expected, before any file is opened. Fails with
     /// `Usage`.
     pub(crate) fn check(&self) -> Result<()> {
         if matches!(self.source, SecretSource::TooMany) { Err(too_many()) } else { Ok(()) }
@@ -115,10 +113,8 @@ impl<'a> Secret<'a> {
         })
     }
 
-    /// A new passphrase: typed twice, and not empty.
-    ///
-    /// # Errors
-    /// As [`Secret::get`]; `Usage` when the two differ.
+    /// Reads a new passphrase: typed twice, and not empty. Fails as [`Secret::get`]; with `Usage`
+    /// when the two differ.
     pub(crate) fn get_new(&self) -> Result<Key> {
         let secret = self.get()?;
         if secret.is_empty() {
@@ -129,15 +125,13 @@ impl<'a> Secret<'a> {
             .with_remedy("a few random words"));
         }
         if self.is_asked() && secret != terminal::ask(manner().again)? {
-            return Err(Error::usage("the two passphrases differ").with_remedy("again, typing slowly"));
+            return Err(Error::usage("the two passphrases differ").with_remedy("retype both slowly"));
         }
         Ok(secret)
     }
 
-    /// Runs `open` with the passphrase; somebody who typed a wrong one may try three times.
-    ///
-    /// # Errors
-    /// Those of getting it, and of `open`.
+    /// Runs `open` with the passphrase; a wrong one can be retyped as often as the persona permits.
+    /// Fails with the errors of reading it, and of `open`.
     pub(crate) fn try_with<T>(&self, open: impl Fn(&Key) -> Result<T>) -> Result<T> {
         let mut tries = if self.is_asked() { manner().tries } else { 1 };
         loop {

@@ -1,9 +1,9 @@
-//! A reencryption that this process carries out: alone, or beside the users of the volume that it
-//! serves.
+//! Reencryption by this process, offline, or online with a volume that it serves.
 
 pub(crate) mod beside;
 pub(crate) mod marker;
 mod no_step;
+mod secured;
 mod watched;
 
 use std::fs::File;
@@ -19,6 +19,8 @@ use underseal_volume::reencrypt::Options;
 use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
+pub(crate) use self::secured::secured;
+
 use self::marker::Marker;
 use self::no_step::NoStep;
 use self::watched::Watched;
@@ -26,47 +28,47 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
 
-/// Where a volume lies, opened as long as anything can be opened.
+/// The files of a volume, opened once for the whole process.
 pub(crate) struct Place {
     pub(crate) data: Where,
     pub(crate) kept: Kept,
-    /// To change how far it is, or to look at it.
+    /// The kind of lock: to change the progress, or to read it.
     to: LockTo,
-    /// Users read and write the volume meanwhile.
+    /// True when clients read and write the volume meanwhile.
     is_open: bool,
-    /// A sync failed: what was written before may be in memory only, and be read as if all were
-    /// well.
+    /// Set when a sync failed: earlier writes may be in memory only, and be read back as if they
+    /// were on disk.
     sync_failed: Arc<AtomicBool>,
-    /// Keeps others from reencrypting an open LUKS2 volume as if it were closed, for as long as
-    /// this is there.
+    /// The lock that excludes other programs from reencrypting an open LUKS2 volume as if it were
+    /// closed.
     open: OnceLock<ReencryptionLock>,
-    /// Keeps others from going on with it, from when it is known to be in the middle until it is
-    /// done.
+    /// The lock that excludes other programs from resuming the reencryption, from its start or its
+    /// discovery until it is done.
     lock: Mutex<Option<ReencryptionLock>>,
 }
 
-/// Where it is kept how far a reencryption is.
+/// The ledger's place.
 pub(crate) enum Kept {
     /// In a LUKS2 header.
     Header {
-        /// Where that is in another file than the data.
+        /// The file or device of a detached header.
         apart: Option<Where>,
-        /// Accepts data that is not encrypted under the name of a cipher.
+        /// Accepts unencrypted data under a cipher's name.
         allow_null: bool,
     },
-    /// In a file of its own; and what tells of it beside the image.
+    /// A state file, and the marker beside the image that points to it.
     State(Where, Option<Marker>),
 }
 
 /// The keys of a volume that is reencrypted.
 pub(crate) enum Keys {
-    /// Those that a header confirms.
+    /// Keys that a header has confirmed.
     Luks(VolumeKey),
-    /// Of the old form and of the new one; none where it is not encrypted.
+    /// The old and the new key; `None` for data without encryption.
     Forms(Option<Key>, Option<Key>),
 }
 
-/// What holds bytes.
+/// A file or device.
 pub(crate) enum Where {
     /// The file or block device of an open image.
     Image(Arc<FileDevice>),
@@ -80,10 +82,8 @@ pub(crate) enum Where {
 pub(crate) type Bytes = Arc<dyn Target + Send + Sync>;
 
 impl Where {
-    /// What is there by this name. It is not locked.
-    ///
-    /// # Errors
-    /// `Failed`; the device's.
+    /// Opens the file or device of this name, without a lock. Fails with `Failed`, or the device's
+    /// error.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
         if is_remote(path) {
             let options = OpenOptions { read_only, ..OpenOptions::default() };
@@ -93,12 +93,9 @@ impl Where {
         Ok(Self::File(file.map_err(|e| Error::io(path, "cannot open", e))?))
     }
 
-    /// The bytes, through an open file of their own: a lock that is taken here is given back by no
-    /// other user of the file.
-    ///
-    /// # Errors
-    /// `Failed` when a file cannot be opened any more, or the system has no descriptor or ring for
-    /// it.
+    /// Returns the bytes through a separate open file: no other user of the file can drop a lock
+    /// that is taken here. Fails with `Failed` when a file cannot be opened any more, or the system
+    /// has no descriptor or ring left.
     pub(crate) fn bytes(&self) -> Result<Bytes> {
         match self {
             Self::Image(image) => Ok(Arc::new(FileBytes::new(image)?)),
@@ -113,10 +110,7 @@ impl Where {
         }
     }
 
-    /// The same for a caller that is the only user.
-    ///
-    /// # Errors
-    /// As [`Where::bytes`].
+    /// Returns the bytes for a caller that is the only user.
     pub(crate) fn into_bytes(self) -> Result<Bytes> {
         match self {
             Self::File(file) => Ok(Arc::new(file)),
@@ -126,7 +120,7 @@ impl Where {
 }
 
 impl Place {
-    /// Of a volume that nobody uses.
+    /// The files of a closed volume.
     pub(crate) fn new(data: Where, kept: Kept) -> Self {
         Self {
             data,
@@ -139,27 +133,27 @@ impl Place {
         }
     }
 
-    /// Of a volume that this process opens for its users.
+    /// The files of a volume that this process opens for clients.
     pub(crate) fn open(data: Where, kept: Kept, read_only: bool) -> Self {
         let to = if read_only { LockTo::Read } else { LockTo::Change };
         Self { to, is_open: true, ..Self::new(data, kept) }
     }
 
-    /// The locks that keep other programs from reencrypting the open volume.
+    /// Returns the locks that exclude other programs from reencrypting the open volume.
     pub(crate) fn into_locks(self) -> Vec<ReencryptionLock> {
         let lock = self.lock.into_inner().unwrap_or_else(PoisonError::into_inner);
         lock.into_iter().chain(self.open.into_inner()).collect()
     }
 
-    /// All of it is new.
+    /// Records that the whole volume is reencrypted.
     pub(crate) fn is_done(&self) {
         *self.lock() = None;
         if let Kept::State(_, Some(marker)) = &self.kept {
-            marker.is_over();
+            marker::end(marker);
         }
     }
 
-    /// It has ended otherwise: where the header has forgotten the reencryption, others may begin
+    /// Records a failure: if the header no longer has the reencryption, other programs may begin
     /// one.
     pub(crate) fn has_failed(&self) {
         let is_over = || {
@@ -171,19 +165,16 @@ impl Place {
         }
     }
 
-    /// Keeps other programs from reencrypting an open LUKS2 volume as if it were closed, from now
-    /// on. Where one moves the data over the header before it takes the lock, the volume's flushes
-    /// fail.
-    ///
-    /// # Errors
-    /// `Busy` while one does.
+    /// Excludes other programs from reencrypting an open LUKS2 volume as if it were closed, from
+    /// now on. If a program moves data over the header before it takes the lock, the volume's
+    /// flushes fail. Fails with `Busy` while another program reencrypts the volume.
     pub(crate) fn keep_open(&self, header: &Header) -> underseal_volume::Result<()> {
         if self.is_open
             && self.open.get().is_none()
             && let Header::Luks2(_) = header
             && let Some(lock) = ReencryptionLock::take(header.uuid(), LockTo::Read)?
         {
-            // One thread opens a volume.
+            // Only one thread opens a volume.
             let _ = self.open.set(lock);
         }
         if self.is_open
@@ -218,7 +209,7 @@ impl Place {
         Ledger::resume_under(lock.as_ref(), on, key, data_size, &self.options(hot_zone))
     }
 
-    /// Keeps others from going on with it, until it is done.
+    /// Excludes other programs from resuming the reencryption, until it is done.
     fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
@@ -228,18 +219,14 @@ impl Place {
         Ok(lock)
     }
 
-    /// The bytes that say how far it is, and those that hold the data. A sync of either that fails
-    /// is noted. Where both are in one file they share an open file: the kernel tells each open
-    /// file of a write-back error, and a step that is undone after the error would meet it once
-    /// more.
-    ///
-    /// # Errors
-    /// Those of [`Where::bytes`].
+    /// Returns the bytes of the ledger and of the data. A failed sync of either is noted. If both
+    /// are in one file, they share an open file: the kernel reports a write-back error once to each
+    /// open file, and a step that is undone after the error would get it again.
     pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
         let data = self.watched(self.data.bytes()?);
         let on = match (&self.kept, &self.data) {
             (Kept::Header { apart: Some(on), .. } | Kept::State(on, _), _) => self.watched(on.bytes()?),
-            // Requests of two threads go through one ring one after the other.
+            // The requests of two threads go through one ring, one after the other.
             (Kept::Header { apart: None, .. }, Where::Device(_)) => self.watched(self.data.bytes()?),
             (Kept::Header { apart: None, .. }, _) => data.clone(),
         };
@@ -250,12 +237,9 @@ impl Place {
         Arc::new(Watched::new(bytes, self.sync_failed.clone()))
     }
 
-    /// Refuses to go on after a sync that failed, of the data or of the bytes that say how far it
-    /// is: the next sync may succeed without the bytes that the failed one was to keep. The same
-    /// holds where the kernel could not write back what a client wrote.
-    ///
-    /// # Errors
-    /// `Failed`.
+    /// Refuses to continue after a failed sync, of the data or of the ledger: the next sync may
+    /// succeed without the bytes that the failed one was to keep. The same holds after a failed
+    /// write-back of clients' writes. Fails with `Failed`.
     pub(crate) fn keeps_what_it_syncs(&self) -> Result<()> {
         let is_lossless = if let Where::Image(image) = &self.data { image.check().is_ok() } else { true };
         if is_lossless && !self.sync_failed.load(Ordering::SeqCst) {
@@ -266,11 +250,8 @@ impl Place {
         Err(Error::new(Exit::Failed, what).with_remedy(remedy))
     }
 
-    /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off
-    /// is made good first.
-    ///
-    /// # Errors
-    /// When it cannot have this one; those of the header.
+    /// Sets another resilience for the remaining steps of a LUKS2 reencryption; an interrupted step
+    /// is recovered first. Fails when this resilience is not possible, or with the header's errors.
     pub(crate) fn protect_with(
         &self,
         (on, data): (&Bytes, &Bytes),
@@ -282,11 +263,8 @@ impl Place {
         Ok(ledger.protect_with(protection, key)?)
     }
 
-    /// Writes the digest over the metadata of a reencryption that has none, over `data_size` bytes
-    /// of data.
-    ///
-    /// # Errors
-    /// Why the reencryption could not be resumed; those of the header.
+    /// Writes the digest over reencryption metadata that lack one, over `data_size` bytes of data.
+    /// Fails when the reencryption cannot be resumed, or with the header's errors.
     pub(crate) fn sign(
         &self,
         header: &mut luks2::Header,
@@ -304,10 +282,8 @@ impl Place {
         ResumeOptions { detached, allow_null, hot_zone }
     }
 
-    /// Takes it up, over `data_size` bytes of data and with steps of so many bytes at most.
-    ///
-    /// # Errors
-    /// Why it cannot be gone on with.
+    /// Resumes the ledger over `data_size` bytes of data, with steps of at most `hot_zone` bytes.
+    /// Fails when the reencryption cannot be resumed.
     pub(crate) fn ledger<'d>(
         &self,
         on: &'d (dyn Target + Sync),
@@ -331,7 +307,7 @@ impl Place {
     }
 }
 
-/// As `status` tells it.
+/// Returns the mode in the form of `status`.
 pub(crate) fn mode(mode: reencrypt::Mode) -> status::Mode {
     match mode {
         reencrypt::Mode::Reencrypt => status::Mode::Reencrypt,
@@ -340,13 +316,13 @@ pub(crate) fn mode(mode: reencrypt::Mode) -> status::Mode {
     }
 }
 
-/// How far a reencryption was that did not go on.
+/// The progress of an unfinished reencryption.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stood {
     mode: reencrypt::Mode,
     done: u64,
     total: u64,
-    /// The largest that it has or will have.
+    /// The largest sectors of the old and the new form.
     sectors: SectorSize,
 }
 
@@ -366,10 +342,7 @@ impl From<Stood> for status::Reencryption {
     }
 }
 
-/// How far the reencryption of a volume is, where it is in one.
-///
-/// # Errors
-/// The header's.
+/// Returns the progress of a volume's reencryption, if one is unfinished.
 pub(crate) fn stood(
     header: &Header,
     on: &(dyn Target + Sync),
@@ -382,7 +355,7 @@ pub(crate) fn stood(
     let mut ledger = place.resume(on, key, data_size, None)?;
     reencrypt::Ledger::allows(&ledger, &*place.data.bytes()?)?;
     if place.to == LockTo::Change {
-        // Users write to it as it stands, so that is where it must stand after a crash.
+        // Clients write to the volume in its present layout, so the layout must survive a crash.
         reencrypt::Ledger::secure(&mut ledger)?;
     }
     Ok(Some(Stood::of(&ledger)))
@@ -395,19 +368,16 @@ impl Stood {
         Self { mode: plan.mode, done: ledger.progress().done, total: plan.size, sectors }
     }
 
-    /// The largest sectors that the volume has or will have.
+    /// Returns the largest sectors that the volume has or will have.
     pub(crate) fn sectors(&self) -> SectorSize {
         self.sectors
     }
 }
 
-/// A header that was read some time ago, as it is now. From now on nobody reencrypts the open
-/// volume as if it were closed, and where the header says that a reencryption is under way nobody
-/// else goes on with that; until now somebody may have. `key` is what the older header was unlocked
-/// with.
-///
-/// # Errors
-/// `InUse` when another program reencrypts the volume, or has begun or ended that; the header's.
+/// Reads again a header that was read some time ago. From now on no other program reencrypts the
+/// open volume as if it were closed, or resumes its unfinished reencryption; until now another
+/// program may have done so. `key` is the one that the older header was unlocked with. Fails with
+/// `InUse` when another program reencrypts the volume, or has begun or ended a reencryption.
 pub(crate) fn held(
     header: Header,
     on: &(dyn Target + Sync),
@@ -424,7 +394,7 @@ pub(crate) fn held(
     }
     let now = Header::read(on)?;
     let is_other = now.uuid() != header.uuid() || status_of(&now)?.is_some() != under_way;
-    // Each change has a number; another key may be under the number of the old one.
+    // Each change has a sequence number; the old key's number may stand for another key by now.
     let is_its_key = now.info().epoch == header.info().epoch
         || under_way
         || now.key_check(key).and_then(|check| check.confirm(key.key())).is_ok();
@@ -435,11 +405,9 @@ pub(crate) fn held(
     Ok(now)
 }
 
-/// Makes a step good that was cut off in the middle, before the volume is used, and ends a
-/// reencryption of which all is new: cryptsetup would take that for one that has not begun. The
-/// header as it is then.
-///
-/// # Errors
+/// Recovers an interrupted step before the volume is used, and ends a reencryption that is
+/// complete: cryptsetup would take it for one that has not begun. Returns the header as it is then.
+/// After an error the volume is unchanged.
 /// Why it cannot be made good; the volume is as it was then.
 pub(crate) fn mended(
     header: Header,
@@ -464,10 +432,7 @@ pub(crate) fn mended(
     Ok(Header::read(on)?)
 }
 
-/// Makes a step good that was cut off, if there is one.
-///
-/// # Errors
-/// Why it cannot be made good; the volume is as it was then.
+/// Recovers an interrupted step, if the ledger has one. After an error the volume is unchanged.
 pub(crate) fn mend(data: &Bytes, ledger: &mut dyn reencrypt::Ledger) -> Result<()> {
     if ledger.progress().hot.is_some() {
         log::warn!("a reencryption was cut off in the middle of a step, which is made good first");
@@ -476,10 +441,7 @@ pub(crate) fn mend(data: &Bytes, ledger: &mut dyn reencrypt::Ledger) -> Result<(
     Ok(())
 }
 
-/// The reencryption that a header says is under way.
-///
-/// # Errors
-/// The header's.
+/// Returns the reencryption that a header records as unfinished.
 pub(crate) fn status_of(header: &Header) -> Result<Option<Status>> {
     match header {
         Header::Luks2(header) => Ok(header.reencryption()?),
@@ -487,7 +449,7 @@ pub(crate) fn status_of(header: &Header) -> Result<Option<Status>> {
     }
 }
 
-/// The size of what holds the data.
+/// Returns the size of the data's file or device.
 pub(crate) fn size(data: &Bytes) -> Result<u64> {
     data.size().map_err(|e| Error::new(Exit::Failed, "cannot find out the image's size").because(&e))
 }

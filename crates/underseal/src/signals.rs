@@ -1,4 +1,6 @@
-//! The signals that end or stop a program, taken over for a while.
+//! The signals that end or stop a program, caught for a while.
+
+#![expect(unsafe_code, reason = "effects and masks of signals")]
 
 use std::fs;
 use std::io::{self, Read};
@@ -17,13 +19,12 @@ use signal_hook::low_level::{pipe, unregister};
 
 use crate::{daemon, logging};
 
-/// Those that ask a program to end.
+/// The signals that ask a program to end.
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
-/// The one that stops a program until it is continued.
+/// The signal that stops a program until it is continued.
 pub(crate) const STOPPING: i32 = SIGTSTP;
 
-/// Signals that do nothing but wake [`Taken::wait`]. Dropping it gives them their default effect
-/// again.
+/// Signals that only wake [`Taken::wait`]. Dropping it restores their default effect.
 pub(crate) struct Taken(Vec<One>);
 
 struct One {
@@ -32,20 +33,20 @@ struct One {
     id: SigId,
 }
 
-/// Gives the signal of a child's end its default effect. The kernel tells a program that was started
-/// with the signal ignored nothing about how its children end (wait(2)).
+/// Restores the default effect of SIGCHLD. If a program was started with the signal ignored, the
+/// kernel does not report how its children end (wait(2)).
 pub(crate) fn hear_of_children() {
     // SAFETY: the default effect runs no code of this process.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// What a wait ended with.
+/// The end of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     Signal(i32),
     /// The descriptor is readable.
     Readable,
-    /// Nothing has happened until then.
+    /// The time limit has passed.
     TooLate,
 }
 
@@ -56,10 +57,7 @@ pub(crate) fn file_size_limit_is_an_error() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Takes `signals` over. Only one at a time may do so.
-///
-/// # Errors
-/// When the system refuses.
+/// Catches `signals`. Only one caller at a time may do so. Fails when the system refuses.
 pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> {
     let by_default = by_default()?;
     let mut taken = Taken(Vec::new());
@@ -72,11 +70,8 @@ pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> 
 }
 
 /// Leaves signals to the threads that run already: this one and those that it starts are not
-/// interrupted. The kernel gives a signal to one thread, and rather to the first, which may be
-/// waiting for what never comes and cannot take it.
-///
-/// # Errors
-/// When the system refuses.
+/// interrupted. The kernel delivers a signal to one thread, preferably the first, which may be in a
+/// wait that the signal does not end. Fails when the system refuses.
 pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is made empty before anything else is done with it, and outlives the calls.
@@ -91,20 +86,14 @@ pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Res
 }
 
 impl Taken {
-    /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up:
-    /// there SIGHUP asks for a new log file, as log rotation means it, and ends nothing. See
-    /// [`on_hangup`] too.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// Waits for a signal, or until `other` is readable. A daemon has no terminal that hangs up:
+    /// there SIGHUP opens a new log file, as log rotation uses it, and ends nothing. See
+    /// [`on_hangup`], too. Fails when the system refuses.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>) -> io::Result<Woken> {
         self.wait_until(other, None)
     }
 
-    /// As [`Taken::wait`], and no longer than that.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// As [`Taken::wait`], with a time limit.
     pub(crate) fn wait_until(
         &self,
         other: Option<BorrowedFd<'_>>,
@@ -140,23 +129,23 @@ impl Taken {
     }
 }
 
-/// What SIGHUP has done where no terminal sends it.
+/// The action of SIGHUP where no terminal sends it.
 static ON_HANGUP: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// Has SIGHUP do this, and end nothing, in a process that no terminal sends it to: in the
-/// background, under nohup(1), or as a service. The first call counts.
+/// Sets the action of SIGHUP, which then does not end a process without a terminal: a daemon, a
+/// process under nohup(1), or a service. Only the first call counts.
 pub(crate) fn on_hangup(does: impl Fn() + Send + Sync + 'static) {
     has_no_terminal();
     let _ = ON_HANGUP.set(Box::new(does));
 }
 
-/// Whether there was something to do.
+/// Runs the action; returns true if one is set.
 fn hung_up() -> bool {
     ON_HANGUP.get().map(|does| does()).is_some()
 }
 
-/// Whether no terminal controls this process. The first answer holds: later a sandbox hides the
-/// terminal.
+/// Returns true when no terminal controls this process. The first answer is kept: later a sandbox
+/// hides the terminal.
 fn has_no_terminal() -> bool {
     static NONE: OnceLock<bool> = OnceLock::new();
     *NONE.get_or_init(|| fs::File::open("/dev/tty").is_err())
@@ -173,8 +162,8 @@ impl Drop for Taken {
     }
 }
 
-/// Whether the signals have their default effect. A handler once installed stays, so it must be
-/// able to stand in for having none.
+/// Returns a flag that is true while the signals have their default effect. An installed handler
+/// stays, so it must be able to act as if none were.
 fn by_default() -> io::Result<&'static AtomicBool> {
     static BY_DEFAULT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(flag) = BY_DEFAULT.get() {
@@ -189,7 +178,7 @@ fn by_default() -> io::Result<&'static AtomicBool> {
     Ok(BY_DEFAULT.get_or_init(|| flag))
 }
 
-/// nohup(1) starts a program that way, to outlive its terminal.
+/// nohup(1) starts a program with the signal ignored, to outlive its terminal.
 fn hangup_is_ignored() -> bool {
     static IGNORED: OnceLock<bool> = OnceLock::new();
     *IGNORED.get_or_init(|| {

@@ -1,5 +1,7 @@
-//! A process that has somebody else's device in its hands and hangs: the kernel ends it, also where
-//! it was stopped.
+//! A time limit for a process that holds another process's device and may hang: the kernel ends it,
+//! even if it was stopped.
+
+#![expect(unsafe_code, reason = "timers and their signal")]
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,10 +11,7 @@ use std::time::Duration;
 pub(crate) struct TimeLimit(libc::timer_t);
 
 impl TimeLimit {
-    /// One that is not set yet.
-    ///
-    /// # Errors
-    /// The system's.
+    /// A limit that is not set yet.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a structure of integers and a pointer, all of which may be zero.
         let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -28,10 +27,7 @@ impl TimeLimit {
         }
     }
 
-    /// The process ends after so long, unless it is set anew.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Ends the process after `limit`, unless it is set again.
     pub(crate) fn set(&self, limit: Duration) -> io::Result<()> {
         let once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec {
@@ -46,10 +42,7 @@ impl TimeLimit {
         }
     }
 
-    /// It does not end.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Lifts the limit.
     pub(crate) fn lift(self) -> io::Result<()> {
         self.set(Duration::ZERO)
     }

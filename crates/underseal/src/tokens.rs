@@ -1,7 +1,7 @@
-//! Opening with what a header's tokens name.
+//! Opening a volume with its header's tokens.
 //!
-//! Each token is asked once without a PIN; then, where somebody can be asked, those that want one.
-//! What none of them opens a passphrase may open.
+//! Each token is tried once without a PIN; then, if a terminal can be asked, those that need one.
+//! If none opens the volume, a passphrase may.
 
 use std::path::Path;
 
@@ -13,25 +13,24 @@ use underseal_volume::{Header, Target, UnlockOptions, Unlocked};
 use crate::cli::{HardwareArgs, TokenArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::manner::manner;
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file, tell};
 
 /// How often a PIN may be typed.
 const TRIES: u32 = 3;
 
-/// What a token did not give, with what is worth most to tell as the greatest.
+/// The failure of a token; the most informative one compares as the greatest.
 struct Failure {
     kind: ErrorKind,
     error: Error,
 }
 
-/// What opened, and the passphrase that a token gave for it.
+/// The unlocked keyslot, and the passphrase from a token.
 type Opened = (Unlocked, Key);
 
-/// Opens through tokens; none when that is not wanted, or nothing came of it and a passphrase may
-/// do.
-///
-/// # Errors
-/// With `--token-only` why no token opened; those of reading the keyslots.
+/// Opens a volume with tokens; `None` when that is not requested, or no token opens it and a
+/// passphrase may. Fails with the reason with `--token-only`; with the errors of reading the
+/// keyslots.
 pub(crate) fn unlock(
     header: &Header,
     on: &dyn Target,
@@ -53,7 +52,9 @@ pub(crate) fn unlock(
         TokenChoice { token: tokens.token_id, kind: tokens.token_type.as_deref(), slot: unlocking.slot };
     let mut found = header.tokens_to_try(choice).map_err(|e| e.in_file(name))?;
     if tokens.token_id.is_none() {
-        found.retain(|token| Kind::of(&token.kind).is_some());
+        let asks_clevis = asks || manner().asks_clevis;
+        let asked = |kind| asks_clevis || kind != Kind::Clevis;
+        found.retain(|token| Kind::of(&token.kind).is_some_and(asked));
     }
     let mut way = Way { header, on, name, tokens, unlocking, asks, worst: None };
     if let Some(opened) = way.all(found)? {
@@ -69,7 +70,7 @@ pub(crate) fn unlock(
     }
 }
 
-/// This machine's devices, as the tools find them from anywhere.
+/// Returns this machine's devices, as absolute paths.
 pub(crate) fn options(hardware: &HardwareArgs) -> Result<Options> {
     let absolute = |path: &Option<std::path::PathBuf>| match path {
         Some(path) => std::path::absolute(path).map(Some).map_err(|e| Error::io(path, "cannot be found", e)),
@@ -83,14 +84,14 @@ pub(crate) fn options(hardware: &HardwareArgs) -> Result<Options> {
     })
 }
 
-/// What stays the same from token to token.
+/// The state common to all tokens.
 struct Way<'w> {
     header: &'w luks2::Header,
     on: &'w dyn Target,
     name: &'w Path,
     tokens: &'w TokenArgs,
     unlocking: &'w UnlockOptions,
-    /// Whether somebody may be asked for a PIN.
+    /// True when a PIN may be asked for.
     asks: bool,
     worst: Option<Failure>,
 }
@@ -112,7 +113,8 @@ impl Way<'_> {
                 }
                 Err(e) if e.kind() == ErrorKind::PinWanted => want_pin.push((token, e)),
                 Err(e) => {
-                    // A PIN that is wrong once is not tried on others, which may lock themselves.
+                    // A PIN that is wrong once is not tried on other tokens, which may lock
+                    // themselves.
                     if e.kind() == ErrorKind::WrongPin {
                         given = None;
                     }
@@ -132,7 +134,7 @@ impl Way<'_> {
         Ok(None)
     }
 
-    /// Asks for a token's PIN, again when it is wrong; an empty one leaves the token alone.
+    /// Asks for a token's PIN, and again when it is wrong; an empty one skips the token.
     fn with_pin(
         &mut self,
         token: &TokenToTry,

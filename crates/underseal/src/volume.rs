@@ -1,4 +1,4 @@
-//! From an image and a secret to a mapping that takes requests.
+//! From an image and a secret to a mapping that accepts requests.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -22,45 +22,46 @@ use crate::integrity;
 use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
-use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where, marker};
+use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
 use crate::{foreign, part, tokens};
 
-/// What may be done with the volume.
+/// The permitted operations on the volume.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) read_only: bool,
     pub(crate) allow_discards: bool,
 }
 
-/// A volume that takes requests.
+/// A volume that accepts requests.
 pub(crate) struct Opened {
     pub(crate) mapping: Mapping,
-    /// What its bytes and its header lie on: paths, and URIs of servers.
+    /// The paths, and URIs of servers, of the volume's image and header.
     pub(crate) lower: Vec<PathBuf>,
     /// How it was opened, for its operator.
     pub(crate) opened: status::Opened,
-    /// What a key or size is compared with later.
+    /// The digest and size for later comparisons.
     pub(crate) known: Known,
-    /// What it can be reencrypted with while it is open.
+    /// The files for an online reencryption.
     pub(crate) inside: Option<Inside>,
-    /// The volume is in the middle of a reencryption, and cannot be reencrypted while it is open.
+    /// True when the volume has an unfinished reencryption, and cannot be reencrypted while it is
+    /// open.
     pub(crate) unfinished: bool,
-    /// Where it cannot be reencrypted: nobody else does it as long as these are there.
+    /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
     pub(crate) locks: Vec<ReencryptionLock>,
-    /// What lies between it and its devices: to be closed at the end.
+    /// The integrity layers, which must be closed at the end.
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
-    /// Its image, where that is a file or block device and all that it lies on.
+    /// The image, if it is a file or block device and the volume's only one.
     pub(crate) image: Option<Arc<FileDevice>>,
 }
 
-/// What is kept of a volume for its reencryption.
+/// The state of a volume that a reencryption needs.
 pub(crate) struct Inside {
     pub(crate) place: Place,
-    /// How far its reencryption is, and the keys for it, where it is in one.
+    /// The progress of an unfinished reencryption, and its keys.
     pub(crate) stood: Option<(Stood, Keys)>,
 }
 
-/// A volume with a header, unlocked.
+/// An unlocked volume with a header.
 struct Unlocked {
     volume: Volume,
     format: Format,
@@ -69,17 +70,15 @@ struct Unlocked {
     layer: Option<Arc<IntegrityDevice>>,
 }
 
-/// Locks the image, gets the secret and unlocks the volume.
-///
-/// # Errors
-/// Everything that can go wrong on the way, with the exit status of its kind.
+/// Locks the image, gets the secret and unlocks the volume. Each error has the exit status of its
+/// kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let options = args.lower.options(access.read_only);
     let lower = Lower::open(&args.image, options)?;
     let image = lower.again().bytes()?;
     let part = part::range(args.part, &*image)?;
     let format = foreign::format(args.kind, &part::window(&image, part.as_ref()))?;
-    // Key files of the other formats go with a passphrase.
+    // Key files of the other formats are combined with a passphrase.
     if matches!(format, None | Some(underseal_formats::Format::Bitlk)) {
         Secret::new(args.secret.source(), &args.image).check()?;
     }
@@ -99,17 +98,16 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = lower.into_device();
     let Unlocked { volume, format, known, stood, layer } = match args.kind {
         VolumeType::Plain => {
-            marker::refuse(&args.image)?;
             let (volume, key) = plain_volume(args, access, size, &secret)?;
             let known = Known { key: Some(Arc::new(key)), ..Known::default() };
             Unlocked { volume, format: Format::Plain, known, stood: None, layer: None }
         }
         _ => luks_volume(args, access, &device, &place, &secret)?,
     };
-    // Only LUKS2 keeps how far it is.
+    // Only LUKS2 records the progress.
     let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
-    // Pages of a block device that were read before direct writes end may stay as they were: nobody
-    // reads beside those.
+    // Pages of a block device that were read before direct writes end may stay stale, so no
+    // buffered reader may work beside them.
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct && layer.is_none();
     let unfinished = !can_reencrypt && stood.is_some();
@@ -207,8 +205,7 @@ fn open_part(
 }
 
 impl Opened {
-    /// A volume that nothing can be changed of while it is open, and that no other process takes
-    /// over.
+    /// A volume that cannot be changed while it is open, nor handed over.
     fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
         let lower = [&args.image].into_iter().chain(&args.header).cloned();
         let lower = lower.chain(args.other_device.iter().map(PathBuf::from)).collect();
@@ -227,10 +224,8 @@ impl Opened {
     }
 }
 
-/// A volume that another process has opened with these options and key, over its open image.
-///
-/// # Errors
-/// When this version would read or write other bytes; those of the header, where it has one.
+/// A volume that the old server of a handover has opened with these options and key, over its open
+/// image. Fails when this version would read or write other bytes; with the header's errors.
 pub(crate) fn go_on(
     args: &VolumeArgs,
     image: Arc<FileDevice>,
@@ -247,7 +242,7 @@ pub(crate) fn go_on(
     let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
     if !matches!((&there, &open), (Ok(there), Ok(open)) if same(there) == same(open)) {
         let what = format!("{}: that is no longer the name of the open image", args.image.display());
-        return Err(Error::new(Exit::Failed, what).with_remedy("give it its name back"));
+        return Err(Error::new(Exit::Failed, what).with_remedy("rename it back"));
     }
     let place = Place::open(lower.again(), kept, read_only);
     let check = match opened.format {
@@ -255,7 +250,7 @@ pub(crate) fn go_on(
             let (on, _) = place.bytes()?;
             let name = args.header.as_ref().unwrap_or(&args.image);
             let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
-            // Beside the process that has it open now.
+            // The old server has the volume open, too.
             place.keep_open(&header).map_err(|e| e.in_file(name))?;
             let unlock = UnlockOptions { allow_null: args.allow_null, ..UnlockOptions::default() };
             let key = header.volume_key(Key::new(key.as_bytes())?, &unlock).map_err(|e| e.in_file(name))?;
@@ -281,12 +276,12 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device())
 }
 
-/// The length of a volume's key, where it has exactly one.
+/// Returns the length of a volume's key, if it has exactly one.
 pub(crate) fn key_size(volume: &Volume) -> Option<usize> {
     volume.without_key().ok().map(|keyless| keyless.recipe().key_size)
 }
 
-/// The length of the key of a header's data, in bytes; 64 where nothing tells.
+/// Returns the length of the key of a header's data, in bytes; 64 where it is unknown.
 pub(crate) fn key_len(header: &Header) -> usize {
     let bits = header.info().segments.iter().find_map(|segment| segment.key_bits);
     bits.map_or(64, |bits| bits as usize / 8)
@@ -330,10 +325,14 @@ fn luks_volume(
             unlocked.key
         }
     };
-    // Making the key took time.
+    // The key derivation took time.
     header = reencryption::held(header, on, &key, place).map_err(|e| e.within(name.display()))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
+        if !device.geometry().read_only {
+            header = reencryption::secured(header, on, &key, place).map_err(|e| e.within(name.display()))?;
+            header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
+        }
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }
@@ -350,14 +349,14 @@ fn luks_volume(
     let volume = header.activate(&key, provided, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     let check = header.key_check(&key).map_err(|e| e.in_file(name))?;
-    // For who takes the volume over. Without memory for it nobody does.
+    // The key for a handover. Without memory for it the volume cannot be handed over.
     let kept = Key::new(key.key().as_bytes()).ok().map(Arc::new);
     let known = Known { check: Some(check), size: header.data_size(), key: kept };
-    // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
+    // The repair comes last: an image that was cut short, or whose key is unknown, stays unchanged.
     mend(&mut header, on, name, access);
-    // The header's first copy may be there only now.
+    // The header's first copy may have been missing before.
     place.keep_open(&header).map_err(|e| e.in_file(name))?;
-    // A digest that is held to is of the header as it is.
+    // A required digest is that of the unchanged header.
     if !access.read_only && args.trust.header_digest.is_none() {
         wipe_unwiped(&mut header, on, name);
     }
@@ -395,7 +394,7 @@ fn plain_volume(
     Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, key))
 }
 
-/// How a plain volume lies, for its operator.
+/// Returns the layout of a plain volume, for its operator.
 fn plain_status(of: &PlainArgs) -> Result<status::Plain> {
     Ok(status::Plain {
         cipher: of.cipher()?.to_string(),
@@ -405,10 +404,8 @@ fn plain_status(of: &PlainArgs) -> Result<status::Plain> {
     })
 }
 
-/// How a plain volume lies, by its options.
-///
-/// # Errors
-/// `Usage` for keys and sectors that are none.
+/// Returns the layout of a plain volume, from its options. Fails with `Usage` for invalid keys and
+/// sectors.
 pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
     if !of.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
@@ -424,11 +421,8 @@ pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
     })
 }
 
-/// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key
-/// file.
-///
-/// # Errors
-/// Those of getting it; `Usage` when the file is too short.
+/// Returns a plain volume's key of `key_size` bytes: derived from a passphrase, or the first bytes
+/// of a key file. Fails with the errors of reading it; with `Usage` when the file is too short.
 pub(crate) fn plain_key(secret: &Secret<'_>, hash: &PassphraseHash, key_size: usize) -> Result<Key> {
     let mut key = secret.get()?;
     if !secret.is_raw_key() {
@@ -442,7 +436,7 @@ pub(crate) fn plain_key(secret: &Secret<'_>, hash: &PassphraseHash, key_size: us
     Ok(key)
 }
 
-/// Wipes what a reencryption that was cut off at its end has left among the keyslots.
+/// Wipes the remains of a reencryption that was interrupted at its end among the keyslots.
 fn wipe_unwiped(header: &mut Header, on: &dyn Target, name: &Path) {
     let shown = name.display();
     match header.wipe_unwiped(on) {
@@ -452,7 +446,7 @@ fn wipe_unwiped(header: &mut Header, on: &dyn Target, name: &Path) {
     }
 }
 
-/// Tells of a damaged copy of the header, and writes it again where that is allowed.
+/// Reports a damaged copy of the header, and rewrites it where that is permitted.
 fn mend(header: &mut Header, on: &dyn Target, name: &Path, access: Access) {
     let Some(damage) = header.damage().map(str::to_owned) else { return };
     let shown = name.display();

@@ -7,13 +7,13 @@
 //!   vm      UUID=6f1c..        none              vhost-user=/run/vm.sock,noauto
 //!
 //!   volumes/line      the four fields
-//!   volumes/device    what crypttab calls a device, as a path
-//!   volumes/options   the words of the fourth, in those of `underseal open`
+//!   volumes/device    crypttab's device names, as paths
+//!   volumes/options   the words of the fourth field, as options of `underseal open`
 //!   volumes/toml      a volume in a file of its own
-//!   volumes/file      what is read, and whose it has to be
+//!   volumes/file      reading, and the check of the files' owners
 //! ```
 //!
-//! A line or file that is wrong keeps no other volume from being served.
+//! An invalid line or file does not keep other volumes from being served.
 
 mod device;
 mod file;
@@ -34,14 +34,14 @@ use underseal_export::control::{Directory, Name};
 use crate::error::{Error, Result};
 use options::Options;
 
-/// Where it is unless somebody says otherwise.
+/// The default path of the list.
 pub(crate) const DEFAULT: &str = "/etc/underseal/volumes";
 
-/// What list and folder say.
+/// The contents of list and folder.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
-    /// In the order of their lines, then of their files.
+    /// The volumes, in the order of their lines, then of their files.
     pub(crate) volumes: Vec<Entry>,
     pub(crate) wrong: Vec<Wrong>,
 }
@@ -50,21 +50,21 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) at: At,
-    /// Where options stand that have a line of their own.
+    /// The line numbers of options that have a line of their own.
     lines: Vec<(&'static str, usize)>,
     pub(crate) name: Name,
     /// An absolute path, or a server's URI.
     pub(crate) device: PathBuf,
-    /// The key file; none for a volume whose passphrase is asked for.
+    /// The key file; `None` for a volume whose passphrase is asked for.
     key: Option<PathBuf>,
     options: Options,
 }
 
-/// Where something is said.
+/// A position in a list or file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) file: PathBuf,
-    /// 0 is all of the file.
+    /// The line number; 0 stands for the whole file.
     pub(crate) line: usize,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for At {
     }
 }
 
-/// A line or file that says nothing that can be done.
+/// An invalid line or file.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) at: At,
@@ -93,12 +93,10 @@ pub(crate) struct Wrong {
 }
 
 impl Table {
-    /// Reads the list, and the folder that has its name with `.d` behind it. One of the two may be
-    /// missing. They decide what is opened, so nobody else may have written them.
-    ///
-    /// # Errors
-    /// `Usage` when list or folder belong to somebody else, others may write to them, or the list
-    /// is no text; `Failed`.
+    /// Reads the list, and the folder with the list's name and `.d` behind it. One of the two may
+    /// be missing. They decide which images are opened, so only their owner and root may write to
+    /// them. Fails with `Usage` when list or folder belong to another user, other users may write
+    /// to them, or the list is not UTF-8; with `Failed`.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let folder = folder_of(path);
         let files = file::folder(&folder, ".toml")?;
@@ -117,7 +115,7 @@ impl Table {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = match file::text(path) {
             Ok(text) => text,
-            // What is said of it begins with its path.
+            // The message begins with the path, which is added again below.
             Err(e) => {
                 let at = At::new(path, 0);
                 let what = e.what();
@@ -152,15 +150,13 @@ impl Table {
         table
     }
 
-    /// The volume of that name.
+    /// Finds the volume of that name.
     pub(crate) fn find(&self, name: &Name) -> Option<&Entry> {
         self.volumes.iter().find(|entry| entry.name == *name)
     }
 
-    /// The volumes of these names, each once; all of them without any.
-    ///
-    /// # Errors
-    /// `Usage` when there is none of a name.
+    /// Returns the volumes of these names, each once; all volumes without any name. Fails with
+    /// `Usage` when a name is unknown.
     pub(crate) fn choose(&self, names: &[Name]) -> Result<Chosen<'_>> {
         if names.is_empty() {
             return Ok(Chosen { volumes: self.volumes.iter().collect(), wrong: self.wrong.iter().collect() });
@@ -172,21 +168,21 @@ impl Table {
                 (Some(entry), _) => chosen.volumes.push(entry),
                 (None, Some(wrong)) => chosen.wrong.push(wrong),
                 (None, None) => {
-                    let what = format!("{}: there is no volume {name}", self.path.display());
-                    return Err(Error::usage(what).with_remedy("`underseal ps` lists those that there are"));
+                    let what = format!("{}: no volume is named {name}", self.path.display());
+                    return Err(Error::usage(what).with_remedy("`underseal ps` lists the volumes"));
                 }
             }
         }
         Ok(chosen)
     }
 
-    /// Its path.
+    /// Returns the list's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Some of the lines.
+/// A selection of the entries.
 #[derive(Debug)]
 pub(crate) struct Chosen<'t> {
     pub(crate) volumes: Vec<&'t Entry>,
@@ -205,12 +201,12 @@ impl Entry {
         Ok(Self { at: at.clone(), lines: Vec::new(), name, device, key, options })
     }
 
-    /// What is wrong with what it says.
+    /// Makes an error about this entry.
     pub(crate) fn complain(&self, what: &str) -> Error {
         complain(&self.at, what)
     }
 
-    /// The same of what the command's own parser says: on the line of the option that it names.
+    /// Makes an error of the command's parser, on the line of the option that the error names.
     pub(crate) fn complain_of_option(&self, error: &clap::Error) -> Error {
         let what = in_a_line(error);
         let names = |option: &str| {
@@ -223,27 +219,27 @@ impl Entry {
         complain(&At { line, ..self.at.clone() }, &what)
     }
 
-    /// Whether it is started where nobody names it.
+    /// Returns true when the volume is started without being named.
     pub(crate) fn is_auto(&self) -> bool {
         !self.options.noauto
     }
 
-    /// Whether all is well without it, where nobody names it.
+    /// Returns true when a failure of this volume is ignored, unless it was named.
     pub(crate) fn may_fail(&self) -> bool {
         self.options.nofail
     }
 
-    /// Whether systemd listens for its clients, the first of which opens it.
+    /// Returns true when systemd listens for the volume's clients, and the first client opens it.
     pub(crate) fn waits_for_clients(&self) -> bool {
         self.options.of_open.iter().any(|(name, value)| *name == "nbd" && value.as_deref() == Some("systemd"))
     }
 
-    /// The file or folder that it is mounted over.
+    /// Returns the file or folder that the volume is mounted on.
     pub(crate) fn mount_point(&self) -> Option<&Path> {
         self.value("fuse").map(Path::new)
     }
 
-    /// The files and devices that have to be there before it is opened.
+    /// Returns the files and devices that must exist before the volume is opened.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         const OPTIONS: &[&str] = &["header", "passphrase-file", "volume-key-file", "token-pin-file"];
         let device = Some(&*self.device).filter(|device| device.is_absolute());
@@ -251,7 +247,7 @@ impl Entry {
         device.into_iter().chain(self.key.as_deref()).chain(others)
     }
 
-    /// Where it writes or listens besides, and what it reads there.
+    /// Returns the further paths that the volume writes to, listens on, or reads from.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Path> {
         const OPTIONS: [&str; 4] = ["log-file", "tls-certificates", "nbd", "vhost-user"];
         let named = self.options.of_open.iter().filter(|(option, _)| OPTIONS.contains(option));
@@ -262,7 +258,7 @@ impl Entry {
             .filter(|p| p.is_absolute())
     }
 
-    /// Whether it has to do with other machines, or with sockets that are addressed as theirs are.
+    /// Returns true when the volume needs other machines, or sockets with network addresses.
     pub(crate) fn needs_network(&self) -> bool {
         let device = self.device.to_string_lossy();
         let is_remote = !device.starts_with('/') && !device.contains("+unix:");
@@ -275,18 +271,18 @@ impl Entry {
         self.options.of_open.iter().find(|(name, _)| *name == option)?.1.as_deref()
     }
 
-    /// Whether somebody is asked for its passphrase, unless a token does.
+    /// Returns true when the passphrase is asked for, unless a token has it.
     pub(crate) fn asks(&self) -> bool {
         self.key_file().is_none() && !self.has_secret()
     }
 
-    /// Whether an option says what opens it.
+    /// Returns true when an option names the secret that opens the volume.
     fn has_secret(&self) -> bool {
         let secret = |name: &str| ["passphrase-file", "volume-key-file", "token-only"].contains(&name);
         self.options.of_open.iter().any(|(name, _)| secret(name))
     }
 
-    /// Its key file: what its line says, else what systemd has as the credential `underseal.NAME`.
+    /// Returns the key file: the line's, else systemd's credential `underseal.NAME`.
     fn key_file(&self) -> Option<PathBuf> {
         self.key.clone().or_else(|| {
             if self.has_secret() {
@@ -297,7 +293,7 @@ impl Entry {
         })
     }
 
-    /// The arguments of `underseal open` that serve it.
+    /// Returns the arguments of `underseal open` that serve the volume.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let option = |name: &str, value: &dyn AsRef<OsStr>| {
             let mut word = OsString::from(format!("--{name}="));
@@ -316,8 +312,8 @@ impl Entry {
             words.push(option("nbd", &place));
         }
         if let Some(key) = self.key_file() {
-            // Of TrueCrypt and VeraCrypt the field names the passphrase's file, as for systemd; key
-            // files are words of their own.
+            // For TrueCrypt and VeraCrypt the field names the passphrase's file, as in systemd; key
+            // files have an option of their own.
             let name = if self.options.is_of("tcrypt") { "passphrase-file" } else { "key-file" };
             words.push(option(name, &key));
         }
@@ -326,30 +322,30 @@ impl Entry {
 }
 
 impl Wrong {
-    /// As the command says it.
+    /// Returns the problem as the command's error.
     pub(crate) fn error(&self) -> Error {
         complain(&self.at, &self.what)
     }
 }
 
-/// The folder of a list: its name with `.d` behind it.
+/// Returns the folder of a list: its name with `.d` behind it.
 pub(crate) fn folder_of(list: &Path) -> PathBuf {
     let mut folder = list.to_owned().into_os_string();
     folder.push(".d");
     folder.into()
 }
 
-/// What is wrong, and where that is.
+/// Makes an error about a position.
 fn complain(at: &At, what: &str) -> Error {
     Error::usage(format!("{at}: {what}")).with_remedy("`man underseal-up` lists what a line or file may say")
 }
 
-/// A path that means the same wherever the command is started.
+/// Checks for an absolute path, which is independent of the command's working directory.
 fn absolute(what: &str, text: &str) -> std::result::Result<PathBuf, String> {
     if text.starts_with('/') { Ok(text.into()) } else { Err(format!("{what}: {text:?} is no absolute path")) }
 }
 
-/// An error of arguments that came from a line: what clap says, without its usage.
+/// Returns clap's error about arguments from a line, without its usage text.
 fn in_a_line(error: &clap::Error) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()

@@ -30,9 +30,20 @@ pub(crate) enum Dm {
     /// Serves one table, for the back end
     #[command(hide = true)]
     TableServer,
+    /// Makes system calls that may hang, for the back end
+    #[command(hide = true)]
+    Apart(DmApartArgs),
     /// Answers system calls of the commands that are run with it
     #[command(hide = true)]
     Supervisor(DmShellArgs),
+}
+
+/// How a process apart is.
+#[derive(Debug, Args)]
+pub(crate) struct DmApartArgs {
+    /// Stay in memory, for devices that carry the disk of this program
+    #[arg(long)]
+    pub(crate) lock: bool,
 }
 
 /// Runs a command that sees a device mapper
@@ -105,7 +116,7 @@ pub(crate) struct DmServeArgs {
     pub(crate) how: DmHowArgs,
 }
 
-/// Where the back end is.
+/// The back end's folder.
 #[derive(Debug, Args)]
 pub(crate) struct DmHowArgs {
     /// The back end's folder: its socket, its log, the tables' files. Another folder is another

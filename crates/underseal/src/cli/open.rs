@@ -15,11 +15,11 @@ use super::{RateArg, VolumeArgs};
 ///
 /// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a
 /// second signal ends it at once. --nbd, --fuse, --ublk and --vhost-user say where, several of them
-/// at once if you like; without any, it is NBD on a Unix socket in your runtime folder. A Unix
+/// at once if you like, or --desktop; without any, it is NBD on a Unix socket in your runtime folder. A Unix
 /// socket is for you alone, and is removed at the end, and so is a mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-// Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
+// No option is an offset in the volume, so the data's offset can have cryptsetup's name.
 #[command(mut_arg("data_offset", |arg| arg.visible_alias("offset")))]
 pub(crate) struct OpenArgs {
     /// Refuse writes
@@ -28,9 +28,8 @@ pub(crate) struct OpenArgs {
     /// Let clients free space on the image, which shows how much of it is in use
     #[arg(long)]
     pub(crate) allow_discards: bool,
-    /// Go on with the reencryption that the volume is in the middle of: as fast as its users hardly
-    /// notice ("give-way", the default), "full", or at so many bytes a second. Without this it is
-    /// served as it stands
+    /// Resume an unfinished reencryption at RATE: "give-way" (the default, yields to clients),
+    /// "full", or bytes per second. Without this option the volume is served as it is
     #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
         conflicts_with = "read_only")]
     pub(crate) reencrypt: Option<RateArg>,
@@ -40,7 +39,7 @@ pub(crate) struct OpenArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// How a volume's plain bytes are served.
+/// The options for serving a volume.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be
@@ -104,6 +103,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_io_uring: bool,
 
+    /// Mount the volume's file system where the file manager shows it, by udisks, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["fuse", "nbd", "ublk", "vhost_user", "daemon", "hand_over"],
+        help_heading = DESKTOP)]
+    pub(crate) desktop: bool,
+
     /// Make the plain bytes a block device, /dev/ublkbN, to which /dev/underseal/NAME leads;
     /// opening a volume again whose server was killed goes on with its device
     #[arg(long, help_heading = UBLK)]
@@ -123,7 +127,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) control: ControlArgs,
 
-    /// Go on in the background once clients can connect
+    /// Continue in the background once clients can connect
     #[arg(long, help_heading = PROCESS)]
     pub(crate) daemon: bool,
     /// Write the process's number there, and remove the file at the end
@@ -133,14 +137,20 @@ pub(crate) struct ServeArgs {
     /// they go to stderr, in the background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
-    /// How the server was started, for one that takes the volume over: known where `open` was asked
-    /// for.
+    /// The arguments of the server, for the new server of a handover; set for `open` only.
     #[arg(skip)]
     pub(crate) origin: Option<Vec<std::ffi::OsString>>,
     /// Keep all privileges while serving: capabilities, files, system calls. For a machine where
     /// the sandbox is in the way of something; `status` tells what is in force
     #[arg(long, help_heading = PROCESS)]
     pub(crate) no_sandbox: bool,
+}
+
+impl ServeArgs {
+    /// Whether there is a FUSE mount.
+    pub(crate) fn mounts(&self) -> bool {
+        self.fuse.is_some() || self.desktop
+    }
 }
 
 /// The volume as a disk of a virtual machine.
@@ -157,17 +167,15 @@ pub(crate) struct VhostUserArgs {
     pub(crate) queues: u16,
 }
 
-/// What a volume lets its operator see and do.
+/// The options for the volume's operator.
 #[derive(Debug, Args)]
 #[command(next_help_heading = CONTROL)]
 pub(crate) struct ControlArgs {
-    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, kernel, or a mixture
-    /// (`underseal help policy`); by default what the flags of the table or header ask for, else
-    /// adaptive
+    /// Which threads encrypt and decrypt: inline, workers, same-cpu, adaptive, kernel, or a mixture
+    /// (`underseal help policy`); by default the flags of the table or header decide, else adaptive
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
-    /// What `underseal list` and the commands beside it call the volume; by default the image's
-    /// file name
+    /// The volume's name in `underseal list` and other commands; by default the image's file name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<Name>,
     /// Let `underseal upgrade` take the volume over: the server keeps its key for that, in locked
@@ -182,7 +190,7 @@ pub(crate) struct ControlArgs {
     pub(crate) allow_public_metrics: bool,
 }
 
-/// Where metrics are served: an endpoint of TCP.
+/// The address for metrics: an endpoint of TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MetricsAddress(pub(crate) Endpoint);
 
@@ -194,12 +202,12 @@ impl FromStr for MetricsAddress {
     }
 }
 
-/// Where NBD is served.
+/// The address for NBD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Nbd {
-    /// A socket of our own.
+    /// A socket that this process makes.
     At(Endpoint),
-    /// Sockets that systemd hands over.
+    /// Sockets that systemd passes.
     Systemd,
 }
 
@@ -211,7 +219,7 @@ impl FromStr for Nbd {
     }
 }
 
-/// Octal, as chmod(1) takes it.
+/// Parses an octal mode, as chmod(1) does.
 fn socket_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "want an octal number to 777, such as 660".to_owned())
@@ -220,6 +228,7 @@ fn socket_mode(text: &str) -> Result<u32, String> {
 const NBD: &str = "NBD";
 const SOCKETS: &str = "Sockets";
 const FUSE: &str = "FUSE";
+const DESKTOP: &str = "Desktop (udisks)";
 const UBLK: &str = "Block device (ublk)";
 const VHOST_USER: &str = "Virtual machines";
 const CONTROL: &str = "Control and metrics";
@@ -237,6 +246,7 @@ Examples:
   underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
   underseal open disk.img --vhost-user vm.sock --vhost-user-queues 2
   touch disk; underseal open disk.img --fuse disk      the plain bytes are the file \"disk\" until Ctrl-C
+  underseal open disk.img --desktop                    its file system in the file manager until Ctrl-C
   sudo underseal open disk.img --ublk --name disk      the plain bytes are /dev/underseal/disk
 
 Then, for instance:

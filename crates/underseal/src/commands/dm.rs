@@ -10,12 +10,12 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::cli::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 use crate::dm::install::{InstallOutcome, Programs, install, uninstall};
-use crate::dm::{backend, server, supervise};
+use crate::dm::{apart, backend, server, supervise};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};
 
-/// The library's name, and where the package has it.
+/// The library's name, and the folder where the package installs it.
 const LIBRARY: &str = "libunderseal-dm.so";
 const INSTALLED: &str = "/usr/lib/underseal";
 
@@ -31,11 +31,12 @@ pub(super) fn run(args: &DmArgs, _quiet: bool) -> Result<()> {
         Dm::Uninstall(args) => uninstall_files(&args.root),
         Dm::Serve(args) => backend::serve(&args.how.folder, args.stay),
         Dm::TableServer => server::run(),
+        Dm::Apart(args) => apart::run(args.lock),
         Dm::Supervisor(args) => supervise::run(&args.how.folder),
     }
 }
 
-/// Becomes the command.
+/// Replaces this process by the command.
 fn start(how: &DmHowArgs, command: &[OsString], supervised: bool) -> Result<()> {
     let folder = std::path::absolute(&how.folder);
     let folder = folder.map_err(|e| Error::io(&how.folder, "cannot be found", e))?;
@@ -51,16 +52,16 @@ fn start(how: &DmHowArgs, command: &[OsString], supervised: bool) -> Result<()> 
     Err(Error::new(Exit::Failed, format!("{}: cannot be run", program.display())).because(&failed))
 }
 
-/// Has a command load the library, and find the back end.
+/// Sets the environment that makes a command load the library and find the back end.
 fn preload(command: &mut Command, folder: &Path) -> Result<()> {
     let library = library()?;
-    // The back end stays while the command, or something that it started, has this. It carries no
-    // requests: what the command starts may have fewer rights.
+    // The back end stays as long as the command, or one of its children, has this descriptor. It
+    // carries no requests: a child may have fewer rights.
     let connection = backend::connect(folder)?;
     fcntl_setfd(&connection, FdFlags::empty())
         .map_err(|e| Error::new(Exit::Failed, "a connection cannot be left to the command").because(&e))?;
     let _ = connection.into_raw_fd();
-    // LVM tells of each descriptor that it inherits.
+    // LVM warns of each descriptor that it inherits.
     command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
     let mut preloaded = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -71,7 +72,7 @@ fn preload(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The library that programs are started with.
+/// Finds the library to preload.
 fn library() -> Result<PathBuf> {
     const VARIABLE: &str = "UNDERSEAL_DM_LIBRARY";
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
@@ -81,7 +82,7 @@ fn library() -> Result<PathBuf> {
     let beside = program.parent().unwrap_or(Path::new("/"));
     let places = [
         beside.join(LIBRARY),
-        // As cargo names it.
+        // This is cargo's file name.
         beside.join("libunderseal_dm.so"),
         beside.join("../lib/underseal").join(LIBRARY),
         Path::new(INSTALLED).join(LIBRARY),
@@ -92,8 +93,8 @@ fn library() -> Result<PathBuf> {
     })
 }
 
-/// Installs for this machine, by the paths of this program and its library; for another root folder
-/// by those of the package.
+/// Installs for this machine, with the paths of this program and its library; for another root
+/// folder, with those of the package.
 fn install_files(args: &DmInstallArgs) -> Result<()> {
     let is_here = args.root == Path::new("/");
     if is_here && has_mapper() && !args.force {
@@ -112,7 +113,7 @@ fn install_files(args: &DmInstallArgs) -> Result<()> {
         let place = args.root.join(path.strip_prefix("/").unwrap_or(path));
         if !place.exists() {
             let what = format!("{} is not there", place.display());
-            return Err(Error::usage(what).with_remedy("the package first"));
+            return Err(Error::usage(what).with_remedy("install the package first"));
         }
     }
     let programs = Programs { command: &command, library: &library, folder: &args.how.folder };
@@ -130,7 +131,7 @@ fn uninstall_files(root: &Path) -> Result<()> {
     told(&outcomes)?;
     if outcomes.iter().any(|outcome| matches!(outcome, InstallOutcome::Changed(_))) {
         return Err(Error::new(Exit::Failed, "a file was changed since it was installed, and stays")
-            .with_remedy("a look at it, and its removal by hand"));
+            .with_remedy("inspect the file, and remove it by hand"));
     }
     Ok(())
 }
@@ -142,11 +143,11 @@ fn told(outcomes: &[InstallOutcome]) -> Result<()> {
         InstallOutcome::Missing(path) => format!("gone     {}", path.display()),
         InstallOutcome::Changed(path) => format!("stays    {}", path.display()),
     };
-    // A path may have anything in it.
+    // A path may contain control characters.
     print(&outcomes.iter().map(|outcome| printable(&line(outcome)) + "\n").collect::<String>())
 }
 
-/// Whether the kernel has a device mapper.
+/// Returns true when the kernel has a device mapper.
 fn has_mapper() -> bool {
     let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
     devices.lines().any(|line| line.ends_with(" device-mapper"))

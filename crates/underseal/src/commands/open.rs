@@ -1,6 +1,7 @@
 //! `underseal open`.
 
 mod control;
+mod desktop;
 mod giver;
 mod listen;
 mod sandbox;
@@ -27,8 +28,10 @@ use underseal_export::net::Listener;
 use underseal_export::ublk::UblkServer;
 use underseal_export::vhost_user::VhostUserServer;
 
+pub(super) use self::desktop::help as help_desktop;
 pub(super) use self::taker::take_over;
 
+use self::desktop::DesktopFile;
 use self::listen::Sockets;
 use self::serve::{Last, Stoppers, Watch, Way, until_stopped};
 use super::same_file;
@@ -50,8 +53,8 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     serve(&args.serve, &args.volume.image, rate, quiet, || volume::open(&args.volume, access))
 }
 
-/// Serves what `open` opens, which users know by this name; and goes on with its reencryption,
-/// where a rate is given. It is opened in the process that serves it.
+/// Serves the volume that `open` opens, under the name that users know it by; resumes its
+/// reencryption if a rate is given. The volume is opened in the process that serves it.
 pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
@@ -59,19 +62,24 @@ pub(super) fn serve(
     quiet: bool,
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
-    // The folder that paths begin in, before it is left.
+    // The folder of relative paths is read before the daemon leaves it.
     let origin = giver::origin(args);
     let called = control::name(&args.control, name);
     let mut sockets = Sockets::plan(args, &called)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
+    let shown = if args.desktop { Some(DesktopFile::make(&called)?) } else { None };
     ublk::plan(args)?;
     let metrics = control::plan_metrics(&args.control)?;
-    // Before there is any thread or key: see `daemon`.
+    // The fork comes before any thread or key exists: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
-    sandbox::prepare(args, mount_point.as_ref())?;
+    sandbox::prepare(args, mount_point.as_ref().or(shown.as_ref().map(DesktopFile::point)))?;
+    let (mount_point, desktop) = match shown.map(DesktopFile::helper).transpose()? {
+        Some((point, desktop)) => (Some(point), Some(Arc::new(desktop))),
+        None => (mount_point, None),
+    };
     notify::start();
     let tls = tls(args)?;
     let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } =
@@ -82,7 +90,7 @@ pub(super) fn serve(
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
-    // From here on there is something to put in order at the end.
+    // From here on, an end has to clean up.
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let watch = Watch::start(taken)?;
@@ -117,7 +125,7 @@ pub(super) fn serve(
     let given = giver::Serving { image, unfinished, layers: !layers.is_empty(), header, ways: reached };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
-        // Nobody needs it.
+        // The key is not handed over, so the copy is not needed.
         known.key = None;
     }
     let (gives, giver_of) = (giver.as_ref().ok().cloned(), giver);
@@ -130,7 +138,8 @@ pub(super) fn serve(
         reencrypter: told,
         giver: giver_of,
     };
-    let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
+    let fuse = fuse.map(|server| Way::of_mount(server, desktop.clone()));
+    let ways = [nbd.map(Way::from), fuse, ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     watch.serves(&stoppers);
@@ -146,6 +155,9 @@ pub(super) fn serve(
     let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
     giver::gates(gives.as_deref(), &sides);
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
+    // Whatever ends this, the file is served until it is off the desktop.
+    let shown = desktop.map(|desktop| desktop.show(mapping.size(), mapping.read_only())).transpose()?;
+    let ready = shown.as_ref().map_or(ready, |shown| uri::mounted_text(name, shown.at()));
     // All is open, and nobody has been told yet.
     let code = memory::Code::find();
     if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, locks)? {
@@ -155,9 +167,9 @@ pub(super) fn serve(
         beside.begin(key, rate)?;
     }
     let alive = Arc::downgrade(&mapping);
-    // What looks at every queue would wait where one of them is stuck.
+    // Reading the statistics waits for the lock of each queue, and so finds a queue that hangs.
     notify::ready(&served_at, move || drop(alive.upgrade().map(|mapping| mapping.stats())));
-    // Somebody else's sockets are somebody else's terminal too.
+    // When the sockets come from another process, so does the terminal.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;
     }
@@ -167,7 +179,7 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    // Nobody waits for this.
+    // The start is complete, so this delays no client.
     memory::give_back(&code);
     let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
     let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
@@ -175,11 +187,11 @@ pub(super) fn serve(
     ended
 }
 
-/// With which keys a reencryption goes on, and how fast.
+/// The keys of an unfinished reencryption, and its rate.
 type GoesOn = (Keys, Rate);
 
-/// What a volume can be reencrypted with while it is open; and with which keys, and how fast, it is
-/// gone on with now.
+/// Returns the reencrypter of an open volume, and the keys and the rate if an unfinished
+/// reencryption is to be resumed.
 fn reencrypter(
     mapping: &Arc<Mapping>,
     inside: Option<Inside>,
@@ -202,13 +214,13 @@ fn reencrypter(
     Ok((beside, goes_on))
 }
 
-/// A volume as clients get it. A kernel reads and writes in pages, and knows no larger sectors: of
-/// larger ones it gets parts. Programs that write to a file know neither.
+/// Adapts the volume to its exports. A kernel reads and writes pages, and supports no larger
+/// sectors: it gets parts of these. Programs that write to a file do not align their writes.
 fn for_clients(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
     const PAGE: u32 = 4096;
     let mapping = mapping.with_busy_poll(Duration::from_micros(args.busy_poll.into()));
-    let mapping = if args.fuse.is_some() { mapping.with_bytes() } else { mapping };
-    let for_kernels = args.fuse.is_some() || args.ublk || args.vhost_user.path.is_some();
+    let mapping = if args.mounts() { mapping.with_bytes() } else { mapping };
+    let for_kernels = args.mounts() || args.ublk || args.vhost_user.path.is_some();
     if !for_kernels || mapping.block() <= PAGE {
         return Ok(mapping);
     }
@@ -241,18 +253,18 @@ fn nbd_server(
     Ok(Server::new(config, listeners, handler)?)
 }
 
-/// Sees to it that this process may have the descriptors of so many clients, as far as the hard
-/// limit goes.
+/// Raises this process's limit of descriptors to the need of `clients` clients, within the hard
+/// limit.
 fn have_descriptors(clients: u64) {
-    /// What the process has besides.
+    /// The number of descriptors for everything apart from clients.
     const OTHERS: u64 = 100;
-    // A socket, a ring, a bell, and one for each device.
+    // A socket, a ring, a wakeup, and one for each device.
     let (needed, roomy) = (clients * 4 + OTHERS, clients * 8 + OTHERS);
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= roomy) {
         return;
     }
-    // No further: some libraries look at each descriptor that there may be.
+    // The limit is not raised further: some libraries examine each possible descriptor.
     limit.current = Some(limit.maximum.map_or(roomy, |maximum| maximum.min(roomy)));
     let raised = setrlimit(Resource::Nofile, limit);
     if let Some(current) = getrlimit(Resource::Nofile).current.filter(|current| *current < needed) {
@@ -265,7 +277,7 @@ fn have_descriptors(clients: u64) {
 }
 
 fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> FuseConfig {
-    // What NBD's clients and virtual machines write, the kernel's pages would not show.
+    // The kernel's page cache would not see writes of NBD clients and virtual machines.
     let elsewhere = !listeners.is_empty() || args.ublk || args.vhost_user.path.is_some();
     let written_elsewhere = elsewhere && !mapping.read_only();
     FuseConfig {
@@ -299,7 +311,7 @@ fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {
     }
 }
 
-/// Reads the certificates: now, and each time that SIGHUP asks for it.
+/// Reads the certificates: now, and after each SIGHUP.
 fn tls(args: &ServeArgs) -> Result<TlsMode> {
     let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
     let verify = args.tls_verify_peer;
@@ -310,7 +322,7 @@ fn tls(args: &ServeArgs) -> Result<TlsMode> {
         let shown = directory.display();
         match again.reload(&TlsFiles::in_directory(&directory, verify)) {
             Ok(()) => {
-                log::info!("{shown}: certificates and revoked ones are read again, for new connections")
+                log::info!("{shown}: certificates and revocation lists are read again, for new connections")
             }
             Err(e) => {
                 let why = underseal_error::with_causes(&e);

@@ -65,14 +65,14 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     }
 }
 
-/// Refuses what the kernel would, without opening a device: one that is not there (yet) is only
-/// told of.
+/// Refuses tables that the kernel would refuse, without opening a device: a missing device only
+/// causes a message.
 fn check(args: &TableCheckArgs) -> Result<()> {
     let table = parse(&args.file)?;
     let mut sizes = Vec::new();
     for base in table.bases() {
         let Base::Device(name) = base else {
-            // The size of such a base is known when it is opened.
+            // The size of this kind of base is known when it is opened.
             sizes.push(u64::MAX);
             continue;
         };
@@ -87,7 +87,7 @@ fn check(args: &TableCheckArgs) -> Result<()> {
     print(&(table.print(args.show_keys) + "\n"))
 }
 
-/// A plain volume has no header: its options and its passphrase say what a table says.
+/// Prints a plain volume as a table: its options and its passphrase contain the same facts.
 fn plain(args: &TablePlainArgs) -> Result<()> {
     let (image, of) = (&args.image, &args.plain);
     let options = plain_options(of)?;
@@ -115,13 +115,11 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
     print(&Zeroizing::new(table.print(true) + "\n"))
 }
 
-/// The word of a table that names an image.
-///
-/// # Errors
-/// `Failed` when a path cannot be made absolute.
+/// Returns the word that names an image in a table. Fails with `Failed` when a path cannot be made
+/// absolute.
 fn device_word(image: &Path) -> Result<String> {
     let device = if is_remote(image) { image.to_path_buf() } else { absolute(image)? };
-    // As tables have names with spaces in them.
+    // Tables escape spaces in names with backslashes.
     Ok(device.to_string_lossy().chars().fold(String::new(), |escaped, c| {
         let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
         escaped + mark + c.encode_utf8(&mut [0; 4])
@@ -156,7 +154,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
 }
 
-/// Reads the table into locked memory, parses it, and tells of weak choices.
+/// Reads the table into locked memory, parses it, and warns of weak choices.
 pub(super) fn parse(args: &TableFileArgs) -> Result<Table> {
     let text = secret_file(&args.table, 0, None)?;
     let name = name(args).display();
@@ -169,18 +167,18 @@ pub(super) fn parse(args: &TableFileArgs) -> Result<Table> {
     Ok(table)
 }
 
-/// What users know the table by.
+/// Returns the name that users know the table by.
 fn name(args: &TableFileArgs) -> &Path {
     if args.table.as_os_str() == "-" { Path::new("stdin") } else { &args.table }
 }
 
-/// The table's devices by their paths.
+/// Returns the table's devices by their paths.
 pub(super) fn devices(table: &Table) -> Vec<PathBuf> {
     table.devices().into_iter().map(path).collect()
 }
 
-/// The path of a device that a table names; `MAJOR:MINOR`, as `dmsetup table` prints them, by the
-/// system's link.
+/// Returns the path of a device in a table; `MAJOR:MINOR`, as `dmsetup table` prints it, is found
+/// by the system's link.
 fn path(name: &str) -> PathBuf {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));
@@ -188,18 +186,18 @@ fn path(name: &str) -> PathBuf {
     if is_number && !Path::new(name).exists() && link.exists() { link } else { name.into() }
 }
 
-/// All files that a table reads and writes.
+/// Returns all files that a table reads and writes.
 fn files(table: &Table) -> Vec<PathBuf> {
     devices(table)
 }
 
 /// Opens the devices and puts the table over them.
 fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
-    // What is refused for the table's own sake is refused before any device is looked for.
+    // Errors of the table itself are reported before any device is opened.
     table.check().map_err(refused)?;
     let names = table.devices();
     let paths: Vec<_> = names.iter().copied().map(path).collect();
-    paths.iter().try_for_each(|path| marker::refuse(path))?;
+    paths.iter().try_for_each(|path| marker::refuse_unfinished(path))?;
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         match is_remote(path) {
             true => Ok(Lower::open(path, options)?.into_device()),
@@ -208,7 +206,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     };
     let mut opened: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for (i, path) in paths.iter().enumerate() {
-        // One file under two names is locked once.
+        // A file with two names is locked once.
         let device = match paths[..i].iter().position(|earlier| same_file(earlier, path)) {
             Some(earlier) => opened[earlier].clone(),
             None => open(path)?,
@@ -225,8 +223,8 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     over(table, &device, options.read_only)
 }
 
-/// Refuses what else is on the devices of an integrity line: it would write to the line's journal.
-/// Under one name the table was refused already.
+/// Refuses lines that share the device of an integrity line: they would write to its journal. Lines
+/// that use the same name for the device were refused already.
 fn one_use_of_each(table: &Table) -> Result<()> {
     let mut layers = Vec::new();
     let mut uses = Vec::new();
@@ -258,7 +256,7 @@ fn one_use_of_each(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is refused was refused before anything was changed.
+/// Converts an error: a refusal came before any change.
 pub(super) fn refused(error: underseal_volume::Error) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Memory => error.into(),
@@ -266,7 +264,7 @@ pub(super) fn refused(error: underseal_volume::Error) -> Error {
     }
 }
 
-/// A device that is not there is the table's mistake; else opening it failed.
+/// Converts an error: a missing device is the table's mistake; otherwise opening it failed.
 fn lookup_failed(error: underseal_device::Error) -> Error {
     const ENOENT: i32 = 2;
     let is_missing = error.errno() == Some(ENOENT);

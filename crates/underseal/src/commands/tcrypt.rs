@@ -1,4 +1,4 @@
-//! Headers of TrueCrypt and VeraCrypt that change: another passphrase, backups, restoring.
+//! Changes of TrueCrypt's and VeraCrypt's headers: new passphrases, backups, restoring.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::output::print;
 use crate::passphrase::confirm;
 use crate::reencryption::Bytes;
 
-/// `keyslot change --type tcrypt`: both headers, or the only one, get another passphrase, PIM or
-/// PRF.
+/// `keyslot change --type tcrypt`: writes both headers, or the only one, with another passphrase,
+/// PIM or PRF.
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
     let (_lock, host) = open(path)?;
@@ -29,15 +29,13 @@ pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
         options.place = Place::System;
     }
     let old = unlocked(path, &args.secret, &host, &options)?;
-    // A boot loader may have the PIM of now in its settings.
+    // A boot loader may have the present PIM in its settings.
     let kept = if args.system { options.pim } else { Pim::default() };
     let pim = args.new_pim.unwrap_or(kept);
     let prf = args.new_prf.unwrap_or(old.derivation.prf);
     let (password, len) = new_password_of(args.new.passphrase(), args.new.key_files(), path, true)?;
-    if pim.is_low(prf, old.derivation.system) && len < 20 {
-        let what = "a PIM that makes fewer rounds than the default wants 20 bytes of passphrase";
-        return Err(Error::usage(what).with_remedy("a longer passphrase, or another --new-pim"));
-    }
+    let checked = pim.check_passphrase(prf, old.derivation.system, len);
+    checked.map_err(|e| Error::from(e).with_remedy("a longer passphrase, or another --new-pim"))?;
     let within = |e| Error::from(e).within(path.display());
     let new = NewHeaders::again(host_size, &old, prf, pim, &password).map_err(within)?;
     new.replace(&*host).map_err(within)?;
@@ -54,7 +52,7 @@ pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     )
 }
 
-/// `header backup --type tcrypt`: VeraCrypt's own backup file, under the passphrases of now.
+/// `header backup --type tcrypt`: writes VeraCrypt's backup file, with the present passphrases.
 pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
     let bytes = backup_file(&*crate::lower::open_header(path, true)?)?;
@@ -62,7 +60,7 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     say(quiet, path, &format!("both header areas are in {}", args.backup.display()))
 }
 
-/// `header restore --type tcrypt`: the header that the passphrase opens in a backup file goes to
+/// `header restore --type tcrypt`: writes the header that the passphrase opens in a backup file to
 /// both of its places.
 pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let path = alone(&args.of.image, args.of.header.as_ref())?;
@@ -80,7 +78,7 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let options = options(&args.tcrypt);
     let secret = &args.secret;
     let of = (secret.passphrase(), secret.key_files());
-    // Under the passphrase of the backup, which nobody needs to know a second time.
+    // The passphrase is the backup's, which is not asked for twice.
     let new = with_password(of.0, of.1, &args.backup, |password: &Password| {
         let old = unlock(&saved, password, &options)?;
         old.open(host_size, None)?;
@@ -98,7 +96,7 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     say(quiet, path, "both headers are those of the backup")
 }
 
-/// The image, which has its header in itself.
+/// Returns the image; its header cannot be detached.
 fn alone<'a>(image: &'a Path, header: Option<&PathBuf>) -> Result<&'a Path> {
     match header {
         Some(_) => {
@@ -108,7 +106,7 @@ fn alone<'a>(image: &'a Path, header: Option<&PathBuf>) -> Result<&'a Path> {
     }
 }
 
-/// The image, locked against everybody who has the volume open.
+/// Opens the image with a lock that excludes programs that have the volume open.
 fn open(path: &Path) -> Result<(Lower, Bytes)> {
     let lower = Lower::open(path, OpenOptions::default())?;
     let bytes = lower.again().bytes()?;

@@ -9,24 +9,24 @@ use underseal_volume::ErrorKind;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::manner::manner;
-use crate::output::printable;
+use crate::output::{print, printable};
 
 /// The result of an action.
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// What cryptsetup's statuses mean.
+/// cryptsetup's statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Status {
-    /// Wrong parameters; also whatever has no status of its own.
+    /// Wrong parameters; also every error without a status of its own.
     Wrong = 1,
-    /// A passphrase that opens nothing, or no permission.
+    /// A passphrase that opens no keyslot, or a missing permission.
     NoPermission = 2,
     /// Not enough memory.
     NoMemory = 3,
-    /// No such device, or one that cannot be used.
+    /// The device does not exist, or cannot be used.
     NoDevice = 4,
-    /// It is there already, or in use.
+    /// The device exists already, or is in use.
     Busy = 5,
 }
 
@@ -42,12 +42,12 @@ impl Status {
     }
 }
 
-/// Why an action failed: the status, and a line about it where there is one.
+/// The failure of an action: the status, and a line about it if needed.
 #[derive(Debug)]
 pub(super) struct Failure {
     status: Status,
     line: Option<String>,
-    /// Somebody else has told all of it.
+    /// True when another process has printed the message.
     told: bool,
 }
 
@@ -56,12 +56,12 @@ impl Failure {
         Self { status, line: Some(line.into()), told: false }
     }
 
-    /// Fails without a word.
+    /// A failure without a message.
     pub(super) fn quiet(status: Status) -> Self {
         Self { status, line: None, told: false }
     }
 
-    /// A process that did the work ended with this status, and has said why.
+    /// The failure of a process that did the work: its status; it has printed the message.
     pub(super) fn told(code: Option<i32>) -> Self {
         let all = [Status::Wrong, Status::NoPermission, Status::NoMemory, Status::NoDevice, Status::Busy];
         let status = all.into_iter().find(|status| Some(*status as i32) == code).unwrap_or(Status::Wrong);
@@ -72,21 +72,21 @@ impl Failure {
         Self::new(Status::Wrong, line)
     }
 
-    /// What cryptsetup can and this program cannot.
+    /// The failure of an action that cryptsetup supports, and this program does not.
     pub(super) fn unsupported(line: &str) -> Self {
         Self::new(Status::Wrong, format!("{line} by underseal; the real cryptsetup does it"))
     }
 
-    /// Tells it, and gives the exit status.
+    /// Prints the failure, and returns the exit status.
     pub(super) fn report(&self, verbose: bool) -> ExitCode {
-        let mut stderr = std::io::stderr().lock();
         // With stderr gone there is nobody to tell.
         if let Some(line) = &self.line {
-            let _ = writeln!(stderr, "{}", printable(line));
+            let _ = writeln!(std::io::stderr(), "{}", printable(line));
         }
         if verbose && !self.told {
             let (status, meaning) = (self.status as u8, self.status.meaning());
-            let _ = writeln!(stderr, "Command failed with code -{status} ({meaning}).");
+            // cryptsetup prints this line on stdout.
+            let _ = print(&format!("Command failed with code -{status} ({meaning}).\n"));
         }
         ExitCode::from(self.status as u8)
     }

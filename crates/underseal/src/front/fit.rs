@@ -1,14 +1,16 @@
-//! Which options go together: what cryptsetup refuses before it does anything.
+//! Combinations of options that cryptsetup refuses before it begins.
 
 use super::args::Args;
 use super::failure::{Failure, Result};
 
-/// Actions that take a passphrase from a line of stdin. luksAddKey, luksChangeKey and luksRemoveKey
-/// take the limits for other files.
-const READ_A_LINE: [&str; 9] = [
+/// Actions that take a passphrase from a line of stdin.
+const READ_A_LINE: [&str; 12] = [
     "open",
     "create",
     "luksFormat",
+    "luksAddKey",
+    "luksChangeKey",
+    "luksRemoveKey",
     "luksResume",
     "luksDump",
     "luksConvertKey",
@@ -18,7 +20,7 @@ const READ_A_LINE: [&str; 9] = [
 ];
 
 impl Args {
-    /// Refuses options that do not fit each other or the action.
+    /// Refuses options that do not fit together or do not fit the action.
     pub(super) fn fit(&self, action: &str) -> Result<()> {
         let rules: [&[(bool, &str)]; 4] =
             [&self.sizes(action), &self.opening(action), &self.keys(action), &self.other_formats(action)];
@@ -81,7 +83,10 @@ impl Args {
                 opens && !plain && (self.size.is_some() || self.device_size.is_some()),
                 "Options --size and --device-size are allowed only with --type plain.",
             ),
-            (self.limits_stdin(action), "Options --keyfile-size and --keyfile-offset need a key file here."),
+            (
+                self.limits_stdin(action) && (plain || !self.is_luks()),
+                "Options --keyfile-size and --keyfile-offset need a key file here.",
+            ),
             (
                 self.iv_large_sectors && (!plain || self.sector_size.is_none_or(|size| size <= 512)),
                 "Option --iv-large-sectors is for plain volumes with sectors of more than 512 bytes.",
@@ -113,14 +118,19 @@ impl Args {
         ]
     }
 
-    /// Whether the limits of a key file would be those of a line of stdin, which is taken whole.
-    fn limits_stdin(&self, action: &str) -> bool {
+    fn is_luks(&self) -> bool {
+        self.kind.as_deref().is_none_or(|kind| kind.starts_with("luks"))
+    }
+
+    /// Whether the limits of a key file are those of a line of stdin.
+    pub(super) fn limits_stdin(&self, action: &str) -> bool {
         let given = self.keyfile_size.is_some() || self.keyfile_offset.is_some();
-        let file = !self.key_file.is_empty() || action == "luksFormat" && self.words.len() > 2;
+        let is_named = ["luksFormat", "luksRemoveKey"].contains(&action) && self.words.len() > 2;
+        let file = !self.key_file.is_empty() || is_named;
         given && !file && READ_A_LINE.contains(&action)
     }
 
-    /// `plainOpen` says it without `--type`.
+    /// Returns true for `plainOpen`, which implies `--type plain`.
     fn older_name_is_plain(&self) -> bool {
         self.words.first().is_some_and(|action| action == "plainOpen")
     }
@@ -170,7 +180,7 @@ impl Args {
         let vera = self.veracrypt || self.veracrypt_query_pim || self.veracrypt_pim.is_some();
         [
             (hidden && !tcrypt, "Options --tcrypt-* are for TCRYPT devices only."),
-            // Other actions have no use for them.
+            // Other actions ignore these options.
             (
                 ["open", "refresh"].contains(&action)
                     && (self.veracrypt || self.disable_veracrypt)

@@ -2,17 +2,16 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::pipe::{PipeFlags, pipe_with};
-
 use super::args::Args;
 use super::failure::{Failure, Result};
+use super::pipe::holding;
 
 /// Actions whose passphrase may be in the keyring. `token add` writes the description into a token.
 const TAKEN: [&str; 7] =
     ["open", "luksResume", "luksFormat", "luksAddKey", "resize", "luksDump", "reencrypt"];
 
 /// Makes the key with the given description the key file of `args`, as a pipe that is returned: the
-/// key file is there while the pipe is. Tokens are not asked then, as with any key file.
+/// key file exists as long as the pipe. Tokens are not tried then, as with any key file.
 pub(super) fn as_key_file(args: &mut Args, action: &str) -> Result<Option<OwnedFd>> {
     let luks = args.kind.as_deref().is_none_or(|kind| kind.starts_with("luks"));
     let Some(description) = args.key_description.as_deref() else { return Ok(None) };
@@ -25,10 +24,7 @@ pub(super) fn as_key_file(args: &mut Args, action: &str) -> Result<Option<OwnedF
     }
     let key = underseal_tokens::read_keyring(description)
         .map_err(|e| Failure::wrong(&format!("Failed to read passphrase from keyring: {e}.")))?;
-    // A key of the keyring is shorter than what a pipe holds, 64 KiB.
-    let failed = |e: rustix::io::Errno| Failure::wrong(&format!("a pipe for the passphrase: {e}"));
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-    rustix::io::write(&write, key.as_bytes()).map_err(failed)?;
-    args.key_file.push(format!("/proc/self/fd/{}", read.as_raw_fd()).into());
-    Ok(Some(read))
+    let pipe = holding(&key)?;
+    args.key_file.push(format!("/proc/self/fd/{}", pipe.as_raw_fd()).into());
+    Ok(Some(pipe))
 }

@@ -1,4 +1,4 @@
-//! `luksAddKey` and its kin, and `open --test-passphrase`.
+//! `luksAddKey` and similar actions, and `open --test-passphrase`.
 
 use std::path::Path;
 
@@ -21,14 +21,20 @@ use crate::passphrase::{Secret, first_line_if_any};
 /// `luksAddKey DEVICE [NEWKEYFILE]`.
 pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    find(args, device)?;
+    let header = find(args, device)?;
+    let chosen = args.new_key_slot.or(args.key_slot);
+    let in_use = |number: &u32| header.info().keyslots.iter().any(|slot| slot.number == *number);
+    if let Some(number) = chosen.filter(in_use) {
+        // ceph-csi searches for these words when it changes the key of a volume.
+        return Err(Failure::wrong(&format!("Key slot {number} is full, please select another one.")));
+    }
     let call = slots("add", args, device)
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("unbound", args.unbound)
         .number("key-size", args.key_size.filter(|_| args.unbound))
-        .number("new-key-slot", args.new_key_slot.or(args.key_slot))
+        .number("new-key-slot", chosen)
         .number("key-slot", args.key_slot.filter(|_| args.new_key_slot.is_some() && !args.unbound));
-    // An unbound key, and a volume key that is given, need no passphrase that exists.
+    // An unbound key, and a given volume key, need no existing passphrase.
     let named = args.token_id.is_some() || args.token_type.is_some() || args.token_only;
     let call = if named { call.tokens(args) } else { call };
     let has_key = args.volume_key_file.is_some() || args.unbound || args.token_only;
@@ -36,18 +42,14 @@ pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
     new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
-/// `luksRemoveKey DEVICE [KEYFILE]`: the passphrase says which one.
+/// `luksRemoveKey DEVICE [KEYFILE]`: removes the keyslot that the passphrase opens.
 pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    // Where nobody sits at the terminal, nobody is warned.
+    // Without a terminal no warning is asked about.
     let call = slots("remove", args, device).flag("force", args.batch_mode || from_stdin().is_some());
     match words.get(1) {
         Some(path) => call.key_file(path, args).run(),
-        // Here the size counts for a line of stdin, too.
-        None if args.key_file.is_empty() && args.keyfile_size.is_some() && from_stdin().is_some() => {
-            call.key_file(Path::new("-"), args).run()
-        }
         None => call.secret(args).run(),
     }
 }
@@ -72,8 +74,9 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     area(call, args).cost(args).run()
 }
 
-/// `luksKillSlot DEVICE SLOT`: with the passphrase of one that stays, or of the last one itself. In
-/// batch mode nobody is asked for it, but what stdin or a key file gives must be right.
+/// `luksKillSlot DEVICE SLOT`: with the passphrase of a remaining keyslot, or of the last one
+/// itself. In batch mode the passphrase is optional, but one from stdin or a key file must be
+/// right.
 pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     let slot = words.need(1, "key slot")?.to_string_lossy();
@@ -96,7 +99,7 @@ pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
     let unlock = |key: &Key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?);
     match source(args) {
         SecretSource::Asked if args.batch_mode => {}
-        // Where stdin has nothing to say, nobody is asked; what it says must be right.
+        // An empty stdin skips the check; a passphrase on stdin must be right.
         SecretSource::Descriptor(number) => {
             if let Some(key) = first_line_if_any(number)? {
                 drop(unlock(&key)?);
@@ -128,7 +131,7 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
-/// What encrypts a new keyslot.
+/// Adds the options for the cipher of a new keyslot.
 pub(super) fn area(call: Call, args: &Args) -> Call {
     call.option("keyslot-cipher", args.keyslot_cipher.as_ref())
         .number("keyslot-key-size", args.keyslot_key_size)
@@ -138,8 +141,8 @@ fn slots(action: &str, args: &Args, device: &Path) -> Call {
     Call::new(&["keyslot", action]).word(device).option("header", args.header.as_ref())
 }
 
-/// Where the new passphrase comes from: the new key file; else the next line of stdin; else
-/// somebody at a terminal.
+/// Adds the source of the new passphrase: the new key file; else the next line of stdin; else the
+/// terminal.
 fn new_secret(call: Call, args: &Args, file: Option<&Path>) -> Call {
     match file.or(args.new_keyfile.as_deref()) {
         Some(path) => call

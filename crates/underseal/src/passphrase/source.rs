@@ -1,7 +1,9 @@
 //! Secrets in files and descriptors.
 //!
-//! A passphrase is the first line without its newline, or all there is where there is no newline; a
+//! A passphrase is the first line without its newline, or everything where no newline follows; a
 //! carriage return before it is kept, as cryptsetup does. A key file is every byte.
+
+#![expect(unsafe_code, reason = "a descriptor that is inherited by its number")]
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,28 +16,20 @@ use underseal_cipher::Key;
 use crate::error::{Error, Result};
 use crate::size;
 
-/// The first line of a file.
-///
-/// # Errors
-/// `Usage` when it is empty or too long; `Failed`.
+/// Reads the first line of a file. Fails with `Usage` when it is empty or too long; with `Failed`.
 pub(crate) fn first_line_of_file(path: &Path) -> Result<Key> {
     let file = File::open(path).map_err(|e| Error::io(path, "cannot open the passphrase file", e))?;
     first_line(file.as_fd(), &path.display().to_string())
 }
 
-/// Reads no further than the newline, so that whoever reads next from the descriptor finds what
-/// follows.
-///
-/// # Errors
-/// As [`first_line_of_file`].
+/// Reads the first line from a descriptor, and no further than the newline, so that later reads
+/// find the following bytes. Fails as [`first_line_of_file`].
 pub(crate) fn first_line_of_descriptor(number: u32) -> Result<Key> {
     first_line_if_any(number)?.ok_or_else(|| nothing(&format!("descriptor {number}")))
 }
 
-/// The same; none where there is nothing to read.
-///
-/// # Errors
-/// As [`first_line_of_file`], but for an empty one.
+/// Reads the first line from a descriptor; `None` where it is empty. Fails as
+/// [`first_line_of_file`].
 pub(crate) fn first_line_if_any(number: u32) -> Result<Option<Key>> {
     let name = format!("descriptor {number}");
     let not_open = || {
@@ -43,12 +37,42 @@ pub(crate) fn first_line_if_any(number: u32) -> Result<Option<Key>> {
         Error::usage(format!("{name} is not open")).with_remedy(remedy)
     };
     let raw = RawFd::try_from(number).map_err(|_| not_open())?;
-    // SAFETY: until it is in the background, where it asks for nothing, this program closes no
-    // descriptor that it did not open; so one that is open here stays open for the borrow, and of
-    // one that is not, every call says so.
+    // SAFETY: until it is a daemon, which reads no secrets, this program closes no descriptor that
+    // it did not open; so an open descriptor stays open for the borrow, and every call on a closed
+    // one fails.
     let fd = unsafe { BorrowedFd::borrow_raw(raw) };
     rustix::io::fcntl_getfd(fd).map_err(|_| not_open())?;
     line(fd, &name)
+}
+
+/// The line of a descriptor after `offset` bytes: `len` bytes of it, if that is said.
+pub(crate) fn limited_line_of_descriptor(number: u32, offset: u64, len: Option<u64>) -> Result<Key> {
+    let raw = RawFd::try_from(number).unwrap_or(-1);
+    // SAFETY: as in `first_line_if_any`.
+    let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+    let name = format!("descriptor {number}");
+    let failed = |e: Errno| Error::io(Path::new(&name), "cannot read the passphrase", e);
+    let mut skipped = 0;
+    while skipped < offset {
+        match rustix::io::read(fd, &mut [0; 1]) {
+            Ok(0) => {
+                let what = format!("{name}: {skipped} bytes, and the passphrase begins after {offset}");
+                return Err(Error::usage(what).with_remedy("--keyfile-offset with what is there"));
+            }
+            Ok(_) => skipped += 1,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    let most = len.map_or(Key::MAX, |len| usize::try_from(len).unwrap_or(Key::MAX).min(Key::MAX));
+    let secret = line_of_at_most(fd, &name, most)?.map_or_else(|| Key::new(&[]).map_err(Error::from), Ok)?;
+    match len {
+        Some(len) if (secret.len() as u64) < len => {
+            let what = format!("{name}: a line of {} bytes, not {len}", secret.len());
+            Err(Error::usage(what).with_remedy("--keyfile-size with what is there"))
+        }
+        _ => Ok(secret),
+    }
 }
 
 /// All bytes of a file, or `len` of them after `offset`; "-" is stdin.
@@ -56,6 +80,13 @@ pub(crate) fn first_line_if_any(number: u32) -> Result<Option<Key>> {
 /// # Errors
 /// `Usage` when it is empty, too short or longer than a key may be; `Failed`.
 pub(crate) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
+    match key_bytes(path, offset, len)? {
+        key if key.is_empty() => Err(Error::usage(format!("{}: there is nothing in it", path.display()))),
+        key => Ok(key),
+    }
+}
+
+fn key_bytes(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
     let name = path.display().to_string();
     let too_large = || {
         Error::usage(format!("{name}: a key has at most {}", size::show(Key::MAX as u64)))
@@ -70,6 +101,10 @@ pub(crate) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key
     let mut file = file.map_err(failed)?;
     // A pipe has no offset to seek to.
     let skipped = io::copy(&mut (&mut file).take(offset), &mut io::sink()).map_err(failed)?;
+    if skipped < offset {
+        let context = format!("{name}: {skipped} bytes, and the key begins after {offset}");
+        return Err(Error::usage(context).with_remedy("--keyfile-offset with what is there"));
+    }
     let mut secret = Growing::new(len.unwrap_or(0))?;
     let limit = len.unwrap_or(Key::MAX);
     while secret.len < limit {
@@ -82,15 +117,20 @@ pub(crate) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key
         }
     }
     match len {
-        // Whether there is one byte too many shows only when it is read.
+        // A byte beyond the limit is only noticed by reading it.
         None if secret.len == Key::MAX && file.read(&mut [0]).map_err(failed)? > 0 => Err(too_large()),
         Some(len) if secret.len < len => {
             let context = format!("{name}: {} bytes after {skipped}, not {len}", secret.len);
             Err(Error::usage(context).with_remedy("--keyfile-size with what is there"))
         }
-        _ if secret.len == 0 => Err(Error::usage(format!("{name}: there is nothing in it"))),
         _ => Ok(secret.into_key()),
     }
+}
+
+/// The same, but of an empty file an empty key. A pipe, a device and stdin have to have one.
+pub(crate) fn key_file_or_nothing(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
+    let is_file = path.as_os_str() != "-" && std::fs::metadata(path).is_ok_and(|of| of.is_file());
+    if is_file { key_bytes(path, offset, len) } else { key_file(path, offset, len) }
 }
 
 fn first_line(fd: BorrowedFd<'_>, name: &str) -> Result<Key> {
@@ -102,8 +142,16 @@ fn nothing(name: &str) -> Error {
 }
 
 fn line(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Key>> {
+    line_of_at_most(fd, name, usize::MAX)
+}
+
+/// A line, or the first bytes of a longer one.
+fn line_of_at_most(fd: BorrowedFd<'_>, name: &str, most: usize) -> Result<Option<Key>> {
     let mut secret = Growing::new(0)?;
     loop {
+        if secret.len == most {
+            return Ok(Some(secret.into_key()));
+        }
         if secret.len == Key::MAX {
             return Err(Error::usage(format!("{name}: a first line of more than {} bytes", Key::MAX))
                 .with_remedy("--key-file for a key that is not text"));
@@ -122,7 +170,7 @@ fn line(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Key>> {
     }
 }
 
-/// A key whose length is not known yet. It moves between locked pages only.
+/// A key of unknown length. It moves between locked pages only.
 pub(super) struct Growing {
     key: Key,
     pub(super) len: usize,
@@ -133,8 +181,8 @@ impl Growing {
         Ok(Self { key: Key::zeroed(expected.max(4096))?, len: 0 })
     }
 
-    /// Bytes to fill behind what is there: at least one while there are fewer than `limit`, which
-    /// is at most [`Key::MAX`].
+    /// Returns bytes to fill behind the present ones: at least one below `limit` bytes, which is at
+    /// most [`Key::MAX`].
     pub(super) fn room(&mut self, limit: usize) -> Result<&mut [u8]> {
         if self.len == self.key.len() {
             let mut larger = Key::zeroed((self.len * 2).min(Key::MAX))?;

@@ -1,5 +1,5 @@
-//! A reencryption beside the users of the volume that this process serves: a thread of its own, and
-//! what its operator may tell it.
+//! The online reencryption of a volume that this process serves: a thread, and the operator's
+//! commands to it.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -17,31 +17,31 @@ use super::{Bytes, Kept, Keys, Place, Stood};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// Requests that are in flight when it begins may take so long.
+/// How long requests in flight may take when the reencryption begins.
 const BEGINNING: Duration = Duration::from_secs(60);
-/// A step that is under way ends within this, or somebody else has to look.
+/// How long the current step may take when the reencryption is to end.
 const ENDING: Duration = Duration::from_secs(60);
 
-/// Reencrypts a volume that is open, when it is told to.
+/// The online reencryption of an open volume.
 pub(crate) struct Beside {
     mapping: Arc<Mapping>,
     place: Arc<Place>,
-    /// How the volume stood when it was opened.
+    /// The volume's progress when it was opened.
     stood: Option<Reencryption>,
     runs: Arc<Mutex<Runs>>,
-    /// Held while one begins.
+    /// Locked while a reencryption begins.
     beginning: Mutex<()>,
 }
 
-/// What was started.
+/// The runs of the reencryption.
 #[derive(Default)]
 struct Runs {
     last: Option<Arc<Run>>,
-    /// The volume is being closed: no other one begins.
+    /// True when the volume is being closed: no further run begins.
     closed: bool,
 }
 
-/// One time that it was started.
+/// A run of the reencryption, from a start to its end.
 struct Run {
     mode: Mode,
     pace: Arc<Pace>,
@@ -49,39 +49,37 @@ struct Run {
     has_ended: Condvar,
 }
 
-/// How it ended.
+/// The end of a run.
 #[derive(Debug, Clone)]
 enum Ended {
-    /// All is new.
+    /// The whole volume is reencrypted.
     Done,
     Stopped,
     Failed(String),
 }
 
 impl Beside {
-    /// For a volume that lies at `place`, and stood so when it was opened.
+    /// For a volume in `place`, with the progress `stood` when it was opened.
     pub(crate) fn new(mapping: Arc<Mapping>, place: Place, stood: Option<Stood>) -> Self {
         let stood = stood.map(Reencryption::from);
         Self { mapping, place: Arc::new(place), stood, runs: Arc::default(), beginning: Mutex::default() }
     }
 
-    /// Goes on with what the header says is under way, and returns once it does.
-    ///
-    /// # Errors
-    /// Why it does not.
+    /// Resumes the reencryption that the header records as unfinished, and returns once it runs.
     pub(crate) fn begin(&self, keys: Keys, rate: Rate) -> Result<()> {
         let _turn = self.turn()?;
         self.begin_in_turn(keys, rate)
     }
 
-    /// Waits for nothing: the right to begin, while none is under way and no other one begins.
+    /// Returns the right to begin without waiting, unless a run is in progress or another one
+    /// begins.
     fn turn(&self) -> Result<MutexGuard<'_, ()>> {
         let turn = match self.beginning.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 let error = Error::usage("the volume's reencryption begins just now");
-                return Err(error.with_remedy("again, if it has not begun a moment later"));
+                return Err(error.with_remedy("retry if it has not begun a moment later"));
             }
         };
         if self.going().is_ok() {
@@ -102,7 +100,7 @@ impl Beside {
         begun.recv().unwrap_or_else(lost)
     }
 
-    /// Ends it, if it goes on, for the volume is being closed: from now on none begins.
+    /// Ends the run in progress, since the volume is being closed: from now on none begins.
     pub(crate) fn end(&self) {
         let run = {
             let mut runs = lock(&self.runs);
@@ -112,7 +110,7 @@ impl Beside {
         if let Some(run) = run.filter(|run| run.ended().is_none()) {
             run.pace.stop();
             if run.wait(ENDING).is_none() {
-                log::warn!("the reencryption's last step takes long: it is made good when it goes on");
+                log::warn!("the reencryption's last step takes long: the resume will recover it");
             }
         }
     }
@@ -121,7 +119,7 @@ impl Beside {
         lock(&self.runs).last.clone()
     }
 
-    /// The one that goes on.
+    /// Returns the run in progress.
     fn going(&self) -> std::result::Result<Arc<Run>, Refusal> {
         let going = self.last().filter(|run| run.ended().is_none());
         going.ok_or_else(|| {
@@ -140,7 +138,7 @@ impl Run {
         self.lock().clone()
     }
 
-    /// How it ended, if it does within `limit`.
+    /// Returns how the run ended, if it ends within `limit`.
     fn wait(&self, limit: Duration) -> Option<Ended> {
         let until = Instant::now() + limit;
         let mut ended = self.lock();
@@ -181,7 +179,7 @@ impl Run {
 impl Reencrypter for Beside {
     fn start(&self, old: &Key, new: &Key, rate: Rate) -> std::result::Result<(), Refusal> {
         let begin = || {
-            // One that is under way keeps its header for itself.
+            // A run in progress keeps the header locked.
             let _turn = self.turn()?;
             self.begin_in_turn(self.keys(old, new)?, rate)
         };
@@ -212,7 +210,7 @@ impl Reencrypter for Beside {
         match run.wait(ENDING) {
             Some(Ended::Stopped | Ended::Done) => Ok(()),
             Some(Ended::Failed(why)) => failed(&why),
-            None => failed("the step that is under way takes long; it ends after it"),
+            None => failed("the current step takes long; the reencryption ends after it"),
         }
     }
 
@@ -224,8 +222,8 @@ impl Reencrypter for Beside {
         self.last().map(|run| run.status()).or_else(|| self.stood.clone())
     }
 
-    /// However the last one ended: the header may have forgotten the old key before something
-    /// failed.
+    /// The key may have changed however the last run ended: the header may have dropped the old key
+    /// before a failure.
     fn key_check(&self) -> Option<KeyCheck> {
         self.last()?.ended()?;
         let (on, _) = self.place.bytes().ok()?;
@@ -237,7 +235,7 @@ impl Reencrypter for Beside {
 }
 
 impl Beside {
-    /// The keys that a client sent, if they are the header's.
+    /// Returns the keys that a client sent, if the header confirms them.
     fn keys(&self, old: &Key, new: &Key) -> Result<Keys> {
         if let Kept::State(..) = self.place.kept {
             let some =
@@ -258,7 +256,7 @@ impl Beside {
     }
 }
 
-/// Whom a beginning is told.
+/// The receiver of the result of a start.
 struct Begun<'b> {
     runs: &'b Mutex<Runs>,
     tell: &'b SyncSender<Result<()>>,
@@ -266,11 +264,12 @@ struct Begun<'b> {
 
 impl Begun<'_> {
     fn refused(&self, e: Error) {
-        // Who waits for it reads it.
+        // The starting thread reads the error.
         let _ = self.tell.send(Err(e));
     }
 
-    /// Takes it for the last one, unless the volume is being closed. Whether it goes on.
+    /// Makes the run the last one, unless the volume is being closed. Returns true when it may
+    /// continue.
     fn goes_on(&self, run: &Arc<Run>) -> bool {
         let mut runs = lock(self.runs);
         if runs.closed {
@@ -289,7 +288,7 @@ fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
     runs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The body of the thread. Whoever started it is told when all is ready, or why it is not.
+/// The body of the thread. The starting thread gets the result when everything is ready.
 fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, begun: &Begun<'_>) {
     let (on, data) = match place.bytes() {
         Ok(bytes) => bytes,
@@ -316,7 +315,7 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
             Ended::Done
         }
         Ok(Outcome::Stopped) => Ended::Stopped,
-        // What it waited for did not come before.
+        // The lock or range that it waited for was not free before the stop.
         Err(e) if pace.is_stopped() && matches!(e.kind(), ErrorKind::Busy | ErrorKind::Locked) => {
             Ended::Stopped
         }
@@ -330,7 +329,7 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
     if let Ended::Stopped = ended {
         log::info!("reencryption: stopped at byte {}", ledger.progress().done);
     }
-    // Who is told that it has ended finds nothing of it in the way.
+    // A thread that is notified of the end must find no trace of the run.
     drop((ledger, users));
     *run.lock() = Some(ended);
     run.has_ended.notify_all();
@@ -351,7 +350,7 @@ fn prepare<'d>(
         let remedy = "`underseal close` it, and open it again with --reencrypt";
         Error::from(e).with_remedy(remedy)
     })?;
-    // From now on nobody gives it another one.
+    // From now on no other thread changes the size.
     if plan.size != mapping.size() {
         let what = format!("the header says {} bytes, the open volume has {}", plan.size, mapping.size());
         return Err(
@@ -362,17 +361,17 @@ fn prepare<'d>(
     Ok((ledger, users))
 }
 
-/// All steps, and in the end the volume as if it had been opened then.
+/// Runs all steps, and finally gives the volume the layout of a new open.
 fn carry_out(
     data: &Bytes,
     ledger: &mut dyn Ledger,
     users: &ServedVolume,
 ) -> underseal_volume::Result<Outcome> {
-    // Users want processors too.
+    // Half of the workers: clients need processors, too.
     let workers = (Options::default().workers / 2).max(1);
     let (size, progress) = (ledger.plan().size, ledger.progress());
     if progress.hot.is_none() && users.miss_some() {
-        // A step failed when it was done and recorded already.
+        // A step failed that was done and recorded already.
         users.claim(0..size)?.relay(ledger.plan().volume(progress)?)?;
     }
     let outcome = reencrypt::run(&**data, ledger, users, &Options { workers, ..Options::default() })?;

@@ -1,5 +1,5 @@
-//! The JSON schema of a volume's file, made of what `underseal open` takes:
-//! packaging/volume.schema.json is held to it.
+//! The JSON schema of a volume's file, made from the options of `underseal open`; a test compares
+//! it with packaging/volume.schema.json.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,11 @@ use crate::cli::Cli;
 
 /// Options of `open` that no file says: a name is the file's, `up` sees to process and passphrase,
 /// no program is run for a key, and cryptsetup's parts of names are for its own actions.
-const NOT_THERE: [&str; 10] = [
+const NOT_THERE: [&str; 11] = [
     "chain-part",
     "name",
     "daemon",
+    "desktop",
     "pid-file",
     "passphrase-fd",
     "passphrase-command",

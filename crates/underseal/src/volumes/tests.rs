@@ -11,7 +11,7 @@ fn table(text: &str) -> Table {
     Table::parse(Path::new("volumes"), text)
 }
 
-/// The arguments of a line's volume, in one line.
+/// Returns the arguments of a line's volume, in one line.
 fn arguments(text: &str) -> String {
     let table = table(text);
     assert!(table.wrong.is_empty(), "{text}: {:?}", table.wrong);
@@ -109,7 +109,7 @@ fn a_wrong_line_leaves_the_others_alone() {
     let name = |text: &str| text.parse::<Name>().unwrap();
     let chosen = table.choose(&[name("c"), name("b"), name("c")]).unwrap();
     assert_eq!((chosen.volumes.len(), chosen.wrong.len()), (1, 1));
-    assert!(table.choose(&[name("d")]).unwrap_err().what().contains("no volume d"));
+    assert!(table.choose(&[name("d")]).unwrap_err().what().contains("no volume is named d"));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn folder(list: Option<&str>, files: &[(&str, &str)]) -> (tempfile::TempDir, Tab
     (scratch, table)
 }
 
-/// What `open` is asked for by a file, or what is wrong with it.
+/// Returns the arguments of `open` for a file, or the file's fault.
 fn of_file(text: &str) -> std::result::Result<String, String> {
     let (scratch, table) = folder(None, &[("disk.toml", text)]);
     if let Some(wrong) = table.wrong.first() {
@@ -247,15 +247,15 @@ fn a_folder_goes_on_where_the_list_ends() {
     let place = scratch.path().join("volumes.d");
     let mode =
         |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    // A file that others write is told; the rest is there.
+    // A file that other users can write to is reported; the remaining files are read.
     mode(&place.join("b.toml"), 0o666);
     let table = Table::read(&list).unwrap();
     assert_eq!((table.volumes.len(), table.wrong[1].what.as_str()), (1, "others may write to it"));
     assert!(table.wrong[1].error().what().ends_with("b.toml: others may write to it"));
-    // What leads nowhere is told, too.
+    // A dangling link is reported, too.
     symlink("/none", place.join("z.toml")).unwrap();
     assert_eq!(Table::read(&list).unwrap().wrong.len(), 4);
-    // Where others may put files, none is believed, nor the list without it.
+    // If other users can add files, no file is trusted, and neither is the list.
     mode(&place, 0o777);
     assert_eq!(Table::read(&list).unwrap_err().exit(), Exit::Usage);
     mode(&place, 0o755);
@@ -265,7 +265,7 @@ fn a_folder_goes_on_where_the_list_ends() {
     assert_eq!(Table::read(&list).unwrap_err().exit(), Exit::Failed);
 }
 
-/// Lines made of what lines are made of, and of anything.
+/// Lines made of the usual parts, and of arbitrary text.
 fn lines() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-z0-9=,./\\\\#\"-]{0,12}",
@@ -312,7 +312,7 @@ fn lines() -> impl Strategy<Value = String> {
     })
 }
 
-/// Files made of keys that there are, values that fit or do not, and anything.
+/// Files made of known keys, fitting and other values, and arbitrary text.
 fn files() -> impl Strategy<Value = String> {
     let keys: Vec<_> =
         super::toml::KEYS.iter().chain(super::toml::OWN).map(|(name, _)| (*name).to_owned()).collect();
@@ -353,7 +353,7 @@ proptest! {
         for entry in &table.volumes {
             prop_assert!(entry.device.is_absolute() || crate::lower::is_remote(&entry.device));
             let words = std::iter::once(OsString::from("underseal")).chain(entry.arguments());
-            // Never another command, another image or another name, whatever the options say.
+            // Options never lead to another command, another image or another name.
             if let Ok(cli) = Cli::try_parse_from(words) {
                 let Command::Open(open) = cli.command else { panic!("{:?}", cli.command) };
                 prop_assert_eq!(&open.volume.image, &entry.device);

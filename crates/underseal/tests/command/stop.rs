@@ -26,7 +26,7 @@ fn every_ending_signal_stops_it_cleanly() {
 fn acknowledged_writes_survive_a_stop_in_their_midst() {
     let place = Place::with_volume();
     let server = Server::start(&place, &[]);
-    // Counts what is acknowledged, until the server goes.
+    // The script counts acknowledged writes until the server ends.
     let script = "
 n = 0
 try:
@@ -51,7 +51,7 @@ except nbd.Error:
     for n in acknowledged.saturating_sub(4096)..acknowledged {
         let at = usize::try_from(n % 4096 * 4096).unwrap();
         let there = u64::from_le_bytes(disk[at..at + 8].try_into().unwrap());
-        // One more may be on the disk than was answered.
+        // The disk may have one write more than was answered.
         assert!(there == n || there == acknowledged, "write {n} of {acknowledged} is lost: {there}");
     }
 }
@@ -64,6 +64,8 @@ fn a_second_signal_ends_it_at_once() {
     let script = "
 buffers = [nbd.Buffer(1 << 20) for _ in range(64)]
 for buffer in buffers: h.aio_pread(buffer, 0)
+# The first answer shows that the server has the requests.
+import select; select.select([h.aio_get_fd()], [], [])
 print('asked', flush=True)
 import time; time.sleep(600)
 ";
@@ -76,7 +78,7 @@ import time; time.sleep(600)
     eventually("it stopped listening", || !exists(&place.path("nbd")));
     std::thread::sleep(Duration::from_millis(300));
     assert!(is_running(server.pid()), "it waits for what is in flight");
-    // A terminal that closes says so more than once: no reason to lose anything.
+    // A closing terminal sends SIGHUP more than once: the server still waits.
     server.signal(Signal::HUP);
     std::thread::sleep(Duration::from_millis(300));
     assert!(is_running(server.pid()));

@@ -7,7 +7,7 @@
 //!   sandbox.rs  what a server may still do
 //!   status.rs   what was done is counted; JSON; close
 //!   policy.rs   another policy while fio verifies
-//!   suspend.rs  requests wait, and go on
+//!   suspend.rs  requests wait while suspended, and run after `resume`
 //!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
 //!   life.rs     wiped, and resumed with a passphrase; headers that others change meanwhile
 //!   resize.rs   grown and shrunk while it is served
@@ -18,6 +18,7 @@
 //!   top.rs      the live view, on a pipe and on a terminal
 //!   upgrade.rs  another process takes it over, or fails to
 //!   upgrade_mount.rs  the same of a mount
+//!   upgrade_loop.rs  the same of a volume on a loop device
 //! ```
 
 mod confined;
@@ -36,4 +37,5 @@ mod status;
 mod suspend;
 mod top;
 mod upgrade;
+mod upgrade_loop;
 mod upgrade_mount;

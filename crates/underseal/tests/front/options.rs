@@ -133,7 +133,7 @@ const OPTIONS: [&str; 92] = [
     "use-random",
     "use-urandom",
 ];
-/// Those behind them.
+/// Options from `u` on.
 const MORE: [&str; 8] = [
     "uuid=12345678-1234-1234-1234-123456789abc",
     "verbose",
@@ -147,23 +147,10 @@ const MORE: [&str; 8] = [
 
 /// Where the programs differ on purpose.
 fn differs(action: &str, option: &str) -> bool {
-    let limits = ["keyfile-offset=1", "keyfile-size=1"].contains(&option);
-    let reads_a_line = [
-        "open",
-        "luksFormat",
-        "luksResume",
-        "luksDump",
-        "luksConvertKey",
-        "luksKillSlot",
-        "reencrypt",
-        "repair",
-    ];
     match action {
-        // A line of stdin is taken whole here, and a limit to it refused.
-        _ if limits => reads_a_line.contains(&action),
         // The size of an open volume is changed by resize.
         "open" => ["device-size=1M", "size=8"].contains(&option),
-        // What a reencryption here has no use for, and would pass over.
+        // Options that a reencryption does not use here, and would ignore.
         "reencrypt" => {
             ["align-payload=8", "integrity=hmac-sha256", "integrity-no-wipe", "label=l", "subsystem=s"]
                 .contains(&option)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::front::pair::{CHEAP, Pair, all, text, with_stdin};
 use crate::support::mounts::{cannot_fuse, cannot_mount, client, skip};
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run, tool};
 
 #[test]
@@ -27,14 +28,14 @@ fn what_one_formats_the_other_opens() {
         pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP, case].concat(), "secret\n");
         pair.each_opens_the_others("disk", "secret\n", true);
         pair.each_opens_the_others("disk", "wrong\n", false);
-        // What is chosen by chance or by measuring differs; nothing else.
+        // Only random and measured values differ.
         let said = pair.succeed(&["luksDump", "disk"], "");
         let (ours, theirs) = (steady(&said.ours.stdout), steady(&said.theirs.stdout));
         assert_eq!(ours, theirs, "{case:?}");
     }
 }
 
-/// A dump's lines without salts, digests, and what is random else.
+/// A dump's lines without salts, digests, and other random values.
 fn steady(dump: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(dump).into_owned();
     let is_hex = |line: &str| line.split_whitespace().all(|word| word.len() == 2);
@@ -117,7 +118,7 @@ fn an_open_volume_is_a_file_that_takes_a_file_system() {
     run(pair.ours().args(["close", &open.name]));
 }
 
-/// The lines of `status` whose names a script looks for.
+/// Asserts which lines `status` has, as scripts look for them.
 #[track_caller]
 fn has_lines(pair: &Pair, name: &str, has: &[&str], has_not: &[&str]) {
     let status = run(pair.ours().args(["status", name]));
@@ -153,7 +154,7 @@ fn the_status_tells_what_scripts_look_for() {
     has_lines(&pair, &open.name, &lines, &["integrity", "reencryption", "loop:"]);
     run(pair.ours().args(["close", &open.name]));
 
-    // Without options there are no flags; a loop device has its file.
+    // Without options the status has no flags; a loop device's line names its file.
     let looped = run(tool("losetup").args(["--find", "--show"]).arg(pair.folder("ours").join("disk")));
     let looped = looped.trim();
     let opened = with_stdin(
@@ -304,6 +305,9 @@ fn what_is_in_use_is_not_closed_wherever_it_is_looked_for() {
         assert_eq!(fs::canonicalize(&device).unwrap(), looped, "no other loop device took its place");
     }
     drop(held);
+    let bound = Path::new("/sys/block").join(looped.file_name().unwrap()).join("loop/backing_file");
+    let is_ours = || fs::read_to_string(&bound).is_ok_and(|file| file.trim_end() == text(&open.plain));
+    wait_until("the kernel has given the loop device back", PATIENCE, || !is_ours());
     run(pair.ours().args(["close", &open.name]));
     assert!(fs::symlink_metadata(&device).is_err());
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::control::operator::Operator;
 use crate::fuse::mounted::{Mounted, client};
 use crate::support::mounts::{Loop, Mount, cannot_fuse, cannot_mount, skip};
@@ -48,7 +50,7 @@ fn an_ext4_is_grown_on_a_loop_device_that_stays() {
     let size = run(client("blockdev").arg("--getsize64").arg(device.device()));
     assert_eq!(size.trim().parse::<u64>().unwrap(), 160 * MIB);
     let online = output(client("resize2fs").arg(device.device()));
-    // Growing what is mounted takes CAP_SYS_RESOURCE, which root has not got in every container.
+    // Growing a mounted filesystem takes CAP_SYS_RESOURCE, which root lacks in some containers.
     let files = if String::from_utf8_lossy(&online.stderr).contains("Permission denied to resize") {
         drop(files);
         run(client("e2fsck").arg("-fp").arg(device.device()));
@@ -58,7 +60,7 @@ fn an_ext4_is_grown_on_a_loop_device_that_stays() {
         assert!(online.status.success(), "{online:?}");
         files
     };
-    // More than there was room for.
+    // The file is larger than the filesystem was.
     fs::write(files.directory().join("large"), vec![7; 100 << 20]).unwrap();
     run(client("diff").arg("--recursive").arg(&tree).arg(files.directory().join("tree")));
     drop(files);
@@ -94,11 +96,11 @@ fn whoever_has_the_file_open_sees_the_new_size_at_once() {
 
         operator.does("resize image --size 8M");
         assert_eq!(file.metadata().unwrap().len(), 8 * MIB, "{options:?}");
-        // Its pages are gone too.
+        // The pages beyond the new end are gone too.
         assert_eq!(file.read_at(&mut found, old - 4096).unwrap(), 0, "{options:?}");
         assert!(file.write_all_at(&[3; 4096], 8 * MIB).is_err());
 
-        // Pages that wait for the volume to go on do not keep anybody waiting here.
+        // A resize does not wait for reads that wait for the end of the suspension.
         operator.does("suspend image");
         let (sender, over) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -117,6 +119,34 @@ fn whoever_has_the_file_open_sees_the_new_size_at_once() {
         drop(file);
         mounted.stop();
     }
+}
+
+#[test]
+fn pages_that_were_written_stay_when_the_volume_grows() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("pages of a grown file", reason);
+    }
+    let operator = Operator::new();
+    let (volume, mounted) = mount(&operator, "32M", &[]);
+    let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
+    // In memory that is there: the kernel reads a page again that it could fill in part only.
+    file.write_all_at(&vec![5; 65536], MIB).unwrap();
+    set_len(&volume.image, HEADER + 20 * MIB);
+    operator.does("resize image");
+    assert_eq!(file.metadata().unwrap().len(), 20 * MIB);
+    // The server answers nothing now: what is read is what the kernel has kept.
+    mounted.signal(Signal::STOP);
+    let (sender, read) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut found = vec![0; 65536];
+        file.read_exact_at(&mut found, MIB).unwrap();
+        let _ = sender.send(found);
+    });
+    let found = read.recv_timeout(Duration::from_secs(5));
+    mounted.signal(Signal::CONT);
+    reader.join().unwrap();
+    assert!(found.is_ok_and(|found| found == [5; 65536]), "the pages were dropped");
+    mounted.stop();
 }
 
 #[test]

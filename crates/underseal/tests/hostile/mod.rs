@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   inject.rs   makes a thread of a running server execute system calls
-//!   rows.rs     the table: what is tried, and at which doors it works
+//!   rows.rs     the table: each attempt, and the exports at which it works
 //!   files.rs    the table's row of files
 //!   rings.rs    rings, of its own and the helper's, and all their operations
 //!   older.rs    kernels that know less of Landlock
@@ -249,7 +249,7 @@ fn code_in_servers_on_kernels_with_less_landlock() {
         let server = Server::start_command(command, &["--log-file", text(&log)]);
         let mut client = Client::connect(&server.socket()).unwrap();
         let landlock = level > 0;
-        assert_eq!(fs::read_to_string(&log).unwrap().contains("goes without Landlock"), !landlock);
+        assert_eq!(fs::read_to_string(&log).unwrap().contains("lacks Landlock"), !landlock);
         Given { landlock, ..Given::new(&server, Door::Nbd, &volume.image, log) }.is_attacked();
         serves(&server, &mut client);
         server.stop();

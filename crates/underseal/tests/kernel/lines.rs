@@ -10,6 +10,7 @@ use crate::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, bytes, run, seed};
+use crate::ublk::boots::Boot;
 
 const SAMPLE: usize = 10;
 
@@ -47,7 +48,7 @@ const CIPHERS: [(&str, &[usize]); 26] = [
 /// IV generators that the kernel has for sectors of 512 bytes only.
 const SMALL: [&str; 2] = ["lmk", "tcw"];
 
-/// What all of them are made of.
+/// The modules of all these ciphers.
 const MODULES: [&str; 16] = [
     "adiantum",
     "blowfish_generic",
@@ -69,9 +70,9 @@ const MODULES: [&str; 16] = [
 
 struct Case {
     name: String,
-    /// Without the device: DEVICE is in its place.
+    /// The table line, with `DEVICE` in place of the device.
     line: String,
-    /// On the device, in bytes.
+    /// The offset of the data on the device, in bytes.
     start: usize,
     plain: Vec<u8>,
 }
@@ -168,12 +169,10 @@ fn the_kernel_and_the_table_command_read_what_the_other_wrote() {
 }
 
 /// As many options as a line may have, and a layer whose metadata are on a device of their own.
-#[test]
-fn the_kernel_takes_the_lines_that_are_taken_here() {
-    let scratch = Scratch::new();
-    // An older kernel, as User Mode Linux is, takes fewer options.
-    let mut guest = Guest::new(&scratch);
-    guest.modules(&["dm_integrity", "crc32c_generic"]);
+/// An older kernel, as User Mode Linux is, takes fewer options.
+pub(crate) fn the_kernel_takes_the_lines_that_are_taken_here(boot: &mut Boot) {
+    let scratch = boot.scratch;
+    boot.modules(&["dm_integrity", "crc32c_generic"]);
     let words = "allow_discards same_cpu_crypt submit_from_crypt_cpus no_read_workqueue no_write_workqueue sector_size:4096 \
                  iv_large_sectors";
     let crypt = |count: usize| {
@@ -189,7 +188,7 @@ fn the_kernel_takes_the_lines_that_are_taken_here() {
         let check = underseal().args(["table", "check", "-q", "--table", text(&file)]).output().unwrap();
         assert_eq!(check.status.success(), is_taken, "{check:?}");
     }
-    guest.task(
+    boot.task(
         "options",
         &format!(
             "truncate -s 1M /run/image
@@ -199,7 +198,8 @@ fn the_kernel_takes_the_lines_that_are_taken_here() {
              dmsetup remove most
              if echo \"{too_many}\" | sed s:DEVICE:$loop: | dmsetup create many; then exit 1; fi
              dmesg | grep 'Invalid number of feature args'
-             losetup --detach $loop"
+             losetup --detach $loop
+             rm /run/image"
         ),
     );
 
@@ -210,7 +210,7 @@ fn the_kernel_takes_the_lines_that_are_taken_here() {
     let layer = "0 4096 integrity DATA 0 - J 2 internal_hash:crc32c meta_device:META";
     let here = layer.replace("DATA", "data").replace("META", "meta");
     let table = scratch.file("apart.table", here.as_bytes());
-    let ours = |what: &str, with: &str, file: &str| {
+    let ours = move |what: &str, with: &str, file: &str| {
         let table = ["table", what, "-q", "--table", text(&table), with, file];
         run(underseal().current_dir(folder).args(table));
     };
@@ -218,7 +218,7 @@ fn the_kernel_takes_the_lines_that_are_taken_here() {
     scratch.file("first", &first);
     scratch.file("second", &second);
     ours("encrypt", "-i", "first");
-    guest.task(
+    boot.task(
         "apart",
         &format!(
             "cp data meta /run/
@@ -235,7 +235,8 @@ fn the_kernel_takes_the_lines_that_are_taken_here() {
              sync"
         ),
     );
-    guest.boot();
-    ours("decrypt", "-o", "back");
-    assert_same(&fs::read(scratch.path("back")).unwrap(), &second, "what the kernel wrote");
+    boot.check(move || {
+        ours("decrypt", "-o", "apart.back");
+        assert_same(&fs::read(scratch.path("apart.back")).unwrap(), &second, "what the kernel wrote");
+    });
 }

@@ -5,17 +5,19 @@
 //!   tables.rs  what volumes are made: some always, more at random
 //!   patches.rs what the other side writes at random places, and what must be there afterwards
 //!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
-//!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways
+//!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways;
+//!              what a newer kernel takes runs in a machine of ../ublk
 //!   life.rs    keyslots and headers that change -> cryptsetup open, kernel reads
 //!   authenticated.rs  volumes with integrity, LUKS2 and alone, both ways
-//!   journal.rs journals that are encrypted and have a MAC, data on a device of their own, both ways
-//!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
+//!   journal.rs journals that are encrypted and have a MAC, data on a second device, both ways
+//!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open ->
+//!              kernel reads
 //! ```
 
 mod authenticated;
 mod journal;
 mod life;
-mod lines;
+pub(crate) mod lines;
 mod ours;
 mod patches;
 mod tables;

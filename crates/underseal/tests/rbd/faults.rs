@@ -1,4 +1,5 @@
-//! What breaks below: nothing that was acknowledged and flushed is lost, and what waits says so.
+//! Faults of the cluster: acknowledged and flushed writes survive, and waiting requests are
+//! reported.
 
 use std::time::Duration;
 use std::{panic, thread};
@@ -14,7 +15,7 @@ use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, underseal};
 use crate::support::{Scratch, Server, bytes, fails, run, seed};
 
-/// One cluster for all, since it takes a while to start.
+/// All faults run on one cluster, since it takes a while to start.
 #[test]
 fn faults_of_a_cluster_of_its_own() {
     let faults = || {
@@ -95,7 +96,7 @@ fn daemons_die_amid_verified_writes(cluster: &Cluster) {
     cluster.restart(&DISKS);
     served.wait_for_writes(100);
 
-    // Who knows the disks needs no monitor.
+    // A client that knows the disks needs no monitor.
     cluster.signal("STOP", &["mon.a"]);
     served.wait_for_writes(100);
     cluster.signal("CONT", &["mon.a"]);
@@ -136,7 +137,7 @@ fn a_network_that_is_cut_is_waited_for(cluster: &Cluster, network: &Network) {
     assert_same(&limited.volume.read(2 << 20, data.len()), &data, "what was written afterwards");
 }
 
-/// Who closes it hears what that waits for, and need not wait as long.
+/// `close` reports which device it waits for, and its `--timeout` limits the wait.
 fn a_volume_that_cannot_be_closed_says_why(cluster: &Cluster) {
     let served = Served::new(cluster);
     let mut server = Server::start(&served.volume, &[]);
@@ -151,7 +152,7 @@ fn a_volume_that_cannot_be_closed_says_why(cluster: &Cluster) {
     let (status, said) = fails(underseal().args(["close", "--timeout", "8", &served.name()]));
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("waiting until it is closed") && said.contains("not closed within"), "{said}");
-    assert!(said.contains(&format!("waits for {address}")), "{said}");
+    assert!(said.contains(&format!("waited for {address}")), "{said}");
     cluster.signal("CONT", &DISKS);
     // The client is answered, or its connection has been ended by then.
     let answered = matches!(client.reply(), Ok((7, 0)));

@@ -30,8 +30,8 @@ fn words(volume: &Volume, options: &str) -> String {
     format!("reencrypt image --passphrase-file {} {options}", text(&volume.passphrase)).trim().into()
 }
 
-/// Writes blocks of its own until it is stopped, or the server is gone; what was acknowledged, and
-/// where nobody knows.
+/// Writes blocks of a range until it is stopped, or the server is gone. Returns the acknowledged
+/// writes, and the offset of a write with an unknown result.
 fn write_on(
     start: u64,
     blocks: u64,
@@ -47,7 +47,7 @@ fn write_on(
         let offset = start + block * BLOCK;
         let slot = &mut sure[usize::try_from(block).unwrap()];
         if !write(offset, &[fill; 4096]) {
-            // It may be there or not.
+            // The block may have the new contents or not.
             (*slot, unsure) = (None, Some(offset));
             break;
         }
@@ -127,7 +127,7 @@ fn it_is_paused_slowed_down_stopped_and_started_again() {
     operator.does("reencrypt image --stop");
     wait_for(&operator, "image", "stopped");
     operator.is_refused("reencrypt image --resume", 2, "not being reencrypted");
-    // Its key could not be given back: there are two.
+    // A wiped key could not be given back: the volume has two keys.
     operator.is_refused("suspend image --wipe", 6, "encrypted segments");
     operator.does(&words(&volume, "--resume-only --rate full"));
     operator.does("suspend image --wipe");
@@ -259,7 +259,7 @@ fn nobody_goes_on_with_a_volume_that_somebody_reads() {
     let (volume, plain) = filled(&operator.scratch, "nobody_goes_on_with_a_volume_that_somebody_reads", &[]);
     run(&mut reencrypt(&volume, "--init-only"));
     let server = operator.serve(&volume, &["--read-only"]);
-    // Others may read it, too.
+    // Other programs may read the volume, too.
     assert_same(&volume.read(0, 1 << 20), &plain[..1 << 20], "as it stands");
     let theirs = || cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt");
     let refused = Ran::from(crate::support::output(theirs().stdin(std::process::Stdio::null())));
@@ -313,7 +313,7 @@ fn a_step_that_was_cut_off_waits_for_a_lock_only_for_a_while_and_says_so() {
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
     let refused = Ran::from(crate::support::output(&mut volume.command("open")));
     assert_eq!(refused.code, Some(4), "{refused:?}");
-    assert!(refused.err.contains("waiting for it") && refused.err.contains("lock"), "{refused:?}");
+    assert!(refused.err.contains("holds the header's lock"), "{refused:?}");
     drop(held);
     let server = operator.serve(&volume, &[]);
     server.stop();

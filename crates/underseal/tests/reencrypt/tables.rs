@@ -1,10 +1,11 @@
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::*;
 use crate::control::operator::Ran;
 use crate::support::Server;
+use crate::support::mounts::{Loop, cannot_mount};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -74,7 +75,7 @@ impl Case {
         child.wait().unwrap();
     }
 
-    /// What is refused, and why.
+    /// Asserts that a command is refused, for the reason `why`, and writes nothing.
     #[track_caller]
     fn is_refused(&self, mut command: Command, why: &str) {
         let before = std::fs::read(self.path("image")).unwrap();
@@ -82,6 +83,27 @@ impl Case {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.err.contains(why), "{why}: {ran:?}");
         assert!(before == std::fs::read(self.path("image")).unwrap(), "something was written");
+    }
+
+    /// Whatever would take the image for a whole one is refused.
+    #[track_caller]
+    fn is_refused_as_whole(&self, image: &Path, key: &Path, why: &str) {
+        for words in [
+            "read --type plain -o /dev/null",
+            "read --type plain --offset-bytes 512 -o /dev/null",
+            "write --type plain --input /dev/null",
+            "open --type plain --nbd unix:nbd",
+            "format --force",
+            "format --type plain --force",
+            "reencrypt --encrypt --reduce-device-size 1M",
+        ] {
+            let mut command = self.operator.command(words);
+            command.arg(image).arg("--passphrase-file").arg(key);
+            self.is_refused(command, why);
+        }
+        let mut integrity = self.operator.command("integrity open --nbd unix:nbd --integrity crc32c");
+        integrity.arg(image);
+        self.is_refused(integrity, why);
     }
 
     fn decrypt(&self, table: &str) -> Command {
@@ -184,9 +206,11 @@ fn an_image_in_the_middle_is_refused_to_who_has_no_state_of_it() {
         case.is_refused(open, middle);
     }
     let key = case.operator.scratch.file("key", &[7; 32]);
-    let mut plain = case.operator.command("read --type plain");
-    plain.arg(case.path("image")).arg("--key-file").arg(&key).args(["-o", "/dev/null"]);
-    case.is_refused(plain, middle);
+    case.is_refused_as_whole(&case.path("image"), &key, middle);
+    if cannot_mount().is_none() {
+        let device = Loop::attach(&case.path("image"), &[]);
+        case.is_refused_as_whole(device.device(), &key, middle);
+    }
     let mut encrypt = case.operator.command("reencrypt --encrypt --header");
     encrypt.arg(case.path("header")).arg(case.path("image")).arg("--passphrase-file").arg(&key);
     case.is_refused(encrypt, middle);
@@ -195,7 +219,7 @@ fn an_image_in_the_middle_is_refused_to_who_has_no_state_of_it() {
         "changes nothing",
     );
     case.is_refused(case.reencrypt("small", "large", "--resume-only --hotzone-size 1M"), "changes nothing");
-    // Another state for it.
+    // A second state for the same image is refused.
     let mut other = underseal();
     other.arg("reencrypt").arg(case.path("image")).arg("--state").arg(case.path("another"));
     other.arg("--old-table").arg(case.path("small")).arg("--new-table").arg(case.path("huge"));
@@ -210,7 +234,7 @@ fn a_state_is_not_taken_for_an_image_that_nothing_says_it_is_of() {
     let case = Case::new("a_state_is_not_taken_for_another_image");
     case.fill("small");
     case.begin("small", "large");
-    // As on another image of that size under the same keys.
+    // Without the marker the image looks like another one of that size under the same keys.
     let marker = case.path("image.underseal-state");
     let told = std::fs::read(&marker).unwrap();
     std::fs::remove_file(&marker).unwrap();
@@ -227,7 +251,7 @@ fn a_state_is_not_taken_for_an_image_that_nothing_says_it_is_of() {
     std::fs::write(&marker, "something else").unwrap();
     case.is_refused(case.decrypt("small"), "neither a state nor a marker");
     std::fs::remove_file(&marker).unwrap();
-    // It was moved, and its owner knows.
+    // The image was moved: `--force` says that its owner knows.
     run(case
         .reencrypt("small", "large", "--resume-only --force")
         .stdout(Stdio::null())

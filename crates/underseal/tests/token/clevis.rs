@@ -1,8 +1,10 @@
 //! clevis with a tang server over loopback.
 
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 
+use crate::support::volume::underseal;
 use crate::support::{output, run, tool};
 use crate::token::disk::Disk;
 use underseal_testing::{PATIENCE, wait_until};
@@ -40,7 +42,7 @@ fn clevis_reads_what_we_bound_and_we_open_what_clevis_bound() {
     let disk = Disk::new();
     let tang = Tang::start(&disk);
     let config = format!("{{\"url\":\"{}\"}}", tang.url);
-    // Without a key to trust there is nobody to ask.
+    // Enrolling needs --trust where no terminal can ask whether to trust the server's key.
     assert!(!output(disk.enroll().args(["clevis", "tang", &config])).status.success());
     assert_eq!(disk.list().as_array().unwrap().len(), 0);
     run(disk.enroll().args(["clevis", "tang", &config, "--trust"]));
@@ -65,9 +67,28 @@ fn clevis_reads_what_we_bound_and_we_open_what_clevis_bound() {
     for token in ["0", "1"] {
         theirs.opens(theirs.read().args(["--token-only", "--token-id", token])).unwrap();
     }
-    // Without its server it says so, and the passphrase opens as ever.
+    // Without the tang server the token fails, and the passphrase still opens the volume.
     drop(tang);
     let (status, said) = disk.opens(disk.read().arg("--token-only")).unwrap_err();
     assert!(status == 1 && said.contains("clevis"), "{said}");
     disk.opens(disk.read().arg("--passphrase-file").arg(disk.file("pass"))).unwrap();
+}
+
+/// `clevis luks edit` and `regen` ask whether a passphrase opens the slot that clevis has, too.
+#[test]
+fn under_cryptsetups_name_a_passphrase_that_is_given_is_tried_alone() {
+    let disk = Disk::new();
+    let tang = Tang::start(&disk);
+    let config = format!("{{\"url\":\"{}\"}}", tang.url);
+    run(disk.enroll().args(["clevis", "tang", &config, "--trust"]));
+    let opens = |options: &[&str]| {
+        let mut front = underseal();
+        front.arg0("cryptsetup").args(["open", "--test-passphrase", "--key-slot", "1"]).args(options);
+        front.arg(&disk.image).stdin(std::fs::File::open(disk.file("pass")).unwrap());
+        output(&mut front).status.code()
+    };
+    assert_eq!(opens(&[]), Some(2), "the passphrase is that of slot 0");
+    for named in [&["--token-id", "0"][..], &["--token-type", "clevis"], &["--token-only"]] {
+        assert_eq!(opens(named), Some(0), "{named:?}");
+    }
 }

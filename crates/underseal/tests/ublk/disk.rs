@@ -1,41 +1,31 @@
 //! The block device is what the volume is.
 
-use std::fs;
-
-use crate::guest::TWO_PROCESSORS;
 use crate::support::scratch::assert_same;
 use crate::support::volume::Volume;
 use crate::support::{Scratch, bytes};
-use crate::ublk::tasks::{guest, script};
+use crate::ublk::boots::Boot;
+use crate::ublk::tasks::script;
 
-#[test]
-fn a_volume_is_a_disk_to_the_kernel() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    let small = Volume::at(&scratch, "small").format("32M", &["--sector-size", "512"]);
-    let mut guest = guest(&scratch);
+pub(crate) fn a_volume_is_a_disk_to_the_kernel(boot: &mut Boot) {
+    let volume = boot.volume;
+    let small = Volume::at(boot.scratch, "small").format("32M", &["--sector-size", "512"]);
     let other = Scratch::new();
     let (damaged, bad) = Volume::damaged(&other, &bytes(7, 4 << 20));
-    guest.task("small", &script(&small, SMALL));
-    guest.task("damaged", &script(&damaged, &format!("BAD={}\n{DAMAGED}", bad / 4096)));
-    guest.task("filesystem", &script(&volume, FILESYSTEM));
-    guest.task("freed", &script(&volume, FREED));
-    guest.task("operator", &script(&volume, OPERATOR));
-    guest.task("resize", &script(&volume, RESIZE));
-    guest.task("user", &script(&volume, USER));
-    guest.task("load", &script(&volume, LOAD));
-    guest.boot();
+    boot.task("small", &script(&small, SMALL));
+    boot.task("damaged", &script(&damaged, &format!("BAD={}\n{DAMAGED}", bad / 4096)));
+    boot.task("filesystem", &script(volume, FILESYSTEM));
+    boot.task("freed", &script(volume, FREED));
+    boot.task("operator", &script(volume, OPERATOR));
+    boot.task("resize", &script(volume, RESIZE));
+    boot.task("user", &script(volume, USER));
+    boot.task("load", &script(volume, LOAD));
+    boot.check(move || drop(other));
 }
 
-#[test]
-fn its_processors_have_queues_of_their_own() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    guest.hardware(&TWO_PROCESSORS);
-    guest.task("shape", &script(&volume, SHAPE));
-    guest.task("both", &script(&volume, ON_BOTH));
-    guest.boot();
+pub(crate) fn its_processors_have_queues_of_their_own(boot: &mut Boot) {
+    let volume = boot.volume;
+    boot.task("shape", &script(volume, SHAPE));
+    boot.task("both", &script(volume, ON_BOTH));
 }
 
 /// Sizes, alignment, queues, the write cache, nothing written where only reading was asked for;
@@ -164,7 +154,7 @@ wait $writer
 ends 0
 ";
 
-/// A user who is not root, where the machine's rules (udev's, elsewhere) allow it.
+/// A user other than root, where the machine's rules (udev's, elsewhere) allow it.
 const USER: &str = "
 chmod 666 /dev/ublk-control
 mkdir /run/user
@@ -184,10 +174,11 @@ mv /run/user/image /run/image
 chmod 600 /dev/ublk-control
 refused 'this user may not use' setpriv --reuid 1000 --regid 1000 --clear-groups \\
     /run/user/ours open /run/user/image --ublk --passphrase-file /run/user/pass
+rm -r /run/user
 ";
 
-/// The size changes at once from Linux 6.16 on. Before, the operator is told, and the next server's
-/// disk has it.
+/// The size changes at once from Linux 6.16 on. On older kernels `resize` tells the operator, and
+/// the next server's disk has the new size.
 const RESIZE: &str = "
 serve /run/image disk
 size() { blockdev --getsize64 /dev/underseal/disk; }
@@ -209,17 +200,15 @@ serve /run/image disk
 stop
 ";
 
-#[test]
-fn the_machines_own_dm_crypt_reads_what_we_wrote_and_we_what_it_wrote() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "32M");
-    let plain = scratch.file("plain", &bytes(7, 6 << 20));
-    let mut guest = guest(&scratch);
-    guest.task("both", &script(&volume, BOTH));
-    guest.boot();
-    let plain = fs::read(plain).unwrap();
-    let image = Volume { image: scratch.path("back"), ..volume };
-    assert_same(&image.read(0, 6 << 20), &[&plain[..1 << 20], &plain[..5 << 20]].concat(), "in the end");
+pub(crate) fn the_machines_own_dm_crypt_reads_what_we_wrote_and_we_what_it_wrote(boot: &mut Boot) {
+    let scratch = boot.scratch;
+    let plain = bytes(7, 6 << 20);
+    scratch.file("plain", &plain);
+    boot.task("both", &script(boot.volume, BOTH));
+    let image = Volume { image: scratch.path("back"), ..boot.volume.clone() };
+    boot.check(move || {
+        assert_same(&image.read(0, 6 << 20), &[&plain[..1 << 20], &plain[..5 << 20]].concat(), "in the end");
+    });
 }
 
 const BOTH: &str = "

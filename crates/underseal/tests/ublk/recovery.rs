@@ -1,48 +1,31 @@
 //! A server that is killed, and the next one.
 
-use crate::guest::TWO_PROCESSORS;
-use crate::support::Scratch;
-use crate::support::volume::Volume;
-use crate::ublk::tasks::{guest, script};
+use crate::ublk::boots::Boot;
+use crate::ublk::tasks::script;
 
-#[test]
-fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    scratch.file("half.py", include_bytes!("half.py"));
-    let mut guest = guest(&scratch);
-    guest.task("killed", &script(&volume, KILLED));
-    guest.task("mounted", &script(&volume, MOUNTED));
-    guest.task("others", &script(&volume, OTHERS));
-    guest.task("swap", &script(&volume, SWAP));
-    guest.task("stopped", &script(&volume, STOPPED));
-    guest.task("unfinished", &script(&volume, &format!("steps='begun mapped 0'{UNFINISHED}")));
-    guest.boot();
+pub(crate) fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error(boot: &mut Boot) {
+    let volume = boot.volume;
+    boot.scratch.file("half.py", include_bytes!("half.py"));
+    boot.task("killed", &script(volume, KILLED));
+    boot.task("mounted", &script(volume, MOUNTED));
+    boot.task("others", &script(volume, OTHERS));
+    boot.task("swap", &script(volume, SWAP));
+    boot.task("stopped", &script(volume, STOPPED));
+    boot.task("unfinished", &script(volume, &format!("steps='begun mapped 0'{UNFINISHED}")));
 }
 
-#[test]
-fn a_recovery_that_another_process_finished_for_one_queue_or_all_is_finished() {
-    let scratch = Scratch::new();
-    scratch.file("half.py", include_bytes!("half.py"));
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    // A device has no more queues than processors.
-    guest.hardware(&TWO_PROCESSORS);
-    guest.task("unfinished", &script(&volume, &format!("steps='1 2'{UNFINISHED}")));
-    guest.boot();
+/// A device has no more queues than processors.
+pub(crate) fn a_recovery_that_another_process_finished_for_one_queue_or_all_is_finished(boot: &mut Boot) {
+    boot.scratch.file("half.py", include_bytes!("half.py"));
+    boot.task("unfinished", &script(boot.volume, &format!("steps='1 2'{UNFINISHED}")));
 }
 
-#[test]
-fn users_of_a_device_that_does_not_go_on_get_errors() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    guest.task("held", &script(&volume, HELD));
-    guest.boot();
+pub(crate) fn users_of_a_device_that_does_not_go_on_get_errors(boot: &mut Boot) {
+    boot.task("held", &script(boot.volume, HELD));
 }
 
-/// A process that recovers the device dies at each of these steps: begun, mapped, or with so many
-/// queues. With all of them it does not let the device go on.
+/// A process that recovers the device dies at each of these steps: begun, mapped, or with some of
+/// the queues. With all queues it ends before the device is live again.
 const UNFINISHED: &str = "
 for where in $steps; do
     serve /run/image disk --ublk-queues 2
@@ -59,7 +42,8 @@ no_errors
 if dmesg | grep -E 'WARNING:|BUG:|Oops:'; then exit 1; fi
 ";
 
-/// A process has the driver's node open, so that neither the next server nor the old one can go on.
+/// A process has the driver's node open, so that neither the next server nor the old one can
+/// resume.
 const HELD: &str = "
 serve /run/image disk --hand-over
 python3 -c '
@@ -95,7 +79,7 @@ stop
 no_errors
 ";
 
-/// With a filesystem on it, which stays mounted.
+/// The device has a filesystem, which stays mounted.
 const MOUNTED: &str = "
 serve /run/image disk
 mkfs.ext4 -q /dev/ublkb0
@@ -114,7 +98,7 @@ stop
 no_errors
 ";
 
-/// A device is nobody else's.
+/// A device belongs to the volume that it was made for.
 const OTHERS: &str = "
 serve /run/image disk
 cp --sparse=always /run/image /run/other
@@ -164,7 +148,7 @@ stop
 umount /run/group
 ";
 
-/// Who stops the server of a device that is in use is told, and has time.
+/// A server that is stopped while its device is in use says so, and waits.
 const STOPPED: &str = "
 serve /run/image disk
 mkfs.ext4 -q /dev/ublkb0

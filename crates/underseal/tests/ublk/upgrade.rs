@@ -1,46 +1,33 @@
-//! A block device that another process takes over, under the hands of those who use it.
+//! A block device whose server is replaced while programs use it.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::guest::TWO_PROCESSORS;
-use crate::support::Scratch;
-use crate::support::volume::Volume;
-use crate::ublk::tasks::{guest, script};
+use crate::ublk::boots::Boot;
+use crate::ublk::tasks::script;
 
-#[test]
-fn a_device_stays_while_new_processes_take_over() {
-    let scratch = Scratch::new();
+pub(crate) fn a_device_stays_while_new_processes_take_over(boot: &mut Boot) {
+    let scratch = boot.scratch;
     scratch.file("writer.py", include_bytes!("writer.py"));
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    guest.hardware(&TWO_PROCESSORS);
-    guest.task("verified", &script(&volume, VERIFIED));
-    guest.boot();
-    let pause = fs::read_to_string(scratch.path("pause")).unwrap();
-    eprintln!("in the guest, through 4 processes: {}", pause.trim());
+    boot.task("verified", &script(boot.volume, VERIFIED));
+    boot.check(|| {
+        let pause = fs::read_to_string(scratch.path("pause")).unwrap();
+        eprintln!("in the guest, through 4 processes: {}", pause.trim());
+    });
 }
 
-#[test]
-fn a_device_of_the_next_process_is_what_it_was() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    guest.task("mounted", &script(&volume, MOUNTED));
-    guest.task("afterwards", &script(&volume, AFTERWARDS));
-    guest.task("refused", &script(&volume, REFUSED));
-    guest.boot();
+pub(crate) fn a_device_of_the_next_process_is_what_it_was(boot: &mut Boot) {
+    let volume = boot.volume;
+    boot.task("mounted", &script(volume, MOUNTED));
+    boot.task("afterwards", &script(volume, AFTERWARDS));
+    boot.task("refused", &script(volume, REFUSED));
 }
 
-#[test]
-fn a_device_goes_on_when_nobody_takes_it() {
-    let scratch = Scratch::new();
-    let volume = Volume::luks2(&scratch, "48M");
-    let mut guest = guest(&scratch);
-    guest.task("failing", &script(&volume, FAILING));
-    guest.task_within("killed", Duration::from_secs(600), &script(&volume, KILLED));
-    guest.task("told", &script(&volume, TOLD));
-    guest.boot();
+pub(crate) fn a_device_goes_on_when_nobody_takes_it(boot: &mut Boot) {
+    let volume = boot.volume;
+    boot.task("failing", &script(volume, FAILING));
+    boot.task_within("killed", Duration::from_secs(600), &script(volume, KILLED));
+    boot.task("told", &script(volume, TOLD));
 }
 
 /// Deep queues that are verified, and one writer that looks at the clock: it never waits for a
@@ -89,8 +76,8 @@ close
 no_errors
 ";
 
-/// A device of the next process is what it would be of the first: its size changes, its server may
-/// be killed, told to end, and told to while the device is in use.
+/// A device of the new server works as one of the first: its size changes, and its server may be
+/// killed or signalled, also while the device is in use.
 const AFTERWARDS: &str = "
 serve /run/image disk --hand-over
 upgrade
@@ -128,7 +115,7 @@ umount /mnt
 gone
 ";
 
-/// What cannot go over is said before anything is at rest.
+/// A server that cannot be replaced refuses before it pauses anything.
 const REFUSED: &str = "
 serve /run/image disk
 refused 'without --hand-over' $OURS upgrade disk
@@ -159,8 +146,7 @@ chmod 600 /dev/ublk-control
 rm -r /run/user
 ";
 
-/// New processes that can do less and less of it: the old one serves on, and what was under way is
-/// done.
+/// New servers that fail at each step: the old one resumes, and finishes the requests in flight.
 const FAILING: &str = "
 serve /run/image disk --hand-over --ublk-queues 3
 load /dev/ublkb0
@@ -208,9 +194,10 @@ no_errors
 ";
 
 /// Kills the new process twice and the old one once, in each of two thirds of an upgrade's time, at
-/// moments by chance. The states that matter are met one by one by the task `failing` and by
-/// `recovery`'s half.py; this one looks for those that nobody thought of.
+/// random moments. The task `failing` and half.py of `recovery` meet the known states one by one;
+/// this task looks for unknown ones.
 const KILLED: &str = "
+left() { ls -l /proc/[0-9]*/exe 2> /dev/null | grep -qF \"$OURS\"; }
 serve /run/image disk --hand-over --ublk-queues 3
 load /dev/ublkb0
 seed=$(date +%N)
@@ -224,9 +211,12 @@ for round in $(seq 1 6); do
     kill -9 $victim 2> /dev/null || true
     wait $upgrading || true
     set -x
-    sleep 0.5
-    # Who serves it, or somebody again.
-    if now=$(pid); then
+    # The process that serves it, as soon as one does. A new one, if none is left.
+    now=
+    { set +x; } 2> /dev/null
+    until now=$(pid 2> /dev/null) || ! left; do sleep 0.1; done
+    set -x
+    if [ \"$now\" ]; then
         server=$now
     else
         serve /run/image disk --hand-over --ublk-queues 3
@@ -239,7 +229,7 @@ close
 no_errors
 ";
 
-/// The old process is told to end amid it: one of the two does.
+/// The old process is signalled during the upgrade: one of the two processes ends.
 const TOLD: &str = "
 for wait in 0.4 0.6 0.8; do
     serve /run/image disk --hand-over --ublk-queues 3

@@ -1,21 +1,16 @@
 //! A volume on a zoned disk is a zoned disk.
 
-use crate::support::Scratch;
-use crate::support::volume::{Volume, text};
-use crate::ublk::tasks::guest;
+use crate::support::volume::text;
+use crate::ublk::boots::Boot;
 
 /// In memory: 2 zones that may be written anywhere, and 254 that may not, of 4 MiB.
 const DISK: &str = "null_blk nr_devices=1 zoned=1 zone_size=4 zone_nr_conv=2 memory_backed=1 gb=1";
 
-#[test]
-fn zones_are_told_written_in_order_appended_to_and_emptied() {
-    let scratch = Scratch::new();
-    let volume = Volume::at(&scratch, "none");
-    let mut guest = guest(&scratch);
-    guest.modules(&["btrfs", DISK]);
-    let variables = format!("OURS={} PASS={}", env!("CARGO_BIN_EXE_underseal"), text(&volume.passphrase));
-    guest.task("zoned", &format!("{variables}\n{ZONED}"));
-    guest.boot();
+pub(crate) fn zones_are_told_written_in_order_appended_to_and_emptied(boot: &mut Boot) {
+    boot.modules(&["btrfs", DISK]);
+    let pass = text(&boot.volume.passphrase);
+    let variables = format!("OURS={} PASS={pass}", env!("CARGO_BIN_EXE_underseal"));
+    boot.task("zoned", &format!("{variables}\n{ZONED}"));
 }
 
 /// Appending is tried by btrfs, which writes all data so. What it wrote through us it reads through

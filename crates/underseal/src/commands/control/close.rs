@@ -1,4 +1,4 @@
-//! `underseal close`, and what else ends a volume's server.
+//! `underseal close`, and other commands that end a volume's server.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -13,35 +13,27 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::printable;
 
-/// So long it is waited for without a word, and so long between two of them.
+/// The first message about the wait comes after `TOLD`, later ones at intervals of `AGAIN`.
 const TOLD: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(60);
-/// So long its server may take to say how it is.
+/// How long the server may take to report its state.
 const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Ends a volume's server, and waits until it has ended: as long as requests in flight and the last
-/// flush take, or as `limit` says.
-///
-/// # Errors
-/// Why it could not end well; `Failed` when it has not ended by then, which it goes on with.
+/// flush take, or up to `limit`. Fails with `Failed` when it has not ended by then; the server
+/// continues to end.
 pub(super) fn end(name: &Name, limit: Option<Duration>) -> Result<()> {
     ended(name, asked(name)?, limit)
 }
 
-/// Asks its server to end.
-///
-/// # Errors
-/// When it does not hear that, or refuses.
+/// Asks the server to end. Fails when the server cannot be reached, or refuses.
 pub(super) fn asked(name: &Name) -> Result<Client> {
     let mut client = connect(name)?;
     let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
     finished(name, answer).map(|()| client)
 }
 
-/// Waits until one that was asked to has ended.
-///
-/// # Errors
-/// As [`end`].
+/// Waits until a server that was asked to end has ended.
 pub(super) fn ended(name: &Name, mut client: Client, limit: Option<Duration>) -> Result<()> {
     let begun = Instant::now();
     let mut silent = TOLD;
@@ -52,7 +44,7 @@ pub(super) fn ended(name: &Name, mut client: Client, limit: Option<Duration>) ->
             ended => break ended.map_err(|e| failed(name, e))?,
         }
         let over = limit.is_some_and(|limit| begun.elapsed() >= limit);
-        // One that has just ended has said how.
+        // A server that has just ended has sent its result.
         let Some((why, process)) = awaited(name) else {
             break client.next(ANSWERS).map_err(|e| failed(name, e))?;
         };
@@ -60,7 +52,7 @@ pub(super) fn ended(name: &Name, mut client: Client, limit: Option<Duration>) ->
             let what = format!("{name}: not closed within {} s: {why}", begun.elapsed().as_secs());
             let process = process.map_or("its server's process".into(), |process| process.to_string());
             let remedy = format!(
-                "it goes on; two signals (`kill {process}`) end it without waiting, and what is not flushed is lost then"
+                "it continues to end; two signals (`kill {process}`) end it at once, without the last flush"
             );
             return Err(Error::new(Exit::Failed, what).with_remedy(remedy));
         }
@@ -71,7 +63,7 @@ pub(super) fn ended(name: &Name, mut client: Client, limit: Option<Duration>) ->
     finished(name, ended)
 }
 
-/// What it waits for, and the process that does; none where it is not open any more.
+/// Returns what a server waits for, and its PID; `None` when the volume is not open any more.
 fn awaited(name: &Name) -> Option<(String, Option<u32>)> {
     let status = match status_within(name, ANSWERS) {
         Ok(status) => status?,
@@ -79,11 +71,11 @@ fn awaited(name: &Name) -> Option<(String, Option<u32>)> {
     };
     let why = match status.waiting {
         Some(Waiting { on, for_ns }) => {
-            format!("a request waits for {}, for {}", printable(&on), duration(for_ns))
+            format!("a request has waited for {}, for {}", printable(&on), duration(for_ns))
         }
         None if status.in_flight == 1 => "1 request is in flight".into(),
         None if status.in_flight > 0 => format!("{} requests are in flight", status.in_flight),
-        None => "its server is putting all in order".into(),
+        None => "its server is closing files and sockets".into(),
     };
     Some((why, Some(status.pid)))
 }

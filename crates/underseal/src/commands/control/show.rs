@@ -1,4 +1,4 @@
-//! Open volumes for people and for programs.
+//! The state of open volumes, for people.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use underseal_export::control::{Rate, Status};
 use crate::output::printable;
 use crate::size;
 
-/// A line for each volume.
+/// Formats a line for each volume.
 pub(super) fn list(volumes: &[Status]) -> String {
     if volumes.is_empty() {
         return String::new();
@@ -23,7 +23,7 @@ pub(super) fn list(volumes: &[Status]) -> String {
     table(&rows)
 }
 
-/// Reads that found sectors not as they were written.
+/// Describes reads that found sectors whose tags do not match.
 fn mismatches(of: &Mismatches) -> String {
     let first = of.first.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     match of.count {
@@ -32,7 +32,7 @@ fn mismatches(of: &Mismatches) -> String {
     }
 }
 
-/// All that there is to know of one volume.
+/// Formats the complete state of a volume.
 pub(super) fn status(of: &Status) -> String {
     let mut text = printable(&of.name) + "\n";
     let read_only = if of.read_only { ", read-only" } else { "" };
@@ -115,7 +115,7 @@ pub(super) fn status(of: &Status) -> String {
     text
 }
 
-/// `open`, `suspended`, or `suspended, key wiped`; and what becomes of it.
+/// Returns `open`, `suspended`, or `suspended, key wiped`, with the state of a reencryption.
 pub(in crate::commands) fn state(of: &Status) -> String {
     let state = match (of.suspended, of.key) {
         (false, KeyState::Set) => "open",
@@ -129,7 +129,7 @@ pub(in crate::commands) fn state(of: &Status) -> String {
     }
 }
 
-/// How far a reencryption is, and how fast.
+/// Describes the progress and the rate of a reencryption.
 pub(super) fn reencryption(of: &Reencryption) -> String {
     let far = format!("{} of {} ({}%)", size::show(of.done), size::show(of.total), percent(of));
     let manner = match of.rate {
@@ -144,12 +144,12 @@ pub(super) fn reencryption(of: &Reencryption) -> String {
         }
         Going::Paused => format!("{far}, paused, {manner}"),
         Going::Stopped => format!("{far}, stopped"),
-        Going::Failed => format!("{far}, failed: {}", of.error.as_deref().unwrap_or("nobody knows why")),
+        Going::Failed => format!("{far}, failed: {}", of.error.as_deref().unwrap_or("for an unknown reason")),
         Going::Done => format!("{far}, done"),
     }
 }
 
-/// What is done to the volume.
+/// Returns the verb for the kind of a reencryption.
 fn verb(mode: Mode) -> &'static str {
     match mode {
         Mode::Reencrypt => "reencrypts",
@@ -162,7 +162,7 @@ fn percent(of: &Reencryption) -> u128 {
     u128::from(of.done) * 100 / u128::from(of.total.max(1))
 }
 
-/// What says how the volume lies, and where that is.
+/// Names the volume's format, and the file of a detached header.
 fn format(of: Option<&Opened>) -> String {
     let Some(of) = of else { return "not told".into() };
     let name = match of.format {
@@ -180,7 +180,7 @@ fn format(of: Option<&Opened>) -> String {
     format!("{name}{}", header.unwrap_or_default())
 }
 
-/// What the process has given up, in a line.
+/// Describes the server's sandbox in a line.
 fn sandbox(of: Option<&Sandbox>) -> String {
     let Some(of) = of else { return "none".into() };
     let capabilities = match &of.capabilities[..] {
@@ -204,7 +204,7 @@ fn sandbox(of: Option<&Sandbox>) -> String {
     text
 }
 
-/// Nanoseconds in the unit that suits them, with three digits.
+/// Formats nanoseconds in a suitable unit, with three digits.
 pub(super) fn duration(nanos: u64) -> String {
     let units = [("ns", 1), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
     if nanos >= 100_000_000_000 {
@@ -223,12 +223,12 @@ pub(super) fn duration(nanos: u64) -> String {
     }
 }
 
-/// Columns of text, as wide as what is in them. What a server says of itself is among it.
+/// Aligns columns of text. The text comes from servers, so it is escaped.
 pub(in crate::commands) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     align(rows, |text, width| format!("{text:<width$}"))
 }
 
-/// As `table`, with all but the first column to the right.
+/// Aligns columns as `table`, all but the first to the right.
 pub(super) fn numbers<const N: usize>(rows: &[[String; N]]) -> String {
     let body = rows.iter().map(|row| {
         let mut row = row.clone();

@@ -1,8 +1,8 @@
 //! `underseal top`: the open volumes, live.
 //!
 //! ```text
-//!   a thread asks all volumes ---- Sample ----> View --- screen: on a terminal, drawn again and again
-//!   (a slow one delays no key)                    \----- plain: once, as text
+//!   a thread asks all volumes ---- Sample ---> View --- screen: on a terminal, drawn repeatedly
+//!   (a slow volume delays no key)                \----- plain: once, as text
 //! ```
 
 mod canvas;
@@ -28,7 +28,7 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::signals::ENDING;
 
-/// How soon a key or a signal is noticed.
+/// The longest delay until a key or a signal is noticed.
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         let mut terminal = Terminal::start().map_err(failed)?;
         watch(&mut terminal, &samples, &signal)
     };
-    // The terminal is itself again by now.
+    // The terminal's settings are restored by now.
     if let Ok(number @ 1..) = i32::try_from(signal.load(Ordering::SeqCst)) {
         emulate_default_handler(number).map_err(failed)?;
     }
@@ -60,7 +60,7 @@ fn watch(terminal: &mut Terminal, samples: &Receiver<Result<Sample>>, signal: &A
             Ok(sample) => view.show(sample?),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {
-                return Err(Error::new(Exit::Failed, "the volumes are not asked any more"));
+                return Err(Error::new(Exit::Failed, "the thread that asks the volumes has ended"));
             }
         }
         let mut canvas = terminal.canvas().map_err(failed)?;
@@ -76,7 +76,7 @@ fn watch(terminal: &mut Terminal, samples: &Receiver<Result<Sample>>, signal: &A
     Ok(())
 }
 
-/// The number of the last signal that asked for the end; 0 before.
+/// Returns the number of the last terminating signal; 0 before the first.
 fn caught() -> io::Result<Arc<AtomicUsize>> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in ENDING {
@@ -86,7 +86,7 @@ fn caught() -> io::Result<Arc<AtomicUsize>> {
     Ok(signal)
 }
 
-/// Asks all volumes again and again, on a thread of its own.
+/// Asks all volumes repeatedly, on a separate thread.
 fn sampled(interval: Duration) -> Result<Receiver<Result<Sample>>> {
     let (send, samples) = sync_channel(1);
     let ask = move || {

@@ -1,4 +1,4 @@
-//! What the commands without a mount open a tree with.
+//! The keys and options of commands that work without a mount.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
 
-/// Keys for a tree, and what the options say.
+/// The keys for a tree, and the options.
 pub(super) struct Access {
     pub(super) keys: TreeKeys,
     pub(super) options: EcryptfsOptions,
-    /// Of contents, in the order in which passphrases came.
+    /// The keys of contents, in the order of the passphrases.
     contents: Vec<Arc<AuthToken>>,
 }
 
 impl Access {
-    /// # Errors
-    /// `Usage` for options that are none; `NoKey` when a key that they name is not there.
+    /// Parses the options and takes the keys. Fails with `Usage` for malformed options; with
+    /// `NoKey` when a key that they name is missing.
     pub(super) fn new(args: &TreeKeyArgs, lower: &Path) -> Result<Self> {
         let options = EcryptfsOptions::parse(&args.options.join(","))?;
         let salt = options.passphrase.as_ref().map_or(AuthToken::DEFAULT_SALT, |option| option.salt);
@@ -46,7 +46,8 @@ impl Access {
         Ok(access)
     }
 
-    /// The keys that the options name; where they name none, those that the tree asks for.
+    /// Takes the keys that the options name from the kernel's keyring; without a name, those of the
+    /// tree.
     fn take_from_kernel(&mut self, lower: &Path) -> Result<()> {
         let mut wanted: Vec<Signature> = self.options.signatures.clone();
         wanted.extend(self.options.name_signature);
@@ -62,8 +63,8 @@ impl Access {
             }
         }
         if self.keys.ring().is_empty() {
-            return Err(Error::new(Exit::NoKey, "none of the keys is in the kernel's keyring")
-                .with_remedy("`keyctl show @u` lists what is there; a passphrase instead of --keyring"));
+            return Err(Error::new(Exit::NoKey, "the kernel's keyring has none of the keys")
+                .with_remedy("see `keyctl show @u`, or give a passphrase instead of --keyring"));
         }
         Ok(())
     }
@@ -77,10 +78,7 @@ impl Access {
         })
     }
 
-    /// Who opens new files.
-    ///
-    /// # Errors
-    /// `Usage` when nobody does.
+    /// Returns the keys of new files. Fails with `Usage` without any.
     pub(super) fn new_files(&self) -> Result<Vec<Arc<AuthToken>>> {
         if !self.options.signatures.is_empty() {
             return self.options.signatures.iter().map(|&signature| self.find(signature)).collect();
@@ -93,11 +91,8 @@ impl Access {
         Ok(self.contents.clone())
     }
 
-    /// The cipher of new names; none where they stay plain. Without a signature it is the key of
-    /// contents, as the mount helper has it.
-    ///
-    /// # Errors
-    /// As [`Access::new_files`].
+    /// Returns the cipher of new names; `None` where they stay plain. Without a signature it uses
+    /// the key of contents, as the mount helper does.
     pub(super) fn new_names(&self) -> Result<Option<NameCipher>> {
         if !self.options.encrypts_names() {
             return Ok(None);
@@ -111,7 +106,7 @@ impl Access {
     }
 }
 
-/// The passphrases that were given; asked for when nothing was.
+/// Returns the passphrases of the options; asks for one if none was given.
 fn passphrases(args: &TreeKeyArgs, options: &EcryptfsOptions, lower: &Path) -> Result<Vec<Key>> {
     let mut all = Vec::new();
     for path in &args.passphrase_file {
@@ -138,10 +133,8 @@ fn passphrases(args: &TreeKeyArgs, options: &EcryptfsOptions, lower: &Path) -> R
     all.iter().map(unwrap).collect()
 }
 
-/// A new passphrase: from where the arguments say, else typed twice.
-///
-/// # Errors
-/// `Usage` when the two differ; as for other passphrases.
+/// Reads a new passphrase from the source in the arguments, or has it typed twice. Fails with
+/// `Usage` when the two differ.
 pub(super) fn new_passphrase(args: &NewPassphraseArgs, question: &str) -> Result<Key> {
     if let Some(path) = &args.new_passphrase_file {
         return first_line_of_file(path);
@@ -151,7 +144,7 @@ pub(super) fn new_passphrase(args: &NewPassphraseArgs, question: &str) -> Result
     }
     let typed = ask_hidden(question)?;
     if typed != ask_hidden("The same again: ")? {
-        return Err(Error::usage("the two passphrases differ").with_remedy("again, typing slowly"));
+        return Err(Error::usage("the two passphrases differ").with_remedy("retype both slowly"));
     }
     Ok(typed)
 }

@@ -1,4 +1,4 @@
-//! How long work on a tree is told of: a bar, a line for each entry that failed, and the end.
+//! Reports of long work on a tree: a bar, a line for each entry that failed, and the result.
 
 use std::io::{Write, stderr};
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::output::print_json;
 use crate::progress::Progress;
 use crate::size;
 
-/// Shows progress and failures.
+/// The report of progress and failures.
 pub(super) struct Told {
     progress: Progress,
     shows: bool,
     /// The first failure, for the exit status.
     first: Option<Exit>,
-    /// All failures are of one kind.
+    /// True when all failures are of one kind.
     alike: bool,
     failures: u64,
 }
@@ -30,18 +30,16 @@ impl Told {
         Self { progress, shows: true, first: None, alike: true, failures: 0 }
     }
 
-    /// Tells nothing.
+    /// A report that prints nothing.
     pub(super) fn silent() -> Self {
         Self { shows: false, ..Self::new("", true) }
     }
 
-    /// What was done, and whether some of it failed.
-    ///
-    /// # Errors
-    /// `Partial` when some failed; when all did for one reason, that.
+    /// Prints the result. Fails with `Partial` when some entries failed; when all failed for one
+    /// reason, with that.
     pub(super) fn finish(self, summary: &Summary, json: bool, quiet: bool) -> Result<()> {
         let (failures, first, alike) = (self.failures, self.first, self.alike);
-        // The bar must be gone before anything is printed.
+        // The bar must be removed before the result is printed.
         drop(self);
         if json {
             print_json(&Done::of(summary))?;
@@ -55,7 +53,7 @@ impl Told {
             if failures == 1 { "one entry failed".into() } else { format!("{failures} entries failed") };
         let remedy = match exit {
             Exit::NoKey => "`underseal ecryptfs info` shows which keys the tree asks for",
-            _ => "again with only what failed; the lines above name it",
+            _ => "retry the entries that failed, which the lines above name",
         };
         Err(Error::new(exit, entries).with_remedy(remedy))
     }
@@ -73,9 +71,9 @@ impl ProgressWatch for Told {
         let first = *self.first.get_or_insert(error.exit());
         self.alike &= first == error.exit();
         if self.shows {
-            // What comes from a lower name must stay on its line.
+            // Text from a lower name must stay on its line.
             let line = error.what().replace(|c: char| c.is_control(), "?");
-            // With stderr gone there is nobody to tell.
+            // A closed stderr is ignored.
             self.progress.around(|| drop(writeln!(stderr().lock(), "underseal: {line}")));
         }
     }

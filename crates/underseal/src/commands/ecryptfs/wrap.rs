@@ -23,9 +23,19 @@ pub(super) fn wrap(args: &TreeWrapArgs) -> Result<()> {
     };
     let file = File::options().write(true).create_new(true).mode(0o600).open(&args.file);
     let mut file = file.map_err(|e| Error::io(&args.file, "cannot be made", e))?;
-    file.write_all(&bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(|e| Error::io(&args.file, "cannot write", e))
+    let written = file.write_all(&bytes).and_then(|()| file.sync_all()).and_then(|()| sync_above(&args.file));
+    written.map_err(|e| {
+        // After a failed sync the file may be in the page cache only. It is removed, so that the
+        // next attempt makes a new file.
+        let _ = std::fs::remove_file(&args.file);
+        Error::io(&args.file, "cannot write", e)
+    })
+}
+
+/// Makes a file's name survive a power cut.
+fn sync_above(path: &Path) -> std::io::Result<()> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    File::open(above.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 pub(super) fn unwrap(args: &TreeUnwrapArgs) -> Result<()> {
@@ -33,7 +43,7 @@ pub(super) fn unwrap(args: &TreeUnwrapArgs) -> Result<()> {
     let question = format!("Passphrase for {}: ", args.file.display());
     let wrapping = secret(args.passphrase_file.as_deref(), args.passphrase_fd, &question)?;
     let passphrase = wrapped::unwrap(&sealed, wrapping.as_bytes()).map_err(|e| e.in_file(&args.file))?;
-    // Straight from locked memory: the buffer of stdout would keep it.
+    // The passphrase is written straight from locked memory: the buffer of stdout would keep it.
     let mut stdout = File::from(rustix::io::dup(rustix::stdio::stdout()).map_err(gone)?);
     stdout.write_all(passphrase.as_bytes()).and_then(|()| stdout.write_all(b"\n")).map_err(gone)
 }
@@ -42,10 +52,10 @@ fn gone(e: impl Into<std::io::Error>) -> Error {
     Error::new(Exit::Failed, "cannot write to stdout").because(&e.into())
 }
 
-/// All of a wrapped passphrase's file.
+/// Reads a wrapped passphrase's file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One byte too many is noticed.
+    // The limit is one byte more, so that a longer file is noticed.
     let limit = wrapped::MAX_FILE as u64 + 1;
     let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
     read.map_err(|e| Error::io(path, "cannot read", e))?;

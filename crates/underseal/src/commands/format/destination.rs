@@ -1,5 +1,5 @@
-//! What a header goes to: an existing file, a new one that goes again unless it is kept, or what is
-//! no file here.
+//! The destination of a header: an existing file, a new one that is removed again unless it is
+//! kept, or a remote image.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,32 +14,30 @@ use super::contents;
 use crate::error::{Error, Result};
 use crate::loop_file;
 use crate::lower::{DeviceBytes, Lower, is_remote};
+use crate::reencryption::marker;
 use crate::size;
 
-/// A file or block device, locked, an export, or an image on Ceph. Until [`Destination::settle`] it
-/// is as it was found.
+/// A locked file or block device, an NBD export, or an image on Ceph. Until [`Destination::settle`]
+/// it is unchanged.
 pub(super) struct Destination {
     place: Medium,
     path: PathBuf,
     /// The size that it will have.
     size: u64,
-    /// It was not there before, and was made.
+    /// True when this command made the file.
     new: bool,
 }
 
 enum Medium {
-    /// Nothing is there yet.
+    /// The file does not exist yet.
     Absent,
     File(Arc<FileDevice>),
     Remote(Arc<dyn Device>, Box<DeviceBytes>),
 }
 
 impl Destination {
-    /// The image, of the size asked for.
-    ///
-    /// # Errors
-    /// `Usage` when no size is given for a new one, or another than an existing one has; `InUse`;
-    /// `Failed`.
+    /// Opens the image with the given size. Fails with `Usage` when a new image has no size, or an
+    /// existing one another size; with `InUse`; with `Failed`.
     pub(super) fn open(path: &Path, size: Option<u64>, force: bool) -> Result<Self> {
         if size == Some(0) {
             return Err(Error::usage("an image of no bytes holds nothing").with_remedy("--size 10G"));
@@ -68,10 +66,7 @@ impl Destination {
         Ok(this)
     }
 
-    /// The file of a detached header: it grows as it is written.
-    ///
-    /// # Errors
-    /// `InUse`, `Failed`.
+    /// Opens the file of a detached header, which grows as it is written.
     pub(super) fn open_header(path: &Path) -> Result<Self> {
         Self::at(path)
     }
@@ -83,11 +78,12 @@ impl Destination {
             (Medium::Remote(device, Box::new(bytes)), size)
         } else if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            // Now, and not when somebody has typed a passphrase twice.
+            // The folder is checked before a passphrase is typed twice.
             fs::metadata(folder.unwrap_or(Path::new(".")))
                 .map_err(|e| Error::io(path, "cannot create", e))?;
             (Medium::Absent, 0)
         } else {
+            marker::refuse_unfinished(path)?;
             let device = FileDevice::open(path, OpenOptions::default())?;
             loop_file::lock_below(&device, true)?;
             let size = device.geometry().size;
@@ -96,13 +92,10 @@ impl Destination {
         Ok(Self { place, path: path.into(), size, new: false })
     }
 
-    /// Makes what is not there, and gives it its size: the first change, when all else is decided.
-    ///
-    /// # Errors
-    /// `InUse`, `Failed`.
+    /// Makes a missing file, and sets its size. This is the first change, after all decisions.
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Medium::Absent = self.place {
-            // Read and write for its owner only: it is about to hold secrets.
+            // The mode permits access for the owner only: the file is about to hold secrets.
             let made = File::options().write(true).create_new(true).mode(0o600).open(&self.path);
             made.map_err(|e| Error::io(&self.path, "cannot create", e))?;
             self.new = true;
@@ -110,7 +103,7 @@ impl Destination {
         }
         match &self.place {
             Medium::File(device) if device.geometry().size != self.size => {
-                // Sparse: blocks are taken as they are written.
+                // The file is sparse: blocks are allocated as they are written.
                 let cut = device.file().set_len(self.size);
                 cut.map_err(|e| Error::io(&self.path, "cannot set the size", e))
             }
@@ -118,10 +111,7 @@ impl Destination {
         }
     }
 
-    /// Writes a header to it.
-    ///
-    /// # Errors
-    /// The header's.
+    /// Writes a header.
     pub(super) fn write(&self, new: &NewHeader) -> Result<Header> {
         let written = match &self.place {
             Medium::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
@@ -131,10 +121,7 @@ impl Destination {
         Ok(written.map_err(|e| e.in_file(&self.path))?)
     }
 
-    /// Calls `act` with what can be written.
-    ///
-    /// # Errors
-    /// Those of `act`; `Failed` where nothing is there yet.
+    /// Calls `act` with the bytes. Fails with `Failed` where the file does not exist yet.
     pub(super) fn on_bytes<T>(&self, act: impl FnOnce(&dyn Target) -> Result<T>) -> Result<T> {
         match &self.place {
             Medium::Absent => Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
@@ -143,7 +130,7 @@ impl Destination {
         }
     }
 
-    /// Whether its size is anybody's to set here: a file's.
+    /// Returns true when the size can be set: the destination is a file.
     fn can_be_cut(&self) -> bool {
         match &self.place {
             Medium::Absent => true,
@@ -152,10 +139,7 @@ impl Destination {
         }
     }
 
-    /// The device that it is, as large as it is now.
-    ///
-    /// # Errors
-    /// `Failed`.
+    /// Returns the device, with its present size.
     pub(super) fn device(&self) -> Result<Arc<dyn Device>> {
         let device: Arc<dyn Device> = match &self.place {
             Medium::Absent => return Err(Error::io(&self.path, "cannot open", io::ErrorKind::NotFound)),
@@ -166,7 +150,7 @@ impl Destination {
         Ok(device)
     }
 
-    /// What it holds; none where it begins with zeros.
+    /// Describes the contents; `None` where the image begins with zeros.
     pub(super) fn contents(&self) -> io::Result<Option<&'static str>> {
         match &self.place {
             Medium::Absent => Ok(None),
@@ -175,7 +159,7 @@ impl Destination {
         }
     }
 
-    /// The device that was there before.
+    /// Returns the device that existed before.
     pub(super) fn found(&self) -> Option<&dyn Device> {
         match &self.place {
             Medium::Absent => None,
@@ -192,7 +176,7 @@ impl Destination {
         self.size
     }
 
-    /// All went well: it stays.
+    /// Keeps the file, after success.
     pub(super) fn keep(mut self) {
         self.new = false;
     }
@@ -201,7 +185,7 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         if self.new {
-            // It stays as an empty file then, and --size makes something of it.
+            // If the removal fails, an empty file stays, which a later --size reuses.
             let _ = fs::remove_file(&self.path);
         }
     }

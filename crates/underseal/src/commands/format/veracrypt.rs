@@ -1,4 +1,6 @@
-//! `underseal format --type veracrypt`: a normal volume, or a hidden one inside of it.
+//! `underseal format --type veracrypt`: a normal volume, or a hidden one inside of a normal one.
+
+use std::ops::ControlFlow;
 
 use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Prf};
 
@@ -11,9 +13,6 @@ use crate::foreign::new_password;
 use crate::passphrase::confirm;
 use crate::progress::Progress;
 use crate::size;
-
-/// The shortest passphrase that may have fewer rounds than the default.
-const LONG_ENOUGH: usize = 20;
 
 pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let of = &args.veracrypt;
@@ -35,16 +34,12 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
             );
         }
     }
-    // Whoever types fewer rounds types a longer passphrase.
     let (password, len) = new_password(&args.secret, &args.image)?;
-    if of.pim.unwrap_or_default().is_low(options.prf, false) && len < LONG_ENOUGH {
-        let what =
-            format!("a PIM that makes fewer rounds than the default wants {LONG_ENOUGH} bytes of passphrase");
-        return Err(Error::usage(what).with_remedy("a longer passphrase, or no --pim"));
-    }
+    let checked = of.pim.unwrap_or_default().check_passphrase(options.prf, false, len);
+    checked.map_err(|e| Error::from(e).with_remedy("a longer passphrase, or no --pim"))?;
     let in_image = |e| Error::from(e).within(args.image.display());
     let new = NewHeaders::prepare(image.size(), &password, &options).map_err(in_image)?;
-    // Until here all is as it was.
+    // Nothing is changed until here.
     image.settle()?;
     let data = new.data();
     let mut progress = Progress::new("filling with noise", Some(image.size()), quiet);
@@ -52,20 +47,21 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let mut tell = |done, _all| {
         progress.advance(done - so_far);
         so_far = done;
+        ControlFlow::Continue(())
     };
-    image.on_bytes(|bytes| new.make(bytes, &mut tell).map_err(in_image))?;
+    image.on_bytes(|bytes| new.make(bytes, &mut tell).map(drop).map_err(in_image))?;
     drop(progress);
     let image_size = image.size();
     image.keep();
     told::veracrypt(args, quiet, options.chain, image_size, &data)
 }
 
-/// The image of a volume of `--plain-size`.
+/// Returns the image size for `--plain-size`.
 fn volume(args: &FormatArgs) -> Option<u64> {
     args.plain_size.map(|plain| plain.saturating_add(4 * 65536))
 }
 
-/// The bytes of the outer volume before the hidden one.
+/// Returns the bytes of the outer volume before the hidden one.
 fn outer_left(host: u64, options: &NewOptions) -> u64 {
     let reserve = if options.hidden.is_some_and(|size| size < 2 << 20) { 4096 } else { 131_072 };
     host.saturating_sub(4 * 65536 + reserve + options.hidden.unwrap_or(0))
@@ -77,7 +73,7 @@ fn options(args: &FormatArgs) -> Result<NewOptions> {
         let what = "--header, --integrity, --volume-key-file and --dry-run are not for VeraCrypt volumes";
         return Err(Error::usage(what));
     }
-    // The default of the other types names a mode, which is always XTS here.
+    // The default of the other types names a mode; here the mode is always XTS.
     let chain = match args.cipher.as_written() {
         "aes-xts-plain64" => "aes",
         written => written,

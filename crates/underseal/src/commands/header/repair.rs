@@ -1,4 +1,4 @@
-//! `underseal header repair`: the copies of the header, then the reencryption under way.
+//! `underseal header repair`: the copies of the header, then an unfinished reencryption.
 
 use underseal_device::OpenOptions;
 use underseal_volume::luks2::{Stage, Status};
@@ -39,11 +39,11 @@ pub(super) fn repair(args: &HeaderRepairArgs, quiet: bool) -> Result<()> {
     if is_unsigned || under_way()?.is_some() {
         return reencryption(args, is_unsigned, quiet);
     }
-    if done.is_empty() { say(quiet, &args.of, "nothing was to be repaired") } else { Ok(()) }
+    if done.is_empty() { say(quiet, &args.of, "the header needs no repair") } else { Ok(()) }
 }
 
-/// Signs the metadata of a reencryption that has no digest, makes a step good that was cut off, and
-/// checks that the keys vouch for the metadata. Nobody else may use the volume.
+/// Signs the metadata of a reencryption that lack a digest, recovers an interrupted step, and
+/// checks that the keys confirm the metadata. No other program may use the volume.
 fn reencryption(args: &HeaderRepairArgs, is_unsigned: bool, quiet: bool) -> Result<()> {
     let (path, image) = (args.of.path(), args.of.image.as_path());
     if is_unsigned {

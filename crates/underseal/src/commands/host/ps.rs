@@ -15,28 +15,28 @@ use crate::output::{print, print_json};
 use crate::size;
 use crate::volumes::{At, Chosen, Entry, Table};
 
-/// What `--json` prints. Fields are added, never changed.
+/// The contents of `--json`. Fields are added, never changed.
 #[derive(Serialize)]
 struct Listed<'t> {
     config: &'t Path,
     volumes: Vec<Volume<'t>>,
-    /// Lines and files that say nothing that can be done.
+    /// Invalid lines and files.
     wrong: Vec<Wrong<'t>>,
 }
 
 #[derive(Serialize)]
 struct Volume<'t> {
     name: &'t str,
-    /// Where it is said.
+    /// The line's or file's position.
     file: &'t Path,
     line: usize,
     image: &'t Path,
-    /// Whether `up` without names opens it.
+    /// True when `up` without names opens it.
     auto: bool,
-    /// Whether its first client opens it, for whom systemd listens.
+    /// True when systemd listens for its first client, which opens it.
     on_demand: bool,
     state: State,
-    /// Why its state cannot be told.
+    /// Why its state is unknown.
     error: Option<String>,
     status: Option<Status>,
 }
@@ -52,14 +52,13 @@ enum State {
 #[derive(Serialize)]
 struct Wrong<'t> {
     file: &'t Path,
-    /// 0 is all of the file.
+    /// The line number; 0 stands for the whole file.
     line: usize,
     name: &'t str,
     error: &'t str,
 }
 
-/// # Errors
-/// `Partial` when the state of some cannot be told.
+/// Lists the volumes. Fails with `Partial` when the state of some is unknown.
 pub(in crate::commands) fn run(args: &PsArgs) -> Result<()> {
     let table = Table::read(&args.which.config)?;
     let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
@@ -81,7 +80,7 @@ pub(in crate::commands) fn run(args: &PsArgs) -> Result<()> {
     if failed == 0 {
         return Ok(());
     }
-    Err(Error::new(Exit::Partial, format!("of {failed} of {of} volumes the state cannot be told")))
+    Err(Error::new(Exit::Partial, format!("cannot determine the state of {failed} of {of} volumes")))
 }
 
 impl<'t> Volume<'t> {

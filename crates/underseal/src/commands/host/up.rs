@@ -1,5 +1,7 @@
 //! `underseal up`.
 
+#![expect(unsafe_code, reason = "a child, between fork and exec")]
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,11 +24,10 @@ use crate::exit::Exit;
 use crate::output::{print, printable};
 use crate::volumes::{Chosen, Entry, Table};
 
-/// What asks for passphrases through systemd's agents.
+/// The program that asks for passphrases through systemd's agents.
 const AGENTS: &str = "/usr/bin/systemd-ask-password";
 
-/// # Errors
-/// `Partial` when some of several could not be opened.
+/// Opens the volumes. Fails with `Partial` when some of several could not be opened.
 pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
     let table = Table::read(&args.which.config)?;
     let Chosen { mut volumes, wrong } = table.choose(&args.which.names)?;
@@ -38,19 +39,19 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         };
     }
     let named = !args.which.names.is_empty();
-    // Those that wait for a client are systemd's.
+    // Volumes that wait for a client are opened by systemd.
     volumes.retain(|entry| named || entry.is_auto() && !entry.waits_for_clients());
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.map_or(processors, usize::from);
     let open = |entry: &&Entry| {
         let ended = bring_up(entry);
         if let (Ok(Some(at)), false) = (&ended, quiet) {
-            // Whoever does not listen wants the volume nevertheless.
+            // The volume is open even if the message cannot be printed.
             let _ = print(&format!("{} is up: {}\n", entry.name, printable(at)));
         }
         ended.map(drop)
     };
-    // People answer one question after the other; the others need not wait for that.
+    // A person answers one question after the other; volumes without questions need not wait.
     let (asked, others): (Vec<_>, Vec<_>) = volumes.iter().copied().partition(|entry| entry.asks());
     let (mut ended, of_asked): (Vec<_>, Vec<_>) = thread::scope(|scope| {
         let others = scope.spawn(|| side_by_side(&others, jobs, open));
@@ -61,14 +62,12 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
     end(&wrong, others.into_iter().chain(asked).zip(ended).collect(), named)
 }
 
-/// The volume's options as `underseal open` takes them.
-///
-/// # Errors
-/// `Usage` names the line.
+/// Returns the volume's options in the form of `underseal open`. Fails with `Usage`, which names
+/// the line.
 fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
     let mut words = vec![OsString::from("underseal")];
     words.extend(entry.arguments());
-    // A service has no terminal: systemd asks whoever sits at the machine.
+    // A service has no terminal: systemd asks at the machine's console.
     if foreground && entry.asks() && std::env::var_os("NOTIFY_SOCKET").is_some() && Path::new(AGENTS).exists()
     {
         let question = format!("--id=underseal:{} Passphrase for {}:", entry.name, entry.name);
@@ -87,7 +86,7 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
     }
 }
 
-/// Opens a volume that is not open: where it is served then, or nothing where it was before.
+/// Opens a volume; returns its address, or `None` where it was open before.
 fn bring_up(entry: &Entry) -> Result<Option<String>> {
     asked(entry, false)?;
     let _lock = lock(&entry.name)?;
@@ -104,7 +103,7 @@ fn bring_up(entry: &Entry) -> Result<Option<String>> {
     start(entry).map(Some)
 }
 
-/// A file to mount over, where nothing is.
+/// Makes a missing file to mount over.
 fn make_mount_point(path: &Path) -> Result<()> {
     match File::options().write(true).create_new(true).mode(0o600).open(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -114,19 +113,19 @@ fn make_mount_point(path: &Path) -> Result<()> {
     }
 }
 
-/// Starts its server and waits until it serves.
+/// Starts the volume's server and waits until it serves.
 fn start(entry: &Entry) -> Result<String> {
     let failed = |e: std::io::Error| Error::new(Exit::Failed, "its server cannot be started").because(&e);
     let itself = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(itself);
     command.args(entry.arguments()).arg("--daemon").stdin(Stdio::null());
-    // Of a supervisor that started this command the servers are none.
+    // A supervisor that started this command does not supervise the servers.
     command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
     let own = getpid();
     // SAFETY: these are system calls and nothing else, which a child may do between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            // Until it serves it belongs to this command, whose thread waits for it, and ends with
+            // Until the server serves, it belongs to this command's waiting thread, and ends with
             // it.
             set_parent_process_death_signal(Some(Signal::TERM))?;
             if getppid() == Some(own) { Ok(()) } else { Err(Errno::CANCELED.into()) }
@@ -134,7 +133,7 @@ fn start(entry: &Entry) -> Result<String> {
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let error = told(&mut child, entry);
-    // Ends when the server has left it; it fits into the pipe.
+    // The pipe ends when the server becomes a daemon; the text fits into the pipe.
     let mut ready = String::new();
     if let Some(stdout) = &mut child.stdout {
         stdout.read_to_string(&mut ready).map_err(failed)?;
@@ -153,10 +152,10 @@ fn start(entry: &Entry) -> Result<String> {
     })
 }
 
-/// What happened, and what to do about it.
+/// An error and its remedy.
 type Told = (String, Option<String>);
 
-/// Passes on what a server says while it starts, as it says it; its last words are why it failed.
+/// Passes on the messages of a starting server; its last lines are the error.
 fn told(child: &mut Child, entry: &Entry) -> Option<Told> {
     let mut error: Option<Told> = None;
     for line in BufReader::new(child.stderr.take()?).split(b'\n') {
@@ -165,7 +164,7 @@ fn told(child: &mut Child, entry: &Entry) -> Option<Told> {
         match (line.strip_prefix("underseal: "), line.strip_prefix("try: "), &mut error) {
             (Some(what), ..) => error = Some((what.to_owned(), None)),
             (_, Some(remedy), Some((_, told))) => *told = Some(remedy.to_owned()),
-            // Nobody to tell is no reason to leave the volume.
+            // A closed stderr is ignored.
             _ => drop(writeln!(std::io::stderr().lock(), "{}: {}", entry.name, printable(&line))),
         }
     }

@@ -18,7 +18,6 @@ use crate::commands::{open, same_file};
 use crate::error::{Error, Result};
 use crate::integrity::{Below, stand};
 use crate::lower::Lower;
-use crate::reencryption::marker;
 use crate::volume::Opened;
 
 pub(super) fn run(args: &IntegrityOpenArgs, quiet: bool) -> Result<()> {
@@ -37,10 +36,8 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         let what = "without a hash it has the checksums of dm-crypt's, and nothing of its own to serve";
         return Err(Error::usage(what).with_remedy("`underseal table open` with a crypt line on it"));
     }
-    let lower = |path: &Path| {
-        marker::refuse(path)?;
-        Ok::<_, Error>(Lower::open(path, args.lower.options(args.read_only))?.into_device())
-    };
+    let lower =
+        |path: &Path| Ok::<_, Error>(Lower::open(path, args.lower.options(args.read_only))?.into_device());
     let (head, data) = (lower(image)?, data.map(|data| lower(data)).transpose()?);
     let (data, meta) = match data {
         Some(data) => (data, Some(head)),

@@ -1,4 +1,4 @@
-//! Where an integrity volume lies, and how all processors work on it.
+//! The files of an integrity volume, and work on it with all processors.
 
 use std::io;
 use std::ops::Range;
@@ -29,13 +29,12 @@ pub(super) struct Volume {
 
 struct Device {
     bytes: Bytes,
-    /// Has the lock.
+    /// The owner of the lock.
     _lower: Lower,
 }
 
 impl Volume {
-    /// # Errors
-    /// `InUse`, `Failed`; the device's.
+    /// Opens the files. Fails with `InUse`, `Failed`, or the device's error.
     pub(super) fn open(place: &IntegrityPlaceArgs, read_only: bool) -> Result<Self> {
         let device = |path: &Path| {
             let options = OpenOptions { read_only, ..OpenOptions::default() };
@@ -43,7 +42,8 @@ impl Volume {
             Ok::<_, Error>(Device { bytes: lower.again().bytes()?, _lower: lower })
         };
         let data = place.data_device.as_deref();
-        // A server's blocks are read, changed and written: not by two threads at once.
+        // On a server, a block is written by read-modify-write, which two threads must not do at
+        // once.
         let is_shared = !is_remote(&place.image) && !data.is_some_and(is_remote);
         Ok(Self {
             image: place.image.clone(),
@@ -53,7 +53,7 @@ impl Volume {
         })
     }
 
-    /// The disks of the layout: the image is that of the data, unless another one is.
+    /// Returns the disks of the layout: the image has the data, unless there is a data device.
     pub(super) fn disks(&self) -> Disks<'_> {
         match &self.data {
             Some(data) => Disks { data, meta: Some(&self.head) },
@@ -61,7 +61,7 @@ impl Volume {
         }
     }
 
-    /// The same, of which nothing is changed.
+    /// Returns the disks, with changes in memory only.
     pub(super) fn over(&self) -> Over<'_> {
         let (data, meta) = match &self.data {
             Some(data) => (data, Some(&self.head)),
@@ -70,16 +70,13 @@ impl Volume {
         Over { data: Overlay::new(data), meta: meta.map(Overlay::new) }
     }
 
-    /// What went wrong with it.
+    /// Converts an error, and adds the volume's name.
     pub(super) fn said(&self, error: underseal_integrity::Error) -> Error {
         said(error).within(self.image.display())
     }
 
-    /// Works on all of so many sectors with all processors, piece by piece; what the pieces give
-    /// comes in their order.
-    ///
-    /// # Errors
-    /// The first that a piece has.
+    /// Calls `work` on all of `sectors`, piece by piece, with all processors, and returns the
+    /// results in order. Fails with the first error of a piece.
     pub(super) fn each<T: Send>(
         &self,
         sectors: u64,
@@ -122,7 +119,7 @@ impl Volume {
     }
 }
 
-/// A volume's disks, with what is written to them in memory.
+/// A volume's disks, with written data in memory.
 pub(super) struct Over<'v> {
     data: Overlay<&'v Device>,
     meta: Option<Overlay<&'v Device>>,
@@ -152,7 +149,7 @@ impl Disk for Device {
     }
 }
 
-/// What went wrong, and what these commands can do about it.
+/// Converts an error to an exit status with these commands' remedy.
 pub(super) fn said(error: underseal_integrity::Error) -> Error {
     use underseal_integrity::ErrorKind as Kind;
     let (exit, remedy) = match error.kind() {
@@ -173,7 +170,7 @@ pub(super) fn said(error: underseal_integrity::Error) -> Error {
         Kind::BadJournal | Kind::Integrity => {
             (Exit::BadHeader, "the hash and the keys that the volume was made with")
         }
-        Kind::Memory => (Exit::Failed, "again with more memory free"),
+        Kind::Memory => (Exit::Failed, "retry with more memory free"),
         _ => (Exit::Failed, ""),
     };
     Error::of(exit, &error, remedy)

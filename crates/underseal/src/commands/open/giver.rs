@@ -1,4 +1,4 @@
-//! What a server keeps, so that another process can take its volume over.
+//! The state that a server keeps for a handover of its volume.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,25 +14,25 @@ use crate::cli::ServeArgs;
 use crate::error;
 use crate::{logging, notify};
 
-/// What is served.
+/// The parts of a served volume.
 pub(super) struct Serving {
-    /// Its image, where it can be given.
+    /// The image, if it is a file or a block device.
     pub(super) image: Option<Arc<FileDevice>>,
-    /// The volume is in the middle of a reencryption that this process cannot go on with.
+    /// True when the volume has an unfinished reencryption that this process cannot resume.
     pub(super) unfinished: bool,
-    /// Something lies between it and its image.
+    /// True when an integrity layer lies between volume and image.
     pub(super) layers: bool,
-    /// Its header, where that is a file of its own.
+    /// The path of a detached header.
     pub(super) header: Option<PathBuf>,
     pub(super) ways: Ways,
 }
 
-/// What of a mount can be given.
+/// Returns the parts of a mount that can be handed over.
 pub(super) fn mount(server: Option<&FuseServer>) -> error::Result<Option<(CarriedMount, FuseHolder)>> {
     server.map(|server| Ok((server.carried()?, server.holder()))).transpose()
 }
 
-/// How this process was started; why nobody could start it so again.
+/// Returns how this process was started, or why a new server could not be started in this way.
 pub(super) fn origin(args: &ServeArgs) -> Result<Origin, String> {
     let words = args.origin.as_ref().ok_or("only what `underseal open` serves can be handed over yet")?;
     let arguments = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<_>>();
@@ -42,7 +42,7 @@ pub(super) fn origin(args: &ServeArgs) -> Result<Origin, String> {
     Ok(Origin { arguments, folder })
 }
 
-/// What gives the volume to who asks; why nothing does.
+/// Returns the old server's side of a handover, or why the volume cannot be handed over.
 pub(super) fn of(
     args: &ServeArgs,
     serving: Serving,
@@ -61,11 +61,11 @@ pub(super) fn of(
         return Err(why.to_owned());
     }
     let image = image.ok_or(
-        "what it lies on is no file or block device of this machine: that cannot be handed over yet",
+        "its image is neither a file nor a block device of this machine: this cannot be handed over yet",
     )?;
     let end = |pid| {
         notify::handed_over(pid);
-        // Nothing is put in order here: sockets, files and locks are the other process's.
+        // No cleanup: sockets, files and locks belong to the new server.
         std::process::exit(0)
     };
     let header = header.and_then(|path| std::path::absolute(path).ok());
@@ -76,7 +76,7 @@ pub(super) fn of(
     Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), apart, end)))
 }
 
-/// From here on it can be handed over.
+/// Opens the volume for handovers.
 pub(super) fn gates(giver: Option<&Giver>, sides: &Sides) {
     if let (Some(giver), Some((control, metrics))) = (giver, sides.gates()) {
         giver.with_gates(control, metrics);

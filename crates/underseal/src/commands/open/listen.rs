@@ -1,4 +1,4 @@
-//! The sockets that clients connect to: known before the passphrase is asked for, bound after it.
+//! The sockets of NBD: planned before the passphrase is asked for, bound after it.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,10 @@ use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// What was asked for.
+/// The planned sockets.
 pub(super) struct Sockets {
     endpoints: Vec<Found>,
-    /// What the volume is called whose socket is in the runtime folder, where nothing else was
-    /// asked for.
+    /// The volume's name, if its socket is in the runtime folder by default.
     own: Option<Name>,
     access: SocketAccess,
     handed_over: Vec<Listener>,
@@ -22,11 +21,8 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Takes over what systemd hands over, and refuses what cannot work before anybody types a
-    /// passphrase.
-    ///
-    /// # Errors
-    /// `Usage`.
+    /// Takes the sockets from systemd, and refuses impossible options before the passphrase is
+    /// asked for. Fails with `Usage`.
     pub(super) fn plan(args: &ServeArgs, name: &Name) -> Result<Self> {
         let handed_over = activated()?;
         let are_handed_over = !handed_over.is_empty();
@@ -35,10 +31,10 @@ impl Sockets {
                 .with_remedy("a systemd unit with ListenStream=, or systemd-socket-activate"));
         }
         let access = access(args)?;
-        let ways = [args.fuse.is_some(), args.ublk, args.vhost_user.path.is_some(), are_handed_over];
+        let ways = [args.mounts(), args.ublk, args.vhost_user.path.is_some(), are_handed_over];
         let own = (args.nbd.is_empty() && !ways.contains(&true)).then(|| name.clone());
         if args.daemon && are_handed_over {
-            return Err(Error::usage("who hands sockets over waits for this very process")
+            return Err(Error::usage("systemd waits for this process, so it cannot go to the background")
                 .with_remedy("without --daemon"));
         }
         let endpoints = args.nbd.iter().filter_map(|nbd| match nbd {
@@ -53,15 +49,13 @@ impl Sockets {
         self.are_handed_over
     }
 
-    /// Who may connect.
+    /// Returns who may connect.
     pub(super) fn access(&self) -> SocketAccess {
         self.access
     }
 
-    /// Binds and listens. Also the path of the socket that nobody has named.
-    ///
-    /// # Errors
-    /// `Failed` names the one that cannot be listened on.
+    /// Binds the sockets and listens. Also returns the path of the default socket. Fails with
+    /// `Failed`, which names the socket.
     pub(super) fn listen(&mut self) -> Result<(Vec<Listener>, Option<PathBuf>)> {
         if let Some(name) = &self.own {
             let (listeners, path) = Directory::of_user().listen_for_clients(name, self.access)?;
@@ -80,7 +74,7 @@ fn access(args: &ServeArgs) -> Result<SocketAccess> {
     Ok(SocketAccess { mode: args.socket_mode, group })
 }
 
-/// A group's number.
+/// Finds a group's number.
 fn group(text: &str) -> Result<u32> {
     if let Ok(number) = text.parse() {
         return Ok(number);

@@ -16,6 +16,7 @@ use underseal_export::vhost_user::VhostUserServer;
 use underseal_integrity::IntegrityDevice;
 
 use super::control::Sides;
+use super::desktop::Desktop;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
@@ -24,20 +25,20 @@ use crate::pid_file::PidFile;
 use crate::reencryption::beside::Beside;
 use crate::signals::{self, Taken, Woken};
 
-/// A way in to a volume: what serves it, and what ends that.
+/// An export of a volume: the function that serves it, and the means to stop it.
 pub(super) struct Way {
     serve: Box<dyn FnOnce() -> Result<()> + Send>,
     stopper: Stopper,
-    /// Tells its clients of another size, where they can be told.
+    /// Notifies the export's clients of a new size, if that is possible.
     tell_size: Option<TellSize>,
-    /// When it ends, the others are ended too.
+    /// True when the end of this export ends the others.
     leads: bool,
 }
 
 #[derive(Clone)]
 struct Stopper {
     stop: Arc<dyn Fn() + Send + Sync>,
-    /// What is left to do when the process ends without waiting.
+    /// The cleanup when the process ends without waiting.
     abandon: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -62,13 +63,17 @@ impl From<Server> for Way {
     }
 }
 
-impl From<FuseServer> for Way {
-    fn from(server: FuseServer) -> Self {
+impl Way {
+    /// A mount, which may be shown on the desktop: then that ends first, while the file is served.
+    pub(super) fn of_mount(server: FuseServer, desktop: Option<Arc<Desktop>>) -> Self {
         let (stopper, last) = (server.stopper(), server.stopper());
-        // Unmounting can take its time, and a second signal is to be heard meanwhile.
+        // Unmounting may take long, and a second signal must be noticed meanwhile.
         let stop = move || {
-            let stopper = stopper.clone();
-            aside("unmount", move || stopper.stop());
+            let (stopper, desktop) = (stopper.clone(), desktop.clone());
+            aside("unmount", move || {
+                desktop.iter().for_each(|desktop| desktop.take_down());
+                stopper.stop();
+            });
         };
         let tell_size = Some(server.size_teller());
         let mut way = Self { tell_size, ..Self::new(|| server.run(), stop) };
@@ -91,14 +96,14 @@ impl From<VhostUserServer> for Way {
     }
 }
 
-/// What stops them all.
+/// The means to stop all exports.
 #[derive(Clone)]
 pub(super) struct Stoppers {
     ways: Vec<Stopper>,
     mapping: Arc<Mapping>,
-    /// A device has said that nothing can be read or written any more.
+    /// True when a device has reported that it is lost.
     lost: Arc<AtomicBool>,
-    /// What may be giving the volume to another process.
+    /// The old server's side of a handover, which may be under way.
     giver: Option<Arc<Giver>>,
 }
 
@@ -108,20 +113,20 @@ impl Stoppers {
         Self { ways, mapping: mapping.clone(), lost: Arc::default(), giver }
     }
 
-    /// And an NBD server, whose way is not made yet.
+    /// Adds an NBD server, whose export is not made yet.
     pub(super) fn with(mut self, server: underseal_export::nbd::Stopper) -> Self {
         self.ways.push(Stopper { stop: Arc::new(move || server.stop()), abandon: None });
         self
     }
 
-    /// Makes them end since a device is lost.
+    /// Stops the exports because a device is lost.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::SeqCst);
         self.stop();
     }
 
-    /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients
-    /// sent is finished, or fails where its key is wiped.
+    /// Stops the exports, and returns at once. A suspended volume is resumed, so that requests in
+    /// flight are finished, or fail if the key is wiped.
     pub(super) fn stop(&self) {
         if self.giver.as_ref().is_some_and(|giver| giver.puts_off_the_end()) {
             return log::info!("it is handed over just now: this process ends in either case");
@@ -129,7 +134,7 @@ impl Stoppers {
         notify::stopping();
         self.ways.iter().for_each(|way| (way.stop)());
         let mapping = self.mapping.clone();
-        // It may have to wait for somebody who is suspending it just now.
+        // The resume may wait for a suspend that is under way.
         aside("resume", move || {
             if mapping.is_stopped() {
                 log::info!("suspended requests go on, to be finished");
@@ -138,14 +143,14 @@ impl Stoppers {
         });
     }
 
-    /// For a process that ends at once.
+    /// Cleans up for a process that ends at once.
     fn abandon(&self) {
         self.ways.iter().filter_map(|way| way.abandon.as_ref()).for_each(|abandon| abandon());
     }
 }
 
-/// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves
-/// them alone, and so does a block device that is deleted.
+/// Serves until all exports have ended. The end of NBD ends the others, too; the end of a mount or
+/// a block device does not.
 fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
     thread::scope(|scope| {
         let serve = |way: Way| {
@@ -156,39 +161,36 @@ fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
             served
         };
         let mut ways = ways.into_iter();
-        // This thread has nothing else to do.
+        // This thread serves the first export.
         let Some(first) = ways.next() else { return Ok(()) };
         let others: Vec<_> = ways.map(|way| scope.spawn(move || serve(way))).collect();
         let mut ended = vec![serve(first)];
         ended.extend(
             others.into_iter().map(|way| way.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
         );
-        // The first failure, when all are over.
+        // Returns the first failure, when all have ended.
         ended.into_iter().collect()
     })
 }
 
-/// Does a part of the stopping that can take its time.
+/// Does a part of the stop that may take long, on a separate thread.
 fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
     if let Err(e) = thread::Builder::new().name(name.into()).spawn(part) {
         log::warn!("stopping: no thread to {name} the volume with: {e}");
     }
 }
 
-/// What is ended when no client is left.
+/// The parts of a volume that end after the last client.
 pub(super) struct Last<'l> {
     pub(super) reencrypter: Option<&'l Beside>,
     pub(super) layers: &'l [Arc<IntegrityDevice>],
 }
 
-/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in
-/// flight, flushes the image, and closes what lies between. Whoever has the volume closed is told
-/// then.
-///
-/// # Errors
-/// `Failed` when clients could not be ended in time. `Lost` when the flush failed: acknowledged
-/// writes may be lost then; or when a device is lost. Those of a layer that could not be closed: it
-/// is put in order by whoever opens it next.
+/// Serves until a signal arrives, the volume is closed or unmounted; finishes the requests in
+/// flight, flushes the image, and closes the integrity layers. Then sends the result to the clients
+/// that asked for the close. Fails with `Failed` when clients could not be ended in time; with
+/// `Lost` when the flush failed (acknowledged writes may be lost then) or a device is lost. A layer
+/// that could not be closed is recovered at the next open.
 pub(super) fn until_stopped(
     ways: Vec<Way>,
     mapping: &Arc<Mapping>,
@@ -198,39 +200,38 @@ pub(super) fn until_stopped(
     watch: &Watch,
 ) -> Result<()> {
     let served = run(ways, stoppers);
-    // Its last step is on disk before the last flush.
+    // The last step of the reencryption is on disk before the last flush.
     last.reencrypter.iter().for_each(|beside| beside.end());
     let flushed = flush(mapping).and_then(|()| still_there(stoppers));
     let closed = integrity::close(last.layers);
-    // Threads that wait for signals and operators still have it.
+    // Threads that wait for signals and operators still have the mapping.
     mapping.let_go();
     drop(watch.lock().pid_file.take());
     log::info!("stopped");
-    // A flush that failed matters more than a client that would not go.
+    // A failed flush matters more than a client that did not end.
     let ended = flushed.and(closed).and(served);
     sides.end(&ended);
     ended
 }
 
-/// Listens to signals, from before there is anything to put in order until the end. The first one
-/// ends the start or the serving, the second one everything.
+/// The handler of signals, from before the first resource that needs a cleanup until the end. The
+/// first signal ends the start or the serving, the second one the process.
 #[derive(Clone)]
 pub(super) struct Watch(Arc<Mutex<Watched>>);
 
 #[derive(Default)]
 struct Watched {
     interrupted: bool,
-    /// None while the volume is not served yet.
+    /// `None` while the volume is not served yet.
     stoppers: Option<Stoppers>,
     pid_file: Option<PidFile>,
 }
 
-/// What a step of the start may take after a signal, until it is not waited for any more.
+/// How long a step of the start may take after a signal, before the process ends at once.
 const GRACE: Duration = Duration::from_secs(3);
 
 impl Watch {
-    /// # Errors
-    /// `Failed` when there is no thread for it.
+    /// Starts the handler's thread. Fails with `Failed` when it cannot be started.
     pub(super) fn start(taken: Taken) -> Result<Self> {
         let this = Self(Arc::default());
         let watch = this.clone();
@@ -242,15 +243,13 @@ impl Watch {
         Ok(this)
     }
 
-    /// Between two steps of the start: what was begun so far is undone by whoever gets the error.
-    ///
-    /// # Errors
-    /// `Failed` when a signal has come.
+    /// Checks for a signal between two steps of the start; the caller's error path undoes the
+    /// earlier steps. Fails with `Failed` when a signal has arrived.
     pub(super) fn go_on(&self) -> Result<()> {
         if self.lock().interrupted { Err(Error::new(Exit::Failed, "interrupted")) } else { Ok(()) }
     }
 
-    /// From here on a signal ends what is served; so does one that has come.
+    /// From here on a signal stops the exports; so does one that has arrived before.
     pub(super) fn serves(&self, stoppers: &Stoppers) {
         let mut watched = self.lock();
         watched.stoppers = Some(stoppers.clone());
@@ -259,7 +258,7 @@ impl Watch {
         }
     }
 
-    /// Sees to it that the file is removed, however the process ends.
+    /// Keeps the PID file, which is removed however the process ends.
     pub(super) fn keep(&self, pid_file: Option<PidFile>) {
         self.lock().pid_file = pid_file;
     }
@@ -290,7 +289,7 @@ impl Watch {
                         }
                     });
                 }
-                // A terminal that closes says so twice: itself and through its shell.
+                // SIGHUP of a closing terminal arrives twice: from the terminal and from its shell.
                 (Ok(Woken::Signal(SIGHUP)), _) => {}
                 (Ok(_), _) => {
                     log::error!("stopped without waiting: what was not flushed may be lost");
@@ -305,14 +304,14 @@ impl Watch {
     }
 }
 
-/// Ends the process as it is.
+/// Ends the process at once.
 fn abandon(mut watched: MutexGuard<'_, Watched>) -> ! {
     watched.stoppers.iter().for_each(Stoppers::abandon);
     drop(watched.pid_file.take());
     std::process::exit(Exit::Failed as i32)
 }
 
-/// Also who only reads, or is suspended, has not ended well when the image was taken away.
+/// A volume that was only read, or is suspended, has not ended well either when its image was lost.
 fn still_there(stoppers: &Stoppers) -> Result<()> {
     if stoppers.lost.load(Ordering::SeqCst) {
         let error = Error::new(Exit::Lost, "the image is lost: the log says why");
@@ -321,7 +320,7 @@ fn still_there(stoppers: &Stoppers) -> Result<()> {
     Ok(())
 }
 
-/// Everything that clients were told is written is on stable storage after this.
+/// Flushes: every acknowledged write is on stable storage afterwards.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
     if mapping.read_only() {
         return Ok(());
@@ -329,7 +328,7 @@ fn flush(mapping: &Arc<Mapping>) -> Result<()> {
     let failed = |e: Error| {
         e.within("the last flush").into_lost().with_remedy("check the image's disk before using it again")
     };
-    // Past the queues, which wait while the volume is suspended. That it is suspended does not say
-    // that it was flushed: a suspension may be under way.
+    // Flushes without the queues, which wait while the volume is suspended. A suspended volume may
+    // not be flushed: the suspend may be under way.
     mapping.flush().map_err(|e| failed(e.into()))
 }

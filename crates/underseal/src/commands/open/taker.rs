@@ -1,8 +1,8 @@
-//! `underseal upgrade`: this process takes a volume over from the one that serves it.
+//! `underseal upgrade`: the new server's side of a handover.
 //!
-//! Everything that can fail is done while that one serves, or at least before it is told that this
-//! one has the volume: until then dropping all of it is enough. Nothing that was said before
-//! reaches the image, a client or a file.
+//! Every step that can fail is done while the old server serves, or at least before the commit
+//! word: until then dropping everything is enough. Before the commit word nothing is written to the
+//! image, a client or a file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -33,38 +33,38 @@ use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::loop_file::FileBelow;
 use crate::pid_file::Another;
+use crate::reencryption::marker;
 use crate::time_limit::TimeLimit;
 use crate::volume::{self, Opened};
 use crate::{daemon, logging, memory, notify, signals};
 
-/// What the other process may take for what it does at once, and until it has flushed and all
-/// rests.
+/// How long the old server may take for a quick step, and until it has flushed and paused.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FLUSHES: Duration = Duration::from_secs(600);
-/// How long it may have the device, until the other process has it back: longer than that one
+/// How long this process may have the block device before it ends: longer than the old server
 /// waits.
 const DEVICE: Duration = Duration::from_secs(10);
-/// The most bytes that a connection can have been left with: two of the longest requests, and what
-/// was received at once.
+/// The most bytes of one connection's state: two of the longest requests, and one receive.
 const MOST_LEFT: u64 = 160 << 20;
 
-/// What to do where it cannot be taken over.
+/// The remedy where a handover is not possible.
 const INSTEAD: &str = "`underseal close` it, and open it again with this version";
 
 pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<()> {
     let name = &args.volume.name;
-    // Before there is any thread or key: see `daemon`.
+    // The fork comes before any thread or key exists: see `daemon`.
     let child = daemon::fork()?;
     let (line, server) = asked(name)?;
     let taken = prepare(name, (&line, server)).map_err(|e| e.within(name))?;
     taken.serve(name, line, child, quiet)
 }
 
-/// Asks for the volume.
+/// Asks the old server for the volume.
 fn asked(name: &Name) -> Result<(Line, Option<i32>)> {
     let mut client: Client = connect(name)?;
-    // Whose arguments this process will run with.
+    // This process runs with the old server's arguments, so both must belong to one user.
     if !client.is_own() {
         return Err(Error::new(Exit::Failed, format!("{name} is another user's")).with_remedy("as that user"));
     }
@@ -78,8 +78,8 @@ fn asked(name: &Name) -> Result<(Line, Option<i32>)> {
     }
 }
 
-/// Whether a server has given up privileges that this process has, by the kernel's word; also where
-/// the kernel does not say.
+/// Returns true when the kernel reports that a server has dropped privileges that this process has;
+/// also when the kernel does not report it.
 fn is_confined(pid: i32) -> bool {
     let seccomp = |pid: &str| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -93,15 +93,17 @@ fn is_confined(pid: i32) -> bool {
     marked || seccomp(&pid.to_string()).zip(seccomp("self")).is_none_or(|(its, own)| its != own)
 }
 
-/// A volume that this process could serve.
+/// A volume that this process is ready to serve.
 struct Prepared {
     args: Box<OpenArgs>,
+    /// The file below a loop device, which the old server has locked still.
+    below: Option<FileBelow>,
     mapping: Arc<underseal_datapath::Mapping>,
     beside: Option<Arc<crate::reencryption::beside::Beside>>,
-    /// Keeps others from reencrypting the volume, where this process cannot.
+    /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
     kept: Vec<ReencryptionLock>,
     server: Option<Server>,
-    /// The mount's, and what lets its threads go on.
+    /// The mount's export, and the means to resume its threads.
     ways: Vec<Way>,
     held: Option<FuseHolder>,
     ublk: Option<(UblkHolder, TimeLimit)>,
@@ -114,24 +116,24 @@ struct Prepared {
     addresses: Vec<String>,
 }
 
-/// Hears what there is, and makes everything ready to serve it.
+/// Receives the offer, and prepares to serve the volume.
 fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepared> {
     let (offer, mut fds, len) = offered(line)?;
     let Offer { origin, image, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
-    // Its paths begin there.
+    // Relative paths start in the old server's folder.
     std::env::set_current_dir(&origin.folder)
         .map_err(|e| Error::new(Exit::Failed, format!("{}: cannot go there", origin.folder)).because(&e))?;
     let words = origin.arguments.clone();
     let mut cli = Cli::try_parse_from(["underseal".to_owned()].into_iter().chain(words)).map_err(|e| {
         let text = e.to_string();
         let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        Error::usage(format!("this version does not take the arguments of the server: {what}"))
+        Error::usage(format!("this version does not know the arguments of the server: {what}"))
     })?;
     cli.started_with(origin.arguments.iter().map(Into::into).collect());
     let Command::Open(mut args) = cli.command else {
         return Err(Error::usage("the server was started in a way that this version does not know"));
     };
-    // One that somebody has unmounted is not offered.
+    // A mount that was unmounted is not offered.
     if args.serve.fuse.is_none() && offer.mount.is_some()
         || !args.serve.ublk && offer.ublk.is_some()
         || args.serve.vhost_user.path.is_some() == offer.machine.is_empty()
@@ -144,17 +146,17 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
     }
     if args.serve.tls_certificates.is_some() {
-        // Nobody offers that, and the folder would be read.
+        // An old server never offers this, and the folder would be read.
         return Err(nonsense());
     }
     if let Some(header) = args.volume.header.as_ref().filter(|_| confined) {
         is_among(header, &fds)?;
     }
-    // As it will be.
+    // The new server will be a daemon.
     args.serve.daemon = true;
     let its_log = its_log(&mut fds);
     match &args.serve.log_file {
-        // The path is that server's word, and this process could append to any file.
+        // A confined server may send any path, and this process could append to any file.
         Some(path) if confined => logging::go_on_with(path, its_log)?,
         Some(path) => logging::to_file(path)?,
         None => {}
@@ -163,7 +165,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     sandbox::prepare(&args.serve, mount_point.as_ref())?;
     let key = key(line, len)?;
     if let Some(supervised) = &supervised {
-        // It would not know this process, and take the service for ended.
+        // The supervisor would not know this process, and take the service for ended.
         if supervised.groups != notify::groups() {
             let error = Error::usage("its server is a service, and this process is none of that service's");
             return Err(error.with_remedy(format!("systemctl reload underseal@{name}")));
@@ -176,9 +178,12 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     if fds.is_empty() || !matches!(opened.format, Format::Luks1 | Format::Luks2 | Format::Plain) {
         return Err(nonsense());
     }
+    marker::refuse_unfinished(&args.volume.image)?;
     let options = OpenOptions { read_only, ..args.volume.lower.options(read_only) };
     let file =
         FileDevice::over(File::from(fds.remove(0)), &args.volume.image.display().to_string(), options)?;
+    // The lock of the file below a loop device is the old server's own.
+    let below = if options.unlocked { None } else { FileBelow::open(file.file(), !read_only) };
     let volume = volume.volume(&key)?;
     let Opened { mapping, lower, opened, known, inside, locks: kept, image: file, .. } =
         volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
@@ -188,7 +193,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let policy: Policy = policy.parse()?;
     control::set_policy(&mapping, policy)?;
 
-    // Those who come to it.
+    // The sockets of clients.
     let mut sockets = fds.into_iter();
     let mut listening = |places: Vec<ListenerPlace>| listeners(places, &mut sockets);
     let (control, metrics) = (listening(offer.control)?, listening(offer.metrics)?);
@@ -229,7 +234,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let held = fuse.as_ref().map(FuseServer::holder);
     let transport = fuse.as_ref().map(|server| server.transport().clone());
     let others = machine.map(Way::from).into_iter().chain(ublk.map(Way::from));
-    let ways: Vec<_> = fuse.map(Way::from).into_iter().chain(others).collect();
+    let ways: Vec<_> = fuse.map(|server| Way::of_mount(server, None)).into_iter().chain(others).collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     let in_force = Arc::new(OnceLock::new());
     let image = std::path::PathBuf::from(image);
@@ -274,6 +279,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     }
     Ok(Prepared {
         args,
+        below,
         mapping,
         beside,
         kept,
@@ -292,10 +298,10 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
 }
 
 impl Prepared {
-    /// Takes the volume, and serves it until its end.
+    /// Takes the volume with the commit word, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
         let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
-        let Self { sides, watch, pid_file, addresses, code, kept, .. } = self;
+        let Self { sides, watch, pid_file, addresses, code, kept, below, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -309,15 +315,14 @@ impl Prepared {
             None => None,
         };
         adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
-        // The keys of a terminal, which end what this process does, or stop it, do not end the
-        // volume.
+        // Signals from the terminal's keys to this process do not end the volume.
         child.survives()?;
         if let Some((device, limit)) = &ublk {
             limit.set(DEVICE).map_err(|e| Error::new(Exit::Failed, "no time limit").because(&e))?;
             device.recover(Instant::now() + DEVICE / 2).map_err(at)?;
         }
         watch.go_on()?;
-        // From here on it is this process's.
+        // From here on the volume is this process's.
         line.take().map_err(|e| at(e.within("the process that serves it does not wait any more")))?;
         let (device, limit) = ublk.unzip();
         if let Some(Err(e)) = limit.map(TimeLimit::lift) {
@@ -339,7 +344,7 @@ impl Prepared {
         for e in ours.into_iter().filter_map(underseal_export::Result::err) {
             log::error!("{}", Error::from(e).what());
         }
-        // Whoever wants to stop the process finds it by this; the volume is served without.
+        // The PID file helps to stop the process; the volume is served without it, too.
         let pid_file = pid_file.map(Another::take).transpose();
         watch.keep(pid_file.unwrap_or_else(|e| {
             log::error!("{}", e.what());
@@ -361,7 +366,7 @@ impl Prepared {
         if let Err(e) = child.detach_saying(if quiet { "" } else { &said }) {
             log::error!("{}", e.what());
         }
-        lets_go(line, starter);
+        lets_go(line, starter, below);
         memory::give_back(&code);
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
@@ -372,8 +377,8 @@ impl Prepared {
 }
 
 /// Lets the old process go once the one that started this one is gone: from then on this one is a
-/// child of whoever supervises it.
-fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
+/// child of whoever supervises it. What the old process has locked is locked again then.
+fn lets_go(line: Line, starter: Option<rustix::process::Pid>, below: Option<FileBelow>) {
     const LOOK: Duration = Duration::from_millis(5);
     let wait = move || {
         let end = Instant::now() + Duration::from_secs(5);
@@ -381,13 +386,14 @@ fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
             thread::sleep(LOOK);
         }
         drop(line);
+        below.into_iter().for_each(|below| below.lock_after(PATIENCE));
     };
     if let Err(e) = thread::Builder::new().name("let-go".into()).spawn(wait) {
         log::error!("no thread to wait for the end of the process that started this one: {e}");
     }
 }
 
-/// Hears the offer: its descriptors, and how many bytes the key has that comes next.
+/// Receives the offer with its descriptors, and the length of the key that follows.
 fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
     let until = Instant::now() + PATIENCE;
     line.send(&Asking::Begin, &[], &[], until)?;
@@ -399,11 +405,8 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
     Ok((offer, heard.fds, heard.bytes))
 }
 
-/// Refuses a sandboxed server's header that it has not opened itself: this process could read any
-/// file.
-///
-/// # Errors
-/// `Failed` when none of the descriptors is of the file at the path.
+/// Refuses a header that a sandboxed server has not opened: this process could read any file. Fails
+/// with `Failed` when none of the descriptors is of the file at the path.
 fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
     let there = stat(header).map_err(|e| Error::io(header, "cannot be looked at", e))?;
     let same =
@@ -415,15 +418,15 @@ fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
     Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))
 }
 
-/// Takes the descriptor of the old server's log file from those of its offer: the last one, and a
-/// regular file, which none but the image is.
+/// Takes the descriptor of the old server's log file from those of its offer: the last one, if it
+/// is a regular file, which no descriptor except the image's is.
 fn its_log(fds: &mut Vec<OwnedFd>) -> Option<File> {
     let last = fds.last().filter(|_| fds.len() > 1)?;
     let kind = FileType::from_raw_mode(fstat(last).ok()?.st_mode);
     fds.pop_if(|_| kind == FileType::RegularFile).map(File::from)
 }
 
-/// Hears the key, into locked memory.
+/// Receives the key, into locked memory.
 fn key(line: &Line, len: u64) -> Result<Key> {
     let mut key = Key::zeroed(usize::try_from(len).unwrap_or(usize::MAX))?;
     line.read(key.as_mut_bytes(), Instant::now() + PATIENCE)?;
@@ -441,7 +444,7 @@ fn listeners(
     places.into_iter().map(listener).collect()
 }
 
-/// Waits until all rests, and hears what each connection was left with.
+/// Waits until all exports are paused, and receives each connection's state.
 fn at_rest(line: &Line) -> Result<Vec<Carried>> {
     let count = match line.receive(Instant::now() + FLUSHES)?.message {
         Given::Rests(count) => count,

@@ -1,4 +1,4 @@
-//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and paths of mounts and
+//! Addresses for clients: NBD URIs (doc/uri.md of the NBD project), and paths of mounts and
 //! devices.
 
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use underseal_export::net::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 use crate::output::printable;
 
-/// The line that says that clients can connect, and where, and with what.
+/// Returns the lines that report the volume's addresses, and suggest a client command.
 pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> String {
     let hint = match (uris.first(), paths.first()) {
         (Some(uri), _) => match uri.strip_prefix("vhost-user:") {
@@ -23,9 +23,14 @@ pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> Stri
         (None, path) => format!("ls -l '{}'", path.unwrap_or(&name.display().to_string())),
     };
     let places: Vec<_> = uris.iter().chain(paths).map(String::as_str).collect();
-    // Names are of others' making: each of the two lines stays one.
+    // Names may come from an attacker: each of the two lines must stay one line.
     let is_open = format!("{} is open: {}", name.display(), places.join(" "));
     format!("{}\ntry: {}\n", printable(&is_open), printable(&hint))
+}
+
+/// Where its file system is mounted.
+pub(super) fn mounted_text(name: &Path, at: &str) -> String {
+    format!("{}\n", printable(&format!("{} is open: its file system is mounted on {at}", name.display())))
 }
 
 /// Where the volume is served.
@@ -37,14 +42,15 @@ pub(super) fn uris(args: &ServeArgs, own: Option<&Path>, listeners: &[Listener])
         _ => None,
     });
     let unix = named.chain(own).map(|path| percent(path.as_os_str().as_bytes(), "/"));
-    // With the port that the kernel chose.
+    // The port is the one that the kernel chose.
     let tcp = listeners.iter().filter_map(Listener::tcp_address);
     unix.map(|path| format!("nbd{secure}+unix:///{name}?socket={path}"))
         .chain(tcp.map(|address| format!("nbd{secure}://{address}/{name}")))
         .collect()
 }
 
-/// Percent-encodes all but letters, digits, `-._~` (RFC 3986, 2.3) and what is `allowed` besides.
+/// Percent-encodes all except alphanumerics, `-._~` (RFC 3986, 2.3) and the characters in
+/// `allowed`.
 fn percent(bytes: &[u8], allowed: &str) -> String {
     bytes.iter().fold(String::new(), |text, &byte| match char::from(byte) {
         c if c.is_ascii_alphanumeric() || "-._~".contains(c) || allowed.contains(c) => text + &c.to_string(),

@@ -1,4 +1,4 @@
-//! A volume that is closed: this process reencrypts it, and nobody uses it meanwhile.
+//! The offline reencryption of a closed volume by this process.
 
 use std::io;
 use std::ops::Range;
@@ -18,14 +18,13 @@ use crate::exit::Exit;
 use crate::lower::{Lower, open_header};
 use crate::output::print;
 use crate::progress::Progress;
-use crate::reencryption::{self, Kept, Keys, Place, Where, marker};
+use crate::reencryption::{self, Kept, Keys, Place, Where};
 use crate::signals;
 
 pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let path = args.image.as_path();
-    marker::refuse(path)?;
     let options = OpenOptions::default();
-    // Whoever uses it keeps it locked.
+    // An open volume's server keeps the image locked.
     let lower = Lower::open(path, options)?;
     let mut place = Place::new(lower.again(), Kept::Header { apart: None, allow_null: false });
     if args.encrypt && !resumes_encryption(args, &place)? {
@@ -68,8 +67,8 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     go_on(args, &place, &Keys::Luks(key), quiet)
 }
 
-/// Whether the same command began an encryption before, which goes on then. The start itself
-/// refuses a header that cannot be read.
+/// Returns true when an earlier run of the same command began an encryption, which is then resumed.
+/// A header that cannot be read is refused later, by the start.
 fn resumes_encryption(args: &ReencryptArgs, place: &Place) -> Result<bool> {
     let header = match &args.header {
         Some(path) if !path.exists() => return Ok(false),
@@ -80,10 +79,10 @@ fn resumes_encryption(args: &ReencryptArgs, place: &Place) -> Result<bool> {
     Ok(status.is_some_and(|status| status.mode == Mode::Encrypt))
 }
 
-/// Every step that is left, unless only a beginning was asked for.
+/// Runs all remaining steps, unless only the start was requested.
 pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: bool) -> Result<()> {
     if args.init_only {
-        return say(args, quiet, "all is ready; --resume-only goes on");
+        return say(args, quiet, "all is ready; --resume-only continues");
     }
     let (on, data) = place.bytes()?;
     let name = args.header.as_deref().or(args.state.as_deref()).unwrap_or(&args.image);
@@ -94,7 +93,7 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
     let options = Options { keep_lost: args.keep_lost, ..Options::default() };
     let data = WatchedData { on: &*data, failed: AtomicBool::new(false) };
     let outcome = reencrypt::run(&data, &mut *ledger, &watched, &options);
-    // With a header of its own the volume has two names: the error is that of the one that failed.
+    // With a detached header the volume has two names: the error names the file that failed.
     let name = if data.failed.load(Ordering::Relaxed) { &args.image } else { name };
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
@@ -158,7 +157,7 @@ impl Target for WatchedData<'_> {
     }
 }
 
-/// Nobody uses the volume, and somebody watches how far it is, and may end it.
+/// The progress and the stop of an offline reencryption.
 struct Watched {
     pace: Arc<Pace>,
     shown: Mutex<Shown>,
@@ -171,7 +170,8 @@ struct Shown {
 }
 
 impl Watched {
-    /// From now on a signal ends it between two steps, a second one at once.
+    /// From now on a first signal ends the reencryption after the current step, a second one at
+    /// once.
     fn start(args: &ReencryptArgs, total: u64, quiet: bool) -> Result<Self> {
         let rate = args.rate.map_or(Rate::Full, |rate| rate.0.into());
         let pace = Arc::new(Pace::new(rate));
@@ -182,7 +182,7 @@ impl Watched {
             let mut last = false;
             while let Ok(signals::Woken::Signal(_)) = taken.wait(None) {
                 if std::mem::replace(&mut last, true) {
-                    log::error!("stopped in the middle of a step, which is made good when it goes on");
+                    log::error!("stopped in the middle of a step: the resume will recover it");
                     std::process::exit(Exit::Failed as i32);
                 }
                 theirs.stop();

@@ -1,4 +1,4 @@
-//! What is decided and written before the first step.
+//! The start of a reencryption: decisions and writes before the first step.
 
 mod blocks;
 mod decrypt;
@@ -6,14 +6,14 @@ mod encrypt;
 pub(super) mod losing;
 
 use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_cipher::{Key, SectorSize};
 use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{self, Direction, Mode, Protection};
-use underseal_volume::{Hash, Header, Target, VolumeKey};
+pub(super) use underseal_volume::reencrypt::forms;
+use underseal_volume::reencrypt::{Direction, DiskBlocks, Mode, Protection, SectorForm, WantedProtection};
+use underseal_volume::{ErrorKind, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
 pub(super) use self::encrypt::{encrypt, refuse_unfinished};
@@ -26,21 +26,21 @@ use crate::passphrase::volume_key_file;
 
 /// The header that a reencryption begins with.
 pub(super) struct Place<'p> {
-    /// What the header is on, and its name.
+    /// The bytes with the header, and their name.
     pub(super) on: &'p (dyn Target + Sync),
     pub(super) name: &'p Path,
-    /// What holds the data, and its name.
+    /// The bytes with the data, and their name.
     pub(super) data: &'p (dyn Target + Sync),
     pub(super) image: &'p Path,
-    /// The two are not the same.
+    /// True for a detached header.
     pub(super) detached: bool,
-    /// Of an open volume, the size that its users know.
+    /// The size of an open volume, as its clients know it.
     pub(super) size: Option<u64>,
 }
 
 impl Place<'_> {
-    /// Refuses a header by which an open volume has another size than it has: its server would not
-    /// go on with what is begun there.
+    /// Refuses a header whose size differs from the open volume's: its server would refuse to
+    /// resume the reencryption.
     fn is_as_its_users_know(&self, header: &Header) -> Result<()> {
         let info = header.info();
         let (Some(known), [of]) = (self.size, &info.segments[..]) else { return Ok(()) };
@@ -57,7 +57,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether the options say what is to become of the volume.
+/// Returns true when the options request a change of the volume.
 pub(super) fn says_what(args: &ReencryptArgs) -> bool {
     if args.state.is_some() {
         return false;
@@ -68,24 +68,21 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
     *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
 }
 
-/// Refuses options that do not fit the reencryption that is under way, or that none is. The same
-/// command again resumes it, as cryptsetup does: options that only a start reads are ignored, with
-/// a warning.
-///
-/// # Errors
-/// `Usage`.
+/// Refuses options that do not fit the unfinished reencryption, or that need one. The same command
+/// again resumes the reencryption, as cryptsetup does: options that only a start reads are ignored,
+/// with a warning. Fails with `Usage`.
 pub(super) fn fits(args: &ReencryptArgs, under_way: Option<Mode>, name: &Path) -> Result<()> {
     let Some(mode) = under_way else {
         if !args.resume_only {
             return Ok(());
         }
         let error = Error::usage(format!("{}: no reencryption is under way", name.display()));
-        return Err(error.with_remedy("without --resume-only, to begin one"));
+        return Err(error.with_remedy("omit --resume-only to begin one"));
     };
     let is_other_mode = args.encrypt && mode != Mode::Encrypt || args.decrypt && mode != Mode::Decrypt;
     if args.init_only || is_other_mode {
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
-        return Err(error.with_remedy("--resume-only, to bring that to its end first"));
+        return Err(error.with_remedy("finish it first, with --resume-only"));
     }
     let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
     if placed || args.direction.is_some() || says_what(args) {
@@ -102,12 +99,9 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: Option<Mode>, name: &Path) -
     Ok(())
 }
 
-/// Begins to give a volume that has a header another key, cipher or sector size, or to decrypt it
-/// where it lies.
-///
-/// # Errors
-/// `Usage` for what does not fit the volume, and where passphrases would be lost that nobody has
-/// given up; those of the header.
+/// Begins to give a volume with a header another key, cipher or sector size, or to decrypt it in
+/// place. Fails with `Usage` for options that do not fit the volume, and where passphrases would be
+/// lost without consent; with the header's errors.
 pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> Result<VolumeKey> {
     place.is_as_its_users_know(&header)?;
     let (key, mut known) = keys::unlock(args, &header, place.on, place.name)?;
@@ -136,8 +130,7 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     Ok(begun.map_err(|e| e.in_file(place.name))?)
 }
 
-/// # Errors
-/// `Unsupported` for the older version.
+/// Returns a LUKS2 header. Fails with `Unsupported` for LUKS1.
 fn luks2_of(header: Header, name: &Path) -> Result<luks2::Header> {
     match header {
         Header::Luks2(header) => Ok(*header),
@@ -173,7 +166,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
     if let Some((cipher, sectors)) = all.first().cloned() {
         all.push((args.cipher.clone().unwrap_or(cipher), sector_size.unwrap_or(sectors)));
     }
-    // Data that moves keeps its source.
+    // Data that move keep their source.
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
         None => protection(args, place.image, &all)?,
@@ -195,7 +188,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
     })
 }
 
-/// The one that was given.
+/// Returns the new key, if one was given.
 fn new_key(args: &ReencryptArgs) -> Result<Option<Key>> {
     let wanted = key_size(args)?;
     let Some(file) = &args.volume_key_file else { return Ok(None) };
@@ -207,7 +200,7 @@ fn new_key(args: &ReencryptArgs) -> Result<Option<Key>> {
     Ok(Some(key))
 }
 
-/// In bytes.
+/// Returns the key's size in bytes.
 fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
     if args.key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
         return Err(Error::usage("the key's bits are no whole number of bytes"));
@@ -221,22 +214,6 @@ pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
         Way::Backward => Direction::Backward,
     })
 }
-
-/// How a header says that data is encrypted, also what is to come.
-///
-/// # Errors
-/// `Unsupported` where this build knows no such cipher.
-pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
-    let form = |segment: &SegmentInfo| {
-        let cipher = segment.cipher.as_deref().unwrap_or("cipher_null-ecb");
-        let sectors = u32::try_from(segment.sector_size.unwrap_or(512)).unwrap_or(u32::MAX);
-        Ok((cipher.parse()?, SectorSize::new(sectors)?))
-    };
-    segments.iter().map(form).collect()
-}
-
-/// How data is encrypted.
-pub(super) type Form = (CipherSpec, SectorSize);
 
 /// Refuses protection by the place that data move away from where they do not move: it would be
 /// none.
@@ -258,64 +235,29 @@ pub(super) fn refuse_datashift(args: &ReencryptArgs) -> Result<()> {
 /// # Errors
 /// `Failed` when the image cannot be looked at; `Unsupported` for ciphers that this build does not
 /// know.
-pub(super) fn protection(args: &ReencryptArgs, image: &Path, forms: &[Form]) -> Result<Protection> {
-    let disk = Disk::of(image)?;
-    let block = forms.iter().map(|(_, sectors)| sectors.bytes() as u64).fold(disk.block(), u64::max);
-    let checksum = Protection::Checksum { hash: args.resilience_hash.unwrap_or(Hash::Sha256), block };
-    match args.resilience {
-        None if block <= disk.written_whole => Ok(checksum),
-        None => {
-            let mend = |(cipher, sectors): &Form| reencrypt::checksums_mend(block, cipher, *sectors);
-            let mend = forms.iter().map(mend).collect::<underseal_volume::Result<Vec<_>>>()?;
-            Ok(if mend.into_iter().all(|mends| mends) { checksum } else { Protection::Journal })
-        }
-        Some(Resilience::Checksum | Resilience::DatashiftChecksum) => Ok(checksum),
-        Some(Resilience::Journal | Resilience::DatashiftJournal) => Ok(Protection::Journal),
-        Some(Resilience::None | Resilience::Datashift) => Ok(Protection::None),
-    }
+pub(super) fn protection(args: &ReencryptArgs, image: &Path, forms: &[SectorForm]) -> Result<Protection> {
+    let disk = match File::open(image) {
+        Ok(file) => DiskBlocks::of(&file).map_err(|e| Error::io(image, "cannot look at it", e))?,
+        Err(_) => DiskBlocks::OF_FILES,
+    };
+    let wanted = match args.resilience {
+        None => WantedProtection::Enough,
+        Some(Resilience::Checksum | Resilience::DatashiftChecksum) => WantedProtection::Checksum,
+        Some(Resilience::Journal | Resilience::DatashiftJournal) => WantedProtection::Journal,
+        Some(Resilience::None | Resilience::Datashift) => WantedProtection::None,
+    };
+    Ok(wanted.on(disk, args.resilience_hash, forms)?)
 }
 
-/// How an image is written.
-struct Disk {
-    /// So many bytes reach it whole or not at all, whatever happens.
-    written_whole: u64,
-    is_file: bool,
-}
-
-impl Disk {
-    fn of(image: &Path) -> Result<Self> {
-        const SECTOR: u64 = 512;
-        let unknown = Self { written_whole: SECTOR, is_file: true };
-        let Ok(file) = File::open(image) else { return Ok(unknown) };
-        let about = file.metadata().map_err(|e| Error::io(image, "cannot look at it", e))?;
-        if !about.file_type().is_block_device() {
-            return Ok(unknown);
-        }
-        let size =
-            rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::io(image, "cannot look at it", e))?;
-        Ok(Self { written_whole: size.into(), is_file: false })
-    }
-
-    /// What is hashed at once: of a file, what its page cache holds.
-    fn block(&self) -> u64 {
-        const PAGE: u64 = 4096;
-        if self.is_file { PAGE } else { self.written_whole }
-    }
-}
-
-/// A new file, for its owner only, which is on disk under its name when this returns.
-///
-/// # Errors
-/// `Usage` when something is there; `Failed`.
+/// Makes a file for its owner only, and syncs it and its name. Fails with `Usage` when the file
+/// exists; with `Failed`.
 pub(super) fn new_file(path: &Path) -> Result<File> {
-    let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let file = made.map_err(|e| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))
-            .with_remedy("another name, or move it away"),
-        _ => Error::io(path, "cannot create", e),
-    })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| Error::io(folder, "cannot be synced", e))?;
-    Ok(file)
+    underseal_volume::new_file(path).map_err(|e| taken(path, e))
+}
+
+/// The error of a start that makes a file at `path`.
+pub(super) fn taken(path: &Path, e: underseal_volume::Error) -> Error {
+    let is_taken = e.kind() == ErrorKind::BadOption && path.exists();
+    let error = Error::from(e);
+    if is_taken { error.with_remedy("another name, or move it away") } else { error }
 }

@@ -1,5 +1,5 @@
-//! A volume that is open: its server reencrypts it. What needs a passphrase happens here, and the
-//! server gets the keys.
+//! The online reencryption of an open volume by its server. The passphrases are handled here, and
+//! the server gets the keys.
 
 use std::path::Path;
 use std::thread;
@@ -21,7 +21,7 @@ use crate::output::print;
 use crate::progress::Progress;
 use crate::reencryption::{self, Where};
 
-/// How often it is looked how far it is.
+/// How often the progress is queried.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: bool) -> Result<()> {
@@ -72,7 +72,7 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         }
     };
     if args.init_only {
-        return say(name, quiet, "all is ready; --resume-only goes on");
+        return say(name, quiet, "all is ready; --resume-only continues");
     }
     let (both, old) = keys::both([Some(key.key()), key.other()])?;
     drop(key);
@@ -83,7 +83,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     if is_remote(one) || is_remote(other) { one == other } else { same_file(one, other) }
 }
 
-/// A table that was opened with a state file goes on.
+/// Resumes the reencryption of a table that was opened with a state file.
 fn table(args: &ReencryptArgs, name: &Name, quiet: bool) -> Result<()> {
     if !args.resume_only || args.old_table.is_none() {
         let error = Error::usage(format!("{name}: a table is told what it is and will be when it is opened"));
@@ -96,20 +96,17 @@ fn table(args: &ReencryptArgs, name: &Name, quiet: bool) -> Result<()> {
     start(args, name, keys::both([old.as_ref(), new.as_ref()])?, quiet)
 }
 
-/// Gives its server both keys, of which so many bytes are the first.
+/// Sends the server both keys, of which the first has `old` bytes.
 fn start(args: &ReencryptArgs, name: &Name, (both, old): (Key, usize), quiet: bool) -> Result<()> {
     let rate = args.rate.map(|rate| rate.0).unwrap_or_default();
     let request = Request::Reencrypt(Reencrypt::Start { old, new: both.len() - old, rate });
-    // It waits for requests that are in flight.
+    // The server waits for requests in flight.
     finished(name, ask(name, &request, Some(&both), 2 * PATIENCE)?)?;
     drop(both);
     if args.no_wait { say(name, quiet, "is being reencrypted") } else { watch(name, quiet) }
 }
 
-/// Whether its server could reencrypt it so: before anything is written.
-///
-/// # Errors
-/// Why it could not.
+/// Checks that the server supports this reencryption, before anything is written.
 fn can_be(args: &ReencryptArgs, name: &Name, status: &Status) -> Result<()> {
     let moves = args.encrypt || args.reduce_device_size.is_some() || args.decrypt && args.header.is_some();
     let why = match () {
@@ -142,12 +139,12 @@ pub(super) fn set_rate(name: &Name, rate: Rate) -> Result<()> {
     done(name, &Request::Reencrypt(Reencrypt::Rate(rate)))
 }
 
-/// Whether more is asked for than another rate.
+/// Returns true when the options request more than another rate.
 fn asks_for_more(args: &ReencryptArgs) -> bool {
     args.resume_only || args.init_only || begin::says_what(args)
 }
 
-/// Shows how far it is until it ends. Whoever interrupts this leaves the server at it.
+/// Shows the progress until the end. An interrupt ends the display, and the server continues.
 fn watch(name: &Name, quiet: bool) -> Result<()> {
     let mut shown: Option<(Progress, u64)> = None;
     loop {

@@ -1,5 +1,5 @@
-//! Volumes without a header: two tables say what they are and will be, and a file of its own how
-//! far that is.
+//! Volumes without a header: two tables describe the old and the new form, and a state file has the
+//! progress.
 
 use std::path::{Path, PathBuf};
 
@@ -20,20 +20,20 @@ use crate::cli::{LowerArgs, ReencryptArgs, TableFileArgs};
 use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::output::print;
-use crate::reencryption::marker::{self, Marker};
+use crate::reencryption::marker;
 use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
 use crate::volume::{Inside, Opened};
 
-/// What one table says of a volume.
+/// The form of a volume in one table.
 struct Form {
     stored: Stored,
     key: Option<Key>,
     device: PathBuf,
-    /// In bytes.
+    /// The length in bytes.
     len: u64,
 }
 
-/// Reencrypts a volume that is closed.
+/// Reencrypts a closed volume.
 pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
     let [old, new] = forms(args)?;
     if ![&old, &new].iter().all(|form| same_file(&form.device, &args.image)) {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         return Err(error.with_remedy("the same image in both tables, and here"));
     }
     let options = underseal_device::OpenOptions::default();
-    let lower = Lower::open(&args.image, options)?;
+    let lower = Lower::open_unfinished(&args.image, options)?;
     let data = lower.again();
     let size = reencryption::size(&data.bytes()?)?;
     let (kept, marker) = if path.exists() {
@@ -50,25 +50,27 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         let state = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?;
         let about = state.about();
         if about.finished {
-            // It may be another image's.
+            // The state may belong to another image.
             let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
-            state.unlock(keys, size).map_err(|e| e.in_file(path))?;
+            let mut ledger = state.unlock(keys, size).map_err(|e| e.in_file(path))?;
+            // Its end may be in memory only.
+            reencrypt::Ledger::secure(&mut ledger).map_err(|e| e.in_file(path))?;
             return over(args, path, quiet);
         }
         drop(state);
         begin::fits(args, Some(Mode::Reencrypt), path)?;
         says_nothing_of_steps(args, path)?;
         let marker = match is_of(&args.image, path, &about)? {
-            true => Marker::open(&args.image)?,
+            true => marker::open(&args.image)?,
             false => {
                 Losses::default().and(not_told(&args.image, path), MOVED).sure(args)?;
-                Marker::make(&args.image, path, about.identity, begin::new_file)?
+                marker::make(&args.image, path, about.identity)?
             }
         };
         (on, marker)
     } else {
         begin::fits(args, None, path)?;
-        marker::refuse(&args.image)?;
+        marker::refuse_unfinished(&args.image)?;
         Losses::default().unprotected(args, &args.image).sure(args)?;
         let plan = plan(args, &old, &new)?;
         let file = begin::new_file(path)?;
@@ -81,9 +83,9 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
             args.pbkdf.iterations().unwrap_or(State::ITERATIONS),
         );
         let identity = created.map(|ledger| ledger.about().identity).map_err(|e| e.in_file(path).into());
-        let made = identity.and_then(|identity| Marker::make(&args.image, path, identity, begin::new_file));
+        let made = identity.and_then(|identity| marker::make(&args.image, path, identity));
         let marker = made.inspect_err(|_| {
-            // Nothing refers to it yet.
+            // No marker refers to the state yet.
             let _ = std::fs::remove_file(path);
         })?;
         (Where::File(file), marker)
@@ -97,10 +99,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     over(args, path, quiet)
 }
 
-/// What protects steps, and how long they are, is in the state.
-///
-/// # Errors
-/// `Usage` where something is said of it.
+/// Refuses options about steps: the state has their resilience and length. Fails with `Usage`.
 pub(super) fn says_nothing_of_steps(args: &ReencryptArgs, name: &Path) -> Result<()> {
     let said = [
         (args.resilience.is_some(), "--resilience"),
@@ -114,10 +113,9 @@ pub(super) fn says_nothing_of_steps(args: &ReencryptArgs, name: &Path) -> Result
     Err(Error::usage(what).with_remedy(format!("without {option}")))
 }
 
-/// Whether a state is the image's, by what is beside that; so it is where nothing can be.
-///
-/// # Errors
-/// `Usage` when the image has another one, or nothing has begun yet.
+/// Returns true when a state is the image's, by the marker beside the image; also where the image
+/// can have no marker. Fails with `Usage` when the image has another state, or no step has begun
+/// yet.
 fn is_of(image: &Path, path: &Path, about: &About) -> Result<bool> {
     let shown = image.display();
     match marker::look(image)? {
@@ -147,17 +145,15 @@ fn not_told(image: &Path, path: &Path) -> String {
 
 const MOVED: &str = "the image that it is of; or --force, if this one was moved or copied without that file";
 
-/// Opens a volume in the middle of it, as it stands.
-///
-/// # Errors
-/// Those of the tables, the state file and the device.
+/// Opens a volume with an unfinished reencryption, in its present layout. Fails with the errors of
+/// the tables, the state file and the device.
 pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Result<Opened> {
     let [old, new] = [form(old)?, form(new)?];
     if !same_file(&old.device, &new.device) {
         return Err(Error::usage("the tables name two devices").with_remedy("the same image in both tables"));
     }
     let options = lower.options(false);
-    let device = Lower::open(&old.device, options)?;
+    let device = Lower::open_unfinished(&old.device, options)?;
     let on = Where::open(path, false)?;
     let about = {
         let bytes = on.bytes()?;
@@ -168,7 +164,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
             format!("`underseal reencrypt {} --resume-only` asks whether it is", old.device.display());
         return Err(Error::usage(not_told(&old.device, path)).with_remedy(remedy));
     }
-    let kept = Kept::State(on, Marker::open(&old.device)?);
+    let kept = Kept::State(on, marker::open(&old.device)?);
     let place = Place::new(device.again(), kept);
     let keys = Keys::Forms(old.key, new.key);
     let (on, data) = place.bytes()?;
@@ -176,7 +172,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         let ledger = place.ledger(&*on, &keys, reencryption::size(&data)?, None);
         let mut ledger = ledger.map_err(|e| e.in_file(path))?;
         reencryption::mend(&data, &mut *ledger)?;
-        // Users write to it as it stands, so that is where it must stand after a crash.
+        // Clients write to the volume in its present layout, so the layout must survive a crash.
         ledger.secure().map_err(|e| e.in_file(path))?;
         (ledger.plan().volume(ledger.progress())?, Stood::of(&*ledger))
     };
@@ -201,20 +197,17 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     })
 }
 
-/// The keys of both tables.
-///
-/// # Errors
-/// Those of the tables.
+/// Returns the keys of both tables.
 pub(super) fn keys(args: &ReencryptArgs) -> Result<[Option<Key>; 2]> {
     Ok(forms(args)?.map(|form| form.key))
 }
 
 fn over(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
     if marker::look(&args.image)?.is_none()
-        && let Some(marker) = Marker::open(&args.image)?
+        && let Some(marker) = marker::open(&args.image)?
     {
-        // Whoever brought it to its end could not remove it.
-        marker.is_over();
+        // The program that brought it to its end could not remove it.
+        marker::end(&marker);
     }
     if quiet {
         return Ok(());
@@ -228,8 +221,7 @@ fn over(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
     ))
 }
 
-/// # Errors
-/// `Usage` where one is missing.
+/// Reads both tables. Fails with `Usage` where one is missing.
 fn forms(args: &ReencryptArgs) -> Result<[Form; 2]> {
     let missing = || {
         Error::usage("a volume without a header wants both tables").with_remedy("--old-table and --new-table")
@@ -253,7 +245,7 @@ fn form(path: &Path) -> Result<Form> {
             return Err(bad("a crypt line or a linear one can be rewritten"));
         }
     };
-    // The devices are opened once, by whoever uses this.
+    // The caller opens the devices, once.
     let volume = table.volume(&[u64::MAX]).map_err(table::refused)?;
     let stored = volume.segments().first().and_then(|segment| segment.as_stored()).cloned();
     let stored = stored.ok_or_else(|| bad("nothing is stored there"))?;

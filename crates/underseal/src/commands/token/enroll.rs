@@ -1,4 +1,4 @@
-//! A new keyslot whose passphrase something else keeps.
+//! A new keyslot whose passphrase a token keeps.
 
 use underseal_cipher::Key;
 use underseal_tokens::{Token, Tpm2Enrollment};
@@ -19,13 +19,13 @@ pub(super) fn run(args: &EnrollArgs, quiet: bool) -> Result<()> {
     let options = UnlockOptions { limits: args.trust.limits(), ..UnlockOptions::default() };
     let unlocked = secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(in_file)?))?;
     let (passphrase, token) = new_secret(args)?;
-    // A random secret needs no slow function; what a person chose does.
+    // A random secret needs no slow derivation; a passphrase that a person chose does.
     let pbkdf = match args.into {
         EnrollInto::Keyring { .. } => FormatOptions::luks2().pbkdf,
         _ => Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() },
     };
     let new = NewKeyslot { number: args.key_slot, ..NewKeyslot::new(pbkdf) };
-    // Nobody knows the passphrase of that keyslot: without its token it would be of no use.
+    // Only the token knows the passphrase of that keyslot: without its token it would be of no use.
     let place = NewToken { number: args.token_id, replace: false };
     let added = header.add_keyslot_with_token(&*on, &unlocked.key, &passphrase, &new, (token, place));
     let (slot, number) = added.map_err(in_file)?;
@@ -47,7 +47,7 @@ fn new_secret(args: &EnrollArgs) -> Result<(Key, Token)> {
     })
 }
 
-/// A PIN that is new is typed twice; one that a device has already is not.
+/// Returns a PIN: a new one is typed twice, an existing one of a device once.
 fn new_pin(args: &TokenPinArgs, is_new: bool) -> Result<Option<Key>> {
     if let Some(path) = &args.pin_file {
         return first_line_of_file(path).map(Some);
@@ -60,7 +60,7 @@ fn new_pin(args: &TokenPinArgs, is_new: bool) -> Result<Option<Key>> {
         return Err(Error::usage("an empty PIN protects nothing").with_remedy("without --pin"));
     }
     if is_new && pin != ask_hidden("The same again: ")? {
-        return Err(Error::usage("the two PINs differ").with_remedy("again, typing slowly"));
+        return Err(Error::usage("the two PINs differ").with_remedy("retype both slowly"));
     }
     Ok(Some(pin))
 }

@@ -1,10 +1,9 @@
-//! The start of a decryption: a header in front of the data goes to a file of its own first.
+//! The start of a decryption: a header in front of the data is first moved to a separate file.
 
 use std::path::Path;
 
-use underseal_volume::luks2::{self, DecryptOptions};
+use underseal_volume::luks2::{self, DecryptOptions, OverwrittenStart};
 use underseal_volume::reencrypt::Direction;
-use underseal_volume::signature::{LOOKED_AT, signature};
 use underseal_volume::{ErrorKind, Header, VolumeKey};
 
 use super::losing::Losses;
@@ -14,10 +13,7 @@ use crate::error::{Error, Result};
 use crate::reencryption::{self, Kept, Place, Where};
 use crate::size;
 
-/// Begins to decrypt data that stays where it is, or whose header is in a file of its own already.
-///
-/// # Errors
-/// Those of the header.
+/// Begins to decrypt data that stay in place, or whose header is in a separate file already.
 pub(in super::super) fn decrypt(
     args: &ReencryptArgs,
     mut header: luks2::Header,
@@ -27,23 +23,20 @@ pub(in super::super) fn decrypt(
     let mut losses = Losses::default().unprotected(args, place.image).the_rest(args, place.image);
     let mut options =
         DecryptOptions { is_open: place.size.is_some(), ..options(args, &header, place.image)? };
-    let before = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
-    if before > 0 {
-        let mut start = vec![0; usize::try_from(before.min(LOOKED_AT)).unwrap_or(0)];
-        let read = place.data.read_exact_at(&mut start, 0);
-        read.map_err(|e| Error::io(place.image, "cannot be read", e))?;
-        if let Some(there) = signature(&start) {
+    let start = header.overwritten_start(place.data).map_err(|e| e.in_file(place.image))?;
+    if let Some(OverwrittenStart { len, signature }) = start {
+        if let Some(there) = signature {
             let what = format!(
                 "{}: the data would move over {there}, which lies in front of them",
                 place.image.display()
             );
             return Err(Error::usage(what).with_remedy("copy it away, and wipe its start"));
         }
-        // As after a start that was cut off when the header was in its file.
+        // This is also the state after an interrupted start whose header had reached its file.
         let what = format!(
             "{}: the data move over its first {}, where their header was. What else lies there is lost.",
             place.image.display(),
-            size::show(before)
+            size::show(len)
         );
         losses = losses.and(what, "--force where nothing but the header was there");
         options.over_header = true;
@@ -54,11 +47,8 @@ pub(in super::super) fn decrypt(
     Ok(key)
 }
 
-/// Takes the header away from in front of the data, to the file that `--header` names, and begins.
-/// None where there is no header in front.
-///
-/// # Errors
-/// `Usage` without a file for it; those of the header.
+/// Moves the header from in front of the data to the file of `--header`, and begins. Returns `None`
+/// when no header is in front. Fails with `Usage` without `--header`; with the header's errors.
 pub(in super::super) fn takes_header_away(
     args: &ReencryptArgs,
     place: &mut Place,
@@ -94,14 +84,8 @@ pub(in super::super) fn takes_header_away(
     let (key, _) = keys::unlock(args, &header, &*data, image)?;
     let header = super::luks2_of(header, image)?;
     let options = DecryptOptions { over_header: true, ..options(args, &header, image)? };
-    let file = super::new_file(path)?;
-    let exported = header.export(&*data, &file, &key, &options);
-    if exported.is_err() && file.metadata().is_ok_and(|new| new.len() == 0) {
-        // Nothing of the header is in it.
-        let _ = std::fs::remove_file(path);
-    }
-    let mut header = exported.map_err(|e| e.in_file(image))?;
-    header.begin_decryption(&file, &*data, &key, &options).map_err(|e| e.in_file(path))?;
+    let file = header.begin_decryption_into(path, &*data, &key, &options);
+    let file = file.map_err(|e| super::taken(path, e.in_file(image)))?;
     place.kept = Kept::Header { apart: Some(Where::File(file)), allow_null: false };
     Ok(Some(key))
 }
@@ -110,8 +94,8 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result
     Ok(DecryptOptions {
         direction: super::direction(args).unwrap_or(Direction::Forward),
         protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
-        // `--hotzone-size` does not limit this length: cryptsetup cannot finish with less than can
-        // be moved at first.
+        // `--hotzone-size` does not limit this length: cryptsetup cannot finish a reencryption with
+        // less than can be moved at first.
         first: None,
         size: args.device_size,
         over_header: false,

@@ -1,11 +1,11 @@
-//! The start of an encryption: the header comes.
+//! The start of an encryption, which makes the header.
 
 use std::path::Path;
 
 use underseal_cipher::SectorSize;
 use underseal_volume::luks2::{EncryptOptions, NewVolume, UnfinishedStart};
 use underseal_volume::reencrypt::{Direction, Protection};
-use underseal_volume::{ErrorKind, FormatOptions, Header, Target, VolumeKey};
+use underseal_volume::{ErrorKind, FormatOptions, VolumeKey};
 
 use super::blocks;
 use super::losing::Losses;
@@ -14,22 +14,18 @@ use crate::error::{Error, Result};
 use crate::passphrase::Secret;
 use crate::reencryption::{self, Kept, Place, Where};
 
-/// Begins to encrypt an image that has no header.
-///
-/// # Errors
-/// `Usage` when it has one, when there is no room, or what would be lost is not given up; those of
-/// making the header.
+/// Begins to encrypt an image without a header. Fails with `Usage` when it has one, when no room is
+/// left, or when data would be lost without consent; with the errors of making the header.
 pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Result<VolumeKey> {
     let image = args.image.as_path();
     let data = place.data.bytes()?;
-    match Header::read(&*data) {
-        Err(e) if e.kind() == ErrorKind::NoHeader => {}
-        Err(e) if e.kind() == ErrorKind::UnfinishedStart => undo_start(image, &*data)?,
-        Ok(_) => {
-            let error = Error::usage(format!("{}: is encrypted already", image.display()));
-            return Err(error.with_remedy("without --encrypt, to give it another key"));
+    match NewVolume::find_plain(&*data) {
+        Ok(undone) => tell_undone(image, undone),
+        Err(e) if e.kind() == ErrorKind::BadOption => {
+            return Err(
+                Error::from(e.in_file(image)).with_remedy("without --encrypt, to give it another key")
+            );
         }
-        // One that is damaged is no plain image.
         Err(e) => return Err(e.in_file(image).into()),
     }
     if args.header.is_none() && args.reduce_device_size.is_none() {
@@ -45,47 +41,45 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
     let passphrase = Secret::new(args.secret.source(), image).get_new()?;
     let new = NewVolume::prepare(size, &passphrase, options);
     let new = new.map_err(|e| Error::from(e).within(image.display()))?;
-    match &args.header {
-        Some(path) => {
-            let header = super::new_file(path)?;
-            new.write(&header).map_err(|e| e.in_file(path))?;
-            place.kept = Kept::Header { apart: Some(Where::File(header)), allow_null: false };
+    match new.begin(&*data, args.header.as_deref()) {
+        Ok(Some(header)) => place.kept = Kept::Header { apart: Some(Where::File(header)), allow_null: false },
+        Ok(None) => {}
+        Err(e) => {
+            return Err(match &args.header {
+                Some(path) => super::taken(path, e),
+                None => e.in_file(image).into(),
+            });
         }
-        None => new.write_in_front(&*data).map_err(|e| e.in_file(image))?,
     }
     Ok(new.into_key())
 }
 
-/// Undoes a start that was cut off, with --resume-only.
-///
-/// # Errors
-/// `Usage` when it has done so, since there is nothing to resume; those of the device.
+/// Undoes an interrupted start, with --resume-only. Fails with `Usage` after that, since nothing
+/// can be resumed; with the device's errors.
 pub(in super::super) fn refuse_unfinished(args: &ReencryptArgs, place: &Place) -> Result<()> {
     let image = args.image.as_path();
     let data = place.data.bytes()?;
-    if !args.resume_only || UnfinishedStart::find(&*data).map_err(|e| e.in_file(image))?.is_none() {
+    if !args.resume_only || !UnfinishedStart::undo_any(&*data).map_err(|e| e.in_file(image))? {
         return Ok(());
     }
-    undo_start(image, &*data)?;
+    tell_undone(image, true);
     let what = format!("{}: no reencryption is under way: it was cut off as it began", image.display());
     Err(Error::usage(what).with_remedy("--encrypt instead of --resume-only, to begin again"))
 }
 
-/// Makes the device what it was before an encryption that was cut off as it began.
-fn undo_start(image: &Path, data: &(impl Target + ?Sized)) -> Result<()> {
-    if let Some(start) = UnfinishedStart::find(data).map_err(|e| e.in_file(image))? {
-        start.undo(data).map_err(|e| e.in_file(image))?;
+/// Says that the device is what it was before an encryption that was cut off as it began.
+fn tell_undone(image: &Path, undone: bool) {
+    if undone {
         log::warn!(
             "{}: an encryption was cut off as it began: the data is as it was before",
             image.display()
         );
     }
-    Ok(())
 }
 
 fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
     let defaults = FormatOptions::luks2();
-    // What is there may have been made for a disk with these: cryptsetup's choice, too.
+    // Existing data may depend on 512-byte sectors; cryptsetup chooses them, too.
     let sector_size = args.sector_size.map_or(Ok(SectorSize::S512), SectorSize::new)?;
     let detached = args.header.is_some();
     let protection = match args.reduce_device_size {

@@ -1,0 +1,73 @@
+//! The process that asks udisks, for a server in its sandbox.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use super::udisks::LoopDevice;
+use crate::error::Result;
+
+/// Takes a server's orders, and puts everything in order when it is gone. It runs in the folder of
+/// the server's file.
+pub(crate) fn run() -> Result<()> {
+    let mut shown: Option<PathBuf> = None;
+    for order in stdin().lock().lines() {
+        let Ok(order) = order else { break };
+        let answer = match order.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["show", size, access, path] => {
+                let path = PathBuf::from(path);
+                let answer = show(&path, size.parse().unwrap_or(0), access == "read-only");
+                shown = Some(path);
+                answer
+            }
+            ["end"] => match shown.as_deref().map_or(Ok(()), take_down) {
+                Ok(()) => "ended".into(),
+                Err(why) => format!("it may still be mounted: {why}"),
+            },
+            _ => "failed: no such order".into(),
+        };
+        if writeln!(stdout(), "{}", answer.replace(char::is_control, " ")).is_err() {
+            break;
+        }
+    }
+    let Some(path) = shown else { return Ok(()) };
+    // After "end" there is nothing left to do here.
+    let _ = take_down(&path);
+    remove(&path);
+    Ok(())
+}
+
+fn show(path: &Path, size: u64, read_only: bool) -> String {
+    let made = LoopDevice::make(path, size, read_only);
+    match made.and_then(|device| device.mount(path, size)) {
+        Ok(at) => format!("mounted {at}"),
+        Err(why) => match take_down(path) {
+            Ok(()) => format!("failed {why}"),
+            Err(left) => format!("failed {why}; and it cannot be given back: {left}"),
+        },
+    }
+}
+
+/// Gives back all devices over the file: also one that udisks has made and not named.
+fn take_down(path: &Path) -> std::result::Result<(), String> {
+    LoopDevice::over(path).iter().try_for_each(|device| device.give_back(path))
+}
+
+/// Removes the file from this process's folder, unless another server has it by now.
+fn remove(path: &Path) {
+    let Some(name) = path.file_name() else { return };
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    // The server's own helper may have the file for a moment.
+    for _ in 0..20 {
+        // A file that stays is used again.
+        let Ok(file) = open(name, flags, Mode::empty()) else { return };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = rustix::fs::unlink(name);
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,189 @@
+//! udisks, asked by `udisksctl`: its answers are checked against the kernel's.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+
+const PROGRAM: &str = "udisksctl";
+/// How long udisks may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a file system may be in use that is to be unmounted.
+const BUSY: Duration = Duration::from_secs(15);
+
+/// The result of a request to udisks; the failure is one line.
+type Answer<T> = std::result::Result<T, String>;
+
+/// Looks whether udisks answers.
+pub(super) fn find() -> Result<()> {
+    match start(&["status"]) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let error = Error::new(Exit::Failed, "--desktop needs udisks: there is no program udisksctl");
+            Err(error.with_remedy("install udisks2, or pass --fuse PATH"))
+        }
+        Err(e) => Err(Error::new(Exit::Failed, "udisksctl cannot be started").because(&e)),
+        Ok(child) => finish(child).map(drop).map_err(|why| {
+            let error = Error::new(Exit::Failed, format!("--desktop: udisks does not answer: {why}"));
+            error.with_remedy("`systemctl start udisks2`, or pass --fuse PATH")
+        }),
+    }
+}
+
+/// A loop device that udisks has made over a file.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    /// `loopN`.
+    name: String,
+}
+
+impl LoopDevice {
+    /// Makes one over a file of this size.
+    pub(super) fn make(path: &Path, size: u64, read_only: bool) -> Answer<Self> {
+        let shown = path.to_string_lossy();
+        let mut args = vec!["loop-setup", "--no-user-interaction", "--file", &*shown];
+        args.extend(read_only.then_some("--read-only"));
+        let answer = call(&args)?;
+        let device = answer.split_whitespace().last().unwrap_or_default().trim_end_matches('.');
+        let name = device.strip_prefix("/dev/").unwrap_or_default();
+        let unexpected = || format!("udisks answered {:?}, which names no loop device", answer.trim());
+        let device = Self::named(name).ok_or_else(unexpected)?;
+        device.check(path, size)?;
+        Ok(device)
+    }
+
+    /// All that are over a file.
+    pub(super) fn over(path: &Path) -> Vec<Self> {
+        let names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let devices = names.filter_map(|entry| Self::named(entry.file_name().to_str()?));
+        devices.filter(|device| device.file().is_some_and(|file| file == path)).collect()
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        let number = name.strip_prefix("loop")?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| Self { name: name.to_owned() })
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+
+    fn about(&self, what: &str) -> Option<String> {
+        let text = fs::read_to_string(Path::new("/sys/block").join(&self.name).join(what)).ok()?;
+        Some(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+
+    /// The file that it is over, as the kernel has it.
+    fn file(&self) -> Option<PathBuf> {
+        self.about("loop/backing_file").map(PathBuf::from)
+    }
+
+    /// Fails unless it is over this file, all of it, and the device node is the kernel's.
+    fn check(&self, path: &Path, size: u64) -> Answer<()> {
+        let shown = self.path().display().to_string();
+        let node = fs::metadata(self.path()).map_err(|e| format!("{shown}: {e}"))?;
+        let number = format!("{}:{}", rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
+        if self.about("dev").as_deref() != Some(&number) {
+            return Err(format!("{shown} is another device than the kernel calls so"));
+        }
+        match self.file() {
+            Some(file) if file == path => {}
+            Some(file) => return Err(format!("{shown} is over {}, another file", file.display())),
+            None => return Err(format!("{shown} is over no file")),
+        }
+        let sectors = self.about("size").and_then(|text| text.parse::<u64>().ok());
+        if sectors != Some(size / 512) {
+            return Err(format!("{shown} has another size than the volume"));
+        }
+        Ok(())
+    }
+
+    /// Mounts its file system: where.
+    pub(super) fn mount(&self, path: &Path, size: u64) -> Answer<String> {
+        let shown = self.path().to_string_lossy().into_owned();
+        let answer = call(&["mount", "--no-user-interaction", "--block-device", &shown])?;
+        // The device that was checked is the one that is mounted.
+        self.check(path, size)?;
+        self.mounted().ok_or_else(|| format!("udisks answered {:?}, and it is not mounted", answer.trim()))
+    }
+
+    /// Where it is mounted, as the kernel has it.
+    fn mounted(&self) -> Option<String> {
+        let number = self.about("dev")?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let of_device = |line: &&str| line.split(' ').nth(2) == Some(&*number);
+        let at = mounts.lines().rev().find(of_device)?.split(' ').nth(4)?;
+        Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+    }
+
+    /// Unmounts it, and gives it back.
+    pub(super) fn give_back(&self, path: &Path) -> Answer<()> {
+        let shown = self.path().to_string_lossy().into_owned();
+        let since = Instant::now();
+        while self.mounted().is_some() {
+            let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
+            let is_late = since.elapsed() >= BUSY;
+            args.extend(is_late.then_some("--force"));
+            match call(&args) {
+                Err(why) if is_late && self.mounted().is_some() => return Err(why),
+                Err(_) => thread::sleep(BUSY / 50),
+                Ok(_) => {}
+            }
+        }
+        let deleted = call(&["loop-delete", "--no-user-interaction", "--block-device", &shown]);
+        // udisks may not know it, where it has waited for udev in vain. Root can do without.
+        if deleted.is_err() && self.file().is_some_and(|file| file == path) {
+            let _ = finish_quietly(Command::new("losetup").args(["--detach", &shown]));
+        }
+        // The device may go by itself when it is unmounted.
+        let is_there = || self.file().is_some_and(|file| file == path);
+        let until = Instant::now() + BUSY / 5;
+        while is_there() && Instant::now() < until {
+            thread::sleep(BUSY / 300);
+        }
+        match deleted {
+            _ if !is_there() => Ok(()),
+            Err(why) => Err(why),
+            Ok(_) => Err(format!("{shown} is there still")),
+        }
+    }
+}
+
+fn finish_quietly(command: &mut Command) -> io::Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
+}
+
+fn start(args: &[&str]) -> io::Result<std::process::Child> {
+    let mut command = Command::new(PROGRAM);
+    command.args(args).env("LC_ALL", "C").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+}
+
+fn call(args: &[&str]) -> Answer<String> {
+    start(args).map_err(|e| format!("udisksctl cannot be started: {e}")).and_then(finish)
+}
+
+/// The output of a program, whose answers are short.
+fn finish(mut child: std::process::Child) -> Answer<String> {
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().is_ok_and(|ended| ended.is_none()) {
+        if Instant::now() >= until {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err("it does not answer".into());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(said.split_whitespace().collect::<Vec<_>>().join(" "))
+}
